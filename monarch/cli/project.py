@@ -40,16 +40,37 @@ class SSHSection:
 
 
 @dataclass
+class SlurmSection:
+    """What hosts of kind slurm are asked for with, and how. They are called nodes there."""
+
+    python: str = "python3"  # the Python there, which must have monarch
+    port: int = 22222  # where each host listens
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time_limit: str | None = None  # as sbatch has it: "6:00:00"
+    gpus_per_node: int | None = None
+    cpus_per_task: int | None = None
+    mem: str | None = None  # on each node, as sbatch has it: "64G"
+    exclusive: bool = True  # nobody else on the nodes
+    start_timeout: float | None = None  # seconds to wait in the queue
+    args: list[str] = field(default_factory=list)  # more options of sbatch
+
+
+@dataclass
 class JobSection:
     """The allocation: what `monarch apply` brings up."""
 
-    kind: Literal["process", "local", "ssh"] = "process"  # local: none that outlives its command
+    kind: Literal["process", "local", "ssh", "slurm"] = (
+        "process"  # local: none that outlives its command
+    )
     # how many hosts each mesh has, by its name; for ssh, the names of its hosts
     hosts: dict[str, int | list[str]] = field(default_factory=lambda: {"hosts": 1})
     env: dict[str, str] = field(default_factory=dict)  # variables that all processes there get
     # modules that a host imports once, so that its processes begin in milliseconds
     preload: list[str] = field(default_factory=list)
     ssh: SSHSection = field(default_factory=SSHSection)
+    slurm: SlurmSection = field(default_factory=SlurmSection)
 
     def __post_init__(self) -> None:
         for name, hosts in self.hosts.items():
@@ -103,6 +124,8 @@ class Project(NamedTuple):
             return LocalJob(tuple(job.hosts))
         if job.kind == "ssh":
             return self._make_ssh_job(job)
+        if job.kind == "slurm":
+            return _make_slurm_job(job)
         return ProcessJob(job.num_hosts(), job.env, job.preload)
 
     def _make_ssh_job(self, wanted: JobSection) -> JobTrait:
@@ -149,6 +172,19 @@ class Project(NamedTuple):
 
     def _mistake(self, what: str) -> ConfigError:
         return ConfigError(f"[workspace] in {self.directory / PROJECT_FILE}: {what}")
+
+
+def _make_slurm_job(wanted: JobSection) -> JobTrait:
+    from monarch.job import SlurmJob
+
+    slurm = wanted.slurm
+    return SlurmJob(
+        wanted.num_hosts(), slurm.python, slurm.args, slurm.port,
+        time_limit=slurm.time_limit, partition=slurm.partition, exclusive=slurm.exclusive,
+        gpus_per_node=slurm.gpus_per_node, cpus_per_task=slurm.cpus_per_task, mem=slurm.mem,
+        job_start_timeout=slurm.start_timeout, account=slurm.account, qos=slurm.qos,
+        env=wanted.env, preload=wanted.preload,
+    )  # fmt: skip
 
 
 def _is_of_runs(folder: Path) -> bool:

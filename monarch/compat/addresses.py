@@ -62,7 +62,7 @@ _ENDPOINTS = (
 )
 _JOBS = (
     "monarch.job: DEFAULT_JOB_PATH JobState JobTrait LocalJob LoginJob MeshAdminConfig ProcessJob "
-    "SSHJob TelemetryConfig job_load job_loads",
+    "SSHJob SlurmJob TelemetryConfig job_load job_loads",
     "monarch.job.process: ProcessState=HostProcess",
 )
 _CONFIG = (
@@ -126,6 +126,7 @@ _SRC: dict[str, Address] = {
             "monarch.job.process: ProcessState=HostProcess",
         )
     ),
+    "job.slurm": Address(("monarch.job: SlurmJob",)),
     "job.telemetry_config": Address(("monarch.job: TelemetryConfig",)),
     "spmd": Address((_SPMD,)),
     "spmd.actor": Address((_SPMD,)),

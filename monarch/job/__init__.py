@@ -12,6 +12,7 @@ from monarch.job.local import LocalJob
 from monarch.job.login import LoginJob
 from monarch.job.process import ProcessJob
 from monarch.job.services import MeshAdminConfig, TelemetryConfig
+from monarch.job.slurm import SlurmJob
 from monarch.job.ssh import SSHJob
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "MeshAdminConfig",
     "ProcessJob",
     "SSHJob",
+    "SlurmJob",
     "TelemetryConfig",
     "hosts_from_config",
     "job_load",

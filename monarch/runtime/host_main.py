@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import re
 import shutil
 import signal
@@ -39,19 +40,20 @@ def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
         node.allow_insecure()
     sys.setswitchinterval(settings().switch_interval_seconds)
     directory = new_directory(node.uid)
-    over = threading.Event()
+    # Not an event, whose lock a second signal would wait for that comes while the first holds it.
+    over: queue.SimpleQueue[None] = queue.SimpleQueue()
     name = name or _name_at(url)
     workspace = ReplicaAgent(os.environ.get("WORKSPACE_DIR") or f"{directory}/workspace", name)
-    service = HostService(node, directory, name, over.set, workspace=workspace)
+    service = HostService(node, directory, name, lambda: over.put(None), workspace=workspace)
     if url.bind.startswith("tcp://"):
         service.agent.bind_host = url.bind.removeprefix("tcp://").rpartition(":")[0]
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: over.set())
+        signal.signal(signal.SIGTERM, lambda *_: over.put(None))
     try:
         # Last, because a client that was waiting for us asks at once.
         service.open(url)
         _say_ready()
-        over.wait()
+        over.get()
     finally:
         workspace.close()
         service.close()

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import shutdown_context
-from monarch.job import JobTrait, ProcessJob, SSHJob
+from monarch.job import JobTrait, ProcessJob, SlurmJob, SSHJob
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.process import is_bootstrapped
-from tests.job.sshd import Sshd
+from tests.job.sshd import Sshd, free_port
 
 FAKES = Path(__file__).parent / "fakes"
 MARK = "CONTRACT_MARK"
@@ -28,6 +28,9 @@ def make(kind: str, meshes: Mapping[str, int], mark: str) -> JobTrait:
     env = {MARK: mark}
     if kind == "process":
         return ProcessJob(dict(meshes), env=env)
+    if kind.startswith("slurm"):
+        port = int(os.environ["CONTRACT_PORT"])
+        return SlurmJob(meshes, sys.executable, monarch_port=port, env=env)
     args = os.environ["CONTRACT_SSH_ARGS"].split()
     job = SSHJob(sys.executable, args, monarch_port=0, env=env)
     for mesh, num in meshes.items():
@@ -44,6 +47,12 @@ class Kind:
         if name == "ssh_fake":
             monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
             monkeypatch.setenv("CONTRACT_SSH_ARGS", "")
+        elif name == "slurm_fake":
+            (folder / "slurm").mkdir()
+            monkeypatch.setenv("PATH", f"{FAKES}/slurm:{os.environ['PATH']}")
+            monkeypatch.setenv("FAKE_SLURM", str(folder / "slurm"))
+            monkeypatch.setenv("CONTRACT_PORT", str(free_port()))
+            monkeypatch.chdir(folder)  # for the logs
         elif name == "ssh":
             self._sshd = Sshd(folder)
             monkeypatch.setenv("CONTRACT_SSH_ARGS", f"-F {self._sshd.config}")
@@ -51,7 +60,7 @@ class Kind:
     @property
     def can_repair(self) -> bool:
         """Whether a single host of it can be brought up again."""
-        return True
+        return self.name != "slurm_fake"
 
     def make(self, meshes: Mapping[str, int], mark: str) -> JobTrait:
         return make(self.name, meshes, mark)
@@ -61,6 +70,11 @@ class Kind:
         env = f'env = {{ {MARK} = "{mark}" }}\n'
         if self.name == "process":
             return f'[job]\nkind = "process"\nhosts = {{ trainers = 2 }}\n{env}'
+        if self.name.startswith("slurm"):
+            return (
+                f'[job]\nkind = "slurm"\nhosts = {{ trainers = 2 }}\n{env}'
+                f'[job.slurm]\npython = "{sys.executable}"\nport = {os.environ["CONTRACT_PORT"]}\n'
+            )
         args = os.environ["CONTRACT_SSH_ARGS"].split()
         return (
             f'[job]\nkind = "ssh"\nhosts = {{ trainers = ["gpu1", "gpu2"] }}\n{env}'
@@ -74,7 +88,7 @@ class Kind:
             self._sshd.close()
 
 
-KINDS = ["process", "ssh_fake", pytest.param("ssh", marks=pytest.mark.system)]
+KINDS = ["process", "ssh_fake", "slurm_fake", pytest.param("ssh", marks=pytest.mark.system)]
 
 
 def agent_pids(job: JobTrait) -> list[int]:

@@ -26,7 +26,7 @@ class Sshd:
         if program is None or shutil.which("ssh") is None:
             pytest.skip("no sshd here: `tools/system.sh` installs openssh-server")
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.config = folder / "config"
         self.known_hosts = folder / "known_hosts"
         self.host_key = self.make_key("host_key")
@@ -88,7 +88,7 @@ class Sshd:
                 _SEPARATION.rmdir()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

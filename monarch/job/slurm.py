@@ -1,0 +1,379 @@
+"""Nodes of a Slurm cluster, as one job of it."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from monarch.errors import JobError
+from monarch.job.job import DEFAULT_JOB_PATH, JobState, JobTrait
+from monarch.job.remote import RemoteJob, job_secret
+from monarch.runtime import process
+from monarch.runtime.hosts.slurm_task import node_addresses
+
+_log = logging.getLogger(__name__)
+
+_LIVE = {
+    "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING",
+    "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
+}  # fmt: skip
+# Why Slurm would leave a job pending for ever.
+_HOPELESS = {
+    "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
+    "InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed",
+}  # fmt: skip
+_SHORTEST_LOOK_SECONDS = 0.05
+_LONGEST_LOOK_SECONDS = 2.0
+_UP_SECONDS = 120.0
+_GONE_SECONDS = 90.0
+_UNANSWERED_SECONDS = 60.0
+_TAIL_LINES = 8
+
+
+class SlurmHost(NamedTuple):
+    """The host agent of a node."""
+
+    mesh: str
+    name: str
+    url: str
+
+
+class _Seen(NamedTuple):
+    """What squeue says of a job; a ``state`` of "" is that it knows no such job any more."""
+
+    state: str
+    nodes: str = ""
+    reason: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in _LIVE
+
+
+class SlurmJob(RemoteJob):
+    """``SlurmJob(meshes={"trainers": 2})``: a number of nodes for each mesh, in one job of Slurm.
+
+    ``python_exe`` is the Python on the nodes, which must have monarch. Each host listens at
+    ``monarch_port``. ``time_limit``, ``partition``, ``account``, ``qos``, ``mem``,
+    ``gpus_per_node``, ``cpus_per_task``, ``ntasks_per_node`` and ``exclusive`` are what sbatch
+    calls so; ``slurm_args`` are more of its options. What the nodes print is in ``log_dir``, by
+    default ``.monarch/logs``, which must be a folder that they share with this machine. To wait in
+    the queue takes at most ``job_start_timeout`` seconds. ``env`` is added to the hosts'
+    environment, ``preload`` names modules that each imports ahead.
+
+    ``apply("train.py")`` has the job run that program on its first node: there the same
+    ``SlurmJob`` finds its own nodes, and the job ends with the program.
+    """
+
+    kind = "slurm"
+
+    def __init__(
+        self,
+        meshes: Mapping[str, int],
+        python_exe: str = "python",
+        slurm_args: Sequence[str] = (),
+        monarch_port: int = 22222,
+        job_name: str = "monarch_job",
+        ntasks_per_node: int = 1,
+        time_limit: str | None = None,
+        partition: str | None = None,
+        log_dir: str | None = None,
+        exclusive: bool = True,
+        gpus_per_node: int | None = None,
+        cpus_per_task: int | None = None,
+        mem: str | None = None,
+        job_start_timeout: float | None = None,
+        account: str | None = None,
+        qos: str | None = None,
+        out_of_cluster: bool = False,
+        attach_to: str | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        preload: Sequence[str] = (),
+    ) -> None:
+        super().__init__(preload)
+        if out_of_cluster or attach_to is not None:
+            raise NotImplementedError(
+                "out_of_cluster, attach_to: hosts are spoken to directly, there is no gateway yet. "
+                "Run this on a machine that reaches the nodes, such as a login node"
+            )
+        self._meshes: dict[str, int] = {}
+        for name, num_nodes in meshes.items():
+            self.add_mesh(name, num_nodes)
+        self.python_exe = python_exe
+        self.slurm_args = list(slurm_args)
+        self.monarch_port = monarch_port
+        self.job_name = job_name
+        self.ntasks_per_node = ntasks_per_node
+        self.time_limit = time_limit
+        self.partition = partition
+        self.log_dir = log_dir
+        self.exclusive = exclusive
+        self.gpus_per_node = gpus_per_node
+        self.cpus_per_task = cpus_per_task
+        self.mem = mem
+        self.job_start_timeout = job_start_timeout
+        self.account = account
+        self.qos = qos
+        self.env = dict(env or {})
+        self.job_id = ""
+        self._logs = ""
+        self._hosts: list[SlurmHost] = []
+
+    def add_mesh(self, name: str, num_nodes: int) -> None:
+        """Raises ``ValueError`` for a name that is taken, or no node."""
+        if name in self._meshes:
+            raise ValueError(f"there is a mesh {name!r} already")
+        if num_nodes < 1:
+            raise ValueError(f"mesh {name!r} needs at least one node, got {num_nodes}")
+        self._meshes[name] = num_nodes
+
+    @property
+    def meshes(self) -> dict[str, int]:
+        return dict(self._meshes)
+
+    @property
+    def hosts(self) -> Sequence[SlurmHost]:
+        return self._hosts
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(self._meshes.values())
+
+    def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
+        # In its own batch job, a program runs on the nodes of that, whatever else is noted.
+        return super().state(None if _own_job_id() else cached_path)
+
+    def _create(self, client_script: str | None) -> None:
+        if not self._meshes:
+            raise JobError("the job has no meshes: `add_mesh(name, num_nodes)`")
+        self._secret = job_secret()
+        if own := _own_job_id():
+            self.job_id = own
+            return
+        logs = os.path.abspath(self.log_dir or os.path.join(".monarch", "logs"))
+        os.makedirs(logs, exist_ok=True)
+        name = f"{self.job_name}_{os.getpid()}"
+        options = {
+            "job-name": name, "nodes": self.num_nodes, "ntasks-per-node": self.ntasks_per_node,
+            "output": f"{logs}/slurm_%j_{self.job_name}.out",
+            "error": f"{logs}/slurm_%j_{self.job_name}.err",
+            "time": self.time_limit, "partition": self.partition, "account": self.account,
+            "qos": self.qos, "mem": self.mem, "gpus-per-node": self.gpus_per_node,
+            "cpus-per-task": self.cpus_per_task,
+        }  # fmt: skip
+        words = [f"--{option}={value}" for option, value in options.items() if value is not None]
+        words += ["--exclusive"] if self.exclusive else []
+        # The secret is in the environment: who may see arguments and scripts is another matter.
+        environment = {**os.environ, **self.env, "MONARCH_JOB_SECRET": self._secret.hex()}
+        said = _run(
+            ["sbatch", "--parsable", *words, *self.slurm_args, "--export=ALL"],
+            "sbatch refuses the job", self._script(client_script), environment,
+        )  # fmt: skip
+        self.job_id = said.split(";")[0].strip().splitlines()[-1]
+        self._logs = f"{logs}/slurm_{self.job_id}_{self.job_name}"
+
+    def _script(self, client_script: str | None) -> str:
+        num = self.num_nodes
+        hosts = (
+            f"srun --nodes={num} --ntasks={num} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 "
+            f"--cpu-bind=none --export=ALL {self.python_exe} -m "
+            f"monarch.runtime.hosts.slurm_task {self.monarch_port}"
+        )
+        if client_script is None:
+            return f"#!/bin/sh\nexec {hosts}\n"
+        client = f"MONARCH_BATCH_JOB=1 {self.python_exe} {shlex.quote(client_script)}"
+        return f"#!/bin/sh\n{hosts} &\n{client}\nstatus=$?\nkill $!\nwait\nexit $status\n"
+
+    def _state(self) -> JobState:
+        """Waits for the nodes, and until all their host agents answer."""
+        seen = self._wait_for_nodes()
+        urls = self.urls()
+        self._hosts = self._hosts_on(seen.nodes)
+        self._wait_for_agents()
+        if self.urls() != urls and self._state_path is not None:
+            self.dump(self._state_path)
+        return super()._state()
+
+    def _wait_for_nodes(self) -> _Seen:
+        began, pause, told = time.monotonic(), _SHORTEST_LOOK_SECONDS, ""
+        while True:
+            seen = self._look()
+            if seen.state == "RUNNING":
+                return seen
+            if not seen.is_live:
+                raise JobError(self._why_over(seen))
+            if seen.reason in _HOPELESS:
+                raise JobError(f"Slurm would never run job {self.job_id}: {seen.reason}")
+            waited = time.monotonic() - began
+            if self.job_start_timeout is not None and waited > self.job_start_timeout:
+                raise JobError(
+                    f"Slurm job {self.job_id} is {seen.state} ({seen.reason}) after "
+                    f"{self.job_start_timeout:.0f} s: it is given up"
+                )
+            if waited > _LONGEST_LOOK_SECONDS and told != seen.reason:
+                told = seen.reason
+                _log.warning("Slurm job %s is %s (%s)", self.job_id, seen.state, seen.reason)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+
+    def _hosts_on(self, nodes: str) -> list[SlurmHost]:
+        names = _run(["scontrol", "show", "hostnames", nodes], "scontrol fails").split()
+        if len(names) != self.num_nodes:
+            raise JobError(
+                f"Slurm job {self.job_id} has {len(names)} nodes ({nodes}), not {self.num_nodes}"
+            )
+        try:
+            addresses = node_addresses(nodes)
+        except OSError as error:
+            raise JobError(str(error)) from None
+        meshes = [mesh for mesh, num_nodes in self._meshes.items() for _ in range(num_nodes)]
+        return [
+            SlurmHost(mesh, name, f"tcp://{addresses[name]}:{self.monarch_port}")
+            for mesh, name in zip(meshes, names, strict=True)
+        ]
+
+    def _wait_for_agents(self) -> None:
+        deadline = time.monotonic() + _UP_SECONDS
+        while True:
+            found = self.ask(self.urls())
+            silent = {url: str(found[url]["error"]) for url in found if "error" in found[url]}
+            if not silent:
+                return
+            seen = self._look()
+            if seen.state != "RUNNING":
+                raise JobError(self._why_over(seen))
+            if time.monotonic() > deadline:
+                names = self.names_by_url()
+                told = "\n".join(f"{names[url]} at {url}: {why}" for url, why in silent.items())
+                raise JobError(f"Slurm job {self.job_id} runs, but\n{told}{self._last_words()}")
+            time.sleep(_SHORTEST_LOOK_SECONDS)
+
+    def _look(self) -> _Seen:
+        """What squeue says; it is asked again for a while if it cannot reach the controller."""
+        deadline = time.monotonic() + _UNANSWERED_SECONDS
+        while True:
+            try:
+                said = _run(
+                    ["squeue", "-h", "-j", self.job_id, "-o", "%T|%N|%r"], "squeue fails"
+                ).strip()
+            except JobError as error:
+                if "Invalid job id" in str(error):
+                    return _Seen("")
+                if "ontroller" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_LONGEST_LOOK_SECONDS)
+                continue
+            if not said:
+                return _Seen("")
+            return _Seen(*said.splitlines()[0].split("|", 2))
+
+    def _why_over(self, seen: _Seen) -> str:
+        reason = f" ({seen.reason})" if seen.reason not in ("", "None") else ""
+        over = f"is {seen.state}{reason}" if seen.state else "has ended: Slurm knows it no more"
+        return f"Slurm job {self.job_id} {over}{self._last_words()}"
+
+    def _last_words(self) -> str:
+        """The ends of what it printed, as far as this machine sees the files."""
+        told = ""
+        for path in sorted(glob.glob(f"{glob.escape(self._logs)}.*")) if self._logs else ():
+            with open(path, encoding="utf-8", errors="replace") as file:
+                tail = "".join(file.readlines()[-_TAIL_LINES:]).rstrip()
+            told += f"\nthe last lines of {path}:\n{tail}" if tail else ""
+        return told
+
+    def _is_running(self) -> bool:
+        if not self.job_id or not self._look().is_live:
+            return False
+        # Without hosts it waits in the queue still.
+        return not self._hosts or not self.ended()
+
+    def num_running(self) -> int:
+        return super().num_running() if self.job_id and self._look().is_live else 0
+
+    def why_ended(self) -> str:
+        seen = self._look()
+        return super().why_ended() if seen.is_live else self._why_over(seen)
+
+    def _kill(self) -> None:
+        """scancel, and wait until Slurm says that it is over."""
+        if process.is_bootstrapped():
+            self._forget_links()
+        job_id = self.job_id
+        if job_id and job_id != _own_job_id():
+            _run(["scancel", job_id], "scancel refuses")
+            deadline = time.monotonic() + _GONE_SECONDS
+            while (seen := self._look()).is_live or seen.state in ("COMPLETING", "STAGE_OUT"):
+                if time.monotonic() > deadline:
+                    raise JobError(
+                        f"Slurm job {job_id} is still {seen.state} {_GONE_SECONDS:.0f} s after "
+                        f"scancel; try again, or `scancel --signal=KILL {job_id}`"
+                    )
+                time.sleep(_SHORTEST_LOOK_SECONDS)
+        self._hosts = []
+        self.job_id = ""
+
+    def can_run(self, spec: JobTrait) -> bool:
+        return isinstance(spec, type(self)) and self._wanted() == spec._wanted()
+
+    def _wanted(self) -> dict[str, Any]:
+        """All that makes the job what it is, as JSON data."""
+        names = (
+            "python_exe", "slurm_args", "monarch_port", "job_name", "ntasks_per_node",
+            "time_limit", "partition", "log_dir", "exclusive", "gpus_per_node", "cpus_per_task",
+            "mem", "job_start_timeout", "account", "qos", "env", "preload",
+        )  # fmt: skip
+        return {"meshes": self.meshes} | {name: getattr(self, name) for name in names}
+
+    def _to_data(self) -> dict[str, Any]:
+        return {
+            "wanted": self._wanted(),
+            "secret": self._secret.hex(),
+            "job_id": self.job_id,
+            "logs": self._logs,
+            "hosts": [host._asdict() for host in self._hosts],
+        }
+
+    @classmethod
+    def _from_data(cls, data: dict[str, Any]) -> SlurmJob:
+        job = cls(**data["wanted"])
+        job._secret = bytes.fromhex(data["secret"])
+        job.job_id = data["job_id"]
+        job._logs = data["logs"]
+        job._hosts = [SlurmHost(**host) for host in data["hosts"]]
+        return job
+
+
+def _own_job_id() -> str:
+    """The Slurm job that this program is the client script of."""
+    return os.environ.get("SLURM_JOB_ID", "") if os.environ.get("MONARCH_BATCH_JOB") else ""
+
+
+def _run(
+    command: Sequence[str],
+    what: str,
+    script: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """What a command of Slurm's prints. Raises ``JobError`` with its own words."""
+    try:
+        done = subprocess.run(
+            command, input=script or "", capture_output=True, text=True, check=False,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        words = error.strerror or str(error)
+        raise JobError(
+            f"cannot run `{command[0]}`: {words}. A job of kind slurm needs Slurm's commands on "
+            "the path, as on a login node"
+        ) from None
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip() or f"status {done.returncode}"
+        raise JobError(f"{what}: {words}")
+    return done.stdout
