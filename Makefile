@@ -72,6 +72,11 @@ soak: $(STAMP) ## shake the runtime for SOAK_SECONDS (600), with SOAK_SEED
 slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
 	@$(BIN)/python -m pytest -m slow -o faulthandler_timeout=0
 
+.PHONY: system
+system: $(STAMP) ## run the tests against a real sshd and a real Slurm, which it installs (apt)
+	@tools/system.sh
+	@$(BIN)/python -m pytest -m system tests/job tests/examples
+
 .PHONY: huge
 huge: $(STAMP) ## run the tests with hundreds of thousands of files, or gigabytes
 	@$(BIN)/python -m pytest -m huge -o timeout=600 -o faulthandler_timeout=0

@@ -4,7 +4,7 @@
 
 It is Monarch's tutorial "Interactive Distributed Applications", line by line, on a small Llama that
 is prepared in the folder it is started in. What differs: the job is of processes on this machine,
-for which neither GPU nor cluster is needed (there is no `SlurmJob` in this release); the
+for which neither GPU nor cluster is needed (`examples/slurm` has one on a cluster); the
 parameters are those of two CPU cores; and an actor's uid has its own rank, where the tutorial's
 would raise a NameError. The tutorial's `breakpoint()` needs a debugger that is not part of this.
 """

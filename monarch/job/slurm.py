@@ -261,7 +261,8 @@ class SlurmJob(RemoteJob):
         while True:
             try:
                 said = _run(
-                    ["squeue", "-h", "-j", self.job_id, "-o", "%T|%N|%r"], "squeue fails"
+                    ["squeue", "-h", "-t", "all", "-j", self.job_id, "-o", "%T|%N|%r"],
+                    "squeue fails",
                 ).strip()
             except JobError as error:
                 if "Invalid job id" in str(error):

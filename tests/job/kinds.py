@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from monarch.job import JobTrait, ProcessJob, SlurmJob, SSHJob
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.process import is_bootstrapped
+from tests.job.slurm_cluster import SlurmCluster
 from tests.job.sshd import Sshd, free_port
 
 FAKES = Path(__file__).parent / "fakes"
@@ -43,7 +45,7 @@ class Kind:
 
     def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.name = name
-        self._sshd: Sshd | None = None
+        self._server: Sshd | SlurmCluster | None = None
         if name == "ssh_fake":
             monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
             monkeypatch.setenv("CONTRACT_SSH_ARGS", "")
@@ -54,13 +56,19 @@ class Kind:
             monkeypatch.setenv("CONTRACT_PORT", str(free_port()))
             monkeypatch.chdir(folder)  # for the logs
         elif name == "ssh":
-            self._sshd = Sshd(folder)
-            monkeypatch.setenv("CONTRACT_SSH_ARGS", f"-F {self._sshd.config}")
+            self._server = sshd = Sshd(folder)
+            monkeypatch.setenv("CONTRACT_SSH_ARGS", f"-F {sshd.config}")
+        elif name == "slurm":
+            short = Path(tempfile.mkdtemp(prefix="mt-sl-", dir="/tmp"))
+            self._server = cluster = SlurmCluster(short, num_nodes=3)
+            monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+            monkeypatch.setenv("CONTRACT_PORT", str(free_port()))
+            monkeypatch.chdir(folder)
 
     @property
     def can_repair(self) -> bool:
         """Whether a single host of it can be brought up again."""
-        return self.name != "slurm_fake"
+        return not self.name.startswith("slurm")
 
     def make(self, meshes: Mapping[str, int], mark: str) -> JobTrait:
         return make(self.name, meshes, mark)
@@ -84,11 +92,16 @@ class Kind:
     def close(self) -> None:
         if is_bootstrapped():
             shutdown_context().get()  # It may have asked hosts that it is no client of.
-        if self._sshd is not None:
-            self._sshd.close()
+        if self._server is not None:
+            self._server.close()
 
 
-KINDS = ["process", "ssh_fake", "slurm_fake", pytest.param("ssh", marks=pytest.mark.system)]
+KINDS = [
+    "process",
+    "ssh_fake",
+    "slurm_fake",
+    *(pytest.param(name, marks=pytest.mark.system) for name in ("ssh", "slurm")),
+]
 
 
 def agent_pids(job: JobTrait) -> list[int]:

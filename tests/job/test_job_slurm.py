@@ -1,0 +1,109 @@
+"""What goes wrong with jobs of Slurm, in the scheduler's own words."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch.actor import shutdown_context
+from monarch.errors import JobError
+from monarch.job import SlurmJob, job_load
+from monarch.runtime.process import is_bootstrapped
+from tests.job.kinds import FAKES
+from tests.job.sshd import free_port
+
+
+@pytest.fixture(autouse=True)
+def fake_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    (tmp_path / "slurm").mkdir()
+    monkeypatch.setenv("PATH", f"{FAKES}/slurm:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "slurm"))
+    monkeypatch.chdir(tmp_path)
+    yield
+    if is_bootstrapped():
+        shutdown_context().get()
+
+
+def refusal(job: SlurmJob) -> str:
+    with pytest.raises(JobError) as caught:
+        job.state(cached_path=None)
+    return str(caught.value)
+
+
+def test_no_sbatch_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "cannot run `sbatch`: No such file or directory" in refusal(SlurmJob({"a": 1}))
+
+
+def test_a_partition_that_there_is_not() -> None:
+    told = refusal(SlurmJob({"a": 1}, partition="nope"))
+    assert "sbatch: error: invalid partition specified: nope" in told
+
+
+@pytest.mark.parametrize("wanted", [{"gpus_per_node": 9}, {"meshes": {"a": 5}}])
+def test_more_than_there_is(wanted: dict[str, object]) -> None:
+    told = refusal(SlurmJob(**{"meshes": {"a": 1}, **wanted}))  # type: ignore[arg-type]
+    assert "Requested node configuration is not available" in told
+
+
+def test_a_python_that_is_not_there_is_told_of_at_once(tmp_path: Path) -> None:
+    told = refusal(SlurmJob({"a": 1}, "/nowhere/python"))
+    assert "Slurm job 1 is FAILED" in told
+    assert "/nowhere/python" in told
+
+
+def test_a_queue_that_takes_too_long_is_left() -> None:
+    first = SlurmJob({"a": 4}, sys.executable, monarch_port=free_port())
+    first.state(cached_path=None)
+    try:
+        second = SlurmJob({"a": 1}, sys.executable, job_start_timeout=0.2)
+        assert "Slurm job 2 is PENDING (Resources) after" in refusal(second)
+        assert Path("slurm/2/state").read_text() == "CANCELLED"
+    finally:
+        first.kill()
+    assert Path("slurm/1/state").read_text() == "CANCELLED"
+
+
+def test_the_secret_is_in_no_argument_and_not_in_the_script(tmp_path: Path) -> None:
+    job = SlurmJob({"a": 1}, sys.executable, monarch_port=free_port())
+    job.state(str(tmp_path / "state.json")).a.initialized.get(timeout=60)
+    try:
+        secret = job._secret.hex()
+        assert secret not in Path("slurm/1/script").read_text()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    assert secret.encode() not in (entry / "cmdline").read_bytes()
+                except OSError:
+                    continue  # It has ended.
+        assert job_load(tmp_path / "state.json").is_running()
+    finally:
+        job.kill()
+
+
+def test_a_script_of_the_job_finds_its_own_nodes(tmp_path: Path) -> None:
+    port = free_port()
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nfrom monarch.job import SlurmJob\nfrom tests.actors import Echo\n"
+        f"job = SlurmJob({{'a': 2}}, sys.executable, monarch_port={port})\n"
+        "echo = job.state().a.spawn_procs().spawn('echo', Echo)\n"
+        "print('answers', *echo.echo.call(7).get().values())\n"
+    )
+    project = Path(__file__).parents[2]
+    job = SlurmJob({"a": 2}, sys.executable, monarch_port=port, env={"PYTHONPATH": str(project)})
+    job.apply(str(script))
+    while (seen := job._look()).is_live:
+        assert seen.state in ("PENDING", "RUNNING")
+    assert seen.state == "COMPLETED", job._last_words()
+    assert "answers 7 7" in Path(f"{job._logs}.out").read_text()
+
+
+@pytest.mark.parametrize("option", [{"out_of_cluster": True}, {"attach_to": "tcp://h:1"}])
+def test_a_gateway_is_refused(option: dict[str, object]) -> None:
+    with pytest.raises(NotImplementedError, match="no gateway yet"):
+        SlurmJob({"a": 1}, **option)  # type: ignore[arg-type]

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Installs the servers that `make system` tests against: OpenSSH and Slurm. Debian and its kin, as
+# root. Nothing is started or configured: tests start their own, with settings of their own.
+set -eu
+missing=
+for program in sshd:openssh-server ssh:openssh-client slurmctld:slurm-wlm munged:munge; do
+    PATH="$PATH:/usr/sbin" command -v "${program%%:*}" > /dev/null || missing="$missing ${program#*:}"
+done
+[ -n "$missing" ] || exit 0
+if ! command -v apt-get > /dev/null || [ "$(id -u)" != 0 ]; then
+    echo "cannot install$missing: that needs apt-get, and root. Tests that need them are skipped" >&2
+    exit 0
+fi
+export DEBIAN_FRONTEND=noninteractive
+# Where services could be started, these are not to be.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' > "$policy"
+    chmod +x "$policy"
+fi
+apt-get -qq update
+# shellcheck disable=SC2086
+apt-get -qq install -y --no-install-recommends $missing > /dev/null
