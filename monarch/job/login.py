@@ -30,7 +30,7 @@ _START_SECONDS = 90.0
 _END_SECONDS = 30.0
 _CUT_OFF_SECONDS = 1.0
 _REACH_SECONDS = 3.0
-_MAX_WORDS = 12
+_MAX_WORDS = 20
 
 # All that a login shell gets to see: no shell reads anything else into it. What is to run comes as
 # the first line of standard input.
