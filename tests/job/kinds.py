@@ -117,8 +117,11 @@ def processes_marked(mark: str) -> list[str]:
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if sought in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                found.append(f"{pid} {Path(f'/proc/{pid}/cmdline').read_text()}")
+            command = Path(f"/proc/{pid}/cmdline").read_text()
+            is_scheduler = "fakes/slurm/sbatch" in command  # It is what looks after the job.
+            is_marked = sought in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if is_marked and not is_scheduler:
+                found.append(f"{pid} {command}")
         except OSError:
             continue  # It has ended, or is another user's.
     return found
