@@ -36,7 +36,7 @@ class TrainerActor(Actor):
         self.uid = f"[trainer_{current_rank().rank}]"
 
     @endpoint
-    async def ping_rank(self) -> None:
+    def ping_rank(self) -> None:
         """Says that it is there."""
         print(f"{self.uid} Ping!")
 
