@@ -15,7 +15,7 @@ from monarch.errors import JobError
 from monarch.job.job import DEFAULT_JOB_PATH, JobState, JobTrait
 from monarch.job.remote import RemoteJob, job_secret
 from monarch.runtime import process
-from monarch.runtime.hosts.slurm_task import node_addresses
+from monarch.runtime.slurm_task import node_addresses
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class SlurmJob(RemoteJob):
         hosts = (
             f"srun --nodes={num} --ntasks={num} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 "
             f"--cpu-bind=none --export=ALL {self.python_exe} -m "
-            f"monarch.runtime.hosts.slurm_task {self.monarch_port}"
+            f"monarch.runtime.slurm_task {self.monarch_port}"
         )
         if client_script is None:
             return f"#!/bin/sh\nexec {hosts}\n"

@@ -4,7 +4,7 @@ What to open, by what is to be changed:
 
 - how hosts are asked for what they have, and dead ones found: `asking.py`
 - how an agent is started at the far end of a login, and on a node of Slurm: `starter.py`,
-  `slurm_task.py`
+  `monarch/runtime/slurm_task.py`
 - what a host tells whoever watches it (a run holds, a push came through); who listens:
   `bulletins.py`, `monarch/wire/bulletin.py`; `monarch/cli/sync/hearing.py`
 - who is told that a proc is up, gives way, or ends: `proc_watchers.py`
