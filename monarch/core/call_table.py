@@ -35,7 +35,7 @@ class Sink(Protocol):
 class CallTable:
     """The open ports of a process. Safe to use from any thread.
 
-    Those of another ``life`` of the process have other numbers: late answers find nobody.
+    Ports of another ``life`` of the process have other numbers, so a late answer finds no port.
     """
 
     def __init__(self, life: int = 0) -> None:
@@ -52,11 +52,11 @@ class CallTable:
         return port
 
     def sink(self, port: int) -> Sink | None:
-        """What gathers the answers at ``port``, if it is open."""
+        """The sink of ``port``, if it is open."""
         return self._sinks.get(port)
 
     def sinks(self) -> list[Sink]:
-        """What gathers at all open ports. From any thread."""
+        """The sinks of all open ports. From any thread."""
         return list(self._sinks.copy().values())
 
     def close(self, port: int) -> None:
@@ -82,7 +82,7 @@ class CallTable:
         return next(self._numbers)
 
     def down(self, uid: str, failure: MeshFailure, before: int | None = None) -> None:
-        """The process ``uid`` is gone: nobody need wait for it any longer.
+        """The process ``uid`` is gone, and no sink waits for it any longer.
 
         ``before``: this concerns the ports with lower numbers; what later ones wait for is
         to come from another process of that uid.

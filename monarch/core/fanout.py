@@ -1,12 +1,12 @@
 """How one message gets to many hosts: along a tree, and to which members of it.
 
-A **tree** spans the hosts of a proc mesh, in their order. Whoever holds a part of that order, a
-range of hosts, cuts it into as many pieces as the degree allows and hands each piece to the
-first host in it, which does the same with the rest of its own. The sender holds the whole. So a
+A **tree** spans the hosts of a proc mesh, in their order. A process that holds a part of that
+order, a range of hosts, cuts it into as many pieces as the degree allows. It hands each piece to
+the first host in it, which does the same with the rest of its own. The sender holds the whole. So a
 route depends on nothing but the tree, and one sender's messages to one host always take the same
 one, which is what keeps them in order.
 
-A host that is dead cannot hand on: whoever would have handed it a piece hands on in its stead,
+A host that is dead cannot hand on: the process above it in the tree hands on in its stead,
 and no other route changes.
 
 **Members** are places in the mesh, in the order of their ranks in what is addressed: the mesh

@@ -20,7 +20,7 @@ _MARKS_IN_BYTES = 4
 
 
 class Window(NamedTuple):
-    """What may be under way: a number of messages, and of bytes of payload."""
+    """The credit of a sender: how many messages, and bytes of payload, may be under way."""
 
     num_messages: int
     num_bytes: int

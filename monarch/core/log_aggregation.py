@@ -29,7 +29,7 @@ _SPACES = re.compile(r"(\s+)")
 
 
 class LineSource(NamedTuple):
-    """Whose line it is."""
+    """The process that a line is from."""
 
     name: str
     rank: int
@@ -44,7 +44,7 @@ class Aggregate(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What a window held; ``num_more`` lines were only counted, ``last`` are the latest of them."""
+    """The lines of a window; ``num_more`` were only counted, ``last`` are the latest of them."""
 
     aggregates: list[Aggregate]
     num_more: int
@@ -167,7 +167,7 @@ class Aggregator:
 def edit_distance(one: str, other: str) -> int:
     """How many characters to insert, delete or replace to turn ``one`` into ``other``.
 
-    What the two begin and end with in common costs nothing; the rest is done for a whole column
+    A common beginning and end cost nothing; the rest is done for a whole column
     at once, in the bits of one integer (Myers 1999, with Hyyro's correction).
     """
     one, other = _strip_common(one, other)
@@ -195,7 +195,7 @@ def edit_distance(one: str, other: str) -> int:
 
 
 def _strip_common(one: str, other: str) -> tuple[str, str]:
-    """What is left of two texts without their common beginning and end."""
+    """Two texts without their common beginning and end."""
     start = _num_common(one, other)
     one, other = one[start:], other[start:]
     end = _num_common(one[::-1], other[::-1])

@@ -21,7 +21,7 @@ class Block(NamedTuple):
 class Backlog:
     """At most ``max_bytes`` of lines. Where more come, the oldest waiting ones are dropped.
 
-    What was taken is beyond recall, so with a slow reader it is the middle that is missing.
+    Lines that were taken cannot be dropped, so with a slow reader the middle is missing.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""What a process wrote, cut into lines for people.
+"""The output of a process, cut into lines for people.
 
 Bytes go in as they were read, with the time; out come two texts: ``raw``, for the file, which
 is what came in, held back only to where a line ends; and ``shown``, for the screen:
@@ -97,7 +97,7 @@ class LineBuffer:
 
 
 def _last_state(line: bytes) -> bytes:
-    """What a terminal would show of a line that was overwritten."""
+    """A line that was overwritten, as a terminal would show it."""
     if b"\r" not in line:
         return line
     return next((part for part in reversed(line.split(b"\r")) if part.strip()), b"")

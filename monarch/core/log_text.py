@@ -38,7 +38,7 @@ def line_text(label: str, lines: str, style: Style) -> str:
 
 
 def drop_text(label: str, count: int, path: str, style: Style) -> str:
-    """What stands where lines are missing."""
+    """The text in the place of missing lines."""
     where = f"; they are in {path}" if path else ""
     lines = "line" if count == 1 else "lines"
     text = f"... {count:,} {lines} dropped here, faster than they could be shown{where}"

@@ -3,7 +3,8 @@
 An actor handles one message after another, so whoever waits for the answer to a call waits for all
 that the actor does before, and while it waits for a call of its own, it answers nobody. A wait that
 lasts is followed from process to process: each asks those whom its actor waits for whether they
-wait as well, and goes on with those who do. Whoever comes to the wait where it began has a ring.
+wait as well, and goes on with those that do. A path that comes back to the wait where it began is a
+ring: a deadlock.
 
 No ring is told that is none. Each wait has a number. Y's word that it waits comes to X behind
 every answer of Y to X, and if X then still is in the same wait, the call is not done, and cannot be
@@ -28,7 +29,7 @@ LASTING_SECONDS = 1.0
 a call may be under way while its receiver is asked."""
 
 MOST_ASKED = 16
-"""Who waits for more than these is not followed until some of them have answered."""
+"""A wait for more answers than this is not followed until some of them have come."""
 
 _MOST_SECONDS = 60.0
 _LONGEST = 32
@@ -129,7 +130,7 @@ def _asking(waiter: Waiter, method: str) -> Waiter:
 
 
 class RingsTold:
-    """What a client has been told of already: each of a ring finds it, and it is told once.
+    """The rings that a client has been told of: each member finds its ring, which is told once.
 
     Rings that differ in nothing but ranks are told as one where they come together.
     """
@@ -161,7 +162,7 @@ def _remember(where: dict[object, T], key: object, value: T, most: int) -> None:
 
 
 def in_words(path: Sequence[Waiter]) -> str:
-    """What a person is told: who waits for whom, and what to do."""
+    """The text for people: who waits for whom, and what to do."""
     # The same words, whoever has found it.
     first = min(range(len(path)), key=lambda i: (path[i].name, path[i].rank, path[i].key))
     path = [*path[first:], *path[:first]]

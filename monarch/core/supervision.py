@@ -1,4 +1,4 @@
-"""Who is told about a failure, and what follows from the answer.
+"""Supervision: which owner is told about a failure, and what follows from its answer.
 
 The rules:
 
@@ -9,7 +9,7 @@ The rules:
 - ``__supervise__`` that raises is a failure of its own, chained to the one it was asked about.
 - One cause, one report: procs that die together are one report for each proc mesh that had them;
   the actor meshes that the same owner had on them lose the members without a report of their
-  own. Who owns only actors on them is told of as few meshes as name every dead proc.
+  own. An owner of only actors on them is told of as few meshes as name every dead proc.
 - The root hears of a cause once, though it may reach it on two ways: straight, as the owner of
   a proc, and through an actor that did not handle its part of it.
 - A rank is reported once. Ends that somebody asked for are not failures.
@@ -49,10 +49,10 @@ class FailActor(NamedTuple):
 
 
 class UnhandledFailure(NamedTuple):
-    """Nobody handled it: the root's fault hook is next.
+    """A failure that no owner has handled: the root's fault hook is next.
 
-    ``keys`` are what has failed, for whoever has heard of some of it on another way: uids of procs,
-    ``actor mesh[rank]``, the origin.
+    ``keys`` name what has failed, so that a failure heard of on another way counts once: uids of
+    procs, ``actor mesh[rank]``, the origin.
     """
 
     failure: MeshFailure
@@ -90,7 +90,7 @@ class _Mesh:
         return sorted(rank for proc in procs for rank in self._ranks.get(proc, ()))
 
     def living_in(self, procs: Collection[str]) -> list[int]:
-        """Those of them that are not known to be dead."""
+        """The members that are not known to be dead."""
         return [rank for rank in self.lived_in(procs) if rank not in self.dead]
 
 
@@ -123,7 +123,7 @@ class Supervision:
         self._meshes.pop(mesh, None)
 
     def members_stopped(self, mesh: str, procs: Sequence[str]) -> bool:
-        """Those members that live in ``procs`` were ended on purpose; true if none are left."""
+        """The members that live in ``procs`` were ended on purpose; true if none are left."""
         known = self._meshes.get(mesh)
         if known is None:
             return True
@@ -204,7 +204,7 @@ class Supervision:
         return [FailActor(owner, failure, error)]
 
     def lives_again(self, origin: str) -> None:
-        """What died once has come back: its next death is another cause."""
+        """A dead process or actor has come back: its next death is another cause."""
         self._faulted.discard(origin)
 
     def actor_begins(self, actor: str) -> None:
@@ -256,7 +256,7 @@ class Supervision:
 def _worth_telling(meshes: Sequence[_Mesh], deaths: Collection[str]) -> list[_Mesh]:
     """Of the meshes of one owner, those of procs, and of actors only where no other names a proc.
 
-    Those with the most dead come first, so that few are needed.
+    Meshes with the most dead come first, so that few are needed.
     """
     lost = {id(mesh): {mesh.procs[rank] for rank in mesh.living_in(deaths)} for mesh in meshes}
     told = sorted(meshes, key=lambda mesh: (mesh.kind != "proc", -len(lost[id(mesh)])))

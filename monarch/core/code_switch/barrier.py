@@ -1,8 +1,8 @@
 """One fence as a participant knows it: a barrier in the order of its owner's messages.
 
 It is reached when the participant's own actors, and then its procs, are done with all that was
-sent before it. Of harm it is only to who waits behind it: whoever was sent something there, and
-stands at it already, keeps the sender waiting.
+sent before it. It does harm only where something waits behind it: a process that was sent something
+there, and stands at the fence already, keeps the sender waiting.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Barrier:
         self.gate = 0
         self.is_gate_closed = False
         self.is_lifted = False
-        # Nobody waits any longer for who has yet to come to it.
+        # The processes that have yet to come to it are not waited for any longer.
         self.is_late = False
         self.look_at = now + _LOOK_SECONDS
         self._sent: set[str] = set()
@@ -96,7 +96,7 @@ class Barrier:
         return proc in self._sent
 
     def hold(self, now: float) -> list[Effect]:
-        """Somebody is held up by it from now on, if nobody was before."""
+        """It holds a sender up from now on, if it did not before."""
         if self.held_at is not None:
             return []
         self.held_at = now
@@ -126,7 +126,7 @@ class Telling:
         self._began = math.inf
 
     def begin(self, now: float) -> None:
-        """A fence is cast. Those after the first begin nothing."""
+        """A fence is cast. Only the first begins the count."""
         self._began = min(self._began, now)
 
     @property

@@ -1,4 +1,4 @@
-"""Who drives a code switch: asks, counts the votes, and decides. See ``table``.
+"""The coordinator of a code switch asks, counts the votes, and decides. See ``table``.
 
 How long a fence may hold anybody up:
 
@@ -45,8 +45,8 @@ _LONGEST_PAUSE_SECONDS = 2.0
 class AskParty(NamedTuple):
     """Send an order; the answer is to be given to ``voted`` with this ``number``.
 
-    ``attempt`` counts the fences. What waits behind the fence of another owner is not seen by an
-    owner: its own ``is_held`` from the beginning then.
+    ``attempt`` counts the fences. An owner does not see what waits behind the fence of another, so
+    its own fence ``is_held`` from the beginning where it is not the first.
     """
 
     number: int
@@ -140,7 +140,7 @@ class Coordinator:
         return self._move(Said.UNCHANGED)
 
     def refused(self) -> Sequence[Effect]:
-        """What all have said is not good enough for the author."""
+        """The author refuses, though all have voted yes."""
         return self._move(Said.NO)
 
     def interrupted(self) -> Sequence[Effect]:
@@ -153,7 +153,7 @@ class Coordinator:
         return self._move(Said.WOKE)
 
     def _said(self) -> Said:
-        """What the votes come to."""
+        """The event that the votes come to."""
         votes = self._votes
         if self.state in (CoordinatorState.INSPECTING, CoordinatorState.DROPPING):
             return {Vote.YES: Said.ALL, Vote.SOME: Said.SOME}.get(votes[0], Said.NONE)
@@ -229,7 +229,7 @@ class Coordinator:
 
 
 _TOLERANT = (CoordinatorState.RELEASING, CoordinatorState.UNDOING, CoordinatorState.REVERTING)
-"""Nobody can say no any more, and who is lost keeps nobody."""
+"""In these no vote changes the outcome, and the switch goes on without an owner that is lost."""
 
 _ORDERS = {
     CoordinatorState.PREPARING: SwitchOrder.PREPARE,

@@ -1,4 +1,4 @@
-"""What a participant of a code switch does and says, as data. See ``participant``."""
+"""The effects that a participant of a code switch has carried out, as data. See ``participant``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monarch.core.code_switch.table import SwitchOrder
 
 
 class Work(Enum):
-    """What a participant does itself. What takes time is answered with ``did``."""
+    """A participant's own work. Work that takes time is answered with ``did``."""
 
     PREPARE = "prepare"
     RAISE_FENCE = "raise the fence"
@@ -26,7 +26,7 @@ class Work(Enum):
 
 
 class Reason(Enum):
-    """Why an order was not carried out, beside what the procs say themselves."""
+    """Why an order was not carried out, beside the reasons that the procs give."""
 
     NEW_PROC = "a new proc is not up yet"
     ACTORS = "not all actors have come to the fence"
@@ -75,13 +75,13 @@ class AnswerOrder(NamedTuple):
 
 
 class Say(NamedTuple):
-    """Tell people whom the switch waits for, and for how long already."""
+    """Tell people which actors the switch waits for, and for how long already."""
 
     seconds: float
 
 
 class TellHeld(NamedTuple):
-    """Tell whoever cast the fence that it holds somebody up."""
+    """Tell the owner that cast the fence that it holds a sender up."""
 
     attempt: int
 

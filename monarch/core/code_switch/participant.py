@@ -1,4 +1,4 @@
-"""Who takes part in a code switch: an owner, or a proc. It does its share, and has the procs that
+"""A participant of a code switch is an owner or a proc. It does its share, and has the procs that
 it spawned do theirs, so that each order goes down the ownership tree. See ``table``.
 
 A participant's own actors come to a fence first, and then its procs: an actor that steps them
@@ -41,7 +41,7 @@ _TELL_SECONDS = (3.0, 10.0, 30.0)
 
 
 class Participant:
-    """``members`` gives the procs that are to switch with us, as they are at that moment. Who
+    """``members`` gives the procs that are to switch with us, as they are at that moment. One that
     ``is_root`` takes the author's place if that dies. ``uid`` is our own, as what is sent to our
     own actors waits at the fence, too.
 
@@ -75,7 +75,7 @@ class Participant:
         return self.state is ParticipantState.IDLE or is_again
 
     def prepare(self, token: int, sender: str, generation: int, now: float) -> Sequence[Effect]:
-        """Whoever asks first is obeyed. Where it begins anew, it has given up what was before."""
+        """The first coordinator is obeyed. One that begins anew has given up what was before."""
         effects: list[Effect] = []
         before = 0
         if self.state is not ParticipantState.IDLE:
@@ -172,7 +172,7 @@ class Participant:
         return effects if turn.leaving else [*effects, Do(self._number, Work.PATCH, token)]
 
     def go(self, token: int, sender: str, generation: int) -> Sequence[Effect]:
-        """It is decided: run the new code. Who gives way ends in an orderly way, on the old."""
+        """It is decided: run the new code. A proc that gives way ends in order, on the old."""
         if not self._knows(sender, generation):
             return answer_to(token)
         self._expect(SwitchOrder.GO, sender, generation)
@@ -243,7 +243,7 @@ class Participant:
         return fence.hold(now) if fence and attempt in (0, fence.attempt) else []
 
     def author_gone(self, uid: str, now: float) -> Sequence[Effect]:
-        """Whoever coordinates has died: what it has begun is ended here, and by nobody else."""
+        """The coordinator has died: the root, and only that, ends what it has begun."""
         if self.state is ParticipantState.IDLE or uid != self.coordinator or not uid:
             return []
         if self.generation < 0:
@@ -285,7 +285,7 @@ class Participant:
         return is_it and self.state is not ParticipantState.IDLE
 
     def _expect(self, order: SwitchOrder, sender: str, generation: int) -> None:
-        """Go on with what an order says, if it comes from who may give it."""
+        """Enter the state that an order leads to, if its sender may give it."""
         if not self._knows(sender, generation):
             raise IllegalEvent(
                 f"{order.value!r} of generation {generation} by {sender!r}, in the middle of "
@@ -326,13 +326,13 @@ class Participant:
         return [AskProcs(asked, order, token, attempt, seconds)] if asked else []
 
     def _prepare_new(self, token: int) -> list[Effect]:
-        """Have those get ready that have not been asked to yet."""
+        """Have the procs prepare that have not been asked to yet."""
         new = [proc for proc in self._members() if proc not in self._prepared]
         self._prepared.update(new)
         return self._ask(self._preparing, SwitchOrder.PREPARE, new, token)
 
     def _advance(self, now: float) -> list[Effect]:
-        """Bring the fence to those who have yet to come to it, step by step."""
+        """Bring the fence to the procs that have yet to come to it, step by step."""
         fence = self.fence
         if fence is None or self.state is not ParticipantState.FENCING or not fence.is_awaited:
             return []
@@ -365,7 +365,7 @@ class Participant:
         return Reason.PROCS if fence.has_own_come else Reason.ACTORS
 
     def _pass(self, fence: Barrier) -> list[Effect]:
-        """Answer who waits for all to come past a fence that was lifted, if they have."""
+        """Answer the order that waits until all have come past a lifted fence, if they have."""
         if not (fence.is_lifted and fence.is_passed):
             return []
         return [*fence.answer(), *self._end_lift()]
@@ -388,7 +388,7 @@ class Participant:
         return turn.answer()
 
     def _drop_orders(self) -> list[Effect]:
-        """What was asked before is answered: nobody waits for it any longer."""
+        """Answer all orders of before, so that no sender waits for them any longer."""
         effects, fence = self._drop_round(), self.fence
         if fence is not None:
             effects += fence.answer()

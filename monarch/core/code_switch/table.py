@@ -1,17 +1,17 @@
 """The tables of the code switch: its parties, orders, votes and states, and what leads where.
 
-It is a two-phase commit. The *coordinator* asks the *participants* to prepare; who votes no keeps
+It is a two-phase commit. The *coordinator* asks the *participants* to prepare; one vote of no keeps
 all from it. Between the two phases stands a barrier: a *fence* in the order of each owner's
 messages, and then a *halt* of all actors. Then the hosts show the new files, and the participants
-patch their code. Only when all have done so may anybody run it (``GO``): the first answer to that
-is the decision.
+patch their code. Only when all have done so may any of them run it (``GO``): the first answer to
+that is the decision.
 
 - Before the decision every vote of no, every loss of an owner and every interrupt leads back:
   first the files, while nobody runs anything, and then the code. After it nothing does.
 - A participant obeys one coordinator at a time; to others it is busy.
-- Nobody commits unless all have prepared and were halted. Who has died does not count.
+- No participant commits unless all have prepared and were halted. A dead one does not count.
 - Presumed abort: an author that died before any host showed the files has changed nothing.
-- A fence that holds somebody up while others have not come to it is lifted, and cast again.
+- A fence that holds a sender up while others have not come to it is lifted, and cast again.
 
 An event that the tables do not have raises ``IllegalEvent``. What arrives over the network may be
 late or wrong, so the driver drops that there.
@@ -42,7 +42,7 @@ class SwitchOrder(Enum):
 
 
 class Vote(Enum):
-    """The answer to an order. Who is gone has no vote, and keeps nobody."""
+    """The answer to an order. A participant that is gone has no vote, and the switch goes on."""
 
     YES = "yes"
     LATE = "late"

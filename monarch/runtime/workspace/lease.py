@@ -22,7 +22,7 @@ class Lease:
         self._node.peer_down.on_down.append(self._on_peer_down)
 
     def is_anothers(self, sender: Uid) -> bool:
-        """Whether ``sender`` has to wait."""
+        """Whether another author holds it, so that ``sender`` has to wait."""
         return self._holder not in ("", sender)
 
     def take(self, sender: Uid, pid: int, author: str, generation: int) -> None:

@@ -31,6 +31,7 @@ def plan_of(
     memory: Memory,
     manifest: Manifest,
     hosts: Sequence[HostInPush],
+    *,
     roots: Mapping[Uid, str],
     packages: Mapping[Uid, Sequence[tuple[str, str]]],
     behind: Sequence[Uid],

@@ -176,11 +176,11 @@ class WorkspacePush(Purpose):
             memory,
             scan.manifest,
             hosts,
-            in_push.roots,
-            in_push.packages,
-            list(in_push.failed),
-            self._mode,
-            self._here,
+            roots=in_push.roots,
+            packages=in_push.packages,
+            behind=list(in_push.failed),
+            mode=self._mode,
+            here=self._here,
         )
         report.changed_files = changed
         if report.errors:
