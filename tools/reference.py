@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from monarch.cli.project import ProjectFile
+from monarch.config import Settings
 from monarch.config_file import live_keys, load_config
 from monarch.config_file.keys import leaves
 from monarch.config_file.notes import notes_of
@@ -30,12 +31,19 @@ file while a run goes on.
 """
 
 
+_SETTINGS = """Of the runtime. `configure(heartbeat_seconds=2.0)` changes one in a program, as does
+`MONARCH_HEARTBEAT_SECONDS=2.0` in the environment. Names that end in `_seconds` and `_bytes` say
+their unit; others are counts, texts, or yes and no.
+"""
+
+
 def reference() -> str:
     """The page."""
     parts = [_HEAD, "## monarch.toml\n", _table(ProjectFile)]
     for name in built_in_recipes():
         recipe = find_recipe(name)
         parts += [f"## {name}\n", f"{recipe.summary}\n", _table(recipe.config_class)]
+    parts += ["## Settings\n", _SETTINGS, _table(Settings)]
     return "\n".join(parts)
 
 

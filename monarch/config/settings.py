@@ -25,35 +25,64 @@ _PLAIN = (bool, int, float, str)
 class Settings:
     """All settings and their defaults. Durations are seconds."""
 
-    heartbeat_seconds: float = 1.0
+    heartbeat_seconds: float = 1.0  # how often a process sends heartbeats to its peers
+    # how long a peer on another machine may be silent before it counts as lost
     heartbeat_timeout_seconds: float = 10.0
+    # how long attaching waits for a host agent to answer
     attach_timeout_seconds: float = 30.0
+    # how long an actor's cleanup may take as it ends
     cleanup_timeout_seconds: float = 3.0
+    # how long `stop()` waits for actors and procs before they are killed
     stop_timeout_seconds: float = 10.0
+    # how long the end of a program waits for its procs to end
     exit_timeout_seconds: float = 1.0
+    # how long a failure may go unheard before it ends the program
     fault_patience_seconds: float = 5.0
+    # how long a proc may be silent before it is told of as hanging; 0: never
     hang_timeout_seconds: float = 12.0
+    # how long a host may be silent during a push
     host_answer_seconds: float = 15.0
+    # how long a push waits for processes to take new code
     reload_timeout_seconds: float = 30.0
+    # what a run does where new code fails: "auto", "hold", "rollback" or "end"
     on_edit_error: str = "auto"
+    # the least time that ranks get for a step on new code before it counts as stuck
     edit_patience_seconds: float = 30.0
+    # how many of the last lines of a dead proc's output its failure shows
     log_tail_lines: int = 20
+    # bytes that the log of a proc may take, the oldest lines go first; 0: no log file
     log_file_bytes: int = 64 * 2**20
+    # folder of log files; "": below the runtime folder
     log_dir: str = ""
+    # whether the label of a printed line names the rank that printed it
     prefix_with_rank: bool = True
+    # how long a thread may hold the GIL while others want it
     switch_interval_seconds: float = 0.0005
+    # bytes of the largest message that is sent or taken
     max_message_bytes: int = 10 * 2**30
+    # bytes that a TCP listener takes in one piece; more comes in chunks
     max_frame_bytes: int = 64 * 2**20
+    # bytes of shared memory for large messages between processes of a machine
     shared_memory_bytes: int = 4 * 2**30
+    # folder of sockets and state; "": one of this user, made when needed
     runtime_dir: str = ""
+    # how many messages to one receiver may be sent and not yet taken
     flow_window_messages: int = 8192
+    # bytes of messages to one receiver that may be sent and not yet taken
     flow_window_bytes: int = 64 * 2**20
+    # how long a full window blocks a sender before messages go to disk
     flow_patience_seconds: float = 1.0
+    # folder for messages that wait on disk; "": /var/tmp, or where temporary files are
     spill_dir: str = ""
+    # from how many hosts on messages go along a tree of host agents
     tree_min_hosts: int = 16
+    # how many hosts each host of that tree sends on to
     tree_degree: int = 16
+    # bytes of a push, over all far hosts, from which hosts send it on to each other
     sync_relay_bytes: int = 8 * 2**20
+    # how many hosts each host sends a push on to
     sync_relay_degree: int = 4
+    # whether hosts import early what their procs were seen importing
     learn_imports: bool = True
 
     def with_environment(self) -> Settings:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +20,7 @@ from monarch.config import (
     BindSpec,
     ChannelTransport,
     Encoding,
+    Settings,
     clear_runtime_config,
     configure,
     configured,
@@ -28,6 +31,7 @@ from monarch.config import (
     settings,
 )
 from monarch.config.upstream import UPSTREAM
+from monarch.config_file.notes import notes_of
 from monarch.testing import in_process
 
 SECONDS = 20
@@ -318,3 +322,14 @@ def test_in_process_procs_have_the_settings_of_the_test() -> None:
     with configured(log_tail_lines=6), in_process() as world:
         reads = world.host.spawn_procs().spawn("reads", Reads)
         assert reads.read.call_one("log_tail_lines").get(timeout=SECONDS) == [6]
+
+
+def test_every_setting_says_in_one_line_what_it_does() -> None:
+    notes = notes_of(Settings)
+    assert {
+        field.name for field in dataclasses.fields(Settings) if not notes[field.name].text
+    } == set()
+    page = (Path(__file__).parents[2] / "docs/reference.md").read_text(encoding="utf-8")
+    for field in dataclasses.fields(Settings):
+        assert f"| `{field.name}` |" in page
+        assert notes[field.name].text in page
