@@ -24,7 +24,7 @@ from monarch.core.code_switch.effects import (
 _LOOK_SECONDS = 0.1
 
 
-class Barrier:
+class SwitchBarrier:
     """``attempt`` counts the fences of a switch. ``own`` is the number under which the actors of
     this process are waited for, 0 until it is raised here; ``asked`` are the procs that have yet
     to come to it or past it, by number, and ``fenced`` all to which it holds back what we send.

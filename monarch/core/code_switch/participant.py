@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from monarch.core.code_switch.barrier import Barrier, Telling
+from monarch.core.code_switch.barrier import SwitchBarrier, Telling
 from monarch.core.code_switch.effects import (
     AnswerOrder,
     AskProcs,
@@ -57,7 +57,7 @@ class Participant:
         self.generation = 0
         self.num_lifted = 0
         self.replaced: set[str] = set()
-        self.fence: Barrier | None = None
+        self.fence: SwitchBarrier | None = None
         self._uid = uid
         self._members = members
         self._is_root = is_root
@@ -104,7 +104,7 @@ class Participant:
             return [AnswerOrder(token)]  # The word that it is lifted has overtaken it.
         self._expect(SwitchOrder.FENCE, sender, generation)
         self._told.begin(now)
-        fence = self.fence = Barrier(attempt, token, seconds, now)
+        fence = self.fence = SwitchBarrier(attempt, token, seconds, now)
         if is_held:
             fence.held_at = now
         if seconds is None:
@@ -359,12 +359,12 @@ class Participant:
         self._go_to(Said.ALL)
         return [*effects, *fence.answer()]
 
-    def _why_late(self, fence: Barrier) -> Reason:
+    def _why_late(self, fence: SwitchBarrier) -> Reason:
         if self._preparing:
             return Reason.NEW_PROC
         return Reason.PROCS if fence.has_own_come else Reason.ACTORS
 
-    def _pass(self, fence: Barrier) -> list[Effect]:
+    def _pass(self, fence: SwitchBarrier) -> list[Effect]:
         """Answer the order that waits until all have come past a lifted fence, if they have."""
         if not (fence.is_lifted and fence.is_passed):
             return []

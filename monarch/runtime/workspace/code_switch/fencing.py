@@ -12,7 +12,7 @@ from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.address import Uid
 
 if TYPE_CHECKING:
-    from monarch.core.code_switch.barrier import Barrier
+    from monarch.core.code_switch.barrier import SwitchBarrier
 
 
 class Fencing:
@@ -22,7 +22,10 @@ class Fencing:
     """
 
     def __init__(
-        self, agent: ProcAgent, fence: Callable[[], Barrier | None], on_held: Callable[[], None]
+        self,
+        agent: ProcAgent,
+        fence: Callable[[], SwitchBarrier | None],
+        on_held: Callable[[], None],
     ) -> None:
         self._agent = agent
         self._node = agent.node
