@@ -25,15 +25,13 @@ class Sshd:
         program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
         if program is None or shutil.which("ssh") is None:
             pytest.skip("no sshd here: `tools/system.sh` installs openssh-server")
+        if os.getuid() == 0 and not _SEPARATION.exists():
+            pytest.skip(f"no {_SEPARATION} here: `tools/system.sh` makes it")
         self.folder = folder
         self.port = free_port()
         self.config = folder / "config"
         self.known_hosts = folder / "known_hosts"
         self.host_key = self.make_key("host_key")
-        self._made_separation = False
-        if os.getuid() == 0 and not _SEPARATION.exists():
-            _SEPARATION.mkdir(0o755)
-            self._made_separation = True
         self.key = self.make_key("key")
         (folder / "authorized_keys").write_text(self.key.with_suffix(".pub").read_text())
         self.trust(self.host_key)
@@ -83,9 +81,6 @@ class Sshd:
     def close(self) -> None:
         self._process.terminate()
         self._process.wait()
-        if self._made_separation:
-            with contextlib.suppress(OSError):
-                _SEPARATION.rmdir()
 
 
 def free_port() -> int:
