@@ -1,0 +1,75 @@
+"""The shape of the house: how large a file gets, which small ones stand alone, what names mean."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HOMES = {
+    "monarch": ROOT,
+    "monarch_sync": ROOT / "sync",
+    "monarch_reload": ROOT / "sync",
+    "monarch_recipes": ROOT / "recipes",
+}
+MOST_LINES = 400
+FEW_LINES = 70
+MOST_SMALL_FILES_WITH_ONE_IMPORTER = 20
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, Path]:
+    """Of the product, by dotted name. Models for users to edit are written as they would write."""
+    found = {}
+    for package, home in HOMES.items():
+        for path in (home / package).rglob("*.py"):
+            parts = path.relative_to(home).with_suffix("").parts
+            if "configs" not in parts:
+                found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def test_no_file_is_so_long_that_it_must_have_a_second_noun(modules: dict[str, Path]) -> None:
+    lines = {name: len(path.read_text().splitlines()) for name, path in modules.items()}
+    assert not {name: number for name, number in lines.items() if number > MOST_LINES}
+
+
+def test_no_class_name_means_two_things(modules: dict[str, Path]) -> None:
+    homes = defaultdict(list)
+    for name, path in modules.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(name)
+    assert not {cls: found for cls, found in homes.items() if len(found) > 1}
+
+
+def test_a_helper_with_one_importer_lives_with_it(modules: dict[str, Path]) -> None:
+    """But for a few, which are nouns of their own or would make two layers one."""
+    importers = defaultdict(set)
+    for name, path in modules.items():
+        for imported in _imported(path, modules):
+            importers[imported].add(name)
+    alone = {
+        name
+        for name, path in modules.items()
+        if path.name != "__init__.py"
+        and len(importers[name]) == 1
+        and len(path.read_text().splitlines()) < FEW_LINES
+    }
+    assert len(modules) > 400
+    assert len(alone) <= MOST_SMALL_FILES_WITH_ONE_IMPORTER, sorted(alone)
+
+
+def _imported(path: Path, modules: dict[str, Path]) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for one in node.names:
+                full = f"{node.module}.{one.name}"
+                found.add(full if full in modules else node.module)
+    return found
