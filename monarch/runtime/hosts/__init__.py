@@ -6,7 +6,7 @@ What to open, by what is to be changed:
 - how an agent is started at the far end of a login, and on a node of Slurm: `starter.py`,
   `monarch/runtime/slurm_task.py`
 - what a host tells whoever watches it (a run holds, a push came through); who listens:
-  `bulletins.py`, `monarch/wire/bulletin.py`; `monarch/cli/sync/hearing.py`
+  `bulletins.py`, `monarch/wire/bulletin.py`; `monarch/cli/sync/bulletin_listener.py`
 - who is told that a proc is up, gives way, or ends: `proc_watchers.py`
 - how procs are made; what a host learns to import: `templates.py`, `launcher.py`;
   `monarch/runtime/zygote.py`, `monarch/runtime/bootstrap.py`;
