@@ -115,7 +115,7 @@ class BehindFence:
         """Tell ``sent`` the procs to which something is sent, until ``forget``; and ``stopped``
         that something waits here, because the fence itself waits here, behind a slow actor.
 
-        Call it before the fence is cast; ``sent`` is called after a message was sent. So none
+        Call it before the fence is cast; ``sent`` is called after a message was sent. So no message
         behind the fence is missed, though one before it may be taken for one behind it.
         """
         self._sent, self._stopped = sent, stopped

@@ -1,8 +1,8 @@
 """What a program's modules were imported from, where nobody follows its imports.
 
 A program that never gets a workspace need not pay for the reloader, and a folder is followed from
-its first push on. So what runs is known only from files, which may have been edited by then. They
-are read when the program spawns, soon after it has imported what it spawns.
+its first push on. So the code that runs is known only from files, which may have been edited by
+then. They are read when the program spawns, soon after it has imported what it spawns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OURS = frozenset({"monarch", "monarch_sync", "monarch_reload"})
 
 
 class ImportedTexts:
-    """From any thread; what two find at once, is found."""
+    """From any thread; a module that two threads find at once is found."""
 
     def __init__(self) -> None:
         self._seen: dict[str, weakref.ref[ModuleType]] = {}
@@ -65,7 +65,7 @@ def _stand() -> tuple[int, str, object] | None:
 
 
 def _file_of(name: str, module: ModuleType) -> str:
-    """Where it was imported from, if that is somebody's project rather than installed."""
+    """Where it was imported from, if that is a project rather than an installed package."""
     if name.partition(".")[0] in _OURS:
         return ""
     try:

@@ -8,8 +8,8 @@ from monarch.wire.message import ProcDown
 
 
 class Lease:
-    """One author at a time. It ends with the push, or with the author; what was staged stays, so
-    that whoever owns the processes here can still finish it.
+    """One author at a time. It ends with the push, or with the author; the staged files stay, so
+    that the owner of the processes here can still finish the push.
     """
 
     def __init__(self, agent: WorkspaceHost) -> None:

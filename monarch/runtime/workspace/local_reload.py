@@ -61,7 +61,7 @@ class LocalReload:
         return ReloadOutcome()
 
     def catch_up(self, generation: int) -> ReloadOutcome:
-        """Get ready what was imported since ``prepare``, now that nobody imports any more."""
+        """Get ready what was imported since ``prepare``, now that no thread imports any more."""
         with self._lock:
             step = self._prepared.get(generation)
         if step is None or not self._preparing.has_missed(step):
@@ -72,7 +72,7 @@ class LocalReload:
     def switch(self, generation: int, exempt: Collection[Uid] = ()) -> ReloadOutcome:
         """Run the generation from here on; back once all actors but ``exempt`` have heard of it.
 
-        To be called while nobody runs anything. Asked again, it says the same.
+        To be called while no actor runs anything. Asked again, it says the same.
         """
         with self._lock:
             step = self._committed.get(generation)
@@ -93,7 +93,7 @@ class LocalReload:
         return outcome
 
     def _patch(self, step: Preparation, exempt: Collection[Uid]) -> None:
-        """Under the lock. What the actors are told of, they hear on threads of their own."""
+        """Under the lock. The actors hear of changes on threads of their own."""
         if step.is_replaced:
             step.ready.abort()
             step.said.set(self._words.of_replaced(step))

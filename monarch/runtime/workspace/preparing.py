@@ -1,4 +1,5 @@
-"""Gets a change of code ready in this process: tried beside the live modules, seen by nobody."""
+"""Gets a change of code ready in this process: tried beside the live modules, unseen by running
+code."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ class Preparation:
 
 
 class Preparing:
-    """What raises here is a ``ReloadError``, and has changed nothing."""
+    """An error raised here is a ``ReloadError``, and has changed nothing."""
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str]) -> None:
         self._agent = agent
@@ -98,7 +99,7 @@ class Preparing:
         for folder in folders:
             self._reloader.add_root(folder)
         is_root = self._agent.is_root
-        # New code is tried here in any case, so that one that does not run ends nobody.
+        # New code is tried here in any case, so that code that does not run ends no process.
         mode = plan.mode if plan.mode in ("patch", "off") else "auto"
         # A module in the middle of its import counts as one that is yet to come.
         modules = set(sys.modules) - being_imported()
@@ -153,7 +154,7 @@ class Preparing:
             staged, number = load_afresh(upgrade.pickled)
         except Exception as error:
             raise ReloadError.of_exception(error, "run") from error
-        # Whoever is sent the new class from now on is to find the live one in its place.
+        # An actor that is sent the new class from now on is to find the live one in its place.
         also = (Action(lambda: stand_for(number, live)),) if adds_globals else ()
         return Preparation(
             plan, ClassUpgrade(live, staged, adds_globals=adds_globals, also=also), []
@@ -161,8 +162,8 @@ class Preparing:
 
 
 def being_imported() -> set[str]:
-    """The modules in the middle of their import. Who imports one holds a lock of its name, so that
-    of thousands of modules only few need be asked."""
+    """The modules in the middle of their import. A thread that imports one holds a lock of its
+    name, so that of thousands of modules only few need be asked."""
     locks = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", sys.modules)
     specs = {name: _attribute(sys.modules.get(name), "__spec__") for name in list(locks)}
     return {name for name, spec in specs.items() if getattr(spec, "_initializing", False)}

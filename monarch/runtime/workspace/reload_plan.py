@@ -34,8 +34,8 @@ class ReloadPlan(msgspec.Struct):
     people, ``folders`` where the workspace's folders land. ``family`` names the workspace, and
     ``others`` are hosts which had a state of it, or of another together with hosts of this push,
     and are left with that: the owner of all adds them. An upgrade of a class has no files,
-    and a number below 0: it is for the procs of one mesh, and goes no further down. ``attempt``
-    is another one each time that somebody pushes, whatever became of the last.
+    and a number below 0: it is for the procs of one mesh, and goes no further down. ``attempt`` is
+    another one for each push, whatever became of the last.
     """
 
     generation: int
@@ -108,7 +108,7 @@ _LISTS = (
 
 
 class ReloadOutcome(msgspec.Struct):
-    """What became of a step in a process and in those it owns. ``busy``: somebody else pushes.
+    """What became of a step in a process and in those it owns. ``busy``: another author pushes.
 
     ``respawn`` says what a running process cannot take, and why; ``is_replaced`` that the process
     which answers gives way to a new one. ``replaced`` are all such, by their labels, and

@@ -204,7 +204,8 @@ class ReplicaAgent:
                 _log.exception("a push could not be answered")
 
     def _next(self) -> Callable[[], None] | None:
-        """The next order. What a commit has left for later is done once none comes for a while."""
+        """The next order. Work that a commit has left for later is done once no commit comes for a
+        while."""
         replica = self._replica
         if replica is not None and not replica.is_settled:
             with suppress(queue.Empty):
@@ -236,12 +237,13 @@ class ReplicaAgent:
         }  # fmt: skip
         if isinstance(answer, Staged):
             body["packages"] = self._packages
-            # Whose processes are to change with the files; asked in every push, so not on its own.
+            # The client whose processes are to change with the files; asked in every push, so not
+            # on its own.
             body["client_address"] = agent.client
         node.answer(order.sender, order.port, body)
 
     def _turn_away(self, order: Sync, message: Message) -> Message | None:
-        """The answer to who comes while another author is in the middle of a push."""
+        """The answer to an author that comes while another one is in the middle of a push."""
         lease = self._lease
         if isinstance(message, Question) or not lease.is_anothers(order.sender):
             return None
@@ -285,7 +287,7 @@ class ReplicaAgent:
         return answer
 
     def _tell_commit(self, order: Sync, replica: Replica) -> None:
-        """For those who watch: there is another state here, and who has brought it."""
+        """For watchers: there is another state here, and which author has brought it."""
         told = Bulletin(
             "workspace", "committed", generation=replica.generation,
             data={
@@ -315,7 +317,7 @@ class ReplicaAgent:
 
     @contextmanager
     def _moving(self, is_moving: bool) -> Iterator[None]:
-        """While files change, nobody is to be born on them."""
+        """While files change, no proc may be born on them."""
         self._is_moving = is_moving
         try:
             yield
@@ -332,7 +334,7 @@ class ReplicaAgent:
             return ""
         if replica.generation != order.generation:
             replica.abort(order.generation)
-            return ""  # It was never shown here, or somebody has pushed since.
+            return ""  # It was never shown here, or another push has come since.
         number, old = self._before or (0, replica.manifest)
         if number != order.generation:
             return "what was here before is not known: this host agent was started since"

@@ -88,7 +88,7 @@ class WorkspaceSession:
         if any(host.uid == self._agent.node.uid for host in hosts):
             effort["local_roots"] = self._agent.given_workspaces()
         if owners is None and not is_visit and not self._agent.is_root:
-            # Whatever runs there is the client's in the end, as is this process itself.
+            # All programs there are the client's in the end, as is this process itself.
             owners = [RemoteOwner(self._agent.node, self._agent.root)]
         with self.reload.pushing():
             if owners is None and not is_visit:
@@ -109,8 +109,8 @@ class WorkspaceSession:
     ) -> SyncReport:
         """Have ``hosts``, and the processes of this program there, go back to a generation.
 
-        As ``rollback.roll_back``, which says what it raises. Blocks, also until whoever pushes at
-        this moment has finished.
+        As ``rollback.roll_back``, which says what it raises. Blocks, also until a push that goes on
+        at this moment has finished.
         """
         from monarch.runtime.workspace.pushing.host_history import HostHistory
         from monarch.runtime.workspace.pushing.rollback import roll_back
@@ -121,13 +121,14 @@ class WorkspaceSession:
             return roll_back(past, self._agent.node, whole, generation, hosts, owners=[self.reload])
 
     def _came_to(self, plan: ReloadPlan) -> None:
-        """Somebody, maybe elsewhere, has brought hosts and our processes to a state."""
+        """An author, maybe elsewhere, has brought hosts and our processes to a state."""
         self._agent.workspaces.pushed(plan.covers, plan.generation, plan.digest)
 
     def watcher(self, workspace: Workspace) -> Watcher:
         """A new watcher of all that comes along with a workspace, to be woken by saves.
 
-        Who iterates over it tells each push what was ``touched``, so nothing else need watch.
+        A caller that iterates over it tells each push what was ``touched``, so nothing else need
+        watch.
         """
         from monarch_sync.watching.watch import Watcher
 

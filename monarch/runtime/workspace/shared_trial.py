@@ -1,7 +1,7 @@
 """Ranks of a host that cannot prepare the same new code have one fresh process import it for all.
 
 An import of torch takes seconds of processor time, and ranks are as many as the machine has cores:
-whoever asks first imports it, and the others wait for what came of that.
+the first process that asks imports it, and the others wait for what came of that.
 """
 
 from __future__ import annotations

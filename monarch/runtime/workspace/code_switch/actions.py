@@ -1,5 +1,5 @@
-"""What a participant of a code switch decides is done here: work in this process, orders to the
-procs that it owns, and the answer to whoever gave the order."""
+"""The decisions of a participant of a code switch are carried out here: work in this process,
+orders to the procs that it owns, and the answer to the process that gave the order."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class SwitchUnderWay:
 class Actions:
     """Effects are carried out one after the other, in the order in which they came.
 
-    What takes time is done on the thread that waits for the order, or on one of its own. What it
-    comes to is an event, which ``feed`` takes from any thread. ``tell`` hears what the switch waits
+    Work that takes time is done on the thread that waits for the order, or on one of its own. Its
+    outcome is an event, which ``feed`` takes from any thread. ``tell`` hears what the switch waits
     for, ``on_over`` that a plan has been switched to.
     """
 

@@ -105,7 +105,7 @@ class _HostFiles(Purpose):
         self.dropped = self._ask(Abort(self._plan.generation))
         if not self._is_waiting:
             return Vote.NO
-        # What the author sent last may have come in between, to some of them.
+        # The author's last message may have come in between, to some of them.
         _wait_for(self.dropped)
         return self.inspect()
 

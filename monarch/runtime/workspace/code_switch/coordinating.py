@@ -17,8 +17,8 @@ from monarch.wire.address import Uid
 
 
 class Purpose:
-    """What a switch is for: what changes beside the code, and who hears of it. This one is for
-    code alone, and nobody hears."""
+    """What a switch is for: what changes beside the code, and who hears of it. This one is for code
+    alone, and no other process is told."""
 
     def entered(self, stage: CoordinatorState) -> None:
         """The switch has come so far."""
@@ -28,7 +28,7 @@ class Purpose:
         return Said.ALL
 
     def refused(self, outcome: ReloadOutcome) -> None:
-        """Somebody has said no, and all goes back."""
+        """A process has said no, and all go back."""
 
     def patched(self, outcome: ReloadOutcome) -> None:
         """All run it from now on."""

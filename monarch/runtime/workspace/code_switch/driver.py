@@ -31,7 +31,7 @@ _log = logging.getLogger("monarch.reload")
 
 
 class CodeSwitch:
-    """The owner's side of a push: see ``Owner``. One at a time; who else pushes has to wait.
+    """The owner's side of a push: see ``Owner``. One at a time; other pushes have to wait.
 
     ``on_over`` hears of each plan that has been switched to. ``on_waiting`` is told what the change
     waits for, when that takes seconds. ``asker`` of an order is the process that pushes, if it is
@@ -42,7 +42,8 @@ class CodeSwitch:
         self, agent: ProcAgent, here: LocalReload, on_over: Callable[[ReloadPlan], None]
     ) -> None:
         self.here = here
-        # Held by whoever changes the code of what we own from this process, from begin to end.
+        # Held by the thread that changes the code of what we own from this process, from begin to
+        # end.
         self.alone = threading.Lock()
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
         self._agent = agent
@@ -75,8 +76,8 @@ class CodeSwitch:
 
     @contextmanager
     def pushing(self) -> Iterator[None]:
-        """Within the block, nobody waits for the actor that this is the context of: it waits for
-        a change."""
+        """Within the block, other processes do not wait for the actor that this is the context of:
+        it waits for a change."""
         actor = running.get()
         if actor is None:
             yield
@@ -86,7 +87,8 @@ class CodeSwitch:
             self._pushing.append(uid)
             if self._actions.switch is not None:
                 self._actions.switch.exempt |= {uid}
-        # A fence that is up already would wait for it, while it waits for whoever pushes before it.
+        # A fence that is up already would wait for it, while it waits for the push that came before
+        # it.
         self._agent.fences.exempt(uid)
         try:
             yield
@@ -210,7 +212,7 @@ class CodeSwitch:
     def ordered_to_patch(
         self, generation: int, behind: Sequence[Uid], asker: Uid, order: OpenOrder
     ) -> None:
-        """``behind``: hosts that could not show their files; what runs there goes back."""
+        """``behind``: hosts that could not show their files; the procs there go back."""
 
         def event(token: int, now: float) -> Sequence[Effect]:
             actions = self._actions
@@ -230,7 +232,8 @@ class CodeSwitch:
     def ordered_to_revert(self, generation: int, asker: Uid, order: OpenOrder) -> None:
         def event(token: int, now: float) -> Sequence[Effect]:
             if self._machine.state is ParticipantState.IDLE:
-                # What was switched to is taken back. An upgrade was for the procs of one mesh.
+                # The generation that was switched to is taken back. An upgrade was for the procs of
+                # one mesh.
                 self._actions.switch = SwitchUnderWay(
                     ReloadPlan(generation, "", "off"),
                     asker=asker,
@@ -248,7 +251,8 @@ class CodeSwitch:
             self._node.send(proc, LeftBehind(codes))
 
     def waits(self, generation: int, text: str) -> None:
-        """A process below, or one of another client that we push to, waits for somebody."""
+        """A process below, or one of another client that we push to, waits for a process that has
+        not come."""
         switch = self._actions.switch
         if switch is not None and switch.plan.generation == generation:
             self._actions.tell(switch, text)
@@ -256,12 +260,12 @@ class CodeSwitch:
             self.on_waiting(text)
 
     def held_up(self, generation: int, attempt: int) -> None:
-        """Somebody waits behind the fence of a process below."""
+        """A process waits behind the fence of a process below."""
         if generation == self._machine.generation:
             self._feed(lambda now: self._machine.held(attempt, now))
 
     def author_gone(self, uid: Uid) -> None:
-        """Whoever pushed has died half-way: what it has begun is finished here, or taken back."""
+        """The author of the push has died half-way: its switch is finished here, or taken back."""
         if uid == self._machine.coordinator:
             self._feed(lambda now: self._machine.author_gone(uid, now))
 
@@ -277,7 +281,7 @@ class CodeSwitch:
 
     def _obey(self, event: Callable[[int, float], Sequence[Effect]], order: OpenOrder) -> None:
         """Feed an order, which is answered some time. One that is illegal here comes too late, or
-        from who may not give it: it is dropped, and who gave it told so."""
+        from a process that may not give it: it is dropped, and its sender is told so."""
         with self._lock:
             self._last_token += 1
             token, orders = self._last_token, self._actions.orders
@@ -297,7 +301,7 @@ class CodeSwitch:
     def _feed(self, event: Event) -> None:
         """Tell the machine of something, and do what it wants. From any thread.
 
-        What happens while that is being done comes after it.
+        Events that happen while that is being done come after it.
         """
         with self._lock:
             self._events.append(event)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fencing:
-    """``on_held`` is called, on the loop, when the fence begins to hold somebody up.
+    """``on_held`` is called, on the loop, when the fence begins to hold a process up.
 
     ``fence`` gives the one that was cast last.
     """
@@ -45,7 +45,7 @@ class Fencing:
             self._number = self._agent.fences.raise_for(sender, reached, exempt)
 
     def keep(self, procs: Iterable[Uid]) -> None:
-        """Remember what was sent to these, who are to give way."""
+        """Remember what was sent to these procs, which are to give way."""
         for uid in procs:
             self._agent.kept_spawns.hold(uid)
             self._kept.add(uid)
@@ -57,7 +57,7 @@ class Fencing:
         self._kept = set() if procs is None else self._kept.difference(procs)
 
     def lift(self) -> None:
-        """All go on as before it; who comes to it later passes."""
+        """All go on as before it; a process that comes to it later passes."""
         self.release()
         self._agent.fences.give_up(self._number)
         self._let_spawn()
@@ -69,7 +69,7 @@ class Fencing:
         self._agent.fences.resume(self._number)
 
     def end(self) -> None:
-        """The switch is over: nobody stands any longer."""
+        """The switch is over: no mailbox stands at the fence any longer."""
         self._agent.fences.lift(self._number)
         self._let_spawn()
 

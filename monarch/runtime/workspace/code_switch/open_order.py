@@ -88,8 +88,9 @@ class OpenOrder:
     ) -> None:
         """Reply with what was heard, and with the reasons of ``answer`` as texts.
 
-        ``label`` names this process, ``author`` whoever pushes at this moment. ``unheard`` is what
-        procs have refused while no order waited, ``busy`` gives actors that are, and their methods.
+        ``label`` names this process, ``author`` the author of the push that goes on at this moment.
+        ``unheard`` is what procs have refused while no order waited, ``busy`` gives actors that
+        are, and their methods.
         """
         outcome = self.outcome
         for reason, uid in answer.reasons:

@@ -100,7 +100,7 @@ class SwitchOrders:
         self._switch.left_behind(message.codes)
 
     def _asker(self, sender: Uid) -> Uid:
-        """Who asks; nobody, if it is ourselves."""
+        """The process that asks; ``""`` if it is ourselves."""
         return sender if sender != self._node.uid else ""
 
     def _author_left(self, uid: Uid) -> None:

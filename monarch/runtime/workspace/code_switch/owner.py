@@ -1,4 +1,4 @@
-"""What a push asks of whoever owns the procs on its hosts."""
+"""What a push asks of the owner of the procs on its hosts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from monarch.wire.address import Uid
 class Owner(Protocol):
     """Takes its processes through a change of generation, step by step. Calls block.
 
-    Until ``patch`` nothing has changed for anybody, and from ``halt`` to ``go`` nobody runs
-    anything; so the files change while no code runs, and no rank runs the new code before all
-    have it. ``revert`` ends a change from any step.
+    Until ``patch`` nothing has changed for any process, and from ``halt`` to ``go`` no actor runs
+    anything; so the files change while no code runs, and no rank runs the new code before all have
+    it. ``revert`` ends a change from any step.
     """
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
@@ -26,7 +26,7 @@ class Owner(Protocol):
     ) -> ReloadOutcome:
         """Wait until every actor is done with what its owner has sent it so far.
 
-        Late where not all have come so far, ``seconds`` after the fence has begun to hold somebody
+        Late where not all have come so far, ``seconds`` after the fence has begun to hold a process
         up: then it is to be given up. ``is_held``: it does so from the beginning.
         """
         ...
@@ -45,12 +45,13 @@ class Owner(Protocol):
     def patch(self, generation: int, behind: Sequence[Uid] = ()) -> ReloadOutcome:
         """Change the code of all processes, and tell their actors.
 
-        ``behind``: hosts that could not show their files. What runs on them goes on as before.
+        ``behind``: hosts that could not show their files. The programs on them go on as before.
         """
         ...
 
     def go(self, generation: int) -> ReloadOutcome:
-        """Let everybody run it, and replace those who cannot; says what went wrong with that."""
+        """Let all processes run it, and replace those that cannot; says what went wrong with
+        that."""
         ...
 
     def revert(self, generation: int) -> None:

@@ -59,8 +59,8 @@ def replace_procs(
 ) -> list[str]:
     """Have the hosts of ``procs`` end them and make them again; back when the new ones are up.
 
-    ``codes`` are what divided hosts run. Says what went wrong. Who is not up in two minutes
-    goes on coming up, unwaited for.
+    ``codes`` are what divided hosts run. Says what went wrong. A proc that is not up in two minutes
+    goes on coming up, and the switch does not wait for it.
     """
     grace = settings().stop_timeout_seconds
     hosts: dict[Uid, list[ProcAddress]] = {}

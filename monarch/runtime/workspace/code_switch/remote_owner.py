@@ -24,7 +24,7 @@ class RemoteOwner:
         self._client = client
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
-        # It may die while we wait for it, and nobody else would tell us.
+        # It may die while we wait for it, and no other process would tell us.
         self._node.failure_detector.expect(self._client.uid)
         uid, pid = self._node.uid, os.getpid()
         return self._ask(

@@ -25,7 +25,8 @@ def used(folder: Path) -> None:
 def trim(cache: Path, max_bytes: int, keep: Collection[str] = ()) -> None:
     """Take away folders of a cache, the one used longest ago first, until it has ``max_bytes``.
 
-    Those whose names are in ``keep`` count, and stay. What somebody began and left goes, too.
+    Those whose names are in ``keep`` count, and stay. Folders that another process began and left
+    go, too.
     """
     left = max_bytes
     for folder in sorted(_folders(cache), key=_last_use, reverse=True):
@@ -38,7 +39,7 @@ def trim(cache: Path, max_bytes: int, keep: Collection[str] = ()) -> None:
             left -= size
             continue
         with contextlib.suppress(OSError):
-            # Out of sight at once, so that nobody finds half of it.
+            # Out of sight at once, so that no process finds half of it.
             grave = tempfile.mkdtemp(prefix=UNFINISHED, dir=cache)
             folder.rename(grave)
             shutil.rmtree(grave, ignore_errors=True)

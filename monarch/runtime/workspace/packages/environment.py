@@ -5,8 +5,8 @@ travels with the workspace. So they come through the content store, no host need
 installer, a late host gets them like any other file, and a rollback takes them back. What becomes
 of them on a host is told in `host_environment.py`.
 
-Only what some host lacks in just this version goes along: what hosts came with (torch, say) does
-not travel.
+Only packages that some host lacks in just this version go along: packages that hosts came with
+(torch, say) do not travel.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _options(alike: Sequence[HostPython]) -> list[str]:
             f"{host.host} runs {host.tag}; wheels can be had here for {python_tag()}, and for "
             "CPython elsewhere"
         )
-    # Only what all of them can take.
+    # Only the ones that all of them can take.
     fit = [p for p in host.platforms if all(p in other.platforms for other in alike)]
     version, number = ".".join(found.groups()), "".join(found.groups())
     return [
@@ -172,7 +172,7 @@ def _bring(
             found = by_tag[tag] = fresh / str(number)
             found.mkdir()
             if requirements and tag == python_tag():
-                # What comes as sources is built.
+                # A package that comes as sources is built.
                 _pip("wheel", "--no-deps", "-w", str(found), *options[tag], *requirements)
             elif requirements:
                 _pip("download", "--no-deps", "-d", str(found), *options[tag], *requirements)
@@ -182,7 +182,7 @@ def _bring(
         fresh.chmod(0o755)
         fresh.rename(target)
     except OSError as error:
-        if not target.is_dir():  # else somebody was quicker, with the same
+        if not target.is_dir():  # else another process was quicker, with the same
             raise EnvironmentFailed(f"{target}: {error.strerror}") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

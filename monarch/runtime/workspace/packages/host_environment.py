@@ -2,9 +2,9 @@
 
 The wheels are files of the workspace, so they have come through the content store, verified, and
 go back with a rollback. From them a folder is made that procs import from. It is ready beside its
-place before anybody commits, so a host that cannot make it refuses the push for all, and it gets
-there with the commit, while nobody runs. What it has to hold follows from the files of the
-workspace alone: an agent that starts, or goes back, makes it again.
+place before any host commits, so a host that cannot make it refuses the push for all, and it gets
+there with the commit, while no actor runs. Its contents follow from the files of the workspace
+alone: an agent that starts, or goes back, makes it again.
 
 A set of wheels is unpacked once for all agents that share a cache folder; each has hard links, so
 the cache may be trimmed at any time.

@@ -1,9 +1,9 @@
 """Surroundings: what comes along with a workspace, though it lies elsewhere.
 
 Editable installs of the author's environment, and the wheels that were brought for it with
-`--env`. What was noted of a workspace is kept in the user's cache folder, by the workspace's
-folders, so that a later `monarch sync`, a program of its own, goes on with the same wheels and
-knows which lock file the hosts have packages for.
+`--env`. The notes on a workspace are kept in the user's cache folder, by the workspace's folders,
+so that a later `monarch sync`, a program of its own, goes on with the same wheels and knows which
+lock file the hosts have packages for.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Wheel(msgspec.Struct, frozen=True):
 
 
 def read_list(file: str | Path) -> dict[str, list[Wheel]]:
-    """Who wants which wheels, by `python_tag`; empty where there is no list."""
+    """Which Pythons want which wheels, by `python_tag`; empty where there is no list."""
     try:
         return msgspec.json.decode(Path(file).read_bytes(), type=dict[str, list[Wheel]])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -61,7 +61,7 @@ def collect(by_tag: Mapping[str, Path], folder: Path) -> None:
 def unpack(wheel: str, target: str) -> dict[str, int]:
     """Put what is imported of a wheel into a folder, read-only; checksums by path.
 
-    Its scripts stay out: they name a Python of somebody else. Raises ``BadWheel``, ``OSError``.
+    Its scripts stay out: they name the Python of another machine. Raises ``BadWheel``, ``OSError``.
     """
     written: dict[str, int] = {}
     try:

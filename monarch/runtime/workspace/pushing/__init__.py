@@ -1,4 +1,4 @@
-"""The author of a push: who has what, who gets what, in which order, and going back.
+"""The author of a push: what each host has, what it gets, in which order, and going back.
 
 What to open, by what is to be changed:
 

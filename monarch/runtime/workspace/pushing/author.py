@@ -1,4 +1,4 @@
-"""Who pushes a workspace, again and again."""
+"""The author of a workspace's pushes, again and again."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PATIENCE_SECONDS = 1.0
 class Author:
     """Pushes one workspace, again and again; later pushes cost what changed.
 
-    ``watcher`` lives from the first push to `close`, so that the next one need not look at
-    files that nobody touched. It has no thread: the kernel keeps the events until they are asked
-    for. Who iterates over it gives what it says to `push`.
+    ``watcher`` lives from the first push to `close`, so that the next one need not look at files
+    that were not touched. It has no thread: the kernel keeps the events until they are asked for.
+    A caller that iterates over it gives what it says to `push`.
     """
 
     def __init__(self, node: Node, workspace: Workspace) -> None:
@@ -36,14 +36,14 @@ class Author:
         node.peer_down.on_down.append(self._forget)
 
     def go_on_from(self, generation: int) -> None:
-        """Count on from here, if somebody else has counted further than we."""
+        """Count on from here, if another author has counted further than we."""
         if generation > self._memory.generation:
-            # Who did has changed the hosts, and they are to be asked again.
+            # The other author has changed the hosts, and they are to be asked again.
             self._memory.generation = generation
             self._memory.views.clear()
 
     def _forget(self, uid: Uid, down: ProcDown) -> None:
-        """A host is lost: if it comes back, nobody knows with what."""
+        """A host is lost: if it comes back, its state is unknown."""
         self._memory.views.pop(uid, None)
 
     def call(self, names: Mapping[Uid, str]) -> None:
@@ -94,7 +94,7 @@ class Author:
             if touched is None:
                 touched = self.watcher.changes()
             if not self._knows_all:
-                touched = None  # What was touched before a push that broke off may be unseen.
+                touched = None  # Files touched before a push that broke off may be unseen.
             self._knows_all = False
             attempt = WorkspacePush(
                 self._memory, self._node, owners, mode, best_effort=best_effort, silent=silent,

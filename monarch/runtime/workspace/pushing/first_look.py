@@ -23,9 +23,9 @@ from monarch_sync.scanning.scanner import Scan
 
 
 class FirstLook:
-    """Of one attempt. ``hosts`` are those that get anything from it; whoever breaks off afterwards
-    has them drop it. None, where so many are to get so much that they had better pass it on to each
-    other, once it is all known."""
+    """Of one attempt. ``hosts`` are those that get anything from it; a push that breaks off
+    afterwards has them drop it. None, where so many are to get so much that they had better pass it
+    on to each other, once it is all known."""
 
     def __init__(
         self, memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
@@ -45,7 +45,8 @@ class FirstLook:
         self._views = {host.uid: views[host.uid] for host in self.hosts}
 
     def scan(self) -> Scan:
-        """Look at everything. Who cannot take what is sent meanwhile is among the failed hosts."""
+        """Look at everything. A host that cannot take what is sent meanwhile is among the failed
+        hosts."""
         scanner, views = self._memory.scanner, self._views
         if not self.hosts:
             return scanner.scan()

@@ -25,12 +25,12 @@ class Stale(MonarchError):
 
 
 class Busy(MonarchError):
-    """Somebody else is in the middle of a push."""
+    """Another author is in the middle of a push."""
 
 
 class HostInPush(NamedTuple):
-    """A host in a push. ``push`` is ``None`` where somebody else sees to the files: the host
-    ``writer``, or, ``HERE``, the author, whose own files they are.
+    """A host in a push. ``push`` is ``None`` where the files are not sent to this host: the host
+    ``writer`` writes them, or, ``HERE``, they are the author's own files.
     """
 
     address: ProcAddress
@@ -47,7 +47,7 @@ class HostInPush(NamedTuple):
 
 
 def client_of(body: Mapping[str, Any]) -> ProcAddress | None:
-    """Who has procs on a host, by what it says of itself."""
+    """The client that has procs on a host, by what it says of itself."""
     address = body.get("client_address")
     return None if address is None else msgspec.convert(address, ProcAddress)
 
@@ -66,7 +66,7 @@ class HostWait:
     def why_given_up(
         self, host: ProcAddress, answer: Promise[Response], num_bytes: int, num_files: int
     ) -> str:
-        """Wait for ``answer``; empty once it is there, or else why nobody waits any longer."""
+        """Wait for ``answer``; empty once it is there, or else why the push waits no longer."""
         silence = settings().host_answer_seconds
         if answer.wait(silence):
             return ""

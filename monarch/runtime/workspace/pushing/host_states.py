@@ -1,7 +1,7 @@
 """What hosts have, asked of those that keep files of their own, and what a push does with that.
 
-A folder that seems to have become empty is not emptied on hosts that have files of it. What the
-author cannot read, hosts keep as they have it, and lend to others.
+A folder that seems to have become empty is not emptied on hosts that have files of it. Files that
+the author cannot read, hosts keep as they have them, and lend to others.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class HostsInPush:
                 answer = spread.answers[number]
                 body = self.body(host.address, answer, num_bytes, len(manifest))
                 if body is None:
-                    # What it had to pass on may not have got there.
+                    # The content that it had to pass on may not have got there.
                     for other in spread.behind(number):
                         if not spread.answers[other].is_set:
                             spread.send_directly(other)
@@ -241,7 +241,7 @@ class HostsInPush:
         return Sync(0, self._node.uid, folders, os.getpid())
 
     def _show(self, hosts: Sequence[HostInPush], *, brings_content: bool) -> None:
-        """Tell whoever follows how much is on its way, once hosts have said what they lack."""
+        """Tell the push's listener how much is on its way, once hosts have said what they lack."""
         pushes = [host.push for host in hosts if host.push is not None]
         self._progress.step = "stage"
         if brings_content or self._progress.bytes_to_send:
@@ -249,7 +249,7 @@ class HostsInPush:
         self._progress.num_ready = sum(push.staged is not None for push in pushes)
 
     def commit(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
-        """Have every host show what it has staged. Who cannot is among the failed ones."""
+        """Have every host show what it has staged. A host that cannot is among the failed ones."""
         asked = []
         for host in hosts:
             if host.is_staged and host.push is not None and host.uid not in self.failed:
@@ -269,7 +269,8 @@ class HostsInPush:
         self.look(hosts, manifest, generation)
 
     def look(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
-        """Have hosts whose folder somebody else writes look whether all of it is there."""
+        """Have hosts whose folder another host or the author writes look whether all of it is
+        there."""
         sharing, last = self._memory.sharing, self._memory.last
         asked = []
         for host in hosts:
@@ -297,7 +298,7 @@ class HostsInPush:
             self._wait.why_given_up(host.address, answer, 0, 0)
 
     def take_back(self, hosts: Sequence[HostInPush]) -> None:
-        """Files were committed, and then somebody could not switch: put the old files back.
+        """Files were committed, and then a process could not switch: put the old files back.
 
         The old contents are in the hosts' stores, so this moves no bytes.
         """

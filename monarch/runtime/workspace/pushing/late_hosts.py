@@ -76,7 +76,8 @@ class LateHosts:
         )
 
     def _all_have(self, order: Bring) -> bool:
-        """Whether the others have what this host has: then somebody has pushed it unnoticed."""
+        """Whether the others have what this host has: then another author has pushed it
+        unnoticed."""
         node = self._node
         others = [u for u in self._agent.workspaces.having(order.wanted) if u != order.host.uid]
         answers = [

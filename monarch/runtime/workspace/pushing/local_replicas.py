@@ -1,7 +1,7 @@
 """Replicas on the author's own host, where its procs were given a ``$WORKSPACE_DIR`` of their own.
 
-What runs on the author's host runs the author's files where they are, and nothing is copied. But a
-proc whose ``env`` or bootstrap names a ``$WORKSPACE_DIR`` expects the workspace there, as on hosts.
+Procs on the author's host run the author's files where they are, and nothing is copied. But a proc
+whose ``env`` or bootstrap names a ``$WORKSPACE_DIR`` expects the workspace there, as on hosts.
 """
 
 from __future__ import annotations

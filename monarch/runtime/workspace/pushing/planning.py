@@ -68,7 +68,7 @@ def plan_of(
             plan.hosts[host.uid] = _in_place(root, {path: path in manifest for path in own})
         elif not left:
             continue
-        # These have been shown already, to nobody who runs there.
+        # These have been shown already, to no process that runs there.
         plan.hosts.setdefault(host.uid, []).extend(_in_place(root, left))
         plan.paths[host.uid] = [import_place(root, state, f.remote) for f in folders]
     plan.author, plan.author_machine = author_name(), machine_id()
@@ -88,7 +88,7 @@ def plan_of(
         for local in list(memory.workspace.locate(path))[:1]
         for place in here.places(path)
     ]
-    # Who pushes for the first time does not know what is new here; hosts do.
+    # An author that pushes for the first time does not know what is new here; hosts do.
     is_first_here = memory.last is None and any(host.is_staged for host in hosts)
     new = [] if is_first_here else own if mode != "off" else _own_changes(memory.last, manifest)
     return Planned(plan, sorted({*changed, *new}))

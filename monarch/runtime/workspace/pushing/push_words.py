@@ -25,7 +25,7 @@ class PushWords:
         self._report = report
 
     def refused(self, outcome: ReloadOutcome) -> None:
-        """Somebody said no: everybody's reason is told once."""
+        """A process or host said no: each reason is told once."""
         found: dict[str, list[RefusedFile]] = {}
         for refused in outcome.refused:
             found.setdefault(self._in_authors_words(str(refused)), []).append(refused)

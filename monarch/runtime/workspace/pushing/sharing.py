@@ -52,7 +52,8 @@ class Sharing:
         return folder_id(folders[0].local) if is_one else ""
 
     def writer_for(self, uid: Uid, here: str) -> Uid:
-        """Who writes the folder of a host: another one, ``HERE``, or nobody else ("")."""
+        """Which host or author writes the folder of a host: another host, ``HERE``, or the host
+        itself ("")."""
         own = self._ids.get(uid, "")
         if not own:
             return ""
@@ -70,7 +71,7 @@ class Sharing:
         self, node: Node, host: ProcAddress, generation: int, manifest: Manifest,
         paths: Iterable[str],
     ) -> Promise[Response]:  # fmt: skip
-        """Have a host look at what somebody else has written to its folder."""
+        """Have a host look at what another one has written to its folder."""
         entries = ((path, manifest.get(path)) for path in paths)
         files = [
             (to_wire(path), entry.digest if entry is not None else b"")

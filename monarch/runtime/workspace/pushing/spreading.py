@@ -87,7 +87,7 @@ def is_far(host: ProcAddress) -> bool:
 
 
 def pass_on(node: Node, order: Sync, data: Bytes, blobs: Sequence[Bytes]) -> None:
-    """Send a message to those who get it through this host. On the loop."""
+    """Send a message to the hosts that get it through this one. On the loop."""
     whole = Payload(data, Borrowed([memoryview(blob) for blob in blobs]))
     parts = branches(0, len(order.onward), order.degree)
     made = whole.for_many(len(parts))

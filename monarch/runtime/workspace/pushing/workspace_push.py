@@ -101,7 +101,7 @@ class WorkspacePush(Purpose):
         touched: Iterable[Path] | None,
         max_rescans: int = _MAX_RESCANS,
     ) -> SyncReport:
-        """Push, again where somebody else was at it, and say what has come of it."""
+        """Push, again where another author was at it, and say what has come of it."""
         started = time.perf_counter()
         deadline = started + _BUSY_SECONDS
         num_rescans = num_busy = 0
@@ -219,7 +219,7 @@ class WorkspacePush(Purpose):
         return [host for host in hosts if host.uid not in failed]
 
     def _carry_through(self, hosts: Sequence[HostInPush], plan: ReloadPlan, scan: Scan) -> None:
-        """The steps from here on are a two-phase commit. What is done in them follows."""
+        """The steps from here on are a two-phase commit. The methods below are its steps."""
         self._hosts = self._all_hosts = list(hosts)
         self._plan, self._scan, self._step, self._behind = plan, scan, "", list[Uid]()
         owners = self._owners if self._mode != "off" else ()
@@ -288,7 +288,7 @@ class WorkspacePush(Purpose):
         self._in_push.take_back(self._all_hosts)
         if why := self._here.take_back():
             self._report.errors.append(why)
-        # What was shown has a number that must not be used again, and going back another.
+        # The generation shown has a number that must not be used again, and going back another.
         number = self._plan.generation + 1
         self._memory.generation = number
         self._report.was_taken_back = True
@@ -308,7 +308,7 @@ class WorkspacePush(Purpose):
         memory, before = self._memory, self._memory.last
         memory.last = manifest
         if self._mode == "off":
-            # What runs there goes on with what it has, until a push reloads.
+            # The programs there go on with what they have, until a push reloads.
             for host in hosts:
                 had = before if host.push is None else host.push.base
                 memory.left.setdefault(host.uid, had or Manifest(()))
