@@ -88,7 +88,7 @@ class MeshFailure:
     ``crashed_ranks`` are ranks of the mesh ``mesh_name``, whose members are ``kind``
     ("proc" or "actor"); ``members`` are the same in words. ``cause`` is the failure of something
     that the member owned, which it did not handle, or failed to handle: then ``reason`` says how.
-    Failures with the same ``origin`` come from one event. ``expected``: somebody asked for it.
+    Failures with the same ``origin`` come from one event. ``expected``: the end was asked for.
     """
 
     mesh_name: str

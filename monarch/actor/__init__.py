@@ -120,7 +120,7 @@ __all__ = [
 
 
 def unhandled_fault_hook(failure: MeshFailure) -> Any:
-    """Called with a failure that nobody handled. Assign another function to change it.
+    """Called with a failure that no supervisor handled. Assign another function to change it.
 
     This one ends the program with status 1; one that returns lets it go on.
     """

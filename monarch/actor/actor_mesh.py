@@ -79,12 +79,13 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
     def upgrade(self, new: type) -> Future[None]:
         """Give live actors a new version of their class, where it came from a script or notebook.
 
-        For classes that are sent whole (of ``__main__``, or made in functions); what is imported
-        from a file reloads with ``sync_workspace``. All members switch between the same two
-        messages of this process, or none does: they keep their state, run the new methods, and
-        ``__reload__`` where that is defined. References to the mesh know the new endpoints, and
-        what is spawned of either class from then on has the new code. The script's globals that the
-        methods read come with them, as they are now. On a slice only its members change.
+        For classes that are sent whole (of ``__main__``, or made in functions); classes and
+        functions imported from a file reload with ``sync_workspace``. All members switch between
+        the same two messages of this process, or none does: they keep their state, run the new
+        methods, and ``__reload__`` where that is defined. References to the mesh know the new
+        endpoints, and what is spawned of either class from then on has the new code. The script's
+        globals that the methods read come with them, as they are now. On a slice only its members
+        change.
 
         Raises ``ValueError`` for another class, or one that is imported; the future raises
         ``ReloadRefused`` where a member cannot take it, as when ``__slots__`` differ.

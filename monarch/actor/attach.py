@@ -49,8 +49,8 @@ def start_worker_loop_forever(
 ) -> Future[None]:
     """``run_worker_loop_forever`` on a thread; the future is done once it was shut down.
 
-    Raises ``ValueError`` at once for an address that is none; what else goes wrong, the future
-    raises.
+    Raises ``ValueError`` at once for an address that is none; any other failure is raised by the
+    future.
     """
     if ":fd" not in address:
         HostUrl.parse(address)

@@ -30,8 +30,8 @@ class Syncable:
         The push starts at once: ``await`` it, or ``.get()`` its ``monarch_sync.SyncReport``.
         All procs that this program owns there switch between the same two messages, or none
         does. With ``best_effort`` hosts that cannot follow are left behind, and the report names
-        them; what runs on them refuses calls of the new generation until it has caught up.
-        ``conda`` brings the packages along that the workspace's lock file asks for and the
+        them; programs that run on them refuse calls of the new generation until they have caught
+        up. ``conda`` brings the packages along that the workspace's lock file asks for and the
         machines lack, conda or not. ``reload`` is "auto", "patch", "respawn" or "off".
 
         A refusal is told in the report (``ok``, ``errors``); ``raise_for_errors`` raises it. The

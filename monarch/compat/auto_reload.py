@@ -149,8 +149,8 @@ class AutoReloader:
     def reload_changes(self) -> list[str]:
         """Load again what has changed since it was imported or loaded last; its names.
 
-        What a reload raises is raised; the module is tried again the next time. A module whose file
-        is gone runs on.
+        An error of the reload is raised; the module is tried again the next time. A module whose
+        file is gone runs on.
         """
         reloaded = []
         for name, (file, before) in list(self._looks.items()):

@@ -1,9 +1,9 @@
 """Imports of Monarch's addresses that are no files here, ``monarch._src.actor.actor_mesh`` say.
 
 The finder stands first, because a folder that is left of an older version, with nothing but
-bytecode in it, would be taken for a package. What is not under the few names below costs one look.
-A module that it makes holds no names: each is looked up in its home when asked for, so that what a
-program assigns there later is seen here too.
+bytecode in it, would be taken for a package. Any import that is not under the few names below costs
+one look. A module that it makes holds no names: each is looked up in its home when asked for, so
+that what a program assigns there later is seen here too.
 """
 
 from __future__ import annotations

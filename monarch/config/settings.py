@@ -142,7 +142,8 @@ def _use(runtime: dict[str, Any]) -> None:
 
 
 def _aliases(name: str) -> list[str]:
-    """Upstream's names for a setting of ours: who sets ours does not mean theirs any longer."""
+    """Upstream's names for a setting of ours: a program that sets ours does not mean theirs any
+    longer."""
     return [alias for alias, upstream in UPSTREAM.items() if upstream.ours == name]
 
 

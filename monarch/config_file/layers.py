@@ -31,7 +31,7 @@ def from_file(schema: Mapping[str, Any], text: str, path: Path | None) -> Iterat
         document = loads(text)
     except TOMLDecodeError as error:
         raise _syntax_error(text, shown, str(error)) from None
-    except ValueError as error:  # A number that is too long, on a line that nobody tells.
+    except ValueError as error:  # A number that is too long, without its line.
         raise ConfigError(f"{shown}: {error}", path=path) from None
     lines = key_lines(text)
     source = _lines(text)

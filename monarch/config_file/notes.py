@@ -1,6 +1,6 @@
 """What the author of a config wrote beside its fields: comments, headings, docstrings.
 
-They are read from the source, so that nobody has to write them twice::
+They are read from the source, so that they need not be written twice::
 
     # The optimizer.                    a heading: a comment behind a blank line
     learning_rate: float = 4e-3  # the highest
@@ -34,7 +34,7 @@ def notes_of(config_class: type[Any], above: str = "") -> dict[str, Note]:
     written: dict[str, Note] = {}
     for cls in reversed(config_class.__mro__):
         for name, note in _notes_in(cls).items() if dataclasses.is_dataclass(cls) else ():
-            # What a subclass declares again, as with another default, means what it meant.
+            # A field that a subclass declares again, as with another default, keeps its meaning.
             written[name] = note if note.text else note._replace(text=written.get(name, note).text)
     hints = get_type_hints(config_class)
     found: dict[str, Note] = {}

@@ -2,11 +2,11 @@
 
 What to open, by what is to be changed:
 
-- who is told about a failure: `supervision.py`
+- which supervisor is told about a failure: `supervision.py`
 - the order in which an actor takes messages: `mailbox.py`
 - when a sender waits, and when it spills: `flow.py`, `monarch/runtime/links/outbox.py`
-- who passes a message on to whom: `fanout.py`, `monarch/runtime/hosts/relay.py`
-- who is named as waiting for each other: `rings.py`, `monarch/runtime/cells/ring_watch.py`,
-  `monarch/runtime/waits.py`
+- which process passes a message on to which: `fanout.py`, `monarch/runtime/hosts/relay.py`
+- which actors are named as waiting for each other: `rings.py`,
+  `monarch/runtime/cells/ring_watch.py`, `monarch/runtime/waits.py`
 - how lines of procs look, or are aggregated: `log_text.py`, `log_aggregation.py`
 """

@@ -70,7 +70,7 @@ class CallTable:
 
     def mark(self, port: int, taken: Callable[[], None]) -> None:
         """Call ``taken`` once all answers that came to ``port`` before have been taken."""
-        # Only sinks that keep answers until somebody asks for them have it.
+        # Only sinks that keep answers until their reader asks for them have it.
         mark = getattr(self._sinks.get(port), "mark", None)
         if mark is None:
             taken()
@@ -84,7 +84,7 @@ class CallTable:
     def down(self, uid: str, failure: MeshFailure, before: int | None = None) -> None:
         """The process ``uid`` is gone, and no sink waits for it any longer.
 
-        ``before``: this concerns the ports with lower numbers; what later ones wait for is
+        ``before``: this concerns the ports with lower numbers; answers that later ones wait for are
         to come from another process of that uid.
         """
         # A copy, since other threads open and close ports meanwhile.

@@ -33,7 +33,7 @@ class Heartbeats:
         self._sent.pop(uid, None)
 
     def heard(self, uid: str, now: float) -> None:
-        """Anything came from this peer. Peers that nobody watches are ignored."""
+        """Anything came from this peer. Peers that are not watched are ignored."""
         if uid in self._heard:
             self._heard[uid] = now
 
@@ -85,7 +85,7 @@ class Hangs:
         self._told.discard(uid)
 
     def overdue(self, now: float) -> list[tuple[str, float]]:
-        """Whose silence has become too long since last asked, with the seconds."""
+        """The peers whose silence has become too long since last asked, with the seconds."""
         silent = [(uid, now - asked) for uid, asked in self._asked.items()]
         late = [(uid, s) for uid, s in silent if s >= self._timeout and uid not in self._told]
         self._told.update(uid for uid, _ in late)

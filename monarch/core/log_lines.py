@@ -23,7 +23,7 @@ _CONTROLS = re.compile(
     r"|\x1b[@-Z\\^_`-~0-?]"  # two characters
     r"|\x1b(?!\[[0-9;:]*m)"
     r"|[\x00-\x08\x0b-\x1a\x7f-\x9f]",
-    re.MULTILINE,  # A string that nobody ends is over with its line.
+    re.MULTILINE,  # A string that is never closed is over with its line.
 )
 _COLOUR = "\x1b["
 _RESET = "\x1b[0m"

@@ -60,7 +60,7 @@ def aggregate_text(summary: Summary, start: str, end: str, style: Style) -> str:
 
 
 def rank_list(sources: Iterable[LineSource]) -> str:
-    """``trainer 0-3,7``: who, in few words."""
+    """``trainer 0-3,7``: the names and ranks of the sources, in few words."""
     by_name: dict[str, set[int]] = {}
     for source in sources:
         by_name.setdefault(source.name, set()).add(source.rank)

@@ -5,13 +5,13 @@
 - A fence holds back what its own sender sent after it, until it is lifted. Other senders are
   not held: an actor that is still busy may call one that already waits at the fence, and must
   get its answer, or neither would ever move on.
-- What concerns the actor itself, and not one of its callers, is urgent: it comes before all
-  messages that wait, and passes every fence.
+- A message that concerns the actor itself, and not one of its callers, is urgent: it comes before
+  all messages that wait, and passes every fence.
 - A halt is urgent too, and holds back what anybody sent, until the actor may resume.
 
 A fence is how new code is switched in between the same two messages of the owner on every
-rank: messages before it are done when it is reached, those after it wait. A halt is how nobody
-runs anything while the ranks switch, once all of them stand at their fences.
+rank: messages before it are done when it is reached, those after it wait. A halt makes sure that no
+actor runs anything while the ranks switch, once all of them stand at their fences.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ class SenderQueues(Generic[T]):
         return self._let_go(sender, waiting)
 
     def skip(self, sender: str, key: object) -> list[T]:
-        """A message will never be whole, because whoever handed it on is gone; its sender is not.
+        """A message will never be whole, because the process that handed it on is gone; its sender
+        is not.
 
         Returns what need not wait for it any longer.
         """

@@ -1,10 +1,10 @@
 """Finds rings of actors that wait for each other (Chandy, Misra and Haas: edge chasing).
 
-An actor handles one message after another, so whoever waits for the answer to a call waits for all
-that the actor does before, and while it waits for a call of its own, it answers nobody. A wait that
-lasts is followed from process to process: each asks those whom its actor waits for whether they
-wait as well, and goes on with those that do. A path that comes back to the wait where it began is a
-ring: a deadlock.
+An actor handles one message after another, so an actor that waits for the answer to a call waits
+for all that the callee does before, and while it waits for a call of its own, it answers no other.
+A wait that lasts is followed from process to process: each asks the actors for which its own actor
+waits whether they wait as well, and goes on with those that do. A path that comes back to the wait
+where it began is a ring: a deadlock.
 
 No ring is told that is none. Each wait has a number. Y's word that it waits comes to X behind
 every answer of Y to X, and if X then still is in the same wait, the call is not done, and cannot be
@@ -40,7 +40,7 @@ Path = tuple[Waiter, ...]
 
 
 class Asked(NamedTuple):
-    """Whose answer is waited for: an actor, and its endpoint."""
+    """The actor whose answer is waited for, and its endpoint."""
 
     proc: ProcAddress
     actor: Uid
@@ -61,8 +61,8 @@ class _FollowedWait:
 class Waits:
     """The waits of the actors of one process, by actor: each is numbered when it is first seen.
 
-    A wait is anything that is equal to itself alone; ``None`` for who does not wait. Numbers are
-    above ``base``.
+    A wait is anything that is equal to itself alone; ``None`` for an actor that does not wait.
+    Numbers are above ``base``.
     """
 
     def __init__(self, base: int = 0) -> None:
@@ -96,8 +96,8 @@ class Waits:
         return known.num_attempts
 
     def is_first(self, path: Path, attempt: int) -> bool:
-        """Whether a path that has come to its last, who still waits, is the first of this attempt:
-        the others lead on to the same."""
+        """Whether a path that has come to its last actor, which still waits, is the first of this
+        attempt: the others lead on to the same."""
         passed = self._known[path[-1].actor].passed
         is_first = passed.get(path[0].key, 0) < attempt
         passed[path[0].key] = max(attempt, passed.get(path[0].key, 0))
@@ -162,8 +162,8 @@ def _remember(where: dict[object, T], key: object, value: T, most: int) -> None:
 
 
 def in_words(path: Sequence[Waiter]) -> str:
-    """The text for people: who waits for whom, and what to do."""
-    # The same words, whoever has found it.
+    """The text for people: which actors wait for which, and what to do."""
+    # The same words, whichever process has found it.
     first = min(range(len(path)), key=lambda i: (path[i].name, path[i].rank, path[i].key))
     path = [*path[first:], *path[:first]]
     if len(path) == 1:

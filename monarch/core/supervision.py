@@ -2,7 +2,7 @@
 
 The rules:
 
-- Whoever spawned a mesh owns it: an actor, or the root (the client program itself).
+- The spawner of a mesh owns it: an actor, or the root (the client program itself).
 - A failure of a member goes to the owner's ``__supervise__``. Truthy: handled, the owner lives.
   Otherwise the owner has failed too: what it owns is stopped, and its own owner is told.
 - A failure that reaches the root goes to the fault hook.
@@ -12,7 +12,7 @@ The rules:
   own. An owner of only actors on them is told of as few meshes as name every dead proc.
 - The root hears of a cause once, though it may reach it on two ways: straight, as the owner of
   a proc, and through an actor that did not handle its part of it.
-- A rank is reported once. Ends that somebody asked for are not failures.
+- A rank is reported once. Ends that were asked for are not failures.
 - References own nothing: this machine only hears of meshes that were spawned here.
 
 Events are methods; each returns the effects to carry out, in order.

@@ -192,7 +192,7 @@ class JobTrait(ABC):
         self.apply_id = str(uuid.uuid4())
         try:
             self._begin(client_script)
-            # Half an allocation would be one that nobody can find to end it.
+            # Half an allocation would be one that cannot be found to end it.
             with Uninterrupted():
                 self._create(client_script)
                 self._running = self
@@ -245,7 +245,7 @@ class JobTrait(ABC):
             if path is not None and not _tells_of(path, job):
                 path = None
             if path is not None:
-                # First: who runs on it sees its hosts end, and looks here for the reason.
+                # First: a program on it sees its hosts end, and looks here for the reason.
                 job.ending = {"how": how, "by": who_am_i()}
                 with contextlib.suppress(OSError):
                     job.dump(path)
@@ -292,7 +292,7 @@ class JobTrait(ABC):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.parent.name == Path(DEFAULT_JOB_PATH).parent.name:
             _keep_from_git(path.parent)
-        # A new file of mode 0600, under a name that nobody could have prepared.
+        # A new file of mode 0600, under a name that no other program could have prepared.
         fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(fd, "wb") as file:
@@ -314,7 +314,7 @@ def _tells_of(path: Path, job: JobTrait) -> bool:
 
 
 def _keep_from_git(folder: Path) -> None:
-    """Nobody should commit a folder of ours: what is in it holds for one machine, and is secret."""
+    """The folder should not be committed: what is in it holds for one machine, and is secret."""
     with contextlib.suppress(FileExistsError), open(folder / ".gitignore", "x") as file:
         file.write("*\n")
 
@@ -360,7 +360,7 @@ def job_load(filename: str | os.PathLike[str]) -> JobTrait:
     path = Path(filename)
     _refuse_foreign_link(path)
     with open(path, "rb") as file:
-        # Of what is read, whatever is put at the path meanwhile.
+        # Of the file that is read, whatever is put at the path meanwhile.
         status = os.fstat(file.fileno())
         data = file.read()
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):

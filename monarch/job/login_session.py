@@ -20,8 +20,8 @@ END_SECONDS = 30.0
 _CUT_OFF_SECONDS = 1.0
 _MAX_WORDS = 12
 
-# All that a login shell gets to see: no shell reads anything else into it. What is to run comes as
-# the first line of standard input.
+# All that a login shell gets to see: no shell reads anything else into it. The command to run comes
+# as the first line of standard input.
 _REMOTE = "exec {python} -c 'import sys;exec(eval(sys.stdin.readline()))'"
 
 # Read by whatever Python there is, so that one of version 2 can say what it is.

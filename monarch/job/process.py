@@ -280,7 +280,7 @@ def _status_words(pid: int) -> str:
 
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """One program at a time; where the file system has no locks, nobody can tell."""
+    """One program at a time; where the file system has no locks, this is not ensured."""
     file = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
@@ -295,7 +295,7 @@ def last_lines(path: str, num_lines: int = 5) -> str:
         with open(path, encoding="utf-8", errors="replace") as file:
             return "".join(file.readlines()[-num_lines:]).rstrip()
     except FileNotFoundError:
-        return ""  # Somebody has tidied up.
+        return ""  # The file was tidied up.
 
 
 def end_processes(hosts: Sequence[HostProcess]) -> None:

@@ -1,6 +1,6 @@
 """What allocations on other machines have in common.
 
-Their hosts listen at TCP addresses, and let in only whoever has the job's secret.
+Their hosts listen at TCP addresses, and let in only processes that have the job's secret.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class RemoteHost(Protocol):
 class RemoteJob(JobTrait):
     """Subclasses fill ``hosts`` and ``_secret``.
 
-    Whether a host still runs, its agent is asked: one at whose port nobody listens has ended. One
-    that gives no answer may be behind a broken link, and counts as running.
+    Whether a host still runs, its agent is asked: one at whose port no process listens has ended.
+    One that gives no answer may be behind a broken link, and counts as running.
     """
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
@@ -82,7 +82,7 @@ class RemoteJob(JobTrait):
         return ask_hosts(client().node, addresses, silent=() if patiently else urls)
 
     def ended(self) -> list[str]:
-        """The URLs at which nobody listens any more."""
+        """The URLs at which no process listens any more."""
         found = self.ask(self.urls())
         closed = closed_of([url for url, answer in found.items() if "error" in answer])
         return [url for url in found if url in closed]

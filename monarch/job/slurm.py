@@ -170,7 +170,7 @@ class SlurmJob(RemoteJob):
         }  # fmt: skip
         words = [f"--{option}={value}" for option, value in options.items() if value is not None]
         words += ["--exclusive"] if self.exclusive else []
-        # The secret is in the environment: who may see arguments and scripts is another matter.
+        # The secret is in the environment: arguments and scripts may be visible to others.
         environment = {**os.environ, **self.env, "MONARCH_JOB_SECRET": self._secret.hex()}
         said = _run(
             ["sbatch", "--parsable", *words, *self.slurm_args, "--export=ALL"],

@@ -41,7 +41,8 @@ class SSHJob(LoginJob):
         self.ssh_args = list(ssh_args)
 
     def _login(self, host: str) -> list[str]:
-        # What is said first holds for ssh: arguments of the user's, then ours, then his files.
+        # The first value that is given holds for ssh: arguments of the user's, then ours, then his
+        # files.
         ours = ["-o", "BatchMode=yes"]
         if "connecttimeout" not in self._settings(host):
             ours += ["-o", f"ConnectTimeout={_CONNECT_SECONDS}"]

@@ -14,7 +14,7 @@ _LOOP_SECONDS = 1.0
 def close_all(
     loop: Loop, connections: Iterable[Connection], close_watched: Callable[[], None]
 ) -> bool:
-    """Close all of a transport; what was sent gets half a second to leave.
+    """Close all of a transport; messages already sent get half a second to leave.
 
     False where the loop is stuck: what it watches is open still, and must not be waited for.
     """

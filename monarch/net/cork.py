@@ -56,8 +56,8 @@ def sent() -> None:
 
 
 def sent_one() -> bool:
-    """Whether one such was sent since this was last asked: who waits now may not wait for long.
-    Other threads may send, too: it is a guess."""
+    """Whether one such was sent since this was last asked: a thread that waits now may not wait for
+    long. Other threads may send, too: it is a guess."""
     global _num_sent
     is_one, _num_sent = _num_sent == 1, 0
     return is_one

@@ -1,9 +1,9 @@
 """Whether to look for an answer for a moment before one sleeps until it comes.
 
 To fall asleep and to be woken, on a core that has gone to sleep too, may take longer than a call
-itself. So who has just sent one question, or one answer, looks again and again for a moment: the
-next message may be under way. Where that was in vain (the other side takes its time, or waits for
-the very core that we hold) it is tried more and more rarely.
+itself. So a thread that has just sent one question, or one answer, looks again and again for a
+moment: the next message may be under way. Where that was in vain (the other side takes its time, or
+waits for the very core that we hold) it is tried more and more rarely.
 """
 
 from __future__ import annotations

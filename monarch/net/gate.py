@@ -1,8 +1,8 @@
 """Admission over TCP: a peer needs the job's secret.
 
-A listener speaks CURVE. A stranger who does not know its public key (it is derived from the
-secret and never sent) fails in ZeroMQ's own thread, before a byte of his reaches Python; one
-who does must also own the connectors' key, for which ZeroMQ asks here (ZAP, RFC 27). A peer that is
+A listener speaks CURVE. A stranger that does not know its public key (it is derived from the secret
+and never sent) fails in ZeroMQ's own thread, before a byte of its messages reaches Python; one that
+does must also own the connectors' key, for which ZeroMQ asks here (ZAP, RFC 27). A peer that is
 turned away is logged once a kind, by address.
 """
 

@@ -261,7 +261,7 @@ class IoLoop:
         """Poll on this thread until ``until()``, but only for a moment, and without sleeping.
 
         For a thread with a loop of its own, which has nothing else to do now. It is left as it is
-        where that was in vain of late, or somebody else polls and does not give way.
+        where that was in vain of late, or another thread polls and does not give way.
         """
         if until() or self._stopping:
             return

@@ -113,7 +113,7 @@ class PollTurn:
         self._guest.release()
 
     def hurry(self) -> None:
-        """Have the loop's own thread poll at once, if nobody does. For a guest that has left."""
+        """Have the loop's own thread poll at once, if no thread does. For a guest that has left."""
         if self._alarm is not None and self.holder == 0:
             self._left_at = 0.0
             self._is_set = True

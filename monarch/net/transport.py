@@ -28,7 +28,7 @@ class Connection(Protocol):
     def send(self, frames: Frames) -> None: ...
 
     def close(self, linger_seconds: float = 0.0) -> None:
-        """Give up the connection; what was sent gets ``linger_seconds`` to leave."""
+        """Give up the connection; messages already sent get ``linger_seconds`` to leave."""
         ...
 
 

@@ -31,8 +31,8 @@ class UnixConnection:
 
     In a burst, small messages are held back until the sender waits (see ``monarch.net.cork``).
     Bytes that the kernel does not take are queued, and written by the I/O loop. A connection that
-    breaks, or that finds no listener yet, tries again until it is closed; what is queued
-    stays, a message that was cut is sent again from its start.
+    breaks, or that finds no listener yet, tries again until it is closed; queued messages stay, a
+    message that was cut is sent again from its start.
     """
 
     def __init__(self, loop: IoLoop, path: str, forget: Callable[[UnixConnection], None]) -> None:
@@ -183,7 +183,7 @@ class UnixConnection:
                 self._is_watched = False
 
     def close(self, linger_seconds: float = 0.0) -> None:
-        """Give up the connection; what is queued gets ``linger_seconds`` to leave."""
+        """Give up the connection; queued messages get ``linger_seconds`` to leave."""
         with self._lock:
             if not self._is_closed and self._socket is not None:
                 self._linger(self._socket, linger_seconds)

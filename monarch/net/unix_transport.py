@@ -137,7 +137,7 @@ class UnixTransport:
         incoming.close()
 
     def close(self) -> None:
-        """Close everything; what was sent gets half a second to leave. Idempotent."""
+        """Close everything; messages already sent get half a second to leave. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True

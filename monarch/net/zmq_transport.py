@@ -179,7 +179,7 @@ class ZmqTransport:
         self._loop.call_soon(lambda: self._drain(socket))
 
     def close(self) -> None:
-        """Close everything; what was sent gets half a second to leave. Idempotent."""
+        """Close everything; messages already sent get half a second to leave. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -206,8 +206,8 @@ class ZmqConnection:
     """A PUSH socket and the lock that lets any thread send on it.
 
     Where something else answers than a member of the job, ZeroMQ gives the connection up for good,
-    with all that was sent. Later frames are dropped too: none may arrive after one that is missing.
-    Where the process is out of descriptors, what is sent waits until it has one again.
+    with all that was sent. Later frames are dropped too: no frame may arrive after one that is
+    missing. Where the process is out of descriptors, what is sent waits until it has one again.
     """
 
     def __init__(

@@ -224,7 +224,7 @@ def mark_output(
 
 def _follow_log_level(agent: ProcAgent, config: ProcConfig) -> None:
     """Python's own records are printed from INFO on, unless the program says otherwise."""
-    # What prints as long as the program has not set up handlers of its own.
+    # The handler that prints as long as the program has not set up handlers of its own.
     if logging.lastResort is not None:
         logging.lastResort.setLevel(logging.NOTSET)
     logging.getLogger().setLevel(config.log_level)

@@ -12,7 +12,7 @@ from monarch.wire.message import Ancestor
 
 
 class ActorRecord(NamedTuple):
-    """An actor: where it stands in its mesh, and who owns it."""
+    """An actor: where it stands in its mesh, and its owner."""
 
     uid: Uid
     name: str

@@ -61,7 +61,7 @@ def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
 
 
 def _say_ready() -> None:
-    """Tell whoever started us, and left a descriptor for that, that clients may come."""
+    """Tell the process that started us, and left a descriptor for that, that clients may come."""
     fd = os.environ.pop("MONARCH_READY_FD", None)
     if fd is not None:
         with os.fdopen(int(fd), "wb") as said, contextlib.suppress(BrokenPipeError):
@@ -84,7 +84,7 @@ def _adopted(address: str) -> HostUrl | None:
 
 
 def _narrowed(url: HostUrl) -> HostUrl:
-    """Without a secret nobody from beyond this machine may come in, nor need they where the name
+    """Without a secret no client from beyond this machine may come in, nor need they where the name
     that is given to clients is this machine's own: listen at that alone."""
     beyond = url.bind.startswith("tcp://") and not is_loopback(url.bind)
     if beyond and url.advertise.startswith("tcp://") and is_loopback(url.advertise):

@@ -1,8 +1,8 @@
 """The part of a template that imports what procs were seen importing, without being asked.
 
-A proc that is forked from it must be as one that imports for itself. So what starts threads or
-opens a GPU at its import is refused, and nothing is imported from folders that hold the user's
-code.
+A proc that is forked from it must be as one that imports for itself. So a module that starts
+threads or opens a GPU at its import is refused, and nothing is imported from folders that hold the
+user's code.
 """
 
 from __future__ import annotations

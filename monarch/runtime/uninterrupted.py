@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Uninterrupted:
-    """Within the block SIGINT is noted; what the program does about it is done at the end."""
+    """Within the block SIGINT is noted; the program acts on it at the end."""
 
     __slots__ = ("_before", "_pressed")
 

@@ -100,7 +100,7 @@ def _steps(
     master_port: int | None,
     use_ipaddr: AddrType | None,
 ) -> Generator[Future[Any], Any, None]:
-    """The calls that it takes, one after the other; whoever drives it sends back the answers."""
+    """The calls that it takes, one after the other; its driver sends back the answers."""
     if (master_addr is None) != (master_port is None):
         raise AssertionError("give both of master_addr and master_port, or neither")
     actors = proc_mesh.spawn("spmd", SPMDActor)
@@ -123,7 +123,7 @@ async def setup_torch_elastic_env_async(
 
     Without ``master_addr`` and ``master_port`` the proc at rank 0 says where it can be reached: on
     loopback where all procs are on one machine. torch's store, which ``init_process_group`` opens
-    there, listens on all interfaces all the same, and lets in whoever connects.
+    there, listens on all interfaces all the same, and lets in every client.
     """
     steps = _steps(proc_mesh, master_addr, master_port, use_ipaddr)
     with contextlib.suppress(StopIteration):

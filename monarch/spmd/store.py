@@ -40,9 +40,9 @@ def host_mesh_from_store(
 ) -> HostMesh | None:
     """The machines of this job as a mesh, on rank 0; ``None`` on all other ranks.
 
-    To be called by every rank. What is not given is read from the environment that torchrun sets
-    (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE). ``transport`` is "ipc", for one machine, or
-    "tcp", which takes an explicit ``monarch_port`` and, beyond one machine, the same
+    To be called by every rank. Values that are not given are read from the environment that
+    torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE). ``transport`` is "ipc", for one
+    machine, or "tcp", which takes an explicit ``monarch_port`` and, beyond one machine, the same
     MONARCH_JOB_SECRET in the environment of all ranks. The agents end with the rank that started
     them. Raises ``RuntimeError`` for a variable that is missing, ``ValueError`` for sizes that do
     not fit, another transport, or a missing port.

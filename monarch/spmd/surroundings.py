@@ -34,7 +34,7 @@ def use_interface(address: str) -> None:
     """Have gloo and NCCL of this process listen where that address is reached, and only there.
 
     On loopback they are reached from this machine alone. By themselves gloo takes what the host's
-    name stands for, NCCL the first that it finds. What the user has set stays.
+    name stands for, NCCL the first that it finds. Variables that the user has set stay.
     """
     name = interface_towards(address)
     if name is not None:

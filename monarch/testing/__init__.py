@@ -10,9 +10,9 @@
 
 Everything but the making of processes, the sockets and, with ``virtual_time=True``, the clock
 is the real runtime: messages are pickled, actors have their threads, failures travel as they
-do between machines; pids, environments and output are each proc's own, to Python code. What
-remains: modules and their globals are shared by all procs; an actor that blocks for ever in C
-code keeps its thread; ``with_python_executable`` and ``sync_workspace`` have no meaning here.
+do between machines; pids, environments and output are each proc's own, to Python code. The limits:
+modules and their globals are shared by all procs; an actor that blocks for ever in C code keeps its
+thread; ``with_python_executable`` and ``sync_workspace`` have no meaning here.
 """
 
 from monarch.testing.clock import VirtualClock

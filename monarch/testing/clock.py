@@ -133,7 +133,7 @@ class VirtualIoLoop(IoLoop):
         super().stop(timeout)
 
     def timeout(self) -> float | None:
-        # Real time means nothing to our timers: whoever moves the clock wakes us.
+        # Real time means nothing to our timers: the thread that moves the clock wakes us.
         return 0.0 if self._soon else None
 
     def _guard(self, action: Callable[[], object]) -> None:

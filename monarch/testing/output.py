@@ -1,4 +1,5 @@
-"""What procs print goes the way of their output: to their host agent, and so to the client."""
+"""The lines that procs print go the way of their output: to their host agent, and so to the
+client."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _STREAMS = (("stdout", 1), ("stderr", 2))
 
 
 class _Output:
-    """``sys.stdout`` or ``sys.stderr``, of whoever prints."""
+    """``sys.stdout`` or ``sys.stderr``, of the proc that prints."""
 
     def __init__(self, real: TextIO, stream: int) -> None:
         self.real = real

@@ -29,7 +29,7 @@ from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Call, SetLogLevel
 
-# Beyond what any kernel gives out: to signal one by mistake hits nobody.
+# Beyond what any kernel gives out: to signal one by mistake hits no process.
 ProcTable: TypeAlias = "dict[Uid, InProcessProc]"
 
 _pids = itertools.count(1 << 22)
@@ -163,7 +163,7 @@ class InProcessProc:
     def end(self, code: int) -> None:
         """End with a status, or by the signal ``-code``. From any thread; idempotent.
 
-        The network goes first: what actors still do on their way out reaches nobody.
+        The network goes first: messages that actors still send on their way out reach no receiver.
         """
         with self._lock:
             if self._has_ended:
@@ -195,8 +195,9 @@ class InProcessProc:
     def _write(self, stream: int, data: bytes) -> None:
         poll = select.poll()
         while data:
-            # Whoever prints may be unwound between any two steps. So it owes nothing but the lock,
-            # which `with` returns at any moment, and holds that for no longer than a system call.
+            # The thread that prints may be unwound between any two steps. So it owes nothing but
+            # the lock, which `with` returns at any moment, and holds that for no longer than a
+            # system call.
             with self._lock:
                 fd = self._output.get(stream)
                 if fd is None:

@@ -23,7 +23,7 @@ def _proc() -> InProcessProc | None:
 
 
 class _Environment(MutableMapping[str, str]):
-    """``os.environ``, of whoever asks."""
+    """``os.environ``, of the proc that asks."""
 
     def __init__(self, real: MutableMapping[str, str]) -> None:
         self._real = real

@@ -50,7 +50,8 @@ def belonging_to(owner: Any) -> Iterator[None]:
 
 @contextmanager
 def inherited() -> Iterator[None]:
-    """Within the block new threads belong to whom the thread that starts them belongs."""
+    """Within the block new threads belong to the proc to which the thread that starts them
+    belongs."""
     start = threading.Thread.start
 
     def start_as_ours(thread: threading.Thread) -> None:
@@ -117,7 +118,7 @@ def _unwind_soon(busy: list[threading.Thread], owner: Any) -> None:
     end = time.monotonic() + _PATIENCE_SECONDS
     while busy:
         time.sleep(_LOOK_SECONDS)
-        must = time.monotonic() > end  # It waits for a lock that somebody else keeps.
+        must = time.monotonic() > end  # It waits for a lock that another thread keeps.
         busy = [thread for thread in busy if not _is_unwound(thread, owner, must)]
 
 

@@ -51,8 +51,8 @@ class InProcessClient(InProcessAgent, ClientAgent):
 class World:
     """What is simulated: a client with its own host, other hosts, and their procs.
 
-    ``faults`` are the failures that nobody handled. Those that are still there when the world
-    ends are raised then. ``clock`` is there with ``virtual_time`` only.
+    ``faults`` are the failures that no supervisor handled. Those that are still there when the
+    world ends are raised then. ``clock`` is there with ``virtual_time`` only.
     """
 
     def __init__(self, virtual_time: bool = False) -> None:
@@ -93,7 +93,7 @@ class World:
         self._proc_at(mesh, rank).end(-signal)
 
     def kill_host(self, hosts: HostMesh, rank: int = 0) -> None:
-        """Switch a machine off: its procs end with it, and nobody is told.
+        """Switch a machine off: its procs end with it, and no process is told.
 
         The client notices by the heartbeats that stay out.
         """
@@ -130,7 +130,7 @@ class World:
         return hold
 
     def wait_for_fault(self, timeout: float = 20.0) -> MeshFailure:
-        """The next failure that nobody handled, which it takes off ``faults``."""
+        """The next failure that no supervisor handled, which it takes off ``faults``."""
         deadline = time.monotonic() + timeout
         while not self.faults:
             if time.monotonic() > deadline:
@@ -195,7 +195,7 @@ class World:
         return start
 
     def _current(self) -> ProcAgent:
-        """Whose code asks: that of a proc, or the client's."""
+        """The proc whose code asks, or the client."""
         owner = owner_of_thread()
         if isinstance(owner, InProcessProc):
             return owner.agent
@@ -245,7 +245,7 @@ def in_process(*, virtual_time: bool = False) -> Iterator[World]:
     process and open no socket. With ``virtual_time`` heartbeats, timeouts and the sleep of async
     actors wait for ``world.clock.advance(seconds)``.
 
-    Raises ``SupervisionError`` at the end for a failure that nobody handled, unless the test
+    Raises ``SupervisionError`` at the end for a failure that no supervisor handled, unless the test
     took it from ``world.faults``.
     """
     world = World(virtual_time)

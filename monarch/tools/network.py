@@ -45,8 +45,8 @@ def host_name() -> str:
 def address_for(peers: Sequence[str]) -> str:
     """Where to listen so that those machines can connect, and no more others than must be.
 
-    Without ``peers`` nobody beyond this machine can. They may be names or addresses of this
-    machine, too. Nothing is sent.
+    Without ``peers`` no other machine can. They may be names or addresses of this machine, too.
+    Nothing is sent.
     """
     found = [address for peer in peers if (address := _address_towards(peer))]
     beyond = [one for one in found if not ipaddress.ip_address(one).is_loopback]
@@ -95,10 +95,10 @@ def get_sockaddr(hostname: str, port: int, addr_type: AddrType = AddrType.Defaul
 
 
 def free_port() -> int:
-    """A TCP port that nobody has here now, for somebody who will listen at it in a while.
+    """A TCP port that no program has here now, for one that will listen at it in a while.
 
-    The system gives none of this kind to a connection or to who asks for port 0, so that nobody
-    takes it by accident before.
+    The system gives none of this kind to a connection or to a program that asks for port 0, so that
+    no program takes it by accident before.
     """
     # Not by the program's own generator: ranks that share a seed would all choose the same.
     chooser = random.SystemRandom()

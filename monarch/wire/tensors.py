@@ -69,7 +69,7 @@ class TensorReducer:
         self._late: dict[int, _Storage | _StorageTable] = {}
 
     def reduce(self, value: Any) -> Any:
-        """How to pickle ``value``; ``NotImplemented`` for what is torch's business, or nobody's.
+        """How to pickle ``value``; ``NotImplemented`` for values that torch or pickle handles.
 
         Raises ``TypeError`` for a tensor that lies on a GPU.
         """

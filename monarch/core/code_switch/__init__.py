@@ -4,9 +4,10 @@ No threads, messages or clocks here. An event goes in, with the time; the effect
 back as data. ``monarch.runtime.workspace.code_switch`` carries them out.
 
 - ``table``: the parties, their states, and which event leads from which state to which.
-- ``coordinator``: who drives a switch. That is the author of a push, or the owner of the procs
-  that takes its place when the author has died (cooperative termination).
-- ``participant``: who switches. That is an owner or a proc, which has its own procs follow.
+- ``coordinator``: the process that drives a switch. That is the author of a push, or the owner of
+  the procs that takes its place when the author has died (cooperative termination).
+- ``participant``: a process that switches. That is an owner or a proc, which has its own procs
+  follow.
 - ``barrier``: one barrier, as a participant knows it.
 
 What to open, by what is to be changed:

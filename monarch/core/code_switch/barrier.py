@@ -51,7 +51,7 @@ class SwitchBarrier:
 
     @property
     def is_passed(self) -> bool:
-        """Whether all to whom it was sent have come to it, or past it."""
+        """Whether all processes to which it was sent have come to it, or past it."""
         return self.has_own_come and not self.asked
 
     @property
@@ -60,13 +60,13 @@ class SwitchBarrier:
 
     @property
     def gives_up_at(self) -> float | None:
-        """When it has held somebody up for too long."""
+        """When it has held a process up for too long."""
         if self.seconds is None or self.held_at is None or not self.is_awaited:
             return None
         return self.held_at + self.seconds
 
     def answer(self, *reasons: Reason) -> list[Effect]:
-        """Answer whoever ordered it; for a second time, nothing."""
+        """Answer the process that ordered it; for a second time, nothing."""
         token, self.token = self.token, 0
         return answer_to(token, *reasons)
 
@@ -78,7 +78,7 @@ class SwitchBarrier:
         return Do(number, Work.RAISE_FENCE)
 
     def close_gate(self, next_number: Callable[[], int]) -> list[Effect]:
-        """Have nobody spawned any longer, once."""
+        """Allow no spawns any longer, once."""
         if self.gate:
             return []
         self.gate = next_number()

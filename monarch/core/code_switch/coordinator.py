@@ -5,13 +5,13 @@ How long a fence may hold anybody up:
 - A fence may fall so that one actor stands at it while another, in the middle of a message, waits
   for that one's next: a deadlock. Or one is in a long message, and for so long all that its owner
   sends to others would wait.
-- So a fence is lifted that has held somebody up for some time and that not all have come to. All
-  go on as before it, and after a pause another is cast. One that holds up nobody stays.
+- So a fence is lifted that has held a process up for some time and that not all have come to. All
+  go on as before it, and after a pause another is cast. One that holds up no process stays.
 - If all come past it at once when it was lifted, it was a deadlock: the next one comes after a
   short pause, of random length, and may fall better.
-- Otherwise somebody is busy. The pause ends when they come past it, or lasts as long as the next
-  fence may hold anybody up, which is twice as long as the last. So half of the time all go on, and
-  however long a message takes, there will be a fence that stays until its end.
+- Otherwise some process is busy. The pause ends when they come past it, or lasts as long as the
+  next fence may hold anybody up, which is twice as long as the last. So half of the time all go on,
+  and however long a message takes, there will be a fence that stays until its end.
 - Once all stand, they are halted. An actor that cannot be halted may be waiting for one that
   stands. Then, too, all go on, and the halt after the next fence may take longer. After some, the
   switch is refused.
@@ -111,7 +111,7 @@ class Coordinator:
     def recover(self, *, may_be_shown: bool) -> Sequence[Effect]:
         """Take the place of an author that has died, and bring its switch to one end for all.
 
-        ``may_be_shown``: somebody has been halted, so that hosts may show the files already.
+        ``may_be_shown``: processes have been halted, so that hosts may show the files already.
         """
         effects = self._move(Said.RECOVER)
         return effects if may_be_shown else self.voted(self._number, Vote.NO)
@@ -135,7 +135,7 @@ class Coordinator:
         return [] if self._open else self._move(self._said())
 
     def unchanged(self) -> Sequence[Effect]:
-        """All have prepared, and nobody has anything to switch."""
+        """All have prepared, and no process has anything to switch."""
         self._open.clear()
         return self._move(Said.UNCHANGED)
 

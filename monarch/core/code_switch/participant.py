@@ -3,7 +3,7 @@ it spawned do theirs, so that each order goes down the ownership tree. See ``tab
 
 A participant's own actors come to a fence first, and then its procs: an actor that steps them
 within an endpoint needs them until it is done. Procs that are spawned meanwhile have to prepare
-before they come to the fence; from the moment at which all have come, nobody may be spawned.
+before they come to the fence; from the moment at which all have come, no proc may be spawned.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Participant:
         self, token: int, sender: str, generation: int, attempt: int, now: float,
         seconds: float | None, *, is_held: bool = False,
     ) -> Sequence[Effect]:  # fmt: skip
-        """Have all come to a fence. ``seconds`` is ``None`` for one in the order of somebody else,
+        """Have all come to a fence. ``seconds`` is ``None`` for one in another process's order,
         which is raised at once and answered when all have come past it, even if it was lifted."""
         if self._knows(sender, generation) and attempt <= self.num_lifted:
             return [AnswerOrder(token)]  # The word that it is lifted has overtaken it.
@@ -114,7 +114,7 @@ class Participant:
     def lift(
         self, token: int, sender: str, generation: int, attempt: int, seconds: float, now: float
     ) -> Sequence[Effect]:
-        """All go on as before a fence, and who comes to it later passes."""
+        """All go on as before a fence, and a process that comes to it later passes."""
         fence = self.fence
         if not self._knows(sender, generation):
             return answer_to(token)
@@ -188,7 +188,7 @@ class Participant:
     def revert(self, token: int, sender: str, generation: int, now: float) -> Sequence[Effect]:
         """Run what ran before, also after ``go``."""
         if self.state is not ParticipantState.IDLE and not self._knows(sender, generation):
-            return answer_to(token)  # Another's, who came first, or of before: it is over.
+            return answer_to(token)  # Of another coordinator, or of an earlier switch.
         effects = [*self._drop_orders()]
         self._go_to(SwitchOrder.REVERT)
         self.coordinator, self.generation = sender, generation
@@ -238,7 +238,7 @@ class Participant:
         return [*effects, *self._check_round()]
 
     def held(self, attempt: int, now: float) -> Sequence[Effect]:
-        """A fence holds somebody up, of ours (``attempt`` 0) or of a process below."""
+        """A fence holds a process up, of ours (``attempt`` 0) or of a process below."""
         fence = self.fence
         return fence.hold(now) if fence and attempt in (0, fence.attempt) else []
 

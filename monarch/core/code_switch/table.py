@@ -6,15 +6,15 @@ messages, and then a *halt* of all actors. Then the hosts show the new files, an
 patch their code. Only when all have done so may any of them run it (``GO``): the first answer to
 that is the decision.
 
-- Before the decision every vote of no, every loss of an owner and every interrupt leads back:
-  first the files, while nobody runs anything, and then the code. After it nothing does.
+- Before the decision every vote of no, every loss of an owner and every interrupt leads back: first
+  the files, while no code runs, and then the code. After it nothing does.
 - A participant obeys one coordinator at a time; to others it is busy.
 - No participant commits unless all have prepared and were halted. A dead one does not count.
 - Presumed abort: an author that died before any host showed the files has changed nothing.
 - A fence that holds a sender up while others have not come to it is lifted, and cast again.
 
-An event that the tables do not have raises ``IllegalEvent``. What arrives over the network may be
-late or wrong, so the driver drops that there.
+An event that the tables do not have raises ``IllegalEvent``. Messages that arrive over the network
+may be late or wrong, so the driver drops those there.
 """
 
 from __future__ import annotations

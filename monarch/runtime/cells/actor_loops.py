@@ -1,4 +1,5 @@
-"""The asyncio loops of a process's async actors: one for each, so that none can hold up another.
+"""The asyncio loops of a process's async actors: one for each, so that no actor can hold up
+another.
 
 The first has the loop of the process's main thread, where there is one; each of the others has a
 thread. Their loops cost no descriptor as long as the actor opens none: there may be thousands.

@@ -41,8 +41,8 @@ class Named(NamedTuple):
 
 
 class CellAnswers:
-    """The answers of one actor. A sender that waits for none is told of refusals, where its process
-    can be."""
+    """The answers of one actor. A sender that waits for no answer is told of refusals, where its
+    process can be."""
 
     def __init__(self, record: ActorRecord | Named, host: Carrier) -> None:
         self._record = record

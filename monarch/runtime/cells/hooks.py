@@ -69,8 +69,8 @@ class Hooks:
     ) -> None:
         """Run ``__cleanup__``, then ``conclude`` with what went wrong with it, if anything.
 
-        The hook has ``cleanup_timeout_seconds``. One that hangs keeps its thread, but nobody
-        waits for it any longer: ``conclude`` and ``give_up`` are then called on another one.
+        The hook has ``cleanup_timeout_seconds``. One that hangs keeps its thread, but the end waits
+        for it no longer: ``conclude`` and ``give_up`` are then called on another one.
         """
         seconds = settings().cleanup_timeout_seconds
         once = threading.Lock()

@@ -5,6 +5,6 @@ What to open, by what is to be changed:
 - what an unhandled failure does to the program: `unhandled_faults.py`
 - how the end of a process is noticed: `monarch/runtime/links/failure_detector.py`,
   `monarch/runtime/hosts/host_link.py`
-- who may be signalled by number, and what ends with its parent: `process_group.py`,
+- which processes may be signalled by number, and what ends with its parent: `process_group.py`,
   `process_start.py`
 """

@@ -5,11 +5,11 @@
 - Without one, a failure is handled once the program has heard of it: a call of the client itself
   has raised it as ``SupervisionError``, for the program to catch or to end by. A failure that the
   program has not heard of after ``fault_patience_seconds``, or at its end, ends it with status 1.
-  Ranks often fail one after the other of one bug: who has heard of one, by a call to many, has
-  heard of the others that fail within that time.
+  Ranks often fail one after the other of one bug: a caller that has heard of one, by a call to
+  many, has heard of the others that fail within that time.
 - A host that is lost while it is not called, at the end of the program, fails nothing. Nor does, at
-  any time, one whose agent is a child of this program that no job looks after: whoever started it
-  may have ended it. That is said.
+  any time, one whose agent is a child of this program that no job looks after: the program that
+  started it may have ended it. That is said.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ def ask_hosts(
 ) -> dict[str, dict[str, Any]]:
     """What each host says of itself, by URL; of one that does not, the ``error``.
 
-    However many are dead, it takes no longer than one: at once where nobody listens any more, or
-    a moment later where an agent ``may_come_up``; 5 s where somebody does, and says nothing, but
-    less for who was ``silent`` the last time.
+    However many are dead, it takes no longer than one: at once where no process listens any more,
+    or a moment later where an agent ``may_come_up``; 5 s where an agent listens, and says nothing,
+    but less for one that was ``silent`` the last time.
     """
     began = time.monotonic()
     asked = {
@@ -71,7 +71,7 @@ def _wait(answers: Iterable[Promise[Response]], deadline: float) -> None:
 
 
 def closed_of(urls: Collection[str]) -> set[str]:
-    """Those of them where nobody listens, as far as that is found within a moment."""
+    """Those of them where no process listens, as far as that is found within a moment."""
     closed: set[str] = set()
 
     def knock(url: str) -> None:

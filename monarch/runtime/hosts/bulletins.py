@@ -22,8 +22,8 @@ _MAX_SECONDS = 60.0
 class Bulletins:
     """Of one host agent; on its I/O loop.
 
-    Of what stands nothing is forgotten. Numbers begin with the moment at which the agent was
-    started, so that a listener of an earlier agent hears all of this one.
+    A bulletin that still stands is never forgotten. Numbers begin with the moment at which the
+    agent was started, so that a listener of an earlier agent hears all of this one.
     """
 
     def __init__(self, node: Node, clock: Callable[[], float] = time.time) -> None:

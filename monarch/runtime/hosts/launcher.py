@@ -114,7 +114,7 @@ class Launcher:
     def drift(self) -> dict[str, str | None]:
         """How this process's environment has changed since the zygote started with it.
 
-        What the zygote's command sets or takes out stays as the command wants it.
+        Variables that the zygote's command sets or takes out stay as the command wants them.
         """
         if not self._command.inherit_env:
             return {}

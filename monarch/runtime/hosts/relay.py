@@ -152,8 +152,7 @@ class Relay:
                     self._node.calls.down(uid, MeshFailure(uid, (), "its client lost it"))
 
     def _to_pass_on(self, envelope: Envelope, num_receivers: int) -> Payload:
-        """The message inside a cast; whatever is large in it is copied once for all receivers
-        here."""
+        """The message inside a cast; its large parts are copied once for all receivers here."""
         data, buffers = envelope.payload, envelope.buffers
         why = self._node.bulk_sender.why_not(len(data) + sum(map(len, buffers)))
         if why:

@@ -153,7 +153,7 @@ class AddressBook:
             self._introduced.pop(next(iter(self._introduced)))
 
     def expect(self, address: ProcAddress) -> Peer:
-        """A process that will come up; what is sent to it meanwhile is kept.
+        """A process that will come up; messages sent to it meanwhile are kept.
 
         An earlier process of that uid is forgotten.
         """

@@ -198,7 +198,7 @@ class Outbox:
         self._look()
 
     def retire(self) -> bool:
-        """Be forgotten, if nothing waits here; what is sent here all the same leaves at once."""
+        """Be forgotten, if nothing waits here; messages sent here all the same leave at once."""
         with self._lock:
             if self.is_open and not self.is_held:
                 self._is_closed = True

@@ -21,8 +21,8 @@ _COUNT = struct.Struct("<I")
 class Overflow:
     """A queue of messages, first in, first out, of any length. Guarded by its owner's lock.
 
-    The newest lie in memory, up to a quarter of a megabyte; what is older lies in files that
-    have no name, so that the end of the process, however sudden, removes them.
+    The newest lie in memory, up to a quarter of a megabyte; older messages lie in files that have
+    no name, so that the end of the process, however sudden, removes them.
     """
 
     def __init__(self) -> None:

@@ -173,8 +173,8 @@ def _write_lines(file: TextIO, text: str) -> None:
         # The program's own lines come out at once from here on, in their order among ours, and
         # whole: unbuffered, `print` writes a line and its end in two steps.
         file.reconfigure(line_buffering=True, write_through=False)
-    # Past the file object, which holds unfinished lines of the program. What has this size the
-    # kernel keeps together, on pipes too.
+    # Past the file object, which holds unfinished lines of the program. The kernel keeps a text of
+    # this size together, on pipes too.
     fd, data = file.fileno(), text.encode(file.encoding, "backslashreplace")
     start = 0
     while start < len(data):

@@ -86,8 +86,8 @@ class Prepare(Message, tag=44):
 class Switch(Message, tag=45, kw_only=True):
     """To an owner or a proc: the generation begins here. Ordered like a call.
 
-    Answered once every actor is done with what came before; what comes after it waits. ``holds``:
-    the proc gives way to a new one of its uid, and what is sent to it after this is for that one.
+    Answered once every actor is done with what came before; later messages wait. ``holds``: the
+    proc gives way to a new one of its uid, and what is sent to it after this is for that one.
     ``attempt`` counts how often it was cast: one that was given up says nothing any more. An owner
     gives it up ``seconds`` after it has begun to hold an actor up, which it does already where
     ``is_held``.
@@ -117,7 +117,7 @@ class Step(Message, tag=47, kw_only=True):
 
     ``HALT``: actors take up no message, within ``seconds``. ``RESUME``: as before the halt.
     ``LIFT``: as before the ``Switch`` of this ``attempt``, which is given up. ``PATCH``: change
-    the code; what runs on hosts that are ``behind`` goes back instead. ``GO``: run it.
+    the code; procs on hosts that are ``behind`` go back instead. ``GO``: run it.
     """
 
     generation: int
