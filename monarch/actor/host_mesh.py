@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from monarch.actor.bootstrap_command import BootstrapCommand, default_bootstrap_cmd
@@ -13,9 +13,9 @@ from monarch.actor.host import Host, link
 from monarch.actor.logs import DEFAULT_WINDOW, set_logging
 from monarch.actor.proc_mesh import ProcMesh, check_name, stop_procs
 from monarch.actor.spawning import SpawnPlan, spawn
-from monarch.actor.syncable import Syncable
+from monarch.actor.starting_mesh import StartingMesh
 from monarch.errors import MonarchError
-from monarch.mesh import MeshTrait, Point, Region, Shape, Slice
+from monarch.mesh import Point, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import ClientAgent
@@ -25,7 +25,7 @@ from monarch.wire.message import Command, Preload, Shutdown
 Self = TypeVar("Self", bound="HostMesh")
 
 
-class HostMesh(Syncable, MeshTrait):
+class HostMesh(StartingMesh):
     """A reference to host agents. The mesh that a job or ``attach_to_workers`` made owns them."""
 
     def __init__(
@@ -44,18 +44,6 @@ class HostMesh(Syncable, MeshTrait):
         self._command = command
         self._is_shut_down = False
         self._spawned: list[ProcMesh] = []
-
-    @property
-    def _ndslice(self) -> Slice:
-        return self._shape.ndslice
-
-    @property
-    def _labels(self) -> Sequence[str]:
-        return self._shape.labels
-
-    @property
-    def region(self) -> Region:
-        return self._shape.region
 
     def _new_with_shape(self, shape: Shape) -> HostMesh:
         index = self._shape.ndslice.index
@@ -221,15 +209,6 @@ class HostMesh(Syncable, MeshTrait):
     async def __aexit__(self, *error: object) -> None:
         if self._is_owned and not self._is_shut_down:
             await self.shutdown()
-
-    def __await__(self: Self) -> Generator[Any, None, Self]:
-        yield from self.initialized.__await__()
-        return self
-
-    def get(self: Self, timeout: float | None = None) -> Self:
-        """As awaiting it, where no loop runs. Raises ``TimeoutError`` after ``timeout`` seconds."""
-        self.initialized.get(timeout)
-        return self
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HostMesh):

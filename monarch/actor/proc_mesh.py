@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from monarch.actor.actor import Actor
@@ -14,12 +14,12 @@ from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather, within
 from monarch.actor.logs import DEFAULT_WINDOW, flush_printed, hosts_of, set_logging
 from monarch.actor.mesh_ref import MeshRef, select
-from monarch.actor.syncable import Syncable
+from monarch.actor.starting_mesh import StartingMesh
 from monarch.config import settings
 from monarch.core.fanout import Members, Tree, TreePlace
 from monarch.core.supervision import ROOT
 from monarch.errors import ActorError, SupervisionError
-from monarch.mesh import MeshTrait, Point, Region, Shape, Slice
+from monarch.mesh import Point, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.cells.endpoint_spec import check_actor_class, is_async_actor
@@ -52,7 +52,7 @@ def check_name(name: str) -> None:
         ) from None
 
 
-class ProcMesh(Syncable, MeshTrait):
+class ProcMesh(StartingMesh):
     """A reference to processes. The mesh that ``spawn_procs`` returned owns them; slices do not."""
 
     def __init__(
@@ -78,18 +78,6 @@ class ProcMesh(Syncable, MeshTrait):
         self._hosts = hosts
         self._num_per_host = num_per_host
         self._born = born
-
-    @property
-    def _ndslice(self) -> Slice:
-        return self._shape.ndslice
-
-    @property
-    def _labels(self) -> Sequence[str]:
-        return self._shape.labels
-
-    @property
-    def region(self) -> Region:
-        return self._shape.region
 
     def _new_with_shape(self, shape: Shape) -> ProcMesh:
         return self._over(shape, select(self._procs, self._shape, shape))
@@ -271,16 +259,6 @@ class ProcMesh(Syncable, MeshTrait):
     async def __aexit__(self, *error: object) -> None:
         if not self._is_stopped:
             await self.stop()
-
-    def __await__(self: Self) -> Generator[Any, None, Self]:
-        """Wait until the procs are up; the older spelling of a mesh that is usable at once."""
-        yield from self.initialized.__await__()
-        return self
-
-    def get(self: Self, timeout: float | None = None) -> Self:
-        """As awaiting it, where no loop runs. Raises ``TimeoutError`` after ``timeout`` seconds."""
-        self.initialized.get(timeout)
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {

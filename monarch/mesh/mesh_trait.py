@@ -144,3 +144,17 @@ def _part_sizes(label: str, size: int, parts: Sequence[str], given: dict[str, in
             f"{parts!r} with sizes {wanted!r}"
         )
     return [given[part] if part in given else size // known for part in parts]
+
+
+class ShapedMesh(MeshTrait):
+    """A mesh that keeps its own shape, as ``_shape``."""
+
+    _shape: Shape
+
+    @property
+    def _ndslice(self) -> Slice:
+        return self._shape.ndslice
+
+    @property
+    def _labels(self) -> Sequence[str]:
+        return self._shape.labels

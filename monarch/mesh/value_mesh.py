@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar, final
 
-from monarch.mesh.mesh_trait import MeshTrait
+from monarch.mesh.mesh_trait import ShapedMesh
 from monarch.mesh.region import Point, Shape
-from monarch.mesh.slice import Slice
 
 R = TypeVar("R")
 
 
 @final
-class ValueMesh(MeshTrait, Generic[R]):
+class ValueMesh(ShapedMesh, Generic[R]):
     """Values over a shape. Iteration yields `(Point, value)`, points counted from 0.
 
     `values` may be lazy: an item is asked for when it is looked at, and slices share the sequence.
@@ -75,14 +74,6 @@ class ValueMesh(MeshTrait, Generic[R]):
 
     def __iter__(self) -> Iterator[tuple[Point, R]]:
         return self.items()
-
-    @property
-    def _ndslice(self) -> Slice:
-        return self._shape.ndslice
-
-    @property
-    def _labels(self) -> Sequence[str]:
-        return self._shape.labels
 
     def _new_with_shape(self, shape: Shape) -> ValueMesh[R]:
         old = self._shape.ndslice
