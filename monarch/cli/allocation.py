@@ -72,7 +72,8 @@ def _is_repaired(job: JobTrait) -> bool:
 
 
 def _agree_to_replace(job: JobTrait, is_agreed: bool) -> None:
-    """Raises where somebody runs on a job that is to be ended for another, and nobody agrees."""
+    """Raises where a run goes on in a job that is to be ended for another, and the person does not
+    agree."""
     num_hosts = job.num_running()
     if not num_hosts:
         return
@@ -151,7 +152,7 @@ def host(address: str) -> None:
 def _show(job: JobTrait, found: Mapping[str, Mapping[str, Any]]) -> None:
     """A table of hosts, by URL, and what runs on them."""
     names = job.names_by_url()
-    # A host without somebody's name is free.
+    # A host without a user's name is free.
     users = {url: dict(answer) | {"client": named(answer)} for url, answer in found.items()}
     show_hosts(users, names)
     standing = [one for answer in found.values() for one in answer.get("bulletins", ())]

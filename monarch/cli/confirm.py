@@ -1,4 +1,4 @@
-"""Questions to whoever sits at the terminal."""
+"""Questions to the person at the terminal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import click
 
 
 def ask_before(question: str, is_agreed: bool) -> bool:
-    """Whether a person agrees: by an option, or asked at a terminal; false where nobody can be
-    asked. Raises ``click.Abort`` for a no."""
+    """Whether a person agrees: by an option, or asked at a terminal; false where there is no person
+    to ask. Raises ``click.Abort`` for a no."""
     if is_agreed:
         return True
     return is_somebody_there() and click.confirm(question, abort=True)

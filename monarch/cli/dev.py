@@ -79,7 +79,7 @@ class _Watch:
             if not self._is_ending:
                 _say(line.rstrip("\n"))
         if not self._is_ending:
-            # Without it, saves would go nowhere, and nobody would know.
+            # Without it, saves would go nowhere, unnoticed.
             self.status = self._process.wait() or 1
             _say("the watch has ended; the run is saved and ends, too")
             os.kill(os.getpid(), signal.SIGINT)

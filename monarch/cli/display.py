@@ -121,7 +121,7 @@ class PlainDisplay:
         self._saved = ""
 
     def phase(self, text: str) -> None:
-        """Is for who looks on."""
+        """For a display that only shows."""
 
     def saved(self, step: int) -> None:
         self._saved = f"  saved {step}"

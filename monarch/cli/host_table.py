@@ -75,7 +75,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def usage(users: Mapping[str, str]) -> list[str]:
-    """Who uses which host, in sentences. "" is nobody."""
+    """Which user has which host, in sentences. "" is no user."""
     if not users:
         return []
     hosts = "1 host" if len(users) == 1 else f"{len(users)} hosts"

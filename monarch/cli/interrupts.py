@@ -6,7 +6,7 @@
 - an import: one that a library swallowed takes effect after it (`interrupt_kept`);
 - the end of a command: it ends at once (`at_once_from_here`).
 
-What is sent to ranks is kept whole by ``monarch.runtime.uninterrupted``.
+Messages to ranks are kept whole by ``monarch.runtime.uninterrupted``.
 """
 
 from __future__ import annotations

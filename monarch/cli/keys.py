@@ -21,7 +21,7 @@ from typing import Any
 
 _LOOK_SECONDS = 0.2
 _SEQUENCE = re.compile(r"\x1b(\[[\d;?]*[ -/]*[@-~]|O.|.)?")  # arrows and the like
-_before: list[Any] | None = None  # how the terminal is set when nobody listens
+_before: list[Any] | None = None  # how the terminal is set when keys are not heard
 
 
 class Keys:
@@ -38,14 +38,14 @@ class Keys:
         self._over = threading.Event()
 
     def take(self) -> str:
-        """The next key; "" where none was pressed."""
+        """The next key; "" where no key was pressed."""
         with contextlib.suppress(queue.Empty):
             return self._found.get_nowait()
         return ""
 
     @contextmanager
     def listen(self) -> Iterator[bool]:
-        """Within, keys are heard, where somebody sits there; whether that is so."""
+        """Within, keys are heard, where there is a person at the terminal; whether that is so."""
         if self._is_piped:
             threading.Thread(target=self._run, name="monarch-keys", daemon=True).start()
             yield True
@@ -85,7 +85,7 @@ class Keys:
 
 
 def restore_terminal() -> None:
-    """Set the terminal as it was, for who leaves without going back through `listen`."""
+    """Set the terminal as it was, for an exit that does not go back through `listen`."""
     global _before
     before, _before = _before, None
     if before is not None and _is_foreground():

@@ -1,7 +1,7 @@
 """Large files that a push would bring to the hosts: a person is asked once about each.
 
 A checkpoint or a data set in the workspace is seldom meant to travel, and over a slow line it takes
-minutes. Where nobody can be asked, it is said, and goes on.
+minutes. Where there is no person to ask, it is said, and goes on.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class NotSent(JobError):
 
 
 class LargeFiles:
-    """Of one workspace. ``tell`` is for what is said where nobody is asked: with ``may_ask`` false,
-    or without a terminal. With ``is_agreed`` nothing is asked or said."""
+    """Of one workspace. ``tell`` is for what is said where there is no question: with ``may_ask``
+    false, or without a terminal. With ``is_agreed`` nothing is asked or said."""
 
     def __init__(
         self, tell: Callable[[str, list[str]], object], *, is_agreed: bool = False,
@@ -52,9 +52,9 @@ class LargeFiles:
         self._file = known
 
     def pushing(self, workspace: Workspace, push: Callable[[], SyncReport]) -> SyncReport:
-        """What ``push`` gives; it is made once more if somebody was asked meanwhile, and agreed.
+        """What ``push`` gives; it is made once more if a person was asked meanwhile, and agreed.
 
-        Raises ``NotSent`` where somebody did not.
+        Raises ``NotSent`` where the person did not.
         """
 
         def review(files: Sequence[Entry]) -> None:

@@ -51,7 +51,7 @@ def _run() -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         if _has_ended_by_fault():
-            # What happened has been told; a fault wakes this thread as Ctrl-C does.
+            # The event has been told; a fault wakes this thread as Ctrl-C does.
             sys.exit(1)
         print("interrupted", file=sys.stderr)
         at_once_from_here()

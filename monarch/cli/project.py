@@ -159,7 +159,7 @@ class Project(NamedTuple):
             raise self._mistake(str(error)) from None
 
     def _ignored_by_default(self, dirs: Iterable[str | os.PathLike[str]]) -> list[str]:
-        """The folder that runs are kept in, where nobody else has one of that name."""
+        """The folder that runs are kept in, where no other program has one of that name."""
         places = [Path(folder) / OWN_RUNS.strip("/") for folder in dirs]
         ours = self.directory.resolve() / OWN_RUNS.strip("/")
         is_free = all(not place.exists() or _is_of_runs(place) for place in places)
@@ -220,7 +220,8 @@ def find_job() -> JobTrait | None:
 
 
 def may_come_up(job: JobTrait) -> bool:
-    """Whether a host of it that nobody listens at may be on its way: it was brought up just now."""
+    """Whether a host of it at which no process listens may be on its way: it was brought up just
+    now."""
     from monarch.job import DEFAULT_JOB_PATH
 
     try:

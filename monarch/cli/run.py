@@ -80,7 +80,7 @@ def run(
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
-            request.load(outline, left)  # What is wrong with it is told before torch is imported.
+            request.load(outline, left)  # Mistakes in it are told before torch is imported.
         finally:
             outline.forget()
     if not (plan or show_origin):
@@ -90,7 +90,7 @@ def run(
         preload = preload_here(request.recipe) if job is None else ()
         if preload:
             # This machine's procs are forked from a process that imports it while this one imports
-            # the recipe. What cannot be imported is told there.
+            # the recipe. A failed import is told there.
             this_host().preload(preload)
     found = recipe_here(request.recipe)
     loaded = request.load(found, left)
@@ -230,7 +230,8 @@ def _unfinished(
             f"new run, from step 0; --resume={left.name} goes on with what the old one has learned"
         )
         return None, loaded
-    # What was changed live in the run's own file holds, unless somebody says otherwise now.
+    # Values that were changed live in the run's own file hold, unless the command line says
+    # otherwise now.
     before = config_of(left, recipe.config_class)
     unsaid = [k for k in live_keys(recipe.config_class) if loaded.origins[k].layer == "default"]
     config = with_keys_of(loaded.config, before, unsaid)
@@ -247,7 +248,7 @@ def run_recipe(
         with stop_on_interrupt([record] if recipe.is_cooperative else []):
             return recipe.run(config, hosts if mesh is None else mesh, record)
     except KeyboardInterrupt:
-        # What was worth saving has been saved. Actors may be far from done with a message.
+        # All that was worth saving has been saved. Actors may be far from done with a message.
         grace_seconds = min(grace_seconds, _INTERRUPTED_SECONDS)
         raise
     finally:

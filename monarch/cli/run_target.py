@@ -123,7 +123,7 @@ def find_target(procs: int | None, attach: bool | None) -> RunTarget:
 
 
 def _brought_up_again() -> JobTrait | None:
-    """The allocation that is short of a host, whole again; none where nothing is left of it."""
+    """The allocation that is short of a host, whole again; nothing where it is gone."""
     job = noted_job()
     if job is None or job.ending is not None or job.num_running() == 0:
         return None

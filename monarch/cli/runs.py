@@ -125,7 +125,7 @@ def _config_of(run: RunFolder) -> dict[str, Any]:
     try:
         return loads(run.config_text)
     except TOMLDecodeError:
-        return {}  # What somebody has edited meanwhile.
+        return {}  # An edit made meanwhile has broken it.
 
 
 def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
@@ -247,5 +247,5 @@ class _RankLines:
         for who, text in lines:
             colour = self._colours.setdefault(who, _COLOURS[len(self._colours) % len(_COLOURS)])
             self._terminal.line("" if self._is_of_one else f"{who} | ", colour, end="")
-            # What goes into a file or a pipe is what was printed.
+            # A file or a pipe gets the bytes that were printed.
             self._terminal.line(text, is_exact=self._terminal.width is None)

@@ -1,7 +1,7 @@
-"""The command's standard streams, which whoever starts it may have closed, or filled.
+"""The command's standard streams, which may be closed, or full, when it starts.
 
-That nobody can be told what a command did is a fault of its own, to be told where errors are told,
-once: what was done stays done.
+A command that cannot tell what it did has a fault of its own, to be told where errors are told,
+once: its work stays done.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WatchedStdout:
             try:
                 return work(*arguments)
             except BrokenPipeError:
-                raise  # Whoever read it has read enough.
+                raise  # The reader has read enough.
             except OSError as error:
                 self.fault = error.strerror or str(error)
                 raise

@@ -136,7 +136,7 @@ def _hints(config_class: type[Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def label_of(given: Sequence[str], overrides: Sequence[str]) -> str:
-    """What tells a run from the others: the values that were chosen for it."""
+    """The values that tell a run from the others: those chosen for it."""
     chosen = [one for one, whole in zip(given, overrides, strict=True) if one != whole]
     return " ".join(chosen or given)
 

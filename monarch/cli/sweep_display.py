@@ -51,7 +51,7 @@ class SweepDisplay:
 
     def tell(self, text: str, style: str = "") -> None:
         if not is_quiet() or style:
-            # Nothing is broken off where nobody sees it.
+            # Nothing is broken off where no person sees it.
             soft = not self._console.is_terminal
             self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=soft)
 
@@ -79,7 +79,7 @@ class _OfRun(Display):
         self._whole.tell(f"[{self._label}] {text}", "red")
 
     def phase(self, text: str) -> None:
-        """Nobody looks at one run among several."""
+        """One run among several shows no phases."""
 
     def saved(self, step: int) -> None:
         """Nor at its checkpoints."""

@@ -15,7 +15,7 @@ def terminal_width() -> int | None:
 
 
 def in_columns(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
-    """Lines; what is too wide for ``width`` goes on below, with the first column again."""
+    """Lines; text that is too wide for ``width`` goes on below, with the first column again."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     first, *rest = range(len(widths))
     while True:

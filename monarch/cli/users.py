@@ -1,4 +1,4 @@
-"""Who uses an allocation: the program that each host serves, and the run that it trains."""
+"""The users of an allocation: the program that each host serves, and the run that it trains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def users_of(job: JobTrait) -> list[str]:
     if job.num_running() == 0:
         return []
     addresses = {url: job.visit(url) for url in job.urls()}
-    # A host that says nothing at once is not worth waiting for: nobody can ask who uses it.
+    # A host that says nothing at once is not worth waiting for: it cannot be asked for its user.
     found = ask_hosts(client().node, addresses, silent=addresses)
     return list(dict.fromkeys(named(answer) for answer in found.values() if served(answer)))
 
@@ -54,7 +54,7 @@ def check_free(job: JobTrait | None, command: Sequence[str] = ()) -> None:
 
 
 def in_use_text(users: Sequence[str], command: Sequence[str]) -> str:
-    """For whoever finds the allocation in use; a ``command`` could run without it."""
+    """For a person who finds the allocation in use; a ``command`` could run without it."""
     found = _PID.search(users[0])
     pid = found[1] if found else "PID"
     beside = f" To run beside it, on this machine alone: {shlex.join(command)} --local"

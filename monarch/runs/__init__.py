@@ -3,7 +3,7 @@
 What to open, by what is to be changed:
 
 - what a run writes down, and shows: `record.py`, `rows.py`, `report.py`, `monarch/cli/display.py`
-- who may run in a run's folder: `session.py`
+- which process may run in a run's folder: `session.py`
 - files that are written whole or not at all: `whole_file.py`
 - what a run says of code that changed: `code.py`
 - which command goes on with which run: `folder.py`

@@ -1,6 +1,6 @@
 """The allocation that a run goes on: others may end it, put another in its place, or mend it.
 
-What its state file says is what holds; each look reads it anew.
+The content of its state file is what holds; each look reads it anew.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class RunAllocation:
                 moved = self._move(job)
                 break
             except HostBusy as error:
-                # Whoever brought it up may still look whether it is.
+                # The program that brought it up may still look whether it is.
                 if time.monotonic() > deadline:
                     raise AllocationLost(f"{_REPLACED}: {error}") from None
                 self._sleep(_LOOK_SECONDS)
@@ -120,7 +120,7 @@ class RunAllocation:
         return moved
 
     def _repair(self, job: JobTrait) -> None:
-        """Have the hosts that have ended brought up again; nothing where none has."""
+        """Have the hosts that have ended brought up again; nothing where all are up."""
         if job.is_running():
             return
         why = job.why_ended()

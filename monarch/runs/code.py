@@ -51,7 +51,7 @@ class RunCode:
     def __init__(self, past: _Past, workspace: Workspace, generation: int) -> None:
         self._past = past
         self._workspace = workspace
-        # Has the hosts go back to a generation, where somebody knows how.
+        # Has the hosts go back to a generation, where a way to do so is known.
         self.roll_back: Callable[[int], SyncReport] | None = None
         self.copies: frozenset[str] = frozenset()  # where hosts have theirs, as far as known
         self.generation = generation
@@ -75,7 +75,7 @@ class RunCode:
 
     def move_to(self, generation: int) -> RunCodeChange | None:
         """What is new in this generation; ``None`` where nothing is, or no host can tell, so that
-        the next one tells that, too."""
+        the next change tells that, too."""
         try:
             held = self._past.changes(self.generation, generation)
         except (MonarchError, SyncError):

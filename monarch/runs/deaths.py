@@ -56,7 +56,7 @@ class Deaths:
         where: TracebackType | None,
     ) -> None:
         if process.is_bootstrapped() and isinstance(agent := process.current(), ClientAgent):
-            # What was told within is asked about on a thread of its own, perhaps a moment later.
+            # Deaths told within are asked about on a thread of its own, perhaps a moment later.
             agent.faults.settle(_SETTLE_SECONDS)
         with Deaths._lock:
             Deaths._open.remove(self)

@@ -3,8 +3,8 @@
 An **activity** is what a run does again and again: a step, an evaluation, a save. Code is on trial
 in an activity as long as that last went well with an older generation. The run **holds**, and waits
 for a mend, where code fails that is newer than what the run began with: on trial, or later, as
-where a branch is first taken. What dies or hangs is held for when it does so again, as that may be
-chance.
+where a branch is first taken. For ranks that die or hang the run holds when that happens again, as
+it may be chance.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ OnEditError = Literal["hold", "rollback", "end"]
 _NUM_REMEMBERED = 20
 _TIMES_USUAL = 10.0
 _TIMES_LONGEST = 3.0  # the longest was the first, as a rule, which compiled
-_MEND_SECONDS = 2.0  # where a mend waits, nobody waits longer for what is on trial
+_MEND_SECONDS = 2.0  # where a mend waits, code on trial is given no more time than this
 
 
 def default_policy() -> OnEditError:
-    """Hold where somebody sees it: at a terminal, in a notebook."""
+    """Hold where a person sees it: at a terminal, in a notebook."""
     wanted = settings().on_edit_error
     if wanted in get_args(OnEditError):
         return wanted  # type: ignore[return-value]
@@ -37,7 +37,8 @@ def default_policy() -> OnEditError:
 
 @dataclass(frozen=True)
 class Failure:
-    """What failed on new code, on which ranks; ``file`` and ``line`` are empty where nobody knows.
+    """What failed on new code, on which ranks; ``file`` and ``line`` are empty where the place is
+    unknown.
 
     ``generation`` failed, ``good`` is the one that went well before. ``is_first``: it had not gone
     well yet. ``older`` are all that had, of those before it.

@@ -1,4 +1,4 @@
-"""How a run ended, for whoever was watching: why, what is kept, how to go on, and where it is."""
+"""How a run ended, for its watchers: why, what is kept, how to go on, and where it is."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
     checkpoints/  report.html                       what came of it
 
 How a run stands is told by its last ``begun`` or ``ended`` event, and by whether the program that
-began it still lives; so a run that was killed needs nobody to say so.
+began it still lives; so a run that was killed need not say so.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class RunFolder:
             return False
 
     def num_bytes(self) -> int:
-        """What it takes on the disk, about."""
+        """Its size on the disk, about."""
         total = 0
         for folder, _, names in os.walk(self.path):
             for name in names:

@@ -1,4 +1,4 @@
-"""Telling of a run that holds: in its terminal, in its folder, and wherever somebody watches."""
+"""Telling of a run that holds: in its terminal, in its folder, and in every watch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from monarch_sync.errors import SyncError
 
 
 class HoldReport:
-    """Of the run of ``record``; who watches the hosts of ``mesh`` is to hear of it."""
+    """Of the run of ``record``; watchers of the hosts of ``mesh`` are to hear of it."""
 
     def __init__(self, record: Record | None, mesh: ProcMesh | HostMesh) -> None:
         self._record = record
@@ -81,13 +81,13 @@ class HoldReport:
         self._show(f"trying again, with generation {generation}")
 
     def over(self, doing: str, generation: int) -> None:
-        """What had failed has gone well, or new procs train again."""
+        """The activity that had failed has gone well, or new procs train again."""
         since = self._edits.held_since
         if since is None:
             return
         seconds, self._edits.held_since = time.monotonic() - since, None
         if self._record is not None and self._record.is_stopping:
-            # What has gone well is the save; nobody has mended what failed.
+            # The save has gone well; the code that failed is not mended.
             told = f"{self._name} stops, unmended, and has held for {seconds:.1f} s"
             self._post(Bulletin(self._key, "stopped", told, generation))
             return
@@ -108,7 +108,7 @@ class HoldReport:
         self._alarm("failed_edit", failure, text)
         before = process.current().generation
         if before > failure.generation:
-            return  # Somebody has pushed meanwhile: that is tried first.
+            return  # A push has come meanwhile: that is tried first.
         if code is None or code.roll_back is None:
             raise RunFailed(self.end_words(failure))
         try:

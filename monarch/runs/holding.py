@@ -4,9 +4,9 @@
     for step in range(num_steps):
         losses = holding.ask(trainers.step, learning_rate)
 
-What such a call raises, or a loop in it, ends nothing as long as the code is newer than that with
-which the run began. All ranks are brought back and put back to where they were before the call;
-then it is made again, once there is newer code.
+An error that such a call raises, or a loop in it, ends nothing as long as the code is newer than
+that with which the run began. All ranks are brought back and put back to where they were before the
+call; then it is made again, once there is newer code.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class _Stopped(Exception):
 class Holding:
     """Calls of ``actors``, which live on ``procs``, that a failing edit does not end.
 
-    With a ``record``, what happens is written down, and shown here and wherever somebody watches.
-    ``rejoin`` is called before the next call where process groups were broken up to bring ranks
-    back: it has them meet anew. ``seconds`` is how long a call may take at all.
+    With a ``record``, events are written down, and shown here and in every watch. ``rejoin`` is
+    called before the next call where process groups were broken up to bring ranks back: it has them
+    meet anew. ``seconds`` is how long a call may take at all.
     """
 
     def __init__(
@@ -162,14 +162,14 @@ class Holding:
             except (BeginAgain, RanksLost, RunFailed):
                 raise
             except Exception as error:
-                # What ranks were asked for ahead has changed them, or will.
+                # Calls that ranks were asked for ahead have changed them, or will.
                 failed, in_place = error, in_place and not self.is_ahead
             else:
                 self.edits.went_well(activity, generation, time.monotonic() - started)
                 if self._held.has_begun:
                     self._held.over(doing or activity, _generation())
                 return result
-            # Here, so that who interrupts the hold is not shown what it was for once more.
+            # Here, so that a person who interrupts the hold is not shown its reason once more.
             try:
                 self._failed(activity, doing or activity, failed, generation, in_place)
             except KeyboardInterrupt:
@@ -246,7 +246,7 @@ class Holding:
     ) -> Failure:
         """Raises ``error`` where the code was none that anybody has edited since the beginning."""
         edits, is_hang = self.edits, isinstance(error, RankHangs)
-        # Of what ran: meanwhile there may be a mend.
+        # Of the code that ran: meanwhile there may be a mend.
         on_trial = [one for one in reports if one.is_new]
         ran = on_trial or [one for one in reports if edits.is_edited(one.generation)]
         now = max((one.generation for one in ran), default=max(generation, _generation()))
@@ -260,7 +260,7 @@ class Holding:
         good = edits.good_before(activity, now)
         if on_trial:
             good = min(good, *(one.good or 0 for one in on_trial))
-        # What fails may know better, as where a checkpoint says which code it fits.
+        # The call that fails may know better, as where a checkpoint says which code it fits.
         known = getattr(getattr(error, "exception", None), "good_generation", None)
         if known is not None and known < now:
             good = max(good, known)
@@ -279,13 +279,13 @@ class Holding:
         if not raised:
             cause = error.exception if isinstance(error, ActorError) else error
             return failure(in_words(cause), (), *place_of(cause), "")
-        # Who waited for the others says only that they are gone.
+        # Ranks that waited for the others say only that they are gone.
         first = min(raised, key=lambda one: (_is_consequence(one), one.rank))
         alike = [one.rank for one in raised if (one.file, one.line) == (first.file, first.line)]
         return failure(first.error, tuple(sorted(alike)), first.file, first.line, first.traceback)
 
     def _reports(self) -> list[TrialReport]:
-        """What all ranks say; none where one cannot."""
+        """What all ranks say; none where one rank cannot answer."""
         try:
             found = self._trials.report.call().get(timeout=_ANSWER_SECONDS)
         except (MonarchError, ActorError, TimeoutError):
@@ -305,7 +305,7 @@ class Holding:
             back = trials.come_back.call(_COME_BACK_SECONDS, patience)
             if not all(back.get(timeout=_COME_BACK_SECONDS + _ANSWER_SECONDS).values()):
                 return False
-            # What was sent to a rank and has not begun there is over after this, too.
+            # A call that was sent to a rank and has not begun there is over after this, too.
             self._actors.initialized.get(timeout=_COME_BACK_SECONDS)
             whys = trials.restore.call().get(timeout=_ANSWER_SECONDS * 3)
         except (MonarchError, ActorError, TimeoutError):

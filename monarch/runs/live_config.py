@@ -89,7 +89,7 @@ class LiveConfig(Generic[C]):
             wanted = read()
         except ConfigError as error:
             return ConfigChange(path, {}, {}, str(error))
-        # What counts is what was edited: a key that another file changed live stays so.
+        # Only edited keys count: a key that another file changed live stays so.
         edited = changed_keys(self._seen[path], wanted)
         self._seen[path] = wanted
         changes = {key: (_at(self.config, key), _at(wanted, key)) for key in edited}

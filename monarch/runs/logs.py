@@ -71,7 +71,7 @@ class Line(NamedTuple):
 
 
 class PrintedLines:
-    """Of one run; ``ranks`` are those wanted, all if none are given."""
+    """Of one run; ``ranks`` are those wanted, all if the list is empty."""
 
     def __init__(self, folder: Path, ranks: Collection[int] = ()) -> None:
         self._folder = folder
@@ -79,12 +79,12 @@ class PrintedLines:
         self._offsets: dict[Path, int] = {}
 
     def names(self) -> list[str]:
-        """Who has printed anything, in the order of their ranks."""
+        """The procs that have printed anything, in the order of their ranks."""
         return [path.stem for path in self._files()]
 
     def take(self, *, is_over: bool = False) -> list[Line]:
         """The lines since the last time. One that has no end yet is left for later, unless it
-        ``is_over`` and none will come."""
+        ``is_over`` and no end will come."""
         return [line for path in self._files() for line in self._new_in(path, is_over)]
 
     def _files(self) -> list[Path]:
@@ -106,6 +106,7 @@ class PrintedLines:
         end = len(data) if is_over else data.rfind(b"\n") + 1
         self._offsets[path] = offset + end
         text = data[:end].decode(errors="replace")
-        # Not splitlines: that also breaks at what is no end of a line to whoever printed it.
+        # Not splitlines: that also breaks at characters that are no end of a line to the program
+        # that printed it.
         lines = text.removesuffix("\n").split("\n") if text else []
         return [Line(path.stem, line) for line in lines]

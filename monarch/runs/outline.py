@@ -49,7 +49,7 @@ class Outline:
                 check(loaded.config, num_hosts, procs_per_host)
 
     def forget(self) -> None:
-        """Take it out of ``sys.modules``, before somebody takes it for the recipe."""
+        """Take it out of ``sys.modules``, before other code takes it for the recipe."""
         sys.modules.pop(self._module.__name__, None)
 
     def _run(self, names: set[str]) -> None:
@@ -133,7 +133,7 @@ def _source_of(wanted: str) -> _RecipeSource | None:
 
 
 def _annotation(tree: ast.Module, entry: str) -> ast.expr | None:
-    """What the entry's config is said to be: the first parameter of a function, the second of a
+    """The annotation of the entry's config: the first parameter of a function, the second of a
     class's ``__init__``."""
     for statement in tree.body:
         if isinstance(statement, _FUNCTIONS) and statement.name == entry:

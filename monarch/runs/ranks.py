@@ -1,4 +1,4 @@
-"""Asking all ranks for a collective step: the first that fails ends it, and none may hang."""
+"""Asking all ranks for a collective step: the first that fails ends it, and no rank may hang."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def ask_all(
     Raises what the first rank raised, without waiting for those that wait for it: ``ActorError``,
     ``SupervisionError``. Raises ``RankHangs`` after ``seconds``; ``doing`` says what hangs then.
     ``seconds`` may be a function that says how many are left. Raises ``KeyboardInterrupt`` as soon
-    as ``unless`` is true: where there is nothing to save,
-    whoever wants to stop need not wait.
+    as ``unless`` is true: where there is nothing to save, a run that is to stop need not wait.
     """
     return answers_of(
         endpoint.stream(*args), seconds=seconds, witnesses=witnesses, doing=doing, unless=unless

@@ -1,10 +1,10 @@
 """A recipe: where its code is found, and what it says of itself.
 
 A recipe is a function ``run(config, procs, record)``, in a module of its own: a file, or a folder
-with an ``__init__.py``. What kind of mesh it
-gets is told by the annotation of its second parameter: ``ProcMesh``, spawned for it, or
-``HostMesh``, to spawn its own. A class may stand in for the function: it is made with the config,
-and its method ``run(procs, record)`` is called. Either may be ``async``.
+with an ``__init__.py``. The annotation of its second parameter tells the kind of mesh that it gets:
+``ProcMesh``, spawned for it, or ``HostMesh``, to spawn its own. A class may stand in for the
+function: it is made with the config, and its method ``run(procs, record)`` is called. Either may be
+``async``.
 """
 
 from __future__ import annotations

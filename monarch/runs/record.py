@@ -34,7 +34,7 @@ class Display(Protocol):
         """Something happened that is worth a line."""
 
     def alarm(self, text: str) -> None:
-        """Something that somebody is to do something about."""
+        """Something that a person should act on."""
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         """The numbers of a step. Steps count from 1; one step may report more than once."""
@@ -47,7 +47,7 @@ class Display(Protocol):
 
 
 class Allocation(Protocol):
-    """The hosts that a run goes on, as somebody keeps them."""
+    """The hosts that a run goes on, and news of them."""
 
     def after_loss(self, hosts: HostMesh) -> HostMesh:
         """Those to go on with, after something on ``hosts`` was lost. Raises ``RunFailed``."""
@@ -93,8 +93,8 @@ class Record:
 
     @property
     def may_go_ahead(self) -> bool:
-        """Whether a step may be begun before what is reported of the last is told: nobody who is
-        told does anything to the run."""
+        """Whether a step may be begun before what is reported of the last is told: no listener does
+        anything to the run."""
         return getattr(self.display, "only_shows", False)
 
     def stop(self) -> None:
@@ -124,7 +124,7 @@ class Record:
         self._show(self.display.message, text)
 
     def alarm(self, text: str) -> None:
-        """Something that somebody is to do something about."""
+        """Something that a person should act on."""
         self._show(self.display.alarm, text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
@@ -133,8 +133,9 @@ class Record:
         Where they have a ``generation``, a change of it becomes an event, with the diff of the
         code. Report that of the rank that is furthest behind.
 
-        What was reported of a step before, as by a run that went on from a checkpoint of before
-        it, is written down with ``"again": true``; who leaves out these rows has each step once.
+        Metrics that were reported of a step before, as by a run that went on from a checkpoint of
+        before it, are written down with ``"again": true``; a reader that leaves out these rows has
+        each step once.
         """
         now = time.time()
         row = {"step": step, "num_steps": num_steps, "time": now, **values}
@@ -232,8 +233,8 @@ class Record:
         self.event("generation", text, generation=generation, step=step, **data)
 
     def _show(self, show: Callable[..., None], *what: Any) -> None:
-        """Where nothing can be shown, as in a terminal that is gone, the run goes on; where who
-        read it has gone (``| head``), it is to stop, with all that was learned."""
+        """Where nothing can be shown, as in a terminal that is gone, the run goes on; where its
+        reader has gone (``| head``), it is to stop, with all that was learned."""
         try:
             show(*what)
         except BrokenPipeError:

@@ -28,7 +28,7 @@ _LOST_WORDS = ("gloo/transport", "NCCL", "Connection closed by peer")
 
 
 class BeginAgain(Exception):
-    """What ran is to be begun again in new procs, on purpose: it costs no restart."""
+    """The attempt is to be begun again in new procs, on purpose: it costs no restart."""
 
 
 class RanksLost(Exception):
@@ -103,7 +103,7 @@ def _steps(first: int, last: int) -> str:
 def procs_to_lose(
     hosts: HostMesh, procs_per_host: int, name: str, preload: Sequence[str] = ()
 ) -> Iterator[ProcMesh]:
-    """Procs for one attempt, which end with it; what is lost within becomes ``RanksLost``."""
+    """Procs for one attempt, which end with it; ranks lost within become ``RanksLost``."""
     procs = hosts.spawn_procs({"procs": procs_per_host}, name=name, preload=preload)
     grace_seconds = _STUCK_SECONDS  # There is nothing to save.
     try:
@@ -120,7 +120,8 @@ def noticing_losses() -> Iterator[None]:
     """Within, a death does not end the program, and what calls raise becomes ``RanksLost``, or
     ``RunFailed`` where a restart would not help.
 
-    To be left before the procs are stopped: of procs that end on purpose nobody is told.
+    To be left before the procs are stopped: the end of procs that are stopped on purpose is not
+    told.
     """
     with Deaths() as deaths:
         try:
@@ -145,7 +146,7 @@ def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Dea
         return RanksLost("died", f"the ranks lost each other: {error.exception}")
     cause = error.exception
     if isinstance(cause, (ConfigError, MonarchError)):
-        return RunFailed(in_words(cause))  # Where it was raised is nobody's concern.
+        return RunFailed(in_words(cause))  # The place where it was raised does not matter.
     return RunFailed(f"{in_words(cause)}\n{error.exception_formatted.rstrip()}")
 
 

@@ -33,8 +33,8 @@ class Saving:
     def save(self, step: int, write: Callable[[], Path], *, must: bool = False) -> None:
         """Have ``write`` save a checkpoint; it raises the ActorError of a rank that cannot.
 
-        What the operating system refuses, as where the disk is full, becomes an event, and
-        training goes on; or RunFailed, where the run ``must`` not end without it.
+        An error of the operating system, as where the disk is full, becomes an event, and training
+        goes on; or RunFailed, where the run ``must`` not end without it.
         """
         try:
             self.saved(step, write())

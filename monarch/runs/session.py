@@ -135,7 +135,7 @@ class RunSession:
         outcome = _plain(self.outcome)
         self.record.note("ended", text, status=status, outcome=outcome, is_lost=is_lost)
         self.record.close()
-        # What came of the run counts, whether or not it can be written down.
+        # The outcome of the run counts, whether or not it can be written down.
         with self._telling("report.html"):
             write_report(self.folder)
         self._claim.close()

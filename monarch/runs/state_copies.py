@@ -34,11 +34,11 @@ _LARGE_BYTES = 64 * 1024 * 1024
 
 
 class Changed(Exception):
-    """What was only watched has changed, and cannot be put back."""
+    """Something that was only watched has changed, and cannot be put back."""
 
 
 def keep(instance: object) -> Undo:
-    """Copy the state; what is returned puts it back, as often as it is called."""
+    """Copy the state; the function returned puts it back, as often as it is called."""
     undos = list(_random_states())
     if hasattr(instance, "__keep__"):
         kept = instance.__keep__()
@@ -54,8 +54,8 @@ def keep(instance: object) -> Undo:
 
 
 def watch(instance: object) -> Undo | None:
-    """Copy what is small of the state, and note the rest; what is returned puts it back, or raises
-    ``Changed``. ``None`` where only the actor itself can tell what belongs to it."""
+    """Copy what is small of the state, and note the rest; the function returned puts it back, or
+    raises ``Changed``. ``None`` where only the actor itself can tell what belongs to it."""
     if hasattr(instance, "__keep__"):
         return None
     undos = list(_random_states())
@@ -103,8 +103,8 @@ class _Keeper:
         before = dict(attributes)
         for value in before.values():
             self._look_at(value, depth + 1)
-        # What is wrapped for a process group is not held on to: its hooks would go on firing when
-        # the group is another one.
+        # A model that is wrapped for a process group is not held on to: its hooks would go on
+        # firing when the group is another one.
         wrappers = [name for name, value in before.items() if _is_parallel(value)]
         for name in wrappers:
             del before[name]
@@ -266,7 +266,7 @@ class _ChangeWatcher(_Keeper):
 
         def is_as_it_was() -> bool:
             now = there()
-            # Where it is gone, who held it says what became of it.
+            # Where it is gone, its holder says what became of it.
             return now is None or (now._version, now.data_ptr()) == (version, pointer)
 
         self._check(is_as_it_was, "weights, or what the optimizer knows, have changed already")

@@ -1,10 +1,10 @@
 """New code on trial, in each process: a copy of the state before, and a way back to it.
 
-A ``Trial`` stands beside an actor in its process. Whatever endpoint of the actor is called the
+A ``Trial`` stands beside an actor in its process. Before any endpoint of the actor is called the
 first time on code that is newer than that with which it last went well, the actor's state is
-copied before. The copy is dropped when the next endpoint is called, as nobody calls one before the
-last has gone well on all ranks; until then it can be put back. Later calls of code that is newer
-than what the run began with can be put back, too, if nothing large has changed by then.
+copied. The copy is dropped when the next endpoint is called, as the run does not call one before
+the last has gone well on all ranks; until then it can be put back. Later calls of code that is
+newer than what the run began with can be put back, too, if nothing large has changed by then.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Trial(Actor):
     def cut(self, connections: Collection[Connection]) -> None:
         """End these, as if the other side had gone; and the process groups, as NCCL's abort does.
 
-        Whoever waits for another rank in a collective hears of it at once: gloo looks at its
+        A rank that waits for this one in a collective hears of it at once: gloo looks at its
         connections alone.
         """
         wanted = {tuple(map(tuple, one)) for one in connections}
@@ -254,7 +254,7 @@ class Trial(Actor):
         call.has_failed = True  # The next one must not take it for one that went well.
         if self._kept is None:
             return self._why_not_kept or "no copy of the state was made"
-        gc.collect()  # What the failed call left behind, as graphs with hooks, is to be gone.
+        gc.collect()  # Graphs with hooks that the failed call left behind are to be gone.
         try:
             self._kept()
         except Exception as error:
@@ -287,9 +287,9 @@ class PlacedError(MonarchError):
 
 
 def place_of(error: BaseException) -> tuple[str, int]:
-    """Where the user's code is that raised; nowhere where nobody knows."""
+    """Where the user's code is that raised; nowhere where the place is unknown."""
     while error.__cause__ is not None:
-        error = error.__cause__  # Who words an error for a reader is not who made it.
+        error = error.__cause__  # The outer error only words it for a reader.
     if isinstance(error, PlacedError) and error.place[0]:
         return error.place
     if isinstance(error, SyntaxError) and error.filename:

@@ -11,7 +11,7 @@ from monarch.errors import JobError
 
 
 def write_whole(path: Path, text: str) -> None:
-    """What was there before stays until the new text is. Raises ``OSError``."""
+    """The old text stays until the new one is whole. Raises ``OSError``."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -28,7 +28,7 @@ _WAITS = (
     "torch/distributed/", "torch/autograd/graph.py", "torch/nn/parallel/distributed.py",
     "torch/futures/", "torchtitan/distributed/", "/torchft",
 )  # fmt: skip
-_OPERATOR = "/torch/_ops.py"  # Who called it says what it is.
+_OPERATOR = "/torch/_ops.py"  # The caller says what it is.
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RankStack:
 
     @property
     def hangs(self) -> bool:
-        """Whether the others wait for this one; who does nothing has answered."""
+        """Whether the others wait for this one; a rank that does nothing has answered."""
         return not self.is_waiting and self.text != _IDLE
 
 
@@ -65,7 +65,7 @@ class Witness(Actor):
 
 
 def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
-    """Ask all; whoever does not answer within ``seconds`` holds the GIL, or is stopped."""
+    """Ask all; a rank that does not answer within ``seconds`` holds the GIL, or is stopped."""
     flat = witnesses.flatten("rank")
     questions = [flat.slice(rank=rank).stack.call_one() for rank in range(len(flat))]
     found = []
@@ -78,7 +78,7 @@ def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
 
 
 def tell_hang(stacks: Sequence[RankStack], doing: str, seconds: float) -> str:
-    """The story of a hang for a person: who, since when, and the stack of every rank."""
+    """The story of a hang for a person: which ranks, since when, and the stack of every rank."""
     names = [str(stack.rank) for stack in stacks if stack.hangs]
     if not names:
         who = "all ranks wait for each other: they are in collectives that do not match"

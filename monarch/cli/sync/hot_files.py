@@ -1,7 +1,8 @@
-"""Restless files: pushes that follow one another without end, of what nobody edits by hand.
+"""Restless files: pushes that follow one another without end, of files that no person edits by
+hand.
 
 A job that writes its logs or results into a watched folder has every line of them pushed to every
-host, for ever. Whoever watches is told which files these are, and how to leave them out.
+host, for ever. The watch tells which files these are, and how to leave them out.
 """
 
 from __future__ import annotations

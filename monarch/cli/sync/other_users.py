@@ -34,7 +34,7 @@ class OtherUsers:
         self.came_to = 0
 
     def listen(self, pusher: Pusher) -> None:
-        """To the allocation that is there now, and tell those who do so that we are here."""
+        """To the allocation that is there now, and tell its other users that we are here."""
         self.close()
         self._pusher = pusher
         node = client().node

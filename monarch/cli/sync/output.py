@@ -19,7 +19,7 @@ from monarch_sync.words import printable, some
 
 
 class Output(Protocol):
-    """Who tells what happens."""
+    """The printer of what happens."""
 
     def pushed(self, report: SyncReport) -> None:
         """A push is over, refused or not."""
@@ -31,15 +31,15 @@ class Output(Protocol):
         """Something else that a person should know; ``event`` and ``data`` for programs."""
 
     def alarm(self, event: str, text: str, **data: Any) -> None:
-        """As `note`, of what somebody is to do something about."""
+        """As `note`, of something that a person should act on."""
 
     def busy(self, source: Source) -> AbstractContextManager[object]:
         """Shows how far a push is, if it takes long."""
 
 
 class Lines:
-    """A line a push; more where it was refused, or all of it is to be said, and none where it is to
-    be quiet and went well."""
+    """A line a push; more where it was refused, or all of it is to be said, and no line where it is
+    to be quiet and went well."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -60,7 +60,8 @@ class Lines:
             for line in rest:
                 terminal.line(line)
             return
-        # What nobody should overlook, though all went well; what may stay so is told once.
+        # News that should not be overlooked, though all went well; a state that may stay so is told
+        # once.
         told, self._told = self._told, [*problem_lines(report.problems), *report.notes]
         news = [
             *report.warning_lines(),

@@ -31,7 +31,7 @@ class ProjectEdits:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether somebody is at it."""
+        """Whether an edit is going on."""
         return self._unsettled[0] != self._mark
 
     def look(self, now: float) -> bool:

@@ -55,7 +55,8 @@ def sync(
             project = find_project(options.file)
             workspace_of(project)
             pusher = pusher_here(partly=best_effort)
-            # Who gives us keys by a pipe shows the run in the same terminal, and all about it.
+            # A program that gives us keys by a pipe shows the run in the same terminal, and all
+            # about it.
             keys, tells_runs = Keys(is_piped=has_keys), not has_keys
             watching = Watching(project, pusher, output, keys=keys, tells_runs=tells_runs, **how)
             with asked_to_end():

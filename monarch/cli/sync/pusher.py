@@ -88,7 +88,7 @@ class Pusher:
         """Bring a workspace to all hosts; ``touched`` paths alone may have changed.
 
         The hosts are asked first whether they are there, unless all have followed the last time,
-        and nobody was lost since. Of ``large`` files somebody is told, or asked.
+        and no host was lost since. A person is told of ``large`` files, or asked.
         """
         silent: dict[Uid, str] = {}
         num_lost = self._num_lost
@@ -149,7 +149,7 @@ class Pusher:
         return {url: like_now(one) for url, one in told.items()}
 
     def made_by_others(self, before: int, now: int) -> str:
-        """Who has made the generations between two of our own.
+        """The authors of the generations between two of our own.
 
         We may hear of one from the first host that has it: the others get a moment.
         """
@@ -236,7 +236,7 @@ class Pusher:
         return [f"{self.name_of(url)}: {error}" for url, error in self.silent.items()]
 
     def _watch(self, host: ProcAddress, body: Mapping[str, Any]) -> None:
-        """Notice when a host is lost, so that nobody waits for its answers."""
+        """Notice when a host is lost, so that its answers are not waited for."""
         pid = int(body["pid"])
         if self._pids.get(host.uid) == pid:
             return

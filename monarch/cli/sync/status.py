@@ -11,7 +11,7 @@ from monarch_sync.words import counted, num_cells
 
 
 class Standing(NamedTuple):
-    """A host, and what its procs run: names by generation, None for those that do not answer.
+    """A host, and what its procs run: names by generation, ``None`` for those that do not answer.
 
     ``error``: why nothing is known of a host that does not answer itself.
     """
@@ -24,7 +24,7 @@ class Standing(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether somebody has deleted what was pushed there."""
+        """Whether the files that were pushed there were deleted."""
         return bool(self.generation and not self.digest)
 
 
@@ -35,8 +35,8 @@ def standings(
     name_of: Callable[[str], str] = str,
 ) -> list[Standing]:
     """From what hosts, by URL, and procs have said of themselves. ``like_now``: by URL, which
-    generations were what a host has now; who runs one of them runs that. ``name_of``: how the host
-    at a URL is called that does not say so itself."""
+    generations were what a host has now; a proc that runs one of them runs the host's code of now.
+    ``name_of``: how the host at a URL is called that does not say so itself."""
     made = []
     for url, body in found.items():
         if "error" in body:

@@ -15,7 +15,7 @@ _MAX_NAMES = 3
 
 class Row(NamedTuple):
     """A generation. ``hosts`` remember it; ``can_go_back`` if one of them has all of it; the same
-    state as ``same_as``, 0 if it was new. ``is_taken_back`` if somebody could not switch to it."""
+    state as ``same_as``, 0 if it was new. ``is_taken_back`` if a process could not switch to it."""
 
     told: ToldGeneration
     hosts: list[str]
@@ -73,7 +73,7 @@ def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
 def goal(rows: list[Row], generation: int | None) -> int:
     """Which generation to go back to; without one, to the latest that was another state.
 
-    What was taken back was never there for anybody to go back to. Raises ``JobError``.
+    A generation that was taken back was never there to go back to. Raises ``JobError``.
     """
     if generation is None:
         return _before(rows)
@@ -106,7 +106,7 @@ def like_now(told: HistoryReply) -> frozenset[int]:
 
 
 def others_line(rows: list[Row], numbers: range, num_hosts: int) -> str:
-    """Where generations come from that somebody else has made."""
+    """The origin of generations that another author has made."""
     rows = [row for row in rows[::-1] if row.told.generation in numbers]
     told = [
         f"gen {row.told.generation} from {printable(row.told.author)}, "

@@ -34,7 +34,7 @@ from monarch_sync.scanning.identities import Identities
 from monarch_sync.words import printable
 
 _TICK_SECONDS = 1.0
-_LOOK_AGAIN_SECONDS = 5.0  # at what could not be read: nobody tells when a mount is back
+_LOOK_AGAIN_SECONDS = 5.0  # after unreadable files: no event tells when a mount is back
 
 
 class Watching:
@@ -119,7 +119,7 @@ class Watching:
         except OSError as error:
             self._tell_failure(str(error))
             self._unfollow()
-            time.sleep(_TICK_SECONDS)  # What was short may be there again.
+            time.sleep(_TICK_SECONDS)  # The resource that was short may be there again.
             return
         if self._missing():
             self._lose_folder()
@@ -158,7 +158,7 @@ class Watching:
         except NotSent:
             raise
         except (MonarchError, SyncError) as error:
-            # What was touched before a push that failed half-way may not have been looked at.
+            # Files touched before a push that failed half-way may not have been looked at.
             self._is_behind, self._others.came_to = True, 0
             if not self._look_at_allocation(is_idle=True) and self._pusher is not None:
                 self._tell_failure(str(error))
@@ -302,7 +302,7 @@ class Watching:
             self._output.note("allocation", "another allocation is up")
             self._others.listen(self._pusher)
             return True
-        # Somebody may have tidied the file away that tells of it: it runs all the same.
+        # The file that tells of it may have been tidied away: the allocation runs all the same.
         if job is None and not pusher.job.is_running() and not self._goes_on_with_some(pusher):
             self._pusher = None
             self._others.close()
@@ -339,8 +339,8 @@ class _WatcherThread:
 
     def next(self, timeout_seconds: float) -> AbstractSet[Path] | None:
         """The paths touched since the last call, an empty set for a look at everything; None where
-        there were none in time, or somebody woke us. Raises ``WatchEnded`` when a folder is gone,
-        and whatever else has ended the watch."""
+        there were none in time, or the watch was woken. Raises ``WatchEnded`` when a folder is
+        gone, and whatever else has ended the watch."""
         try:
             found = self._found.get(timeout=timeout_seconds)
         except queue.Empty:
@@ -367,7 +367,7 @@ class _WatcherThread:
         try:
             for touched in self._watcher:
                 self._found.put(touched)
-        except Exception as error:  # whoever waits is to hear of it, whatever it is
+        except Exception as error:  # the waiting thread is to hear of it, whatever it is
             self._found.put(error)
 
     def close(self) -> None:
