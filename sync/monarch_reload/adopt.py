@@ -213,7 +213,7 @@ class Adoption:
         )
 
     def _rewrapped(self, live: Any, value: Any) -> Any:
-        """Of two wrappers of one function the one to bind; who holds the old one follows."""
+        """Of two wrappers of one function the one to bind; holders of the old one follow."""
         befores = [live] if is_a(live, FunctionType) else wrapped_in(live)
         afters = [value] if is_a(value, FunctionType) else list(wrapped_in(value))
         pairs = ((one, other) for one in befores for other in afters if made_alike(one, other))
@@ -225,7 +225,7 @@ class Adoption:
                 self.functions.pair(value, live)
                 return live
         elif type(live) is type(value) and _calls_python(live):
-            # Who holds the old wrapper goes through it already.
+            # A holder of the old wrapper goes through it already.
             self.functions.function(before, after)
         elif callable(value):
             self.functions.forward(before, value)
@@ -237,9 +237,9 @@ class Adoption:
     def settle(self) -> None:
         """Everything that staged code made now belongs to the live modules.
 
-        Functions look names up in the live module, instances are of the live class, and
-        whoever holds a staged twin holds the live object. All of it is new and reachable
-        only through new bindings, so there is nothing to undo.
+        Functions look names up in the live module, instances are of the live class, and a holder of
+        a staged twin holds the live object. All of it is new and reachable only through new
+        bindings, so there is nothing to undo.
         """
         homes = {
             id(namespace): vars(sys.modules[name])
@@ -280,7 +280,8 @@ class Adoption:
     def forget_twins(self) -> None:
         """Staged classes leave the lists of subclasses that their bases keep.
 
-        Staged functions say for whom they stood, so that nobody takes them for definitions.
+        Staged functions say for which live ones they stood, so that they are not taken for
+        definitions.
         """
         for staged, live in self.functions.twins.values():
             if is_a(staged, type) and staged is not live:

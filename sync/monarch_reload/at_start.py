@@ -96,8 +96,8 @@ def _found(module: str, qualname: str) -> object:
 
 
 def _is_part(name: str, ours: Collection[str]) -> bool:
-    """Whether somebody beyond the workspace who marks functions may take one of that name from a
-    module that he is given, as recipes do."""
+    """Whether a module beyond the workspace that marks functions may take one of that name from a
+    module that it is given, as recipes do."""
     for known, module in list(sys.modules.items()):
         is_marking = type(module) is ModuleType and vars(module).get("at_start") is at_start
         if not is_marking or known in ours or module.__name__ == __name__:

@@ -97,7 +97,7 @@ def _is_on_disk(path: str, data: bytes) -> bool:
 
 
 def _descriptor_of(data: bytes) -> int:
-    """A file without a name that holds the data; whoever opens it closes it."""
+    """A file without a name that holds the data; the code that opens it closes it."""
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.flush()

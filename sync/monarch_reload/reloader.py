@@ -256,7 +256,7 @@ class Reloader:
     ) -> set[str]:
         """Modules that change, that import such, or in which the attempt in this process failed.
 
-        All, where a file changes that is no module: who reads it is not known.
+        All, where a file changes that is no module: its readers are not known.
         """
         same = {os.path.realpath(path) for path, text in texts.items() if self._runs(path, text)}
         files = [path for path in state.files if path not in same]

@@ -81,7 +81,7 @@ class ReloadReport:
         )
 
     def warn(self, text: str) -> None:
-        """For `__reload__`: tell it to whoever pushed the change. Nothing is refused by it."""
+        """For `__reload__`: tell it to the author of the change. Nothing is refused by it."""
         if text not in self.warnings:
             self.warnings.append(text)
 

@@ -55,7 +55,7 @@ def was_one_of_several(edit: ModuleEdit, index: int) -> bool:
 def registers_itself(statement: Statement, live: Any) -> bool:
     """Whether decorators, base classes or a metaclass of ours had it to register.
 
-    Others did not register themselves; somebody else put them where they are.
+    Others did not register themselves; other code put them where they are.
     """
     if statement.is_decorated:
         return True

@@ -95,8 +95,8 @@ class Turns:
         is_likely = (has_kept_on and seconds < _SHORT_SECONDS) or (
             _CAN_ASK and _worked() == begin.worked
         )
-        # Who has another processor needs no switch of ours, where we let go of Python; and what it
-        # has worked, the system may say a moment later.
+        # A thread that has another processor needs no switch of ours, where we let go of Python;
+        # and what it has worked, the system may say a moment later.
         return is_likely and _places() == begin.places
 
 
@@ -104,7 +104,8 @@ _CAN_ASK = sys.platform == "linux"
 
 
 def _num_switches() -> int:
-    """How often this thread gave up its processor, for whatever reason; 0 where none can tell."""
+    """How often this thread gave up its processor, for whatever reason; 0 where that cannot be
+    told."""
     if not _CAN_ASK:
         return 0
     usage = resource.getrusage(resource.RUSAGE_THREAD)
@@ -112,7 +113,8 @@ def _num_switches() -> int:
 
 
 def _places() -> dict[int, tuple[FrameType, int]]:
-    """Where other threads are. Who has run since is elsewhere, or in another frame: these stay."""
+    """Where other threads are. A thread that has run since is elsewhere, or in another frame: these
+    stay."""
     me = threading.get_ident()
     frames = sys._current_frames().items()
     return {thread: (frame, frame.f_lasti) for thread, frame in frames if thread != me}

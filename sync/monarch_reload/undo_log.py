@@ -135,7 +135,7 @@ def _set_attribute(owner: Any, name: str, value: Any) -> None:
             deleter(owner, name)
     elif name == "__code__" and (owner.__code__.co_flags ^ value.co_flags) & _KINDS:
         with warnings.catch_warnings():
-            # A function that becomes a generator. Nothing else says so to those who hold it.
+            # A function that becomes a generator. Nothing else tells the holders.
             warnings.simplefilter("ignore", DeprecationWarning)
             setter(owner, name, value)
     else:

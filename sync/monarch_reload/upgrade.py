@@ -114,7 +114,7 @@ class ClassUpgrade:
 
 
 def _rename(staged: type, live: type) -> None:
-    """What was defined in another function is the same class nevertheless."""
+    """A class that was defined in another function is the same class nevertheless."""
     place, _ = next(filter(None, (_place_of(f, live) for f in _functions(live))), ("", ""))
     for part in parts_of(staged, staged.__module__):
         if part is not staged and isinstance(part, (FunctionType, type)):

@@ -6,8 +6,8 @@
     report = sync_local(with_code, Replica("/data/project"))
     print(report)
 
-Over a network, a ``Push`` for each host makes the messages that its ``Replica`` answers; whoever
-uses this package carries them. ``monarch_reload`` changes the code of a running process.
+Over a network, a ``Push`` for each host makes the messages that its ``Replica`` answers; the user
+of this package carries them. ``monarch_reload`` changes the code of a running process.
 
 What to open, by what is to be changed:
 

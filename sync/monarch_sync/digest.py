@@ -4,10 +4,10 @@ The first half of SHA-256: two contents with one digest are beyond anybody who w
 sync, as a pull request or a data set; and processors have instructions for it. The name travels in
 every manifest, so that two sides with different digests refuse each other.
 
-A large content is known by the digest of its blocks' digests. So who knows those, and changes a
-block, knows the new digest without reading the rest. Which blocks of a file have changed since this
-process last read it, a quick look tells (`QuickBlocks`): xxh3 with a secret number, which like its
-results never leaves the process.
+A large content is known by the digest of its blocks' digests. So a program that knows those, and
+changes a block, knows the new digest without reading the rest. Which blocks of a file have changed
+since this process last read it, a quick look tells (`QuickBlocks`): xxh3 with a secret number,
+which like its results never leaves the process.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def copy_range(source: int, target: int, offset: int, size: int) -> None:
     while size > 0:
         copied = os.write(target, os.pread(source, min(size, _BLOCK), offset))
         if not copied:
-            return  # the old file has become shorter: whoever verifies finds out
+            return  # the old file has become shorter: the program that verifies it finds out
         offset += copied
         size -= copied
 

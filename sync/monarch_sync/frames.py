@@ -1,6 +1,6 @@
 """Frames: records in a file that is appended to.
 
-A frame is its length, a checksum, its bytes. One that was torn ends the file: whoever appends does
+A frame is its length, a checksum, its bytes. One that was torn ends the file: an appender does
 nothing on the strength of a record before it is written whole.
 """
 
@@ -35,7 +35,7 @@ def frames_in(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def _checksum(record: bytes) -> bytes:
-    """Against what is torn or damaged; nobody but ourselves writes here."""
+    """Against what is torn or damaged; no other program writes here."""
     if len(record) < LARGE_BYTES:
         return xxhash.xxh3_128_digest(record)
     return xxhash.xxh3_128_digest(

@@ -1,9 +1,10 @@
 """History: which states a replica has had, and the way back to each of them.
 
-A record for every commit, appended once that has been answered: who, when, which digest, what
-changed, and the entries that stood there before. Walked from the newest on, and applied to what the
-replica holds now, the records give every earlier state; its digest proves it. The contents are the
-store's business, so a state can be known and yet not be whole. Bounded: the oldest records go.
+A record for every commit, appended once that has been answered: its author, its time, its digest,
+what changed, and the entries that stood there before. Walked from the newest on, and applied to
+what the replica holds now, the records give every earlier state; its digest proves it. The contents
+are the store's business, so a state can be known and yet not be whole. Bounded: the oldest records
+go.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
 
 
 class _Lost(msgspec.Struct, tag="lost", array_like=True):
-    """Entries that the replica claims no more, though nobody pushed that."""
+    """Entries that the replica claims no more, though no push said so."""
 
     generation: int
     put_back: list[Row]
@@ -70,7 +71,7 @@ class PastGeneration(NamedTuple):
     """One generation, as it is remembered. ``seconds`` since the epoch, by this host's clock.
 
     ``manifest`` is None where the records do not lead to it any more. ``missing``: the digests of
-    contents that this host has no more. ``is_taken_back``: it was shown, and somebody could not
+    contents that this host has no more. ``is_taken_back``: it was shown, and a process could not
     switch to it.
     """
 
@@ -105,7 +106,7 @@ class History:
         self._num_bytes = 0
         self._num_records = 0
         self.newest = 0  # the latest generation that is noted
-        # What was noted for a commit that never began is none of the past.
+        # A note for a commit that never began is not part of the past.
         for record, end in _records_in(self._read()):
             if record.generation > generation:
                 break

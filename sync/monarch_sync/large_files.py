@@ -1,4 +1,4 @@
-"""Large files that a push is about to send, for whoever wants to be asked before."""
+"""Large files that a push is about to send, for a caller that wants to be asked before."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from monarch_sync.entry import Entry
 _MIN_BYTES = 50_000_000
 
 Review = Callable[[Sequence[Entry]], None]
-"""Is told of files that would be sent whole, in the order of their paths; what it raises ends the
-push, which has changed nothing then."""
+"""Is told of files that would be sent whole, in the order of their paths; an error that it raises
+ends the push, which has changed nothing then."""
 
 _reviewers: ContextVar[Review | None] = ContextVar("monarch_sync_large_files", default=None)
 
@@ -27,7 +27,7 @@ _T = TypeVar("_T", bound=_Sized)
 
 
 def large_among(files: Iterable[_T]) -> list[_T]:
-    """Those of these that nobody sends without a thought."""
+    """Those of these that should not be sent without a thought."""
     return [one for one in files if one.size >= _MIN_BYTES]
 
 

@@ -139,7 +139,7 @@ class Manifest:
         )
 
     def files_below(self, path: str) -> Iterator[str]:
-        """The same of files alone; for who wants the first of many."""
+        """The same of files alone; for a caller that wants the first of many."""
         children = self.folder(path).children
         # A folder's name sorts as what is in it does.
         names = [name if child.node is None else f"{name}/" for name, child in children.items()]

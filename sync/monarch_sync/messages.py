@@ -50,8 +50,8 @@ class Blob(msgspec.Struct, array_like=True, frozen=True):
 
 class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
     """Some entries of a first state, folders before content, with their contents, while the author
-    still looks at the rest of it. Nobody has to send it, or to keep it: a stage that builds on what
-    is not there is answered with ``Need``."""
+    still looks at the rest of it. It need not be sent, or kept: a stage that builds on what is not
+    there is answered with ``Need``."""
 
     generation: int
     author: str
@@ -150,7 +150,7 @@ class ToldGeneration(msgspec.Struct, array_like=True, frozen=True):
     """A generation that a host had. ``age_seconds`` rather than a time, as clocks differ.
 
     ``paths`` are the first of ``num_changed`` files. Not ``is_whole``: some of its contents, or the
-    way back to it, are gone from this host. ``is_taken_back``: somebody could not switch to it.
+    way back to it, are gone from this host. ``is_taken_back``: a process could not switch to it.
     """
 
     generation: int
@@ -270,5 +270,5 @@ def decode(data: bytes | memoryview) -> Message:
 
 
 def _as_text(text: str) -> str:
-    """What can travel as text: bytes of a name that is not UTF-8 are escaped."""
+    """Text that can travel: bytes of a name that is not UTF-8 are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Mounts: what somebody has mounted inside a folder.
+"""Mounts: file systems that were mounted inside a folder.
 
 A single file or folder that is mounted (a secret, a configuration in a container) can be written
 to, and neither renamed nor replaced nor deleted, on whatever file system it lies. And a disk that
@@ -24,7 +24,7 @@ class _MountTable:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # whoever hears of a change first must have read it
+        self._lock = threading.Lock()  # the first that hears of a change must have read it
         self._file = os.open(_TABLE, os.O_RDONLY | os.O_CLOEXEC)
         self._changes = select.poll()
         self._changes.register(self._file, select.POLLPRI | select.POLLERR)
@@ -33,7 +33,7 @@ class _MountTable:
 
     @property
     def is_ours(self) -> bool:
-        """Not so in a forked child: who asks first of the two would hear of a change."""
+        """Not so in a forked child: the first of the two to ask would hear of a change."""
         return self._pid == os.getpid()
 
     def inside(self, folder: str) -> set[str]:
@@ -60,7 +60,8 @@ _table: _MountTable | None = None
 
 
 def mounted_inside(folder: str) -> set[str]:
-    """Paths, relative to a folder, that something is mounted at; none where nobody tells."""
+    """Paths, relative to a folder, that something is mounted at; none where the system does not
+    tell."""
     global _table
     try:
         if _table is None or not _table.is_ours:

@@ -1,4 +1,4 @@
-"""How far a push is, for whoever wants to show it while it lasts."""
+"""How far a push is, for a program that shows it while it lasts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _current: ContextVar[Progress | None] = ContextVar("monarch_sync_progress", defa
 
 
 def progress() -> Progress:
-    """The one to write to: of whoever follows this push, else one that nobody reads."""
+    """The one to write to: of the follower of this push, else one that has no reader."""
     return _current.get() or Progress()
 
 

@@ -244,7 +244,7 @@ class Push:
             rows = [entry.to_row() for entry in entries]
             removed = encode_paths(path for path, _, now in changes if now is None)
         files = [entry for entry in entries if entry.is_file]
-        # More than a round trip is worth is only sent to who asks for it.
+        # More than a round trip is worth is only sent to a host that asks for it.
         is_little = sum(entry.size for entry in files) <= MAX_UNASKED_BYTES
         contents = frozenset(entry.digest for entry in files if is_little)
         nothing: frozenset[bytes] = frozenset()
@@ -323,7 +323,7 @@ class Push:
 
 @functools.cache
 def author_name() -> str:
-    """Who pushes, for the other side to show."""
+    """The author of the push, for the other side to show."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -1,7 +1,7 @@
 """The former address of ``monarch_reload``, of its names and of its modules.
 
-What was imported from ``monarch_sync.reload`` still is, and pickles that name it are still read:
-each module here is the one at its new address, not a second copy of it.
+Modules that were imported from ``monarch_sync.reload`` still are, and pickles that name them are
+still read: each module here is the one at its new address, not a second copy of it.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ _FATES = {True: "hosts keep what they have of", False: "left out"}
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why new code was refused, and by whom. ``path`` as the author knows it; ``line`` and
+    """Why new code was refused, and by which process. ``path`` as the author knows it; ``line`` and
     ``column`` count from 1, 0 where it is not about one; ``ranks`` are the processes' names."""
 
     message: str
@@ -124,7 +124,7 @@ class SyncReport:
         return not self.errors
 
     def owe(self) -> None:
-        """From here on a refusal is told on stderr, should nobody ever look at this report."""
+        """From here on a refusal is told on stderr, should this report never be looked at."""
         if self.errors:
             vars(self)[_OWED] = True
 

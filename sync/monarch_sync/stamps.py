@@ -52,8 +52,8 @@ class Stamps:
 
     def note(self, status: os.stat_result, digest: bytes, mtime_ns: int) -> None:
         """A file that we left with this content, and with a time of our choice, has this status
-        now. Nothing is noted where it has another time, and so another content, by now, or where
-        somebody else's change could bear the same one."""
+        now. Nothing is noted where it has another time, and so another content, by now, or where a
+        later change could bear the same one."""
         is_ours = status.st_mtime_ns == mtime_ns
         if is_ours and abs(mtime_ns - status.st_ctime_ns) > _TICK_NS:
             self._put(status, digest)

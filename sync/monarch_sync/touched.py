@@ -12,7 +12,7 @@ class Touched(AbstractSet[Path]):
 
     ``names``: the same as text, which is what they are kept as: to make a ``Path`` of each takes
     longer than to look there. ``moves``: folders among them that only got another name, as
-    (old, new), in order. What is in them need not be looked at, but for paths that are named here
+    (old, new), in order. Paths in them need not be looked at, but for those that are named here
     themselves. A set that is made from this and others knows no moves, and has everything looked
     at.
     """

@@ -2,9 +2,9 @@
 
 A folder knows a digest of what is in it, at any depth, which names its content, whatever its own
 name. So two folders that are equal are known to be without a look inside, a folder that only
-got another name costs nothing, and a changed file costs the folders on the way to it. Entries
-carry their path for those who use them; in a folder that has moved it is an old one, and whoever
-takes an entry out of a tree gives it the right one (`located`).
+got another name costs nothing, and a changed file costs the folders on the way to it. Entries carry
+their path for their users; in a folder that has moved it is an old one, and code that takes an
+entry out of a tree gives it the right one (`located`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def differing(old: TreeNode, new: TreeNode) -> Iterator[tuple[str, Child | None,
     while pending:
         folder, one, other = pending.pop()
         before, now = one.children, other.children
-        # What two trees share is the same object in both, and there may be much of it.
+        # Parts that two trees share are the same object in both, and there may be many.
         fresh = [name for name, child in now.items() if before.get(name) is not child]
         found = [(name, before.get(name), now.get(name)) for name in fresh]
         if len(before) > len(now) - len(fresh):

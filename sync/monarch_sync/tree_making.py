@@ -88,14 +88,14 @@ def _depth(path: str) -> int:
 
 
 class Editor:
-    """Makes a new tree from one that others may hold; what does not change is shared."""
+    """Makes a new tree from one that others may hold; unchanged parts are shared."""
 
     def __init__(self, root: TreeNode) -> None:
         self._nodes: dict[str, TreeNode] = {"": root.copy()}
         self._touched: dict[str, dict[str, Child | None]] = {"": {}}
 
     def put(self, path: str, entry: Entry | None) -> Entry | None:
-        """Have an entry at a path, or none, and tell which was there; what is below stays."""
+        """Have an entry at a path, or none, and tell which was there; all below stays."""
         folder, name = split(path)
         node = self._nodes.get(folder) or self._open(folder)
         before = node.children.get(name)

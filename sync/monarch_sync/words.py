@@ -79,7 +79,7 @@ def clipped(text: str, width: int, mark: str = "…") -> str:
 
 def clipped_around(text: str, at: int, width: int, mark: str = "…") -> tuple[str, int]:
     """At most ``width`` columns of a text, with what stands in column ``at`` among them, and the
-    column where that is now. What goes before stays as far as there is room; the indent always."""
+    column where that is now. The part before stays as far as there is room; the indent always."""
     indent = len(text) - len(text.lstrip(" "))
     ahead = at + len(mark) + 2 - width
     if num_cells(text) <= width or ahead <= 0 or at < indent:
@@ -92,7 +92,7 @@ def clipped_around(text: str, at: int, width: int, mark: str = "…") -> tuple[s
 
 
 def wrapped(text: str, width: int) -> str:
-    """A text whose lines are broken between words; what goes on has the line's own indent.
+    """A text whose lines are broken between words; the rest has the line's own indent.
 
     A word that is longer than a line, a path, say, stays whole.
     """

@@ -22,7 +22,7 @@ from monarch_reload.source.statements import Statement
 from monarch_reload.undo_log import MISSING, Attribute, Cell, Flip, Item, contents_of
 
 _LAYOUT = frozenset({"__dict__", "__weakref__", "__slots__"})
-# Written by the interpreter or a metaclass, or by whoever uses the class: absent from the new
+# Written by the interpreter or a metaclass, or by code that uses the class: absent from the new
 # body does not mean removed.
 _NOT_OURS = _LAYOUT | {
     "__abstractmethods__",
@@ -219,7 +219,8 @@ class ClassPatch:
         return functions.live_of(value)
 
     def _redecorated(self, current: Any, value: Any, names: tuple[str, str]) -> None:
-        """Who holds what other decorators made of the method, goes through it to the new one."""
+        """A holder of a wrapper that other decorators made of the method goes through it to the new
+        one."""
         if callable(value) and not any(is_a(one, _NOT_BOUND) for one in (current, value)):
             befores = [current] if is_a(current, FunctionType) else wrapped_in(current)
             before = next((one for one in befores if wraps(one, names[0])), None)

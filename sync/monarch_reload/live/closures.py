@@ -12,7 +12,8 @@ from monarch_reload.live.patch import same_behaviour
 from monarch_reload.source.source import ModuleSource
 from monarch_reload.undo_log import Attribute, Flip
 
-# Functions too, up to Python 3.11 all of them, which run where they are made: nobody holds them.
+# Functions too, up to Python 3.11 all of them, which run where they are made: no other object holds
+# them.
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
@@ -20,9 +21,9 @@ def follow_edited_makers(flips: Iterable[Flip], sources: Iterable[ModuleSource])
     """New code for the living closures of every function that gets new code.
 
     What a closure holds stays. One that takes other names from its maker now, or more or fewer
-    arguments, keeps the old code: nobody has the values, or the defaults. The search
-    looks at every object, and happens only where the code of an inner function differs, and more
-    hold that than its maker and the `sources` that run.
+    arguments, keeps the old code: the values, or the defaults, are not there. The search looks at
+    every object, and happens only where the code of an inner function differs, and more hold that
+    than its maker and the `sources` that run.
     """
     owners = [(flip.owner, flip.value) for flip in flips if _is_of_code(flip)]
     pairs = [pair for owner, code in owners for pair in pairs_of(owner.__code__, code)]
@@ -51,7 +52,7 @@ def _num_holders(pair: tuple[CodeType, Any]) -> int:
 
 
 _MAKER = compile("lambda: 0", "", "eval")
-# Of a code object that nobody holds but the code that it is in, and the pair.
+# Of a code object that nothing holds but the code that it is in, and the pair.
 _NUM_HOLDERS = _num_holders((_MAKER.co_consts[0], None))
 
 

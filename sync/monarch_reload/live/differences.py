@@ -44,7 +44,7 @@ class Glance:
         dicts, proxies, others = kinds.values()
         values = *map(dict.values, dicts), *map(MappingProxyType.values, proxies)
         self._all = (*dicts, *proxies, *others, *values)
-        # Who has looked at each by now did so at different moments: all are looked at once more.
+        # The looks at each were at different moments: all are looked at once more.
         self._seen: tuple[Any, ...] = ()
 
     def has_changed(self) -> bool:

@@ -48,7 +48,7 @@ class Lambdas:
         """
         old = _compiled(before, self._running.path)
         inner = pairs_of(old, _compiled(after, self._running.path))
-        # Up to Python 3.11 a comprehension is a function as well, which nobody holds.
+        # Up to Python 3.11 a comprehension is a function as well, which no object holds.
         pairs = [pair for pair in inner if pair[0].co_name == "<lambda>"]
         lambdas = _lambdas(old)
         if len(set(lambdas)) < len(lambdas) or not pairs:

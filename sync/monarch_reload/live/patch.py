@@ -209,7 +209,7 @@ class FunctionPatch:
         return self.live_of(staged)
 
     def forward(self, live: FunctionType, staged: Callable[..., Any]) -> None:
-        """Whoever stored the old function calls the new one through it.
+        """Code that stored the old function calls the new one through it.
 
         Python cannot give a function code with other closure variables, as when a method
         starts to use `super()`.

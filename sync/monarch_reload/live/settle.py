@@ -13,7 +13,7 @@ from monarch_reload.kinds import is_a, own_names
 
 
 def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
-    """Whoever holds a staged twin (the first of a pair, by its id) holds the live one."""
+    """A holder of a staged twin (the first of a pair, by its id) holds the live one."""
     if is_a(holder, dict):
         for key, value in dict(holder).items():
             if id(value) in twins:
@@ -102,7 +102,7 @@ def _replace_in_cell(cell: CellType, twins: Mapping[int, tuple[Any, Any]]) -> No
 def rehome(function: FunctionType, namespace: dict[str, Any]) -> None:
     """Let a function look up its globals in `namespace`.
 
-    Python has no way to say this, and a copy of the function would not reach those who hold
+    Python has no way to say this, and a copy of the function would not reach the objects that hold
     it already (wrappers, registries, C caches). In CPython the two pointers follow the object
     header; that they are where we think is checked for every function before they are written.
     """

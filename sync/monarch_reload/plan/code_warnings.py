@@ -108,7 +108,7 @@ class CodeWarnings:
         return None
 
     def _live(self, statement: Statement, module: str) -> Function | None:
-        """The function, unless somebody has put another in its place."""
+        """The function, unless other code has put another in its place."""
         assert isinstance(statement.node, FunctionNode)
         live = self._namespaces(module).get(statement.node.name)
         if live is not None and not is_a(live, FunctionType):

@@ -1,4 +1,4 @@
-"""Who takes which names from whom. Pure."""
+"""Which module takes which names from which. Pure."""
 
 from __future__ import annotations
 

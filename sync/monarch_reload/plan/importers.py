@@ -55,7 +55,7 @@ class Importers:
 
 
 def handed_over(statements: Iterable[Statement]) -> set[str]:
-    """Names of what others may hold that do not mention its module: somebody was told of it."""
+    """Names of what others may hold that do not mention its module: other code was told of it."""
     found: set[str] = set()
     for statement in statements:
         node = statement.node

@@ -101,8 +101,8 @@ Find = Callable[[str], Function | None]
 def misfit_calls(
     definition: ast.stmt, find: Find, overridden: Callable[[str, str], bool]
 ) -> Iterator[Misfit]:
-    """In a function or a class at the top level. `overridden(class, method)` says whether somebody
-    may have another method of that name."""
+    """In a function or a class at the top level. `overridden(class, method)` says whether a
+    subclass may have another method of that name."""
     local = {name for node in ast.walk(definition) for name in _bound_by(node)}
     local -= {getattr(definition, "name", "")}
     skipped = set(_prepared_for_errors(definition))
@@ -167,7 +167,7 @@ def _calls(node: ast.AST, skipped: Collection[ast.AST]) -> Iterator[ast.Call]:
 
 
 def _misfit(arguments: ast.arguments, call: ast.Call, *, is_bound: bool = False) -> str | None:
-    """Why a call would raise TypeError; None where it fits, or where nobody can tell."""
+    """Why a call would raise TypeError; None where it fits, or where that cannot be told."""
     if any(isinstance(one, ast.Starred) for one in call.args):
         return None
     names = [keyword.arg for keyword in call.keywords if keyword.arg is not None]

@@ -1,13 +1,13 @@
 """What an edit has to run, and in which order. Pure.
 
 Marks say what happened to a name, and a table says which uses of it force a statement to run
-again. State comes first: a function or class is patched in place, so whoever merely holds it
+again. State comes first: a function or class is patched in place, so an object that merely holds it
 follows without running, and an instance follows its class. What was *computed* from a changed
-value, by calling a changed function, or by looking into a changed class, is computed again.
-A change also spreads through the functions that read it (`D = make()` follows `C` where `make`
-reads `C`, or calls what does). Where only some members of a class changed, what was made of the
-class stays, and what was read from those members follows: an edited layer does not rebuild the
-model that is made of it.
+value, by calling a changed function, or by looking into a changed class, is computed again. A
+change also spreads through the functions that read it (`D = make()` follows `C` where `make` reads
+`C`, or calls what does). Where only some members of a class changed, what was made of the class
+stays, and what was read from those members follows: an edited layer does not rebuild the model that
+is made of it.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Planner:
                     plan.marks[name] = mark
             if index in plan.run and statement.is_opaque:
                 plan.marks.update(dict.fromkeys(_bound_by_no_statement(edit), DirtyMark.VALUE))
-        # A name that the module deleted after use must be made again for whoever needs it.
+        # A name that the module deleted after use must be made again for the code that needs it.
         live = edit.kinds.keys()
         needed = {
             root_of(name) for index in plan.run for name, _ in edit.new[index].names.eager
@@ -303,7 +303,7 @@ class _Planner:
     def _mark_of_holder(
         self, edit: ModuleEdit, statement: Statement, name: str
     ) -> DirtyMark | None:
-        """Who calls what it holds calls new code."""
+        """Code that calls what it holds calls new code."""
         spread = [self._reach.spread(edit.name, dotted) for dotted, _ in statement.names.eager]
         num_hops = [num for mark, num in spread if mark in (DirtyMark.CALLING, DirtyMark.FLOWING)]
         if not num_hops:

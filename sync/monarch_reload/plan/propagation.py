@@ -115,7 +115,7 @@ class Propagation:
         return is_shaped or member in self.members_of(held.module, held.name)
 
     def holds_what_changed(self, module: str, container: str) -> bool:
-        """Whether something in it behaves differently; who calls that calls new code."""
+        """Whether something in it behaves differently; code that calls that calls new code."""
         return any(
             self.mark_of(held.module, held.name) is not None
             or self.members_of(held.module, held.name)

@@ -88,7 +88,7 @@ class StartHelpers:
 
     def is_helper(self, module: str, name: str, asked: frozenset[str] = frozenset()) -> bool:
         """Of a plain function at the top level of a module. Of those `asked`, which call each
-        other, somebody has asked already."""
+        other, it is asked already."""
         if (me := f"{module}:{name}") in asked:
             return True
         node = self._text(module).definitions.function(name)
@@ -144,7 +144,7 @@ class StartHelpers:
 
     @cached_property
     def _is_opaque(self) -> bool:
-        """Whether somebody may reach a function by a name that no text has."""
+        """Whether code may reach a function by a name that no text has."""
         return any(
             _computes_names(source.tree, self._sources)
             for source in self._sources.values()
@@ -165,7 +165,7 @@ def _placed(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
             pending += [("?.", "", one) for one in rest]
             pending += [(inside, "", one) for one in node.body]
         elif isinstance(node, FunctionNode):
-            # Nested ones are run later, by whoever has them.
+            # Nested ones are run later, by the code that has them.
             is_plain = not within and isinstance(node, ast.FunctionDef) and owner != "?."
             body = f"{owner}{node.name}" if is_plain else ""
             rest = [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]

@@ -1,4 +1,4 @@
-"""Names that functions of a module read and that nobody binds: a NameError when they are run.
+"""Names that functions of a module read and that nothing binds: a NameError when they are run.
 
 Told from the compiled code, which knows all scopes. In doubt, a name is taken to exist.
 """
@@ -20,7 +20,7 @@ _OPERATIONS = {dis.opmap[name]: name for name in (*_LOADS, *_STORES) if name in 
 _SHIFT = {"LOAD_GLOBAL": 1} if sys.version_info >= (3, 11) else {}  # its lowest bit is a flag
 # What binds names that are not to be seen.
 _UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr", "__dict__", "execfile"})
-# Put into builtins by somebody, or there on another system.
+# Put into builtins by other code, or there on another system.
 _ELSEWHERE = frozenset({"_", "__class__", "WindowsError", "get_ipython", "reveal_type", "profile"})
 
 

@@ -71,7 +71,7 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
 
 
 class _Left:
-    """Old statements that none of the new ones comes from yet, found by what they are like."""
+    """Old statements that no new statement comes from yet, found by what they are like."""
 
     def __init__(self, statements: Sequence[tuple[int, Statement]]) -> None:
         self._taken: set[int] = set()

@@ -9,7 +9,7 @@ Place = tuple[str, int]  # the name of a function or class, and its first line
 
 
 class Codes(Mapping[Place, CodeType]):
-    """Code objects by name and first line; two lambdas on one line are nobody's.
+    """Code objects by name and first line; two lambdas on one line have none.
 
     One that stands in another line than it was compiled for is made for it when it is asked for.
     """

@@ -1,8 +1,8 @@
 """Which names a top-level statement binds, and how it reads others. Pure.
 
 Reads are dotted (`config.limits.size`), because `import m` followed by `m.C` depends on `C`
-of `m` and on nothing else of it. An eager read happens while the statement runs; a deferred
-one sits in a function body and happens when somebody calls it.
+of `m` and on nothing else of it. An eager read happens while the statement runs; a deferred one
+sits in a function body and happens when the function is called.
 """
 
 from __future__ import annotations

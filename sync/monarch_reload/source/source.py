@@ -242,7 +242,7 @@ class ImportHook:
         if type(spec.loader) is SourceFileLoader and self._sources.owns(spec.origin):
             spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
-            # Somebody else's loader (pytest rewrites asserts): what it reads is there now.
+            # A loader of another package (pytest rewrites asserts): what it reads is there now.
             self._sources.record(fullname, ModuleSource(spec.origin, read_text(spec.origin)))
         return spec
 

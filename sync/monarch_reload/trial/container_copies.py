@@ -1,7 +1,7 @@
 """Containers as they will be, for the statements that look into them before the commit.
 
-A table keeps the live functions, which take their new code only then. Who calls what is in it, to
-compute something, gets a copy with staged twins in their place.
+A table keeps the live functions, which take their new code only then. Code that calls what is in
+it, to compute something, gets a copy with staged twins in their place.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def may_be_set(owner: Any) -> bool:
 
 
 class ObjectAttributes:
-    """Those of one live object before staged code runs, and who sets them meanwhile."""
+    """Those of one live object before staged code runs, and which code sets them meanwhile."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner

@@ -86,8 +86,8 @@ class Snapshot:
     def take_out(self, is_made_here: Callable[[Any], bool]) -> HeldBack | None:
         """Take staged code's doing out of the container; the result can repeat it.
 
-        What others did stays. Where it is not clear who did something, new definitions are
-        staged code's doing, and everything else is theirs: nothing of it may be lost.
+        Changes that other code made stay. Where it is not clear who did something, new definitions
+        are staged code's doing, and everything else is theirs: nothing of it may be lost.
         """
         self.note(self.look(), Whose.OTHERS)
         if self._seen is self._before:
@@ -155,7 +155,7 @@ class HeldBack:
     def flip(self, live_of: Lookup, before_of: Lookup) -> Action:
         """Repeats it on the container, with live objects instead of their staged twins.
 
-        What takes the name of an object that is registered takes its place, too.
+        An object that takes the name of one that is registered takes its place, too.
         """
         kind = type(self._registry.container)
         is_dict, is_set = issubclass(kind, dict), issubclass(kind, set)

@@ -1,7 +1,7 @@
 """What code that runs ahead of a commit does to the process, outside of all modules.
 
 Handlers for the exit, for signals and of loggers are taken back, and repeated by the commit. A
-thread that was started runs; it is noted, so that whoever reads the report knows.
+thread that was started runs; it is noted, so that the reader of the report knows.
 """
 
 from __future__ import annotations

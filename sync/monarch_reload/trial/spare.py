@@ -69,7 +69,7 @@ def import_in_subprocess(state: NewState) -> ReloadError | None:
 
 
 def is_surely_wrong(error: ReloadError, changed: Mapping[str, ModuleSource]) -> bool:
-    """Whether no process could run it: it needs a name that nobody binds."""
+    """Whether no process could run it: it needs a name that nothing binds."""
     cause = error.__cause__
     source = next((one for one in changed.values() if one.path == error.path), None)
     if type(cause) is not NameError or source is None or b"import *" in source.text:

@@ -2,8 +2,8 @@
 
 Each module gets a namespace laid over its own: a copy in which new values replace old ones.
 Code that runs there sees other staged modules through views, whether it imports them or has
-them already. What the statements append to registries of ours (module-level lists, dicts and
-sets) is taken out again and kept for the commit (see `side_effects`).
+them already. Entries that the statements append to registries of ours (module-level lists, dicts
+and sets) are taken out again and kept for the commit (see `side_effects`).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class TrialStage:
                 linecache.cache.pop(path, None)
                 if entry is not None:
                     linecache.cache[path] = entry
-            # What was made meanwhile is the young generation, unless somebody collected.
+            # The objects made meanwhile are the young generation, unless a collection ran.
             self.made_is_exact = collections == _num_collections()
             young = 0 if self.made_is_exact else None
             self.made = {id(thing): thing for thing in gc.get_objects(generation=young)}

@@ -42,7 +42,7 @@ class StandIns:
     def take_over(self, plan: ModulePlan, index: int, live: Any, staged: Any) -> None:
         """A statement has defined `staged`: it takes over the state of what is live.
 
-        What staged code changes in defaults and class values it changes in the live ones.
+        Changes that staged code makes to defaults and class values it makes to the live ones.
         """
         statement = plan.edit.new[index]
         if type(staged) is FunctionType and type(live) is FunctionType:

@@ -1,7 +1,7 @@
 """Tracked: what git tracks of a workspace's folder although rules leave it out.
 
-It comes along, unless it is ours to leave out. What is not there at the moment counts, too: it may
-be restored, and then nothing tells of it but its own path.
+It comes along, unless it is ours to leave out. Files that are not there at the moment count, too:
+they may be restored, and then nothing tells of one but its own path.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Ahead:
         self.forget()
 
     def forget(self) -> None:
-        """What came is not there any more, or has become part of a stage."""
+        """The content that came is not there any more, or has become part of a stage."""
         self.generation = 0
         self._entries: dict[str, Entry] = {}
         self._rows: list[Row] = []

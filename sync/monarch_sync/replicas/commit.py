@@ -93,16 +93,16 @@ class Committer:
         return self._conflicts.kept
 
     def _opened(self, new: Manifest) -> list[str]:
-        """The folders that nobody may write to and that were opened for us; in a plan that was cut
-        short, any of them may have been."""
+        """The folders that were closed to writing and that were opened for us; in a plan that was
+        cut short, any of them may have been."""
         opened = self._parents.opened
         if not self._is_repeated:
             return opened
         return [*opened, *(e.path for e in new if e.is_dir and e.mode & 0o300 != 0o300)]
 
     def settle(self) -> None:
-        """What can wait until the commit has been answered: what was replaced goes to the store.
-        May be asked for again, if it fails."""
+        """Work that can wait until the commit has been answered: what was replaced goes to the
+        store. May be asked for again, if it fails."""
         while self._swapped:
             swap = self._swapped.pop()
             if swap.is_stored:
@@ -149,8 +149,8 @@ class Committer:
             self._parents.opened.append(after)
 
     def _has_moved(self, before: str, after: str) -> bool:
-        """Whether, of two folders, the one with the new name is ours already, and what bears the
-        old name somebody else's."""
+        """Whether, of two folders, the one with the new name is ours already, and the one with the
+        old name is not ours."""
         node = self._old.folder(before)
         return self._folders.holds(after, node) or not self._folders.holds(before, node)
 
@@ -285,7 +285,7 @@ class Committer:
         try:
             self._disk.chmod(path, mode)
         except PermissionError:
-            # Somebody else's folder keeps its mode; their file gives way to one like it.
+            # A folder that is not ours keeps its mode; their file gives way to one like it.
             if stat.S_ISREG(status.st_mode):
                 beside = f"{self._staging.folder}/mode.part"
                 self._disk.copy(path, beside, mode)
@@ -316,7 +316,7 @@ class Committer:
 
 
 def _is_meddled_with(path: str, status: os.stat_result, ready: ReadyContent, entry: Entry) -> bool:
-    """Whether somebody has written to a file by the name that it had, since we looked at it."""
+    """Whether a program has written to a file by the name that it had, since we looked at it."""
     return status.st_mtime_ns != ready.mtime_ns and digest_of(path) != entry.digest
 
 

@@ -1,11 +1,11 @@
 """Completion: sees that a commit, once begun, comes to its end, whatever comes between.
 
-From the moment that the journal is written, there is one way only: forward. What was cut short is
-carried out again from its start, with what of the stage is still there. What can be done after the
-answer, to keep what was replaced and to note it and the end, waits for `settle`; the journal says
-enough to do that too after a crash. After a reboot, and where another folder has taken the place of
-the one that we left (a backup, say), every file is read once, and what is not as it was left is no
-longer claimed.
+From the moment that the journal is written, there is one way only: forward. A commit that was cut
+short is carried out again from its start, with what of the stage is still there. What can be done
+after the answer, to keep what was replaced and to note it and the end, waits for `settle`; the
+journal says enough to do that too after a crash. After a reboot, and where another folder has taken
+the place of the one that we left (a backup, say), every file is read once, and what is not as it
+was left is no longer claimed.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Completion:
             self._log.compact()
 
     def _note(self, planned: Manifest, lost: list[str]) -> None:
-        """Note a commit in the history, and then its end, after which nobody asks whether it was
-        noted there."""
+        """Note a commit in the history, and then its end, after which it is not looked for
+        there."""
         if self._unnoted is not None:
             journal, old, new = self._unnoted
             self._history.add(
@@ -140,7 +140,7 @@ class Completion:
                 self._log.rewrite(self._log.state)
 
     def forget_missing(self) -> None:
-        """Claim no more what somebody took away here, so that it is brought again."""
+        """Claim no more the files that were taken away here, so that they are brought again."""
         manifest = self._log.state.manifest
         paths = (entry.path for entry in manifest)
         gone = [path for path in paths if not os.path.lexists(f"{self._root}/{path}")]

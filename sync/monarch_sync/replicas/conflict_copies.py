@@ -1,7 +1,7 @@
 """Conflict copies: nothing is lost of what stands where a commit wants to put something.
 
-A file as we left it goes to the store. What anybody else put there, or changed, gets another name
-beside its own (`kept_name`), with the first digits of its digest, or zeros for want of one.
+A file as we left it goes to the store. Files that others put there, or changed, get another name
+beside their own (`kept_name`), with the first digits of their digest, or zeros for want of one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ConflictCopies:
         if stat.S_ISREG(status.st_mode):
             try:
                 self._set_aside(name, status, digest, self._disk.link)
-            except PermissionError:  # somebody else's, which we may not even read
+            except PermissionError:  # another user's, which we may not even read
                 self._set_aside(name, status, digest, self._disk.rename)
         elif not self._is_our_link(name, status):
             self.keep(name, None, self._disk.move)
@@ -89,8 +89,8 @@ _MAX_NAME_BYTES = 255
 def kept_name(root: str, name: str, mark: str = NO_DIGEST) -> str:
     """`NAME.host-MARK`, a path below ``root`` as ``name`` is.
 
-    Where that would be too long, NAME is cut. Where something else stands there, which nobody may
-    replace either, it is `NAME.host-MARK-2`, and so on.
+    Where that would be too long, NAME is cut. Where something else stands there, which may not be
+    replaced either, it is `NAME.host-MARK-2`, and so on.
     """
     folder, slash, base = name.rpartition("/")
     for number in itertools.count(1):

@@ -88,8 +88,8 @@ class InPlace:
 
 
 def _is_program(entry: Entry, before: os.stat_result) -> bool:
-    """Whether a file may be running, or be mapped as code: who writes to it where it stands ends
-    whatever runs it, if the system lets them."""
+    """Whether a file may be running, or be mapped as code: a program that writes to it where it
+    stands ends whatever runs it, if the system lets it."""
     name = entry.path.rpartition("/")[2]
     return bool((entry.mode | before.st_mode) & 0o111) or ".so" in name
 

@@ -1,7 +1,8 @@
 """States of a replica that were noted with an earlier digest.
 
-What a host holds stays claimed, so that a push still takes away what the author has deleted. Each
-file is read once: if it has the content that was noted, its entry gets the new digest of that.
+Files that a host holds stay claimed, so that a push still takes away those that the author has
+deleted. Each file is read once: if it has the content that was noted, its entry gets the new digest
+of that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Ground: what stands in a replica's folder now, whoever put it there. No link is followed."""
+"""Ground: what stands in a replica's folder now, whichever program put it there. No link is
+followed."""
 
 from __future__ import annotations
 
@@ -61,9 +62,9 @@ class OnDisk:
         return True
 
     def check_open(self, plan: SyncPlan) -> None:
-        """Raise ``PermissionError`` where a plan would write to a folder that is somebody else's,
-        and closed to us: to be found out before the commit, which could not be brought to an end.
-        A folder of our own can be opened."""
+        """Raise ``PermissionError`` where a plan would write to a folder that is another user's,
+        and closed to us: to be found out before the commit, which could not be brought to an end. A
+        folder of our own can be opened."""
         paths = [path for pair in plan.folders_moved for path in (*pair, f"{pair[0]}/..")]
         if plan.links or plan.removes:
             paths += [entry.path for part in (plan.links, plan.removes) for entry in part]
@@ -100,8 +101,8 @@ class OnDisk:
             raise OSError(errno.ENAMETOOLONG, reason, f"{self.root}/{path}")
 
     def check_unmounted(self, plan: SyncPlan) -> None:
-        """Raise ``OSError`` where a plan would replace or delete what somebody has mounted there,
-        which nobody can: to be found out before the commit, too. A folder would stay."""
+        """Raise ``OSError`` where a plan would replace or delete a mount, which is not possible: to
+        be found out before the commit, too. A folder would stay."""
         mounts = mounted_inside(self.root)
         if not mounts:
             return

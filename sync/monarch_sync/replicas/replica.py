@@ -1,10 +1,10 @@
 """The host's end: a folder that mirrors a workspace.
 
-What is staged lies beside the folder (`state_folder.py`), on the same file system.
-A commit writes a journal first and then renames; if it is cut short at any point, the next start
-(or, where the disk failed, the next message) carries the journal out to its end. So the folder
-holds the old state or, after recovery, the new one (`completion.py`). No fsync: after a reboot what
-is not as it was left is no longer claimed, and so the next push brings it again.
+Staged files lie beside the folder (`state_folder.py`), on the same file system. A commit writes a
+journal first and then renames; if it is cut short at any point, the next start (or, where the disk
+failed, the next message) carries the journal out to its end. So the folder holds the old state or,
+after recovery, the new one (`completion.py`). No fsync: after a reboot what is not as it was left
+is no longer claimed, and so the next push brings it again.
 
 Several authors: the last one wins. A stage whose base is not the current state is answered with
 `Need(whole)`, a generation that is not newer than ours with `Refused("stale")`.
@@ -66,7 +66,7 @@ _NO_SUCH_NAMES = (
     "PYTHONUTF8=1, or in a UTF-8 locale, as LANG=C.UTF-8"
 )
 _DIGEST = itemgetter(0)  # of a part
-_MAX_GENERATION = 1 << 53  # With a number that has no successor, nobody could push any more.
+_MAX_GENERATION = 1 << 53  # With a number that has no successor, no author could push any more.
 
 
 class Replica:
@@ -125,7 +125,7 @@ class Replica:
 
     @property
     def author(self) -> str:
-        """Who pushed it."""
+        """The author that pushed it."""
         return self._log.state.author
 
     @property
@@ -143,7 +143,7 @@ class Replica:
         self._lock.release()
 
     def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
-        """Answer one message of a push. What is wrong with it, or with the disk, comes back as
+        """Answer one message of a push. An error of it, or of the disk, comes back as
         ``Refused``."""
         if not self._lock.is_held:
             return Refused("closed", "this replica was closed: make another of its folder")
@@ -189,13 +189,13 @@ class Replica:
 
     def settle(self) -> None:
         """Do what was left for after the answer to a commit. To be called once that is sent and
-        nothing else comes; what fails here is tried again with the next message."""
+        nothing else comes; a step that fails here is tried again with the next message."""
         with contextlib.suppress(OSError):
             self._settle()
 
     def _settle(self) -> None:
         self._completion.settle()
-        # Neither to remember a state nor to let one go is for whoever waits for the answer.
+        # A state is remembered, and another let go, after the answer.
         if self._committed is not None:
             self._states.note(self.manifest)
             self._committed = None
@@ -307,7 +307,7 @@ class Replica:
             supplied.add(blob.digest)
             supplied.update(map(_DIGEST, blob.parts))
         store = self._store
-        # Who says what changed since the last state, has looked for folders that moved.
+        # A caller that says what changed since the last state has looked for folders that moved.
         moves = decode_pairs(stage.moves) if stage.base else None
         plan = diff(old, new, moves, lambda d: d in supplied or store.has(d))
         return plan if self._can_move(plan) else diff(old, new, ())
@@ -357,8 +357,8 @@ class Replica:
         return Committed(generation, [to_wire(name) for name in kept])
 
     def _file_by_file(self, pending: Pending) -> Pending:
-        """The same, but for folders that were to move: somebody has put a file of theirs into one
-        of them meanwhile, which is to stay where it is."""
+        """The same, but for folders that were to move: a file that is not ours was put into one of
+        them meanwhile, which is to stay where it is."""
         plan = diff(self.manifest, pending.new, ())
         self._staging.salvage(plan, self.manifest)
         self._staging.gather(plan, pending.new)

@@ -57,7 +57,7 @@ class Staging:
 
     def begin(self, plan: SyncPlan, old: Manifest) -> None:
         """What is to be got ready, from what is shown now; or what more, of a first state."""
-        if not os.path.isdir(self.folder):  # Whoever tidies up takes empty folders away.
+        if not os.path.isdir(self.folder):  # A clean-up takes empty folders away.
             with contextlib.suppress(FileExistsError):  # What else it may be shows when it is used.
                 os.mkdir(self.folder)
         self._old = old
@@ -252,7 +252,7 @@ class Staging:
         self, place: str, entry: Entry, before: os.stat_result | None,
         status: os.stat_result | None = None,
     ) -> int:  # fmt: skip
-        """Have a file that nobody sees yet look as it will: its mode, its time, which is told.
+        """Have a file that is not visible yet look as it will: its mode, its time, which is told.
         ``status``: its own, if it was looked at just now."""
         if status is None:
             status = os.lstat(place)

@@ -22,7 +22,7 @@ _MODE = 0o700  # what is in it may have been in a folder that is not open to all
 
 
 def find_state_folder(root: str | os.PathLike[str]) -> Path | None:
-    """The one of a replica's folder; None if nobody made a replica of it."""
+    """The one of a replica's folder; None if it is no replica's."""
     inside, beside = _places(root)
     if inside.is_dir():
         return inside
@@ -62,7 +62,7 @@ def make_state_folder(root: str | os.PathLike[str]) -> Path:
 def _keep_private(folder: Path) -> None:
     """One that an earlier version has made is open to all."""
     if stat.S_IMODE(folder.stat().st_mode) != _MODE:
-        with contextlib.suppress(PermissionError):  # It may be another user's, who let us in.
+        with contextlib.suppress(PermissionError):  # It may be another user's, and open to us.
             folder.chmod(_MODE)
 
 
@@ -72,7 +72,7 @@ def _places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a folder that nobody else has put there."""
+    """Whether it is a folder that no other user has put there."""
     try:
         status = os.lstat(folder)
     except OSError:
@@ -91,7 +91,7 @@ class FolderLock:
             self._file.close()
             raise ReplicaBusy(str(state)) from None
         except OSError:
-            pass  # The file system has no locks (Lustre, as it is often mounted): nobody can tell.
+            pass  # Without locks (Lustre, as it is often mounted) this proves nothing.
 
     @property
     def is_held(self) -> bool:

@@ -114,7 +114,7 @@ class ContentStore:
         return None
 
     def gone(self, digest: bytes) -> None:
-        """What was found here has left, to be shown."""
+        """The content found here has left, to be shown."""
         self._num_bytes -= self._sizes.pop(digest.hex(), 0)
 
     def mend(self, digests: Iterable[bytes]) -> None:

@@ -41,7 +41,7 @@ class WholeFolders:
 
     def can_move(self, folder: str, old: Manifest) -> bool:
         """Whether a folder holds the names that the manifest says and no others, so that it may be
-        moved as it is. Python's bytecode goes with it, and so does what somebody changed in a file
+        moved as it is. Python's bytecode goes with it, and so do changes that others made to a file
         of ours; it is overwritten no more than it would have been at the old place."""
         return self.is_free(folder) and self.holds(folder, old.folder(folder))
 
@@ -95,7 +95,7 @@ class WholeFolders:
             return None
         now = time.time_ns()
         inner = _look_into(path, node) if node is not None else _look_at_bytecode(path)
-        # What was changed as late as this may change again and bear the same time.
+        # A file that was changed as late as this may change again and bear the same time.
         if inner is not None and max(status.st_mtime_ns, status.st_ctime_ns) + _TICK_NS < now:
             if len(self._looks) >= _MAX_FOLDERS:
                 self._looks.clear()

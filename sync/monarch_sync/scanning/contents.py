@@ -1,8 +1,9 @@
 """Contents: what the author sends, and what it remembers of what it has sent.
 
 Small contents are kept in memory, the least recently used let go; of a large one only its chunks.
-So what is pushed is what was scanned, though the file may be on its way to something else; many
-hosts cost one reading; and an edit travels as the difference to what the host has.
+So the content that is pushed is the one that was scanned, though the file may be on its way to
+something else; many hosts cost one reading; and an edit travels as the difference to what the host
+has.
 """
 
 from __future__ import annotations

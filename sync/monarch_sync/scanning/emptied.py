@@ -1,8 +1,9 @@
 """Emptied: a folder of which nothing comes along any more, though hosts have files of it.
 
 Where a disk is not mounted, an empty folder stands in its place; a pattern too many leaves all of a
-folder out. To push that would empty the hosts, which few want. Who has seen files in the folder
-before knows better: they were deleted (see `identities` for a disk that is unmounted meanwhile).
+folder out. To push that would empty the hosts, which few want. A scan that has seen files in the
+folder before knows better: they were deleted (see `identities` for a disk that is unmounted
+meanwhile).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 they were on.
 
 A mount point whose disk was unmounted is a folder like any other, and an empty one: to push it
-would empty the hosts. What tells it from a folder whose last file was deleted, or that was made
-anew, is that it lies on another disk. One that does and holds something may be: a remounted disk.
+would empty the hosts. The other disk tells it from a folder whose last file was deleted, or that
+was made anew. One that does and holds something may be: a remounted disk.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ class Looking:
             self.left_out.note_untracked(folder.remote, error)
 
     def tracked_in(self, folder: Folder, relative: str = "") -> list[str]:
-        """What comes along from there only because git tracks it, or may be listed as well."""
+        """Files that come along from there only because git tracks them, or may be listed as
+        well."""
         tracked = self.tracked.get(folder)
         return tracked.there(relative) if tracked is not None else []
 

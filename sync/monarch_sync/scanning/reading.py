@@ -1,4 +1,5 @@
-"""Reading files of the author's that somebody may exchange, rewrite or cut short at any moment."""
+"""Reading files of the author's that other programs may exchange, rewrite or cut short at any
+moment."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def is_being_written(fd: int) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        # Whoever comes while we have the lease waits for its end, and a signal tells us of them.
+        # A program that opens it while we have the lease waits for its end, and a signal tells us
+        # of it.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # one that does nothing
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except BlockingIOError:
@@ -55,11 +57,11 @@ def read_exactly(fd: int, size: int, offset: int) -> bytes:
 def read_file(path: str | os.PathLike[str]) -> bytes | memoryview:
     """What a file holds now, whatever becomes of it. Raises ``OSError``, also where it is no file.
 
-    A large one is not held in memory. Nor is it mapped into it: whoever cut it short would end this
-    process. What is mapped is a copy without a name, which nobody can get at. It shares the blocks
-    of the file where the file system can do that; elsewhere it may take half of what room there is
-    on its disk, or on the one for temporary files. Without room, a file that is not all too large
-    is held in memory after all, and a larger one mapped as it is.
+    A large one is not held in memory. Nor is it mapped into it: a program that cut it short would
+    end this process. The mapping is of a copy without a name, which no other program can get at. It
+    shares the blocks of the file where the file system can do that; elsewhere it may take half of
+    what room there is on its disk, or on the one for temporary files. Without room, a file that is
+    not all too large is held in memory after all, and a larger one mapped as it is.
     """
     fd = open_file(path)
     try:
@@ -90,8 +92,8 @@ def _mapped_copy(fd: int, size: int, folder: str | None) -> memoryview:
 
 
 def _nameless(folder: str | None) -> BinaryIO:
-    """A file that is in no folder. What had a name for a moment only would be an event for whoever
-    watches a workspace, and on NFS it stays in sight until it is closed."""
+    """A file that is in no folder. A file that had a name for a moment only would be an event for
+    each watch of a workspace, and on NFS it stays in sight until it is closed."""
     if folder is None:
         return tempfile.TemporaryFile(buffering=0)
     flags = getattr(os, "O_TMPFILE", 0)

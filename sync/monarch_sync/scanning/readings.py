@@ -4,7 +4,7 @@ The cache is not fooled by a change within the same clock tick: a file that was 
 it was read is read again next time, as git does; and one that claims to have been modified later
 than now, because a clock was wrong, every time. A file is taken as it is between two equal stats;
 one that moves while it is read is read again. Many programs empty a file before they write it, so
-one that is empty all of a sudden, while somebody has it open to write, is waited for.
+one that is empty all of a sudden, while a program has it open to write, is waited for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from monarch_sync.scanning.reading import is_being_written, open_file
 
 _TICK_NS = 20_000_000
 _MAX_TRIES = 5
-_EMPTY_SECONDS = 0.5  # somebody may keep a file open and have nothing to write
+_EMPTY_SECONDS = 0.5  # a program may keep a file open and have nothing to write
 _STEP_SECONDS = 0.002
 
 _Key = tuple[int, int]
@@ -57,9 +57,9 @@ class Readings:
         self._contents = contents
         self._known: dict[_Key, Reading] = {}
         self._before: dict[_Key, Reading] = {}
-        # Names of files with several: who writes to one, changes them all.
+        # Names of files with several: a write to one changes them all.
         self._names: dict[_Key, set[str]] = {}
-        # Of which somebody may have a name that we do not see.
+        # Of which there may be a name that we do not see.
         self._shared: set[_Key] = set()
         # Those of files that turned out to have changed when another name was looked at.
         self._stale: set[str] = set()
@@ -185,7 +185,7 @@ def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | 
 
 
 def _filled(fd: int, status: os.stat_result) -> os.stat_result:
-    """The status of a file, once it is not empty or nobody writes it."""
+    """The status of a file, once it is not empty or is not being written."""
     deadline = time.monotonic() + _EMPTY_SECONDS
     while not status.st_size and is_being_written(fd) and time.monotonic() < deadline:
         time.sleep(_STEP_SECONDS)

@@ -92,7 +92,7 @@ class Scanner:
         is_vouched = isinstance(paths, Touched)
         names = paths.names if isinstance(paths, Touched) else (os.fspath(path) for path in paths)
         touched = set(names)
-        # Nobody tells when it can be read again: a mount that comes back does not.
+        # Nothing tells when it can be read again: a mount that comes back does not.
         again = {
             str(at)
             for path in self._looking.left_out.unreadable
@@ -176,8 +176,8 @@ class Scanner:
     def _places(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
         """Where to look, by the folder above, which is one that we know and that stands.
 
-        What lies in a folder that is new, gone, or no folder any more, or that was touched itself,
-        shows with that.
+        Changes in a folder that is new, gone, or no folder any more, or that was touched itself,
+        show with that.
         """
         assert self.manifest is not None
         inside = sorted(inside)
@@ -248,7 +248,7 @@ class Scanner:
     ) -> bool:
         """Whether a look at the path alone tells all: it was known, and is a file still, or gone.
 
-        What is known is not hidden by any rule; a change of rules brings a whole scan.
+        Known paths are not hidden by any rule; a change of rules brings a whole scan.
         """
         assert self.manifest is not None
         path = folder.remote_of(relative)
@@ -318,11 +318,11 @@ def scan(workspace: Workspace) -> Scan:
     return Scanner(workspace).scan()
 
 
-_MODE = 0o755  # of those that nobody has, so that only the host will
+_MODE = 0o755  # of those that no author has, so that only the host will
 
 
 def add_way(landing: str, entries: dict[str, Entry]) -> None:
-    """Add the folders above a landing that are nobody's."""
+    """Add the folders above a landing that ``entries`` lacks."""
     for folder in folders_above(landing):
         entries.setdefault(folder, Entry(folder, EntryKind.DIR, _MODE))
 

@@ -1,4 +1,4 @@
-"""What the author could not read: it is not gone, so it stays as the hosts have it.
+"""Paths that the author could not read: they are not gone, so they stay as the hosts have them.
 
 A file or folder that is there and cannot be read (no permission, a disk that fails, a mount that
 went stale) says nothing of what is in it. To leave it out would delete it on every host. Nor does

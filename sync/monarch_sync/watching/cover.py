@@ -109,7 +109,7 @@ class Cover:
                 changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
                 youngest_ns = max(youngest_ns, changed_ns)
                 is_new |= self._watched.add(self.root, relative)
-            # What was written to while we listed may hold what we have not seen.
+            # A file that was written to while we listed may hold what we have not seen.
             if not is_new or not (below or youngest_ns >= began_ns):
                 return
 

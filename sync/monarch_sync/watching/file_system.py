@@ -1,7 +1,7 @@
 """Which file systems tell this machine's kernel of every change.
 
-What another machine, or a server in user space, changes behind a mount raises no event here. So
-only file systems are trusted whose changes all go through this kernel; others are polled.
+Changes that another machine, or a server in user space, makes behind a mount raise no event here.
+So only file systems are trusted whose changes all go through this kernel; others are polled.
 """
 
 from __future__ import annotations

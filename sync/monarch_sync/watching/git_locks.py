@@ -11,13 +11,13 @@ from monarch_sync.ignoring.git_index import find_git_dir
 from monarch_sync.workspace import Workspace
 
 _GIT_SECONDS = 10.0  # a lock behind which nothing happens was left behind, or waits for a person
-_MAX_GIT_SECONDS = 120.0  # somebody else may be at work behind it
+_MAX_GIT_SECONDS = 120.0  # another program may be at work behind it
 _STEP_SECONDS = 0.002
 
 
 class GitLocks:
-    """Of one workspace. Nobody waits any more once ``is_closed``. Where the locks would be is
-    looked up each time, unless somebody knows of other repositories (`rely`)."""
+    """Of one workspace. Waiting ends once ``is_closed``. The places of the locks are looked up each
+    time, unless a watch tells of other repositories (`rely`)."""
 
     def __init__(self, workspace: Workspace, is_closed: Event) -> None:
         self._folders = [str(f.local) for f in workspace.folders if f.follows_git]
@@ -36,12 +36,12 @@ class GitLocks:
         return has_waited
 
     def rely(self) -> None:
-        """From here on somebody knows when a repository begins, ends, or is another one; and tells
+        """From here on a watch tells when a repository begins, ends, or is another one; and tells
         with `doubt`."""
         self._known = self._find()
 
     def doubt(self) -> None:
-        """Nobody watches for other repositories any more."""
+        """No watch tells of other repositories any more."""
         self._known = None
 
     def _find(self) -> list[str]:

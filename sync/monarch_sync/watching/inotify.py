@@ -59,7 +59,7 @@ def is_there() -> bool:
 
 
 class Inotify:
-    """One queue of events, where there is inotify. Raises ``OSError`` where none is left."""
+    """One queue of events, where there is inotify. Raises ``OSError`` where no inotify is left."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)

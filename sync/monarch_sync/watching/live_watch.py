@@ -92,14 +92,14 @@ class LiveWatch:
             if any(rules.have_changed() for rules in self._rules):
                 return False
             if any(cover.is_open_now for cover in self._covers):
-                return False  # What is in it was not watched.
+                return False  # Its content was not watched.
             if any(path.rpartition("/")[2] in RULE_FILES for path in folders.touched):
                 return False
             self._cover_fresh()
             if any(cover.has_new_rules for cover in self._covers):
                 return False
         except (OSError, CannotWatch):
-            return False  # Who begins anew finds out why.
+            return False  # The watch that begins anew finds out why.
         return True
 
     def _are_the_same(self) -> bool:
@@ -120,7 +120,7 @@ class LiveWatch:
         moved = {new for _, new in self.folders.moves}
         for path in self.folders.take_fresh() - moved:
             by_parent.setdefault(os.path.dirname(path), []).append(path)
-        # Folders above first: who is inside one that is new is found with it.
+        # Folders above first: the new folders inside one are found with it.
         for parent, paths in sorted(by_parent.items()):
             for cover in self._covers:
                 at = len(cover.root) + 1
@@ -157,7 +157,7 @@ class LiveWatch:
 
 
 def _open_cookie(folder: str) -> int:
-    """A file to write to that nobody else ever sees: it has no name, and ends with us.
+    """A file to write to that no other program ever sees: it has no name, and ends with us.
 
     Not where the workspace is, if possible, whose file system could not be unmounted then.
     """

@@ -1,8 +1,8 @@
 """Outer rules: what decides, from outside a workspace's folders, which of their files belong to it.
 
 Rule files of the folders above, the repository's ``info/exclude``, the user's own, and what git
-tracks. They lie where no watch is, so they are looked at when somebody asks: a stat each, and one
-of every folder above, which tells that nothing has come or gone there.
+tracks. They lie where no watch is, so they are looked at when the watch is asked: a stat each, and
+one of every folder above, which tells that nothing has come or gone there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class _Way:
         if status is not None and status == self._status:
             return
         self.names = frozenset(n for n in self._all if os.path.lexists(f"{self.folder}/{n}"))
-        # What was changed as late as it was looked at may change once more, and look the same.
+        # A file that was changed as late as it was looked at may change once more, and look the
+        # same.
         is_old = now is not None and max(now.st_mtime_ns, now.st_ctime_ns) + _TICK_NS < looked_ns
         self._status = status if self._tells and is_old else None
 

@@ -1,7 +1,7 @@
 """System watch: saves as `watchfiles` tells of them, where there is no inotify (on a Mac, say).
 
-It may lose events without a word: of folders that are new, and when there are many at once. So what
-it tells is only the quick part. Behind every burst, and now and then, everything is looked at, and
+It may lose events without a word: of folders that are new, and when there are many at once. So its
+news are only the quick part. Behind every burst, and now and then, everything is looked at, and
 nothing stays missed.
 """
 
@@ -27,8 +27,8 @@ _AUDIT_SHARE = 50  # so many times what a look costs is the least time from one 
 
 
 class SystemWatch:
-    """Of one workspace, until one of its folders is another one, or gone. The work is done when
-    somebody iterates: sets of touched paths, an empty one for a look at everything.
+    """Of one workspace, until one of its folders is another one, or gone. The work is done by the
+    iteration: sets of touched paths, an empty one for a look at everything.
 
     Raises ``OSError`` and ``RuntimeError`` where the system tells nothing.
     """

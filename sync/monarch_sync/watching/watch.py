@@ -1,18 +1,19 @@
 """Saves, as they happen: which paths of a workspace were touched.
 
-A watcher is used in one of two ways. Who iterates over it is woken by each save. Who asks it for
-`changes` gets what was touched since they last asked, and the proof that this is all of it, so
-that nobody need look at the other files; between two calls no thread runs.
+A watcher is used in one of two ways. A program that iterates over it is woken by each save. A
+program that asks it for `changes` gets what was touched since it last asked, and the proof that
+this is all of it, so that it need not look at the other files; between two calls no thread runs.
 
-What a burst of events leaves open is closed here. A file that is being written is waited for, and
-what has vanished may be about to come back, as editors do it; while git holds its index lock we
-wait, so that a branch switch is one generation. Where events were lost, rules have changed, or a
-flood went by, everything is looked at.
+Questions that a burst of events leaves open are closed here. A file that is being written is waited
+for, and what has vanished may be about to come back, as editors do it; while git holds its index
+lock we wait, so that a branch switch is one generation. Where events were lost, rules have changed,
+or a flood went by, everything is looked at.
 
 On file systems that do not tell of all changes, and where the system has no watches left,
 everything is looked at again and again. (`watchfiles` could poll there, but it goes by whole
-seconds of file times, and into what is ignored.) Where there is no inotify, `watchfiles` wakes who
-iterates (`system_watch.py`), and who asks for changes is told to look at everything.
+seconds of file times, and into what is ignored.) Where there is no inotify, `watchfiles` wakes the
+program that iterates (`system_watch.py`), and one that asks for changes is told to look at
+everything.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _BURST = 10  # touched paths
 _BURST_SECONDS = 0.010  # after the last event of so many; more of them are waited for longer
 _BURST_SECONDS_EACH = 0.0005
 _MAX_BURST_SECONDS = 0.2
-_STILL_A_BURST_SECONDS = 1.0  # what follows on a burst within so long is part of it
-_RETURN_SECONDS = 0.010  # for what has vanished to come back
+_STILL_A_BURST_SECONDS = 1.0  # events that follow on a burst within so long are part of it
+_RETURN_SECONDS = 0.010  # for vanished files to come back
 _MAX_SETTLE_SECONDS = 1.0
 _MOST_COUNTED = 400
 _LARGE = 100  # touched paths: a program that writes a tree
@@ -87,7 +88,7 @@ class Watcher:
 
     @property
     def is_iterated(self) -> bool:
-        """Whether somebody iterates; then `changes` vouches for nothing."""
+        """Whether a program iterates; then `changes` vouches for nothing."""
         return self._waker >= 0
 
     def close(self) -> None:
@@ -100,16 +101,16 @@ class Watcher:
                 self._release()
 
     def rest(self) -> None:
-        """Give all watches back until somebody asks again, or iterates."""
+        """Give all watches back until the next question, or iteration."""
         if not self.is_iterated:
             self._release()
 
     def changes(self) -> Touched | None:
         """All that was touched since the last call; ``None`` where everything has to be looked at.
 
-        Whatever was saved before this call is in what this or an earlier call gave. ``None`` is
-        the answer to the first call, and whenever the watcher cannot vouch for the rest. For one
-        thread at a time. Raises ``WorkspaceMissing``.
+        All that was saved before this call is in what this or an earlier call gave. ``None`` is the
+        answer to the first call, and whenever the watcher cannot vouch for the rest. For one thread
+        at a time. Raises ``WorkspaceMissing``.
         """
         if self.is_iterated or self._is_closed.is_set() or os.getpid() != self._pid:
             return None  # In a forked child, events are the parent's.
@@ -126,7 +127,7 @@ class Watcher:
         self._git.wait()
 
     def _start(self) -> None:
-        """Watch everything anew, if possible. What is touched from here on is not missed."""
+        """Watch everything anew, if possible. Paths touched from here on are not missed."""
         self._release()
         self.polls_because = ""
         if not is_there():
@@ -225,7 +226,7 @@ class Watcher:
             if left > 0 and live.wait(min(seconds, left), waked):
                 live.read()
             elif self._git.wait(live.look):
-                # What it did last is still to be read.
+                # Its last events are still to be read.
                 began = time.monotonic()
                 live.read()
             else:

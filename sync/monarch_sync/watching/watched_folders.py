@@ -39,11 +39,11 @@ class _Node:
 
 
 class WatchedFolders:
-    """What was touched gathers in ``touched``, until somebody takes it out.
+    """Touched paths gather in ``touched``, until they are taken out.
 
-    ``written``: files that somebody is in the middle of
-    writing, and since when. ``vanished``: what was there and is not. ``is_lost``: events are
-    missing, or a root is another folder now; all has to be watched and looked at anew.
+    ``written``: files that a program is in the middle of writing, and since when. ``vanished``:
+    what was there and is not. ``is_lost``: events are missing, or a root is another folder now; all
+    has to be watched and looked at anew.
 
     ``moves``: folders among the touched paths that only got another name, as (old, new): what
     changed in them is touched, too, under the new name.
@@ -182,7 +182,7 @@ class WatchedFolders:
                     self._note_move(self._leaving[1], path)
             elif moved is not None:
                 self._drop(moved)
-            # What was made in it while it moved may have no watch yet.
+            # Folders made in it while it moved may have no watch yet.
             self._fresh.add((parent, name))
 
     def _note_move(self, old: str, new: str) -> None:
