@@ -6,10 +6,12 @@ It is Monarch's tutorial "Interactive Distributed Applications" in its own order
 wherever `sbatch` works and the nodes can be reached. The trainer is a small model with
 DistributedDataParallel on CPUs, so that it runs on any cluster; `examples/titan/workflow.py` has
 TorchTitan's trainer in its place. The Python that runs this is the one that the nodes use, so
-it must lie in a folder that they share.
+it must lie in a folder that they share. `MONARCH_PORT` is the port at which the nodes listen, by
+default 22222.
 """
 
 import asyncio
+import os
 import sys
 
 import torch
@@ -26,6 +28,7 @@ def create_slurm_job(mesh_name: str, num_nodes: int, time_limit: str = "06:00:00
         job_name="monarch_ddp",
         time_limit=time_limit,
         python_exe=sys.executable,
+        monarch_port=int(os.environ.get("MONARCH_PORT", "22222")),
     )
 
 

@@ -291,7 +291,7 @@ class JobTrait(ABC):
         path = Path(os.path.realpath(filename))
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.parent.name == Path(DEFAULT_JOB_PATH).parent.name:
-            _keep_from_git(path.parent)
+            keep_from_git(path.parent)
         # A new file of mode 0600, under a name that no other program could have prepared.
         fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -313,7 +313,7 @@ def _tells_of(path: Path, job: JobTrait) -> bool:
     return False
 
 
-def _keep_from_git(folder: Path) -> None:
+def keep_from_git(folder: Path) -> None:
     """The folder should not be committed: what is in it holds for one machine, and is secret."""
     with contextlib.suppress(FileExistsError), open(folder / ".gitignore", "x") as file:
         file.write("*\n")

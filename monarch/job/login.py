@@ -20,7 +20,6 @@ from monarch.wire.address import new_uid
 
 _START_SECONDS = 90.0
 _REACH_SECONDS = 3.0
-_MAX_WORDS = 20
 
 
 class LoginHost(NamedTuple):

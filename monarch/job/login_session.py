@@ -18,7 +18,7 @@ from monarch.errors import JobError
 
 END_SECONDS = 30.0
 _CUT_OFF_SECONDS = 1.0
-_MAX_WORDS = 12
+_MAX_WORDS = 20
 
 # All that a login shell gets to see: no shell reads anything else into it. The command to run comes
 # as the first line of standard input.

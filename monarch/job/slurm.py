@@ -9,10 +9,11 @@ import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from monarch.errors import JobError
-from monarch.job.job import DEFAULT_JOB_PATH, JobState, JobTrait
+from monarch.job.job import DEFAULT_JOB_PATH, JobState, JobTrait, keep_from_git
 from monarch.job.remote import RemoteJob, job_secret
 from monarch.runtime import process
 from monarch.runtime.slurm_task import node_addresses
@@ -159,6 +160,8 @@ class SlurmJob(RemoteJob):
             return
         logs = os.path.abspath(self.log_dir or os.path.join(".monarch", "logs"))
         os.makedirs(logs, exist_ok=True)
+        if not self.log_dir:
+            keep_from_git(Path(logs).parent)
         name = f"{self.job_name}_{os.getpid()}"
         options = {
             "job-name": name, "nodes": self.num_nodes, "ntasks-per-node": self.ntasks_per_node,

@@ -103,6 +103,25 @@ def test_a_script_of_the_job_finds_its_own_nodes(tmp_path: Path) -> None:
     assert "answers 7 7" in Path(f"{job._logs}.out").read_text()
 
 
+def test_nobody_commits_the_logs_of_a_job_that_is_noted_nowhere() -> None:
+    job = SlurmJob({"a": 1}, sys.executable, monarch_port=free_port())
+    job.apply()
+    try:
+        assert Path(".monarch/logs").is_dir()
+        assert Path(".monarch/.gitignore").read_text() == "*\n"
+    finally:
+        job.kill()
+
+
+def test_a_folder_for_logs_that_is_the_users_own_stays_as_it_is(tmp_path: Path) -> None:
+    job = SlurmJob({"a": 1}, sys.executable, monarch_port=free_port(), log_dir="mine/logs")
+    job.apply()
+    try:
+        assert [path.name for path in (tmp_path / "mine").iterdir()] == ["logs"]
+    finally:
+        job.kill()
+
+
 @pytest.mark.parametrize("option", [{"out_of_cluster": True}, {"attach_to": "tcp://h:1"}])
 def test_a_gateway_is_refused(option: dict[str, object]) -> None:
     with pytest.raises(NotImplementedError, match="no gateway yet"):

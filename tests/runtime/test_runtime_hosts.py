@@ -406,6 +406,50 @@ def test_sigterm_ends_an_agent_and_its_procs(serve: Any, ipc: str, folder: Path)
     assert os.listdir(folder) == []
 
 
+# A signal comes at each step of the first one's handler, wherever that is in its code.
+TERMINATED_AGAIN = """
+import signal, sys
+install = signal.signal
+handling = False
+
+def again(frame, event, argument):
+    if handling:
+        signal.raise_signal(signal.SIGTERM)
+    return again
+
+def wrapped(handler):
+    def handle(*about):
+        global handling
+        if handling:
+            return handler(*about)
+        handling = True
+        sys.settrace(again)
+        try:
+            handler(*about)
+        finally:
+            sys.settrace(None)
+            handling = False
+    return handle
+
+signal.signal = lambda number, handler: install(
+    number, wrapped(handler) if number == signal.SIGTERM and callable(handler) else handler
+)
+from monarch.runtime.host_main import serve_host
+serve_host({url!r})
+print("ended", flush=True)
+"""
+
+
+def test_a_second_sigterm_while_the_first_is_handled_ends_an_agent_too(
+    program: Start, ipc: str, folder: Path
+) -> None:
+    agent = program(TERMINATED_AGAIN.format(url=ipc))
+    wait_for((folder / "host").exists, what="the agent to listen")
+    agent.send_signal(signal.SIGTERM)
+    agent.line("ended", SECONDS)
+    assert agent.wait() == 0
+
+
 def test_an_agent_at_an_address_in_use_says_so(serve: Any, url: str) -> None:
     serve(url)
     attach(url).initialized.get(timeout=SECONDS)

@@ -1,0 +1,89 @@
+"""The examples of hosts that one logs in to, and of a scheduler's, bring up hosts and end them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.job.kinds import MARK, Kind, processes_marked
+from tests.support import wait_for
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SECONDS = 100
+
+
+@pytest.fixture
+def kind(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Kind]:
+    made = Kind(request.param, monkeypatch, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    name = uuid.uuid4().hex
+    yield name
+    wait_for(lambda: not processes_marked(name), what=f"no process left: {processes_marked(name)}")
+
+
+def output(folder: Path, example: str, *arguments: str, **environment: str) -> list[str]:
+    """The lines that an example prints, run in ``folder``."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / example), *arguments],
+        cwd=folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    "kind", ["ssh_fake", pytest.param("ssh", marks=pytest.mark.system)], indirect=True
+)
+def test_hosts_by_name_describe_themselves(kind: Kind, mark: str, tmp_path: Path) -> None:
+    machine = re.escape(f"{os.uname().nodename}: {os.cpu_count()} CPUs, Python ")
+    # A login has an environment of its own: there it is the Python that has the mark.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n{MARK}={mark} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    ssh_args = os.environ["CONTRACT_SSH_ARGS"]
+    lines = output(
+        tmp_path, "ssh/hosts.py", "gpu1", "gpu2", MONARCH_PYTHON=str(python), SSH_ARGS=ssh_args
+    )
+    assert len(lines) == 2
+    for name, line in zip(("gpu1", "gpu2"), lines, strict=True):
+        assert re.fullmatch(rf"{name} is {machine}[\d.]+", line)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("slurm_fake", marks=pytest.mark.slow),
+        pytest.param("slurm", marks=pytest.mark.system),
+    ],
+    indirect=True,
+)
+def test_the_workflow_of_a_cluster_trains_and_gives_its_nodes_back(
+    kind: Kind, mark: str, tmp_path: Path
+) -> None:
+    lines = output(
+        tmp_path, "slurm/workflow.py", "2", "1",
+        MONARCH_PORT=os.environ["CONTRACT_PORT"], **{MARK: mark},
+    )  # fmt: skip
+    told = [line for line in lines if "Ping!" in line]  # in one line, where both come at once
+    assert set(re.findall(r"\[(trainer_\d)\]", " ".join(told))) == {"trainer_0", "trainer_1"}
+    losses = lines[-1].split()
+    assert losses[0] == "losses"
+    assert losses[1] == losses[2]
+    assert float(losses[1]) < 0.01
+    assert not (tmp_path / ".monarch/job_state.json").exists()
+    assert list((tmp_path / ".monarch/logs").iterdir())
