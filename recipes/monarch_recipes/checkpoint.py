@@ -129,8 +129,8 @@ def load_latest_checkpoint(
     """The newest checkpoint that can be read and that ``fits`` does not refuse.
 
     ``fits`` raises CheckpointError for one of another model. ``skipped`` is told of each newer one
-    that cannot be used. ``None`` if there is none but damaged ones; where all that can be read
-    were refused, raises why the newest was: to begin anew there would lose somebody's run.
+    that cannot be used. ``None`` if there is none but damaged ones; where all that can be read were
+    refused, raises why the newest was: to begin anew there would lose a run.
     """
     refusal: CheckpointError | None = None
     for path in reversed(checkpoint_paths(folder)):

@@ -86,7 +86,7 @@ def from_rank_0(find: Callable[[], T], expected: type[Exception]) -> T:
         try:
             found = [find()]
         except expected as error:
-            # What led to it may not be fit to be sent.
+            # Its cause may not be fit to be sent.
             error.__cause__ = error.__context__ = None
             found = [error]
     dist.broadcast_object_list(found)

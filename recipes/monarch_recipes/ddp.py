@@ -293,7 +293,7 @@ class DDPTrainer(Actor):
             dist.destroy_process_group()
         dist.init_process_group(
             pick_backend(self.device, int(os.environ["LOCAL_WORLD_SIZE"])),
-            # Whoever waits for a rank that hangs is asked for its stack first, and gives up later.
+            # A rank that waits for one that hangs is asked for its stack first, and gives up later.
             timeout=timedelta(seconds=2 * config.collective_timeout_seconds + 10),
         )
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -478,7 +478,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     first_config = dataclasses.replace(config, resume=resume)
     trainers = procs.spawn("trainer", DDPTrainer, first_config, record.checkpoint_dir.absolute())
     open_store = trainers.flatten("rank").slice(rank=0).open_store
-    # Who stops before the first step has learned nothing, and need not wait.
+    # A run that stops before the first step has learned nothing, and need not wait.
     store = when_up(open_store, record)
     setup_torch_elastic_env(procs)
     holding = Holding(

@@ -353,7 +353,8 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def leave(self) -> None:
-        """Nobody waits for this group any longer. It may join again; evaluate and save work."""
+        """The other groups wait for this one no longer. It may join again; evaluate and save
+        work."""
         if self.manager is not None:
             self.progress = self.manager.state_dict()
             averaging, self.averaging = self.averaging, None
@@ -519,7 +520,7 @@ class ReplicaTrainer(Actor):
             check_gradient(norm, step + 1)
 
     def place_of(self, batch: int) -> str:
-        """For errors: who, where, and with which samples."""
+        """For errors: the group, the host, and the samples."""
         samples = some([str(index) for index in self.order.of(batch)], 8)
         return f"{self.seat.name}, on {socket.gethostname()}, in batch {batch}, samples {samples}"
 

@@ -84,7 +84,7 @@ def tell_of_next_start(
     optimizer: torch.optim.Optimizer,
 ) -> bool:
     """Whether model and optimizer would be alike now to ``model`` and ``optimizer``, with which
-    the run goes on; else whoever pushed the edit of what builds them is told.
+    the run goes on; else the author of the edit of what builds them is told.
 
     The new ones are made without data.
     """
@@ -138,7 +138,7 @@ def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _made(build: Callable[[], nn.Module], num_parameters: int) -> nn.Module | None:
-    """A model of the new code; nobody draws other random numbers for it. None for one too large."""
+    """A model of the new code; no other random numbers are drawn for it. None for one too large."""
     with torch.random.fork_rng(devices=[]):
         try:
             with torch.device("meta"):

@@ -1,7 +1,7 @@
 """Where the ranks of a process group meet.
 
-torch's stores, gloo and NCCL let in whoever connects. So they listen on this machine alone where
-all ranks are on it, and otherwise at the one address that the other hosts use.
+torch's stores, gloo and NCCL let in every client. So they listen on this machine alone where all
+ranks are on it, and otherwise at the one address that the other hosts use.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ def other_hosts() -> tuple[str, ...]:
 
 
 def open_store(port: int = 0, peers: Sequence[str] = ()) -> tuple[dist.TCPStore, str, int]:
-    """A store for all ranks to meet at, and its address and port; to be kept by who opened it.
+    """A store for all ranks to meet at, and its address and port; to be kept by the process that
+    opened it.
 
-    Only this machine can connect, or with ``peers`` those who reach the address that these hosts
-    use. Port 0 takes one that is free, and holds it from then on: nobody can take it before the
-    ranks have met. Raises ``RendezvousError`` for a port that is in use.
+    Only this machine can connect, or with ``peers`` the machines that reach the address that these
+    hosts use. Port 0 takes one that is free, and holds it from then on: no other program can take
+    it before the ranks have met. Raises ``RendezvousError`` for a port that is in use.
     """
     address = address_for(peers)
     # By itself a store listens on all interfaces.
@@ -65,6 +66,6 @@ def open_store(port: int = 0, peers: Sequence[str] = ()) -> tuple[dist.TCPStore,
 def meet_at(address: str, port: int) -> None:
     """Have ``init_process_group`` of this process meet the others at a store that is open."""
     os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
-    # torch's word for: rank 0 must not open it, somebody has.
+    # torch's word for: rank 0 must not open it, it is open.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     use_interface(address)

@@ -1,4 +1,4 @@
-"""What the ranks of a training tell the client, and the client whoever has it run."""
+"""Messages from the ranks of a training to the client, and from the client to its caller."""
 
 from __future__ import annotations
 

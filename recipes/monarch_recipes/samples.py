@@ -33,7 +33,8 @@ class Data(NamedTuple):
 
 
 class SampleError(PlacedError):
-    """A sample could not be read; the message says by whom, and which, and where in the code."""
+    """A sample could not be read; the message says by which rank, and which, and where in the
+    code."""
 
 
 class TooFewSamples(MonarchError):
@@ -43,8 +44,8 @@ class TooFewSamples(MonarchError):
 class SampleOrder:
     """Deals the samples out to the ranks, in another order in each epoch.
 
-    What a rank gets depends on the step alone: a run that is resumed goes on in the middle of its
-    epoch. All ranks together see the same samples in a step, however many share it.
+    The samples of a rank depend on the step alone: a run that is resumed goes on in the middle of
+    its epoch. All ranks together see the same samples in a step, however many share it.
     """
 
     def __init__(
@@ -136,7 +137,8 @@ class ReadingAhead:
         self._batches, self._next = iter(()), None
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: where a step is made again, it is read again, whoever has read ahead of it."""
+        """Nothing: where a step is made again, it is read again, whichever code has read ahead of
+        it."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ class Tally:
 
     def packed(self, device: torch.device, *others: Number) -> torch.Tensor:
         """Sum and weight of each name, then `others`, as float64: what is to be added up over all
-        who share a batch, each of whom has measured the same names."""
+        ranks that share a batch, each of which has measured the same names."""
         numbers = [one for total in self._totals.values() for one in total]
         return torch.stack(
             [

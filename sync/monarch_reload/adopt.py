@@ -91,7 +91,7 @@ class Adoption:
         yield from self._bindings(name, plan, pairing, live_names)
         yield from self._bound_unseen(name, plan.edit, live_names)
         staged = self._stage.namespaces.get(name, {})
-        for bound in plan.edit.gone - staged.keys():  # what a star import brings is not gone
+        for bound in plan.edit.gone - staged.keys():  # names that a star import brings are not gone
             yield live_names, bound, MISSING
         self._note_gone(plan.edit, module, live_names)
 

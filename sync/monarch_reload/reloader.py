@@ -35,8 +35,8 @@ class Reloader:
     from its import, and not from a file that may have changed since. Or say it: `imported`
     gives the texts that files had when their modules were imported, by `__file__`.
 
-    What cannot be prepared in place is tried by `spare`, a fresh process: new code that it imports
-    needs one, and is not refused.
+    New code that cannot be prepared in place is tried by `spare`, a fresh process: new code that it
+    imports needs one, and is not refused.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class Reloader:
         folders: Sequence[str],
     ) -> dict[str, list[str]]:
         """Modules by the file that is theirs from now on: the one they had is gone, and where
-        they would be found next is one of these. What arrives of them is added to the texts."""
+        they would be found next is one of these. The texts of them that arrive are added."""
         untold = [other_shape(path) for path, text in texts.items() if text is not None]
         gone = [path for path, text in texts.items() if text is None]
         gone += [path for path in untold if path not in texts and not os.path.exists(path)]

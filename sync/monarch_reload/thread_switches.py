@@ -96,7 +96,7 @@ class Turns:
             _CAN_ASK and _worked() == begin.worked
         )
         # A thread that has another processor needs no switch of ours, where we let go of Python;
-        # and what it has worked, the system may say a moment later.
+        # and the system may tell its processor time a moment later.
         return is_likely and _places() == begin.places
 
 

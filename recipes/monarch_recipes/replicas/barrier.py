@@ -36,7 +36,7 @@ class Barrier:
         self._all_there.set()
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Until all are there; after ``timeout`` seconds nobody waits any longer."""
+        """Until all are there; after ``timeout`` seconds the waiting ends for all."""
         try:
             await asyncio.wait_for(self._all_there.wait(), timeout)
         except asyncio.TimeoutError:

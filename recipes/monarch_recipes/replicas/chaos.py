@@ -1,11 +1,11 @@
-"""Faults on purpose: who is to suffer what, and at which step.
+"""Faults on purpose: which process is to suffer what, and at which step.
 
     kill@40 group=1; hang@80 group=0 rank=1 when=commit; slow@60 seconds=2; lighthouse@100
     random every=50 seed=7 kinds=kill,exit
 
 Faults are separated by ``;``. A fault is ``KIND@STEP`` and what it may have besides:
 
-- ``group=``, ``rank=`` (within the group): who; one drawn by the seed where it is left out.
+- ``group=``, ``rank=`` (within the group): the process; one drawn by the seed where it is left out.
 - ``when=``: ``before`` the quorum, ``inside`` the step, where the others wait for this one's
   gradients (as by default), or ``commit``, after these have been averaged.
 - ``seconds=``: how long ``slow`` takes.
@@ -52,7 +52,7 @@ class InjectedFault:
     """What happens to one process while it makes ``step``; steps count from 1.
 
     ``kill`` is SIGKILL, ``exit`` a status that is not 0, ``hang`` SIGSTOP, ``slow`` a sleep of
-    ``seconds``; ``lighthouse`` kills that, whoever ``group`` and ``rank`` say.
+    ``seconds``; ``lighthouse`` kills that, whatever ``group`` and ``rank`` say.
     """
 
     kind: str

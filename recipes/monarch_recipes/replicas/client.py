@@ -28,7 +28,7 @@ _LOOK_SECONDS = 0.5
 def train_groups(
     trainer_class: type[Actor], config: Any, hosts: HostMesh, record: Record
 ) -> GroupsOutcome:
-    """Train to the end, whoever dies; ``config`` has what `Limits` names.
+    """Train to the end, whichever group dies; ``config`` has what `Limits` names.
 
     Ctrl-C lets the groups finish a step, and saves. A second one ends all at once.
     """

@@ -1,11 +1,11 @@
-"""Keeps replica groups training, whoever dies.
+"""Keeps replica groups training, whichever of them dies.
 
 The rules:
 
 - Each group is a proc mesh of its own. If one of its processes dies, hangs or raises, the whole
   group is ended and started again, and no other; after a budget of restarts the run goes on
   without it.
-- A group that is started again heals from a living one. Where none lives, all begin again from
+- A group that is started again heals from a living one. Where no group lives, all begin again from
   the last checkpoint, together: each waits for the others before its first step, as at the start.
 - A lighthouse that dies is started again on its port. As it knows nothing of the one before, all
   groups join it anew, together.
@@ -100,7 +100,7 @@ class Controller(Actor):
 
     @endpoint
     async def begin(self) -> None:
-        """Train. What comes of it is told through the port, the end last."""
+        """Train. The outcome is told through the port, the end last."""
         self.whole = asyncio.ensure_future(self.train())
 
     @endpoint
@@ -108,7 +108,7 @@ class Controller(Actor):
         """Let all groups finish together, one of the next steps, and save."""
         if not self.is_stopping:
             self.is_stopping = True
-            # While the run holds, nobody can make another one.
+            # While the run holds, no group can make another one.
             left = 2 if self.hold.failure is None else 0
             self.last_step = min(self.last_step, self.groups.newest_step() + left)
 
@@ -121,7 +121,7 @@ class Controller(Actor):
         self.evaluations.every, self.evaluations.extras = evaluate_every, extras
 
     async def __supervise__(self, failure: MeshFailure) -> bool:
-        # Who drives a group learns of its death from the call that waits for it.
+        # The task that drives a group learns of its death from the call that waits for it.
         self.keeper.is_told(failure.mesh_name)
         return True
 
@@ -133,7 +133,7 @@ class Controller(Actor):
             outcome = await self.train_to_the_end()
         except Exception as error:
             self.event_log.tell("failed", str(error))
-            # What led to it may not be fit to be sent.
+            # Its cause may not be fit to be sent.
             error.__cause__ = error.__context__ = None
             self.news.send(Failed(error))
         else:
@@ -212,16 +212,16 @@ class Controller(Actor):
                 self.let_others_wait(group)
                 await self.groups.lose(group, str(error))
             await self.hold.mended(lambda: self.is_stopping)
-            # What an edit did costs no restart.
+            # A loss that an edit caused costs no restart.
             if self.groups.is_over() or not (is_held or await self.groups.may_restart(group)):
                 self.set_up.lose(group.number)
                 self.joined.lose(group.number)
                 return
 
     def let_others_wait(self, lost: Group) -> None:
-        """Nobody waits for a group that is lost, but where no other trains: all that was learned
-        since the last checkpoint is lost then, and a group that went ahead alone would learn from
-        its own share of the batches only."""
+        """The others do not wait for a group that is lost, but where no other trains: all that was
+        learned since the last checkpoint is lost then, and a group that went ahead alone would
+        learn from its own share of the batches only."""
         if any(group.is_training or group.has_finished for group in self.groups.all):
             self.set_up.lose(lost.number)
             self.joined.lose(lost.number)
@@ -258,7 +258,7 @@ class Controller(Actor):
         host, port = (await self.groups.ask(group, first.open_store.call(self.peers)))[0]
         meet = Rendezvous(host, port, self.keeper.url, self.peers)
         await self.groups.ask(group, group.trainers.join.call(meet))
-        # Who asks for a quorum before all are known at the lighthouse might get one alone.
+        # A group that asks for a quorum before all are known at the lighthouse might get one alone.
         await meet_at_barrier(lambda: self.joined, group.number, self.limits.step_timeout_seconds)
         if group.lighthouse_number != self.keeper.number:
             raise Disconnected("the lighthouse has died")

@@ -45,7 +45,7 @@ class Evaluations:
     async def if_due(
         self, group: Group, hold: Callable[[TaskError], Awaitable[bool]]
     ) -> EvaluationVerdict | None:
-        """Evaluate after this group's step, if nobody has; whoever comes meanwhile waits here.
+        """Evaluate after this group's step, if no group has; groups that come meanwhile wait here.
 
         ``hold`` is called where the code for it fails, and says whether to try again; or raises.
         A group that is lost leaves it to the next one.
@@ -143,7 +143,8 @@ async def conclude(
 
 
 async def _compare(groups: Groups, event_log: EventLog, group: Group, last_step: int) -> None:
-    """Where the run ends sooner than was known in its last step, nobody was compared there."""
+    """Where the run ends sooner than was known in its last step, the groups were not compared
+    there."""
     if not group.has_finished or group.number in event_log.fingerprints.of(last_step):
         return
     try:

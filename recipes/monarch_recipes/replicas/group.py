@@ -104,7 +104,7 @@ class Group:
         )
         self.bells = procs.spawn(f"bell{self.number}", Bell)
         self.witnesses = procs.spawn(f"witness{self.number}", Witness)
-        # A step is committed by all, or by nobody: there is nothing to put back.
+        # A step is committed by all groups, or by none: there is nothing to put back.
         uid = self.trainers._ref.uid
         self.trials = procs.spawn(f"trial{self.number}", Trial, uid, {}, keeps=False)
 

@@ -108,10 +108,10 @@ class Groups:
         self._event_log = event_log
         self._keeper = keeper
 
-    # Who is how far.
+    # How far each group is.
 
     def is_over(self) -> bool:
-        """Whether somebody has finished: from then on nobody may begin."""
+        """Whether a group has finished: from then on no group may begin."""
         return any(group.has_finished for group in self.all)
 
     def training(self) -> list[Group]:
@@ -190,8 +190,8 @@ class Groups:
         return True
 
     async def save(self, group: Group) -> Path:
-        """Have a group write a checkpoint, once its steps are written down: who goes on from it,
-        as after the client's death, does not make them again."""
+        """Have a group write a checkpoint, once its steps are written down: a run that goes on from
+        it, as after the client's death, does not make them again."""
         await self._event_log.written()
         first = group.trainers.slice(ranks=0)
         path: Path = (await self.ask(group, first.save.call(self._event_log.history)))[0]
@@ -218,7 +218,7 @@ class Groups:
         return text
 
     def how_to_go_on(self) -> str:
-        """For whoever reads why a run has ended."""
+        """For the reader of why a run has ended."""
         place = "the beginning" if self.saved_path is None else shown(self.saved_path)
         return f"What happened is in events.jsonl; the same command goes on from {place}"
 

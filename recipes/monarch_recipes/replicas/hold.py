@@ -20,7 +20,7 @@ _LOOK_SECONDS = 0.05
 
 class GroupsHold:
     """Of one run. ``is_local`` where groups do not share each step; ``step_seconds`` is how long
-    a step may take; what happens is told to ``news``."""
+    a step may take; events are told to ``news``."""
 
     def __init__(self, news: Port[Any], step_seconds: float, *, is_local: bool) -> None:
         self.edits = Edits()
@@ -48,8 +48,9 @@ class GroupsHold:
         self._begin(failure, state)
 
     def begin_after_loss(self, group: Group, lost: GroupLost, *, are_left: bool) -> None:
-        """Hold where the code must be why a group was lost. A first death may be chance; what
-        hangs, or dies again, on new code does so for that. ``are_left`` where others train on."""
+        """Hold where the code must be why a group was lost. A first death may be chance; a group
+        that hangs, or dies again, on new code does so for that. ``are_left`` where others train
+        on."""
         edits, generation = self.edits, process.current().generation
         doing = f"step {group.step + 1}"
         is_again = edits.is_lost_again(STEP, f"{doing} of {group.name}", generation)

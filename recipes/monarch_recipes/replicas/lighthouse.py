@@ -62,9 +62,8 @@ class Lighthouse(Actor):
     def serve(self, port: int, patience_seconds: float, peers: tuple[str, ...] = ()) -> str:
         """Begin, and say at which URL. 0 takes a free port.
 
-        It lets in whoever connects: from this machine, or with ``peers`` by the address that these
-        hosts use.
-        Raises LighthouseError when the port is still in use after ``patience_seconds``.
+        It lets in every client: from this machine, or with ``peers`` by the address that these
+        hosts use. Raises LighthouseError when the port is still in use after ``patience_seconds``.
         """
         deadline = time.monotonic() + patience_seconds
         address = address_for(peers)
@@ -106,7 +105,7 @@ class Lighthouse(Actor):
 
 
 def check_reachable(url: str, timeout_seconds: float) -> None:
-    """Raises LighthouseError when nobody listens at a lighthouse's URL."""
+    """Raises LighthouseError when no process listens at a lighthouse's URL."""
     host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout_seconds).close()
@@ -121,7 +120,7 @@ _PORT_PATIENCE_SECONDS = 10.0
 
 
 class LighthouseKeeper:
-    """On the first of ``hosts``; or none, where there is a ``url`` that somebody else keeps.
+    """On the first of ``hosts``; or none, where there is a ``url`` that another program keeps.
 
     ``number`` counts the lighthouses: each knows nothing of the one before.
     """
@@ -208,7 +207,7 @@ class LighthouseKeeper:
         )
 
     def is_told(self, mesh_name: str) -> None:
-        """Something has failed; perhaps this. Nobody calls it, so only its owner is told."""
+        """Something has failed; perhaps this. No call waits for it, so only its owner is told."""
         if mesh_name.startswith(LIGHTHOUSE):
             self._is_down.set()
 
@@ -232,9 +231,9 @@ def _why_not(error: MonarchError) -> str:
 
 
 def peers_of(hosts: HostMesh, lighthouse: str) -> tuple[str, ...]:
-    """Who is to reach the groups' processes; nobody where one machine has all of them.
+    """The machines that are to reach the groups' processes; none where one machine has all of them.
 
-    Who shares a lighthouse of somebody else's may have groups anywhere, as far as that is reached.
+    A lighthouse that other programs share may have groups anywhere, as far as that is reached.
     """
     found = urlsplit(lighthouse).hostname
     return hosts_beyond(hosts) + ((found,) if found else ())

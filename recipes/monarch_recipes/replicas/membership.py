@@ -123,7 +123,7 @@ class Averaging:
 
     def end(self) -> None:
         if isinstance(self._algorithm, DiLoCo):
-            # What this group has learnt since the last step that all shared is its own.
+            # The steps that this group has learnt since the last shared one are its own.
             self._algorithm._restore_parameters()
         if self._algorithm is not None:
             self._algorithm.__exit__(None, None, None)

@@ -54,7 +54,7 @@ class TrainerReady:
 class Rendezvous:
     """Where a group meets: its own store, and the lighthouse that all groups share.
 
-    ``peers`` are the hosts of all groups, where they are not all on one machine: who is to reach
+    ``peers`` are the hosts of all groups, where they are not all on one machine: they are to reach
     what the group's processes listen at.
     """
 

@@ -71,7 +71,7 @@ _STOP_SECONDS = 5.0
 async def end_procs(*meshes: ProcMesh | None) -> None:
     """Kill procs, and wait a little for that: a host that is gone does not answer."""
     ends = []
-    # What is worth saving has been saved, and what hangs has no last words.
+    # All that is worth saving has been saved, and a process that hangs has no last words.
     with configured(stop_timeout_seconds=0.0):
         for mesh in meshes:
             if mesh is not None:

@@ -1,4 +1,4 @@
-"""What each fault has cost: seconds to notice it, to restart, to heal, and of nobody training.
+"""The cost of each fault: seconds to notice it, to restart, to heal, and without training.
 
 Time is an argument, in seconds of a clock that never goes back.
 """
@@ -10,7 +10,7 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
 
-_Gap = tuple[float, float]  # in which nobody committed a step: from one commit to the next
+_Gap = tuple[float, float]  # without a committed step: from one commit to the next
 
 
 @dataclass
@@ -84,7 +84,7 @@ class RecoveryReport:
 
     @property
     def longest_stall_seconds(self) -> float:
-        """The longest that nobody trained because of one fault."""
+        """The longest time without training because of one fault."""
         return max((one.stall_seconds for one in self.incidents), default=0.0)
 
     def data(self) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class RecoveryBook:
 
     def report(self, now: float) -> RecoveryReport:
         """The sum up to now."""
-        stalls: set[_Gap] = set()  # Those who are lost together are waited for together.
+        stalls: set[_Gap] = set()  # Groups that are lost together are waited for together.
         for incident in self._incidents:
             end = incident.healed_at or incident.ready_at or incident.detected_at
             gap = self._longest_gap(incident.began_at, end)

@@ -31,7 +31,7 @@ _NUM_TRIES = 20
 
 
 class BehindOthers(RuntimeError):
-    """This group is behind what others have committed, and there is nobody to heal from.
+    """This group is behind what others have committed, and there is no group to heal from.
 
     It must not train: it would end with parameters of its own.
     """
@@ -65,8 +65,8 @@ class CarefulManager(Manager):  # type: ignore[misc]
       is. Here the quorum raises BehindOthers.
     - A quorum of fewer than ``least_groups`` is asked for again, a few times: a lighthouse that has
       not heard of the others yet would let one go ahead without them.
-    - Its server listens at ``hostname`` alone. As it is, it lets in whoever connects to any of this
-      machine's interfaces.
+    - Its server listens at ``hostname`` alone. As it is, it lets in every client that connects to
+      any of this machine's interfaces.
     - It tells of heals and commits: ``has_healed``, ``has_committed``, since the last quorum began.
     """
 
@@ -87,7 +87,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
         _CurrentManager.manager = self
 
     def give_up(self) -> None:
-        """The lighthouse is gone; whoever waits for a quorum is let go."""
+        """The lighthouse is gone; calls that wait for a quorum are let go."""
         self.is_given_up = True
         # The server ends with its last reference, and with it the calls that it has not answered.
         self._manager = None
@@ -121,7 +121,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
 
     def begin_average(self, tensor: torch.Tensor) -> Callable[[], object]:
         """Begin to average over the groups that take part, in place; call what is returned to wait
-        for it. What goes wrong is reported, as by ``allreduce``, and the tensor is of no use then.
+        for it. An error is reported, as by ``allreduce``, and the tensor is of no use then.
 
         The work that ``allreduce`` returns times its future in another thread. On a CPU that costs
         more than a small message, and is not needed: gloo keeps the time itself.
@@ -180,7 +180,7 @@ class Bell(Actor):
 class ReachableTransport(HTTPTransport):  # type: ignore[misc]
     """Serves checkpoints at one address of this machine, and nowhere else.
 
-    As it is, it serves whoever connects, on all interfaces, and names the hostname, which need not
+    As it is, it serves every client, on all interfaces, and names the hostname, which need not
     resolve.
     """
 

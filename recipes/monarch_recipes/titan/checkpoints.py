@@ -110,8 +110,8 @@ class Checkpointer:
         if not self._weights_are_finite():
             return Saved(failure="the weights are not finite; whoever resumed them would be lost")
         if dist.get_rank() == 0:
-            # What will be overwritten is no checkpoint from now on: a kill may leave half of it.
-            # No rank writes before rank 0, which plans, has come after this.
+            # A checkpoint that will be overwritten is none from now on: a kill may leave half of
+            # it. No rank writes before rank 0, which plans, has come after this.
             path.joinpath(".metadata").unlink(missing_ok=True)
         try:
             self._inner.save(step, last_step=is_last)

@@ -48,7 +48,7 @@ def import_torchtitan() -> None:
     with _device_is_cpu(), _stand_in_for_triton():
         train = importlib.import_module("torchtitan.train")
     utils = sys.modules["torchtitan.tools.utils"]
-    # It would run lspci, and then take the CPU for an A100; nobody knows what a CPU could do.
+    # It would run lspci, and then take the CPU for an A100; the speed of a CPU is not known.
     utils.get_peak_flops = lambda device_name: float("inf")  # type: ignore[attr-defined]
     train.Trainer.__init__ = _summing(train.Trainer.__init__)
 
@@ -161,7 +161,7 @@ def _triton_modules() -> Mapping[str, ModuleType]:
 
 
 class _Kernel:
-    """What triton would have compiled; ``kernel[grid](...)`` would call it."""
+    """The code that triton would have compiled; ``kernel[grid](...)`` would call it."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         self.name = function.__name__

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from .api import device_type
 
-# What torch and TorchTitan say of every training here, and nobody need act on.
+# Messages of torch and TorchTitan in every training here that call for no action.
 _IDLE = (
     "model.safetensors.index.json not found",  # which only exports in that format miss
     "Pipeline Parallel loss is not visible",  # it arrives as a metric

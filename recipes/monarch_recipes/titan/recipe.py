@@ -51,7 +51,7 @@ class TitanTrainer(Actor):
 
     @endpoint
     def setup(self, config: TitanConfig, store: tuple[str, int]) -> Setup:
-        """Build the trainer, resume. What was there before is let go."""
+        """Build the trainer, resume. An earlier training is let go."""
         self.let_go()
         meet_at(*store)
         self.training = Training(config)
@@ -120,7 +120,7 @@ class Driver:
         self.procs = procs
         self.trainers = procs.spawn("titan", TitanTrainer)
         # The meshes of FSDP cannot be made anew in place: after a mend, `with_attempts` begins
-        # again in new procs. Without a record there is nobody to do that.
+        # again in new procs. Without a record there is no such loop.
         self.holding = Holding(procs, self.trainers, record) if record is not None else None
         self.witnesses = (
             procs.spawn("witness", Witness) if self.holding is None else self.holding.witnesses
@@ -188,7 +188,8 @@ class Driver:
         seconds: float | None = None,
         unless: Unless | None = None,
     ) -> list[Any]:
-        """What all ranks answer, unless one hangs. What a person can mend is a RunFailed."""
+        """What all ranks answer, unless one hangs. An error that a person can mend is a
+        RunFailed."""
         patience = seconds or float(self.config.comm.init_timeout_seconds)
         try:
             if self.holding is not None:
@@ -219,7 +220,7 @@ def patience_seconds(config: TitanConfig, step: int, seconds_of_last: float | No
 
 @dataclass(frozen=True)
 class TitanOutcome:
-    """How a run ended. Losses are NaN where none was measured."""
+    """How a run ended. Losses are NaN where they were not measured."""
 
     step: int
     loss: float
@@ -249,7 +250,7 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
     if attempt.saved_step is not None and config.checkpoint.load_step != -1:
         # Once this run has saved, it goes on from there, whatever it was to begin with.
         first_config = with_values(first_config, checkpoint={"load_step": attempt.saved_step})
-    # Who stops now has learned nothing yet, and need not wait.
+    # A run that stops now has learned nothing yet, and need not wait.
     setup = driver.setup(first_config, unless=lambda: record.is_stopping)
     record.message(
         f"{config.model.name} {config.model.flavor}: {setup.num_parameters:,} parameters, "
@@ -278,7 +279,7 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
                 f"A lower optimizer.lr may help. The last checkpoint: {saving.latest or 'none'}"
             )
         last.update((key, values[key]) for key in last if key in values)
-        # Not before the row is there: who goes on from the checkpoint will not write it.
+        # Not before the row is there: a run that goes on from the checkpoint will not write it.
         if any(each.is_save_due for each in results):
             saved = driver.save_if_due()
             if saved.path:

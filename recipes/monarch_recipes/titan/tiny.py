@@ -21,7 +21,7 @@ _BEGIN, _END = "<|begin_of_text|>", "<|end_of_text|>"
 _VOCABULARY = 1024
 _DOCUMENT_CHARACTERS = 1500
 _HELD_OUT = 20  # one document in so many is for validation
-# What a person may edit, and so is not written over: from where, and under which name.
+# Files that a person may edit, and so are not written over: from where, and under which name.
 _EDITED = {
     "titan_tiny.toml": "titan.toml",
     "tiny_llama.py": "tiny_llama.py",
@@ -50,7 +50,7 @@ def prepare(folder: Path) -> Path:
 
 
 def copy_edited(folder: Path) -> None:
-    """What a person may edit, each file whole: what is there is not written again."""
+    """Files that a person may edit, each whole: one that is there is not written again."""
     configs = resources.files("monarch_recipes") / "configs"
     for source, target in _EDITED.items():
         if not (folder / target).exists():
@@ -61,7 +61,7 @@ def read_documents() -> list[str]:
     """The reference in pieces of a page or so, each made of whole paragraphs."""
     topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
     documents: list[str] = []
-    # Some texts are there under several names; what is held out may not be trained on as well.
+    # Some texts are there under several names; held-out samples may not be trained on as well.
     for topic in sorted({*topics.values()}):
         document = ""
         for paragraph in topic.split("\n\n"):

@@ -131,8 +131,8 @@ class Training:
     def step(self) -> TitanStep:
         """Learn from one global batch, and validate where it is time to.
 
-        It does not save. Whoever writes down what came of the step does that first: it would be
-        lost where a rank dies between the two, because the run goes on after the checkpoint.
+        It does not save. The caller writes down what came of the step first: it would be lost where
+        a rank dies between the two, because the run goes on after the checkpoint.
         """
         trainer, config = self.trainer, self.config
         trainer.step += 1
@@ -219,7 +219,7 @@ class Training:
             self._exits.close()
 
     def _named(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; what goes wrong with one says where."""
+        """The batches; an error in one says where."""
         while True:
             try:
                 batch = next(batches)
@@ -236,8 +236,8 @@ class Training:
 
 
 def _with_later_timeouts(config: TitanConfig) -> TitanConfig:
-    """Whoever waits for this rank looks for one that hangs when the config says so, and can only
-    ask ranks that torch has not ended yet."""
+    """The client, which waits for this rank, looks for one that hangs when the config says so, and
+    can only ask ranks that torch has not ended yet."""
     comm = config.comm
     return with_values(
         config,

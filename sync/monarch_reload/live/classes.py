@@ -78,7 +78,7 @@ def kept_names(live: type, old: Statement, new: Statement, changed: AbstractSet[
 
 
 def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
-    """What is registered with the staged class arrives where the live one keeps it."""
+    """A registration with the staged class arrives where the live one keeps it."""
     for name in names:
         own = live.__dict__.get(name, MISSING)
         if own is MISSING or name not in staged.__dict__ or _is_layout(own):
@@ -253,7 +253,7 @@ class _Named:
 
 
 def _filled(cls: type, name: str) -> Iterator[Item]:
-    """What a cached property has left in instances would hide a method from them."""
+    """Values that a cached property has left in instances would hide a method from them."""
     for thing in gc.get_referrers(cls):
         if type(thing) is cls and name in own_names(thing):
             yield Item(thing.__dict__, name)

@@ -20,10 +20,10 @@ _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 def follow_edited_makers(flips: Iterable[Flip], sources: Iterable[ModuleSource]) -> list[Attribute]:
     """New code for the living closures of every function that gets new code.
 
-    What a closure holds stays. One that takes other names from its maker now, or more or fewer
-    arguments, keeps the old code: the values, or the defaults, are not there. The search looks at
-    every object, and happens only where the code of an inner function differs, and more hold that
-    than its maker and the `sources` that run.
+    Values that a closure holds stay. One that takes other names from its maker now, or more or
+    fewer arguments, keeps the old code: the values, or the defaults, are not there. The search
+    looks at every object, and happens only where the code of an inner function differs, and more
+    hold that than its maker and the `sources` that run.
     """
     owners = [(flip.owner, flip.value) for flip in flips if _is_of_code(flip)]
     pairs = [pair for owner, code in owners for pair in pairs_of(owner.__code__, code)]

@@ -78,7 +78,7 @@ _DESCRIPTORS = (
     functools.partialmethod,
     functools.singledispatchmethod,
 )
-# What they make of a function no longer runs its code object: only making it again helps.
+# Things that they make of a function no longer run its code object: only making them again helps.
 _COMPILERS = ("torch.jit", "torch._C", "numba", "triton", "jax")
 _WITH_FUNC = (functools.partial, functools.partialmethod, functools.cached_property)
 

@@ -86,7 +86,7 @@ class Target:
     def take_out(self) -> HeldStore | None:
         """Put back what was there; the result can repeat the assignment.
 
-        What running code has assigned since then stays.
+        Values that running code has assigned since then stay.
         """
         if self._after is self._before:
             return None

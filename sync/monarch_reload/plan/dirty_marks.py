@@ -34,7 +34,7 @@ class When(Enum):
 
 _ALWAYS, _BINDS_DATA = When.ALWAYS, When.BINDS_DATA
 
-# What has no entry in either table does not make a statement run again, but for members that
+# A use that has no entry in either table does not make a statement run again, but for members that
 # differ: see `Propagation.forcing`.
 RUNS_AGAIN: Mapping[DirtyMark, Mapping[Use, When]] = {
     DirtyMark.KEPT: {},

@@ -65,7 +65,7 @@ class ModuleEdit:
         return not statement.is_class and not statement.binds.isdisjoint(self.compiled)
 
     def never_runs(self, statement: Statement) -> bool:
-        """What a program does it does once."""
+        """An action of a program happens once."""
         return (self.is_script and statement.is_main_guard) or (
             self.is_program and not statement.is_harmless
         )
@@ -269,7 +269,7 @@ def _sources(edit: ModuleEdit) -> dict[str, Origin]:
     found: dict[str, Origin] = {}
     for statement in edit.new:
         if isinstance(statement.node, ast.Delete):
-            continue  # What stands above it has read what was imported.
+            continue  # The statements above it have read what was imported.
         for name in statement.binds:
             found.pop(name, None)
         for name, source in imports_of(statement, edit.package):

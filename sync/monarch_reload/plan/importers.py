@@ -41,7 +41,7 @@ class Importers:
                 continue
             source = self._sources[name]
             text = source.text
-            # Only what lies in a package may name it by dots alone.
+            # Only a module in a package may name it by dots alone.
             by_dots = b"from ." in text and _lies_in(loaded, module)
             takes = (last in text or by_dots) and (
                 takes_any or b"import *" in text or wanted(text) or taken_whole(text)

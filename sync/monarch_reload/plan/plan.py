@@ -2,12 +2,12 @@
 
 Marks say what happened to a name, and a table says which uses of it force a statement to run
 again. State comes first: a function or class is patched in place, so an object that merely holds it
-follows without running, and an instance follows its class. What was *computed* from a changed
-value, by calling a changed function, or by looking into a changed class, is computed again. A
-change also spreads through the functions that read it (`D = make()` follows `C` where `make` reads
-`C`, or calls what does). Where only some members of a class changed, what was made of the class
-stays, and what was read from those members follows: an edited layer does not rebuild the model that
-is made of it.
+follows without running, and an instance follows its class. A value that was *computed* from a
+changed value, by calling a changed function, or by looking into a changed class, is computed again.
+A change also spreads through the functions that read it (`D = make()` follows `C` where `make`
+reads `C`, or calls what does). Where only some members of a class changed, what was made of the
+class stays, and what was read from those members follows: an edited layer does not rebuild the
+model that is made of it.
 """
 
 from __future__ import annotations

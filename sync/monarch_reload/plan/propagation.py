@@ -21,8 +21,8 @@ from monarch_reload.source.spelling import ABSOLUTE, WHOLE, FunctionNode, dotted
 from monarch_reload.source.statements import Statement
 
 _MAX_HOPS = 2
-"""What calls an edited function is followed through so many other modules. Everything is called by
-way of everything else in the end, and each module that is looked at takes its time."""
+"""A function that calls an edited function is followed through so many other modules. Everything is
+called by way of everything else in the end, and each module that is looked at takes its time."""
 
 
 class Propagation:
@@ -76,7 +76,8 @@ class Propagation:
     def _calls_edited(self, module: str, decorator: str) -> bool:
         """Whether a decorator calls something that was edited itself.
 
-        What it has put somewhere and can reach there is not meant: that are the other definitions.
+        Definitions that it has put somewhere and can reach there are not meant: those are the
+        others.
         """
         owner, name = self.marked(*self.graph.resolve(module, decorator)[:2])[1]
         edit = self.plans[owner].edit

@@ -1,9 +1,9 @@
 """Assignments to what others made, `other.FLAG = 1` or `Class.method = f`, whose statement is gone.
 
-What was there before can be made again where a module of ours says what that was: its source is
-taken for one in which the statement that binds the name is new, or one that bound it is gone. Where
-none does, code that was put in the place of other code asks for a new process; a plain value stays,
-as whatever else a program has brought about, and that is told.
+The value that was there before can be made again where a module of ours says what that was: its
+source is taken for one in which the statement that binds the name is new, or one that bound it is
+gone. Where none does, code that was put in the place of other code asks for a new process; a plain
+value stays, as whatever else a program has brought about, and that is told.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What `from m import *` brings: name by name, as if each were imported by itself.
 
 A star import becomes one statement for each name, so that names come, go and win over others as
-those of any import do. What a module will export is told from its new source. Where that cannot
-be told, as when `__all__` is computed, the last statement of a star brings what the others left.
+those of any import do. The names that a module will export are told from its new source. Where that
+cannot be told, as when `__all__` is computed, the last statement of a star brings what the others
+left.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ def _part(star: Statement, pair: tuple[str, str]) -> Statement:
 def bring(
     statements: Sequence[Statement], index: int, source: ModuleType, namespace: dict[str, Any]
 ) -> None:
-    """Run a part of a star import. What it brings no more goes, if nothing above binds it."""
+    """Run a part of a star import. A name that it brings no more goes, if nothing above binds
+    it."""
     there = _names_of(source)
     statement = statements[index]
     if statement.brought is None:

@@ -31,7 +31,7 @@ class Codes(Mapping[Place, CodeType]):
         return cls({place: code for place, code in found.items() if code is not None})
 
     def spliced(self, window: range, others: Codes, distance: int) -> Codes:
-        """With others in place of those in a window of lines; what is below has moved down.
+        """With others in place of those in a window of lines; all code below has moved down.
 
         Raises ValueError for what cannot be moved.
         """

@@ -93,7 +93,7 @@ class _Reader:
         self._entries: dict[str, set[str]] = {}  # by loop variable, the containers it runs through
 
     def note_entries(self, eager: Iterable[tuple[str, Use]]) -> None:
-        """What is read of loop variables is read of what containers hold."""
+        """A read of loop variables is a read of what containers hold."""
         for name, use in eager:
             for container in self._entries.get(root_of(name), ()):
                 self.items.add((container, name.partition(".")[2].partition(".")[0], use))

@@ -1,8 +1,8 @@
 """A new version of a source, made of the one before: only what was edited is read and compiled.
 
 The lines of an edit, out to the next statements that are whole, are a program of their own: neither
-the tokens above nor those below depend on them. What is not so simple is left to Python: an edit
-that does not compile by itself, and what one top-level statement may say of others.
+the tokens above nor those below depend on them. Harder cases are left to Python: an edit that does
+not compile by itself, and what one top-level statement may say of others.
 """
 
 from __future__ import annotations

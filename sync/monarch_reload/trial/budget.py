@@ -15,7 +15,8 @@ class OverBudget(Exception):
 
 
 class Budget:
-    """Processor time of the thread that prepares; what new code takes itself is not counted."""
+    """Processor time of the thread that prepares; time that new code takes itself is not
+    counted."""
 
     def __init__(self, import_seconds: float) -> None:
         self._import_seconds = import_seconds

@@ -1,7 +1,7 @@
 """What staged code does to registries: taken out again, and kept for the commit.
 
-What other threads do to them meanwhile is told apart from it, by looking at them before and after
-each statement, and goes straight through.
+Changes that other threads make to them meanwhile are told apart from it, by looking at them before
+and after each statement, and go straight through.
 """
 
 from __future__ import annotations
