@@ -83,7 +83,7 @@ class MonarchError(RuntimeError):
 
 @dataclass(frozen=True)
 class MeshFailure:
-    """What a supervisor is told: who failed, where, why, and its last words.
+    """What a supervisor is told: the actor that failed, where, why, and its last words.
 
     ``crashed_ranks`` are ranks of the mesh ``mesh_name``, whose members are ``kind``
     ("proc" or "actor"); ``members`` are the same in words. ``cause`` is the failure of something
@@ -124,7 +124,8 @@ class MeshFailure:
         return f"{shown} and {left} more" if left > 0 else shown
 
     def report(self) -> str:
-        """The failure in the reader's words: who, where, why, and the last lines printed."""
+        """The failure in the reader's words: the actor, the place, the reason, and the last lines
+        printed."""
         many = "s" if len(self.crashed_ranks) > 1 else ""
         ranks = ", ".join(str(rank) for rank in self.crashed_ranks)
         place = f" (rank{many} {ranks})" if ranks else ""

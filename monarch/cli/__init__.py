@@ -6,6 +6,6 @@ What to open, by what is to be changed:
   it imports there
 - how hosts are asked for what they have, and dead ones found: `monarch/runtime/hosts/asking.py`
 - what Ctrl-C, SIGTERM and SIGHUP do: `interrupts.py`
-- which programs use an allocation, and who is asked before it ends: `users.py`
+- which programs use an allocation, and the question before it ends: `users.py`
 - what a command does where its output cannot be read: closed or full standard streams: `streams.py`
 """

@@ -27,7 +27,7 @@ _MAX_SHOWN = 10
 
 
 class _Ahead(MonarchError):
-    """Large files are about to be sent that nobody was asked about."""
+    """Large files are about to be sent, and no person was asked about them."""
 
     def __init__(self, files: Sequence[Entry]) -> None:
         super().__init__(files)

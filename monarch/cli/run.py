@@ -189,7 +189,7 @@ class RunRequest:
         procs: int | None,
         left: RunFolder | None,
     ) -> RunRequest:
-        """With what is not said taken from the command of the run that is to go on."""
+        """With values that are not given taken from the command of the run that is to go on."""
         if recipe is None:
             if left is None or not left.command[2:]:
                 raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
@@ -258,7 +258,7 @@ def run_recipe(
 
 
 class _logs_of:
-    """What procs print goes into the run's folder too, within this block."""
+    """The lines that procs print go into the run's folder too, within this block."""
 
     def __init__(self, folder: RunFolder, name: str) -> None:
         self._logs = RunLogs(folder.path / "logs", name)

@@ -42,7 +42,7 @@ class SweepDisplay:
             self._going[label] = bar_of(step, num_steps), numbers
 
     def ended(self, label: str, status: str) -> None:
-        """Whatever has come of it."""
+        """A run is over, however it ended."""
         with self._lock:
             self._going.pop(label, None)
             self._num_over += 1

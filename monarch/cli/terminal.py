@@ -73,7 +73,7 @@ class Terminal:
             self._changing = shown
 
     def _erased(self) -> str:
-        """What takes the changing line away."""
+        """The characters that take the changing line away."""
         erase, self._changing = (_ERASE if self._changing else ""), ""
         return erase
 

@@ -79,7 +79,7 @@ def _transport(name: str, value: Any) -> BindSpec:
 
 
 UPSTREAM: dict[str, UpstreamSetting] = {
-    # What we have too.
+    # Settings that we have too.
     "cleanup_timeout": UpstreamSetting("duration", "3s", "cleanup_timeout_seconds"),
     "process_exit_timeout": UpstreamSetting("duration", "10s", "stop_timeout_seconds"),
     "host_spawn_ready_timeout": UpstreamSetting("duration", "30s", "attach_timeout_seconds"),
@@ -87,7 +87,7 @@ UPSTREAM: dict[str, UpstreamSetting] = {
     "message_delivery_timeout": UpstreamSetting("duration", "30s", "heartbeat_timeout_seconds"),
     "codec_max_frame_length": UpstreamSetting(int, 10 * 2**30, "max_message_bytes"),
     "tail_log_lines": UpstreamSetting(int, 0, "log_tail_lines"),
-    # What has no meaning here.
+    # Settings that have no meaning here.
     "actor_queue_dispatch": UpstreamSetting(bool, True),
     "actor_spawn_max_idle": UpstreamSetting("duration", "30s"),
     "channel_net_rx_buffer_full_check_interval": UpstreamSetting("duration", "5s"),

@@ -32,7 +32,7 @@ class Style:
 
 
 def line_text(label: str, lines: str, style: Style) -> str:
-    """``lines``, which end with a newline, each with who printed it in front."""
+    """``lines``, which end with a newline, each with its printer in front."""
     prefix = style.prefix(label)
     return prefix + lines[:-1].replace("\n", "\n" + prefix) + "\n"
 

@@ -43,7 +43,7 @@ class LogWindows:
     def assign(self, members: Iterable[str], group: str, seconds: float, now: float) -> None:
         """Aggregate what ``members`` print over ``seconds``; 0 ends it.
 
-        What the group has printed until now is shown when the new length is over, if that is
+        Lines that the group has printed until now are shown when the new length is over, if that is
         sooner than it would have been.
         """
         for member in members:

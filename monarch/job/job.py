@@ -81,7 +81,7 @@ class JobTrait(ABC):
         self._state_path: Path | None = None
 
     def _begin(self, client_script: str | None) -> None:  # noqa: B027  (most need none)
-        """What takes long of bringing the allocation up. Unlike ``_create``, which comes after it,
+        """The slow part of bringing the allocation up. Unlike ``_create``, which comes after it,
         Ctrl-C cuts it short; then, and where it fails, ``_kill`` is to leave nothing of it."""
 
     @abstractmethod
@@ -254,7 +254,7 @@ class JobTrait(ABC):
             except JobError:
                 if path is not None:
                     with contextlib.suppress(OSError):
-                        job.dump(path)  # What is left of it can still be ended by that.
+                        job.dump(path)  # The rest of it can still be ended by that.
                 raise
             job.ending = None
             self._running = None

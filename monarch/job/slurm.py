@@ -63,7 +63,7 @@ class SlurmJob(RemoteJob):
     ``python_exe`` is the Python on the nodes, which must have monarch. Each host listens at
     ``monarch_port``. ``time_limit``, ``partition``, ``account``, ``qos``, ``mem``,
     ``gpus_per_node``, ``cpus_per_task``, ``ntasks_per_node`` and ``exclusive`` are what sbatch
-    calls so; ``slurm_args`` are more of its options. What the nodes print is in ``log_dir``, by
+    calls so; ``slurm_args`` are more of its options. The output of the nodes is in ``log_dir``, by
     default ``.monarch/logs``, which must be a folder that they share with this machine. To wait in
     the queue takes at most ``job_start_timeout`` seconds. ``env`` is added to the hosts'
     environment, ``preload`` names modules that each imports ahead.

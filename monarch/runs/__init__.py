@@ -11,8 +11,8 @@ What to open, by what is to be changed:
 - what is done when a rank is lost: `attempts.py`, `restarts.py`, `ranks.py`, `recovery.py`
 - what a run does when its allocation is ended, replaced, or short of a host; how its end is told:
   `allocation.py`; `end_text.py`
-- what happens when new code fails as it runs; whose state is copied, and how ranks are brought
-  back; what is told of it: `holding.py`, `edits.py`; `trial.py`, `state_copies.py`;
+- what happens when new code fails as it runs; how the state of actors is copied, and how ranks are
+  brought back; what is told of it: `holding.py`, `edits.py`; `trial.py`, `state_copies.py`;
   `hold_report.py`
 - what happens when a checkpoint cannot be saved: `saving.py`
 """

@@ -121,8 +121,8 @@ class Edits:
         return max(self.older(generation), default=self.good.get("", 0))
 
     def way_back(self, failure: Failure) -> int | None:
-        """To what to go back from it: further than the last time, if that has failed as well.
-        None where there is nothing older."""
+        """The generation to go back to from it: further than the last time, if that has failed as
+        well. None where there is nothing older."""
         origin = self.origins.get(failure.generation)
         if origin is None:
             return failure.good if failure.good < failure.generation else None

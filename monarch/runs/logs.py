@@ -64,7 +64,7 @@ def _file_name(log: Log, run_name: str) -> str:
 
 
 class Line(NamedTuple):
-    """``who`` printed it: ``rank0``, or ``eval-rank0`` for the procs of another mesh."""
+    """``who``: the printer, ``rank0``, or ``eval-rank0`` for the procs of another mesh."""
 
     who: str
     text: str

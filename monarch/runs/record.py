@@ -40,7 +40,7 @@ class Display(Protocol):
         """The numbers of a step. Steps count from 1; one step may report more than once."""
 
     def phase(self, text: str) -> None:
-        """What goes on from now until the next metrics, while nothing else can be shown."""
+        """The activity from now until the next metrics, while nothing else can be shown."""
 
     def saved(self, step: int) -> None:
         """There is a checkpoint after this step: nothing to scroll by, there are many."""
@@ -170,7 +170,7 @@ class Record:
     def live(self, config: C) -> C:
         """``config``, with what was changed in its file since and may change while it runs.
 
-        Call it between two steps. What was changed, and what needs a restart, becomes an event.
+        Call it between two steps. A change, or a key that needs a restart, becomes an event.
         """
         if self.config_file is None:
             return config

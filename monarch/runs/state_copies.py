@@ -184,7 +184,7 @@ class _Keeper:
         self._keep_told(optimizer)
 
     def _keep_told(self, value: Any) -> None:
-        """Of what tells its state, and takes it back."""
+        """Of an object that tells its state, and takes it back."""
         told = copy.deepcopy(value.state_dict())
         # A copy, as some go on working with what they are given.
         self._undos.append(lambda: value.load_state_dict(copy.deepcopy(told)))
@@ -308,7 +308,7 @@ class _ChangeWatcher(_Keeper):
 
 
 _num_optimizer_steps = [0]
-_counted: list[Any] = []  # what takes the counting away again
+_counted: list[Any] = []  # the function that takes the counting away again
 
 
 def _count_optimizer_steps() -> None:

@@ -333,7 +333,7 @@ class DDPTrainer(Actor):
                 logits = self.precision.full(logits)
                 loss = sum_and_weight(part(config.task, compute_loss)(logits, labels), size)
                 busy_seconds = time.perf_counter() - started
-                # As if each sample weighed 1. What all of them do weigh is known after the last.
+                # As if each sample weighed 1. Their own weights are known after the last.
                 self.precision.backward(loss[0] / self.batch.per_rank)
             tally.add("loss", loss, size)
             with torch.no_grad():

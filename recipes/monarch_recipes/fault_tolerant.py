@@ -622,7 +622,7 @@ class ReplicaTrainer(Actor):
 
 
 def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> GroupsOutcome:
-    """Train to the end on `hosts`, `record.procs_per_host` procs on each, whoever dies.
+    """Train to the end on `hosts`, `record.procs_per_host` procs on each, whichever group dies.
 
     Ctrl-C lets the groups finish a step, and saves; the same command then goes on from there. A
     second one ends all at once.

@@ -17,7 +17,7 @@ def draw_from(*place: int) -> None:
     seed = int.from_bytes(digest, "little") >> 1
     if _has_accelerator():
         torch.manual_seed(seed)
-    else:  # What may come to be on a GPU takes torch longer than a small network's forward pass.
+    else:  # Seeding for a possible GPU takes torch longer than a small network's forward pass.
         torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:

@@ -39,4 +39,4 @@ def is_waiting(module: ModuleType) -> bool:
 
 
 BY_VALUE = (tuple, str, int, float, bytes)
-"""What instances of classes with these bases are is told when they are made."""
+"""Instances of classes with these bases get their value when they are made."""

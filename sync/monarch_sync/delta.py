@@ -67,7 +67,7 @@ def _decompress(frame: Content, size: int, decompressor: zstd.ZstdDecompressor) 
     try:
         content = decompressor.decompress(frame, max_length=size + 1)
         if not decompressor.eof and len(content) == size:
-            # What is left of the frame makes no bytes, or too many.
+            # The rest of the frame makes no bytes, or too many.
             content += decompressor.decompress(b"", max_length=1)
     except zstd.ZstdError as error:
         raise BadMessage(f"a frame cannot be read: {error}") from None

@@ -25,8 +25,8 @@ class SyncPlan:
     ``folders``, ``files``, ``links`` are to be made or replaced; ``modes`` only change their
     permission bits. ``moved`` tells, for a new file whose content the old state had, from where;
     ``before``, for a file that takes another's place, which one.
-    ``folders_moved`` are whole folders that only have another name now, as (old, new); what is in
-    them is in none of the others. They are first.
+    ``folders_moved`` are whole folders that only have another name now, as (old, new); their
+    content is in none of the others. They are first.
     """
 
     folders_moved: list[tuple[str, str]] = field(default_factory=list)

@@ -66,7 +66,7 @@ class ContentHasher:
     def __init__(self, *, is_large: bool = False, before: QuickBlocks | None = None) -> None:
         self._is_large = is_large
         self._before = before
-        self._held: list[bytes] = []  # of what may turn out to be small
+        self._held: list[bytes] = []  # of content that may turn out to be small
         self._rest = b""
         self._quick = bytearray()
         self.blocks = bytearray()

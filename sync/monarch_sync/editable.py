@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from monarch_sync.workspace import Folder, Workspace
 
-_RUNTIME = "monarch-loop"  # what runs on the hosts already is not to be replaced under its feet
+_RUNTIME = "monarch-loop"  # it runs on the hosts already, and is not to be replaced there
 _MAPPING = re.compile(r"^MAPPING(?:\s*:[^=\n]*)?\s*=\s*(\{[^\n]*\})", re.MULTILINE)
 
 

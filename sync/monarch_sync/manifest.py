@@ -205,7 +205,7 @@ class Manifest:
         """Raise `BadManifest` where a path's folder is missing, or is no folder, or where a link
         leads out of a folder's new place.
 
-        `base`: a manifest known to be sound; only what differs from it is looked at.
+        `base`: a manifest known to be sound; only paths that differ from it are looked at.
         """
         for path, child in self._unsure(base):
             if child is not None:

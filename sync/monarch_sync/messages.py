@@ -61,7 +61,7 @@ class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
 
 class StageRequest(msgspec.Struct, tag=1, array_like=True, frozen=True):
     """Get a state ready. ``base`` empty: ``changed`` is the whole manifest. ``moves``: folders of
-    the base that have another name now, as (old, new); what else changed is told as from there.
+    the base that have another name now, as (old, new); other changes are told as from there.
     ``takes_back``: what the host shows was not to stay, and this is what was there before it.
     ``ahead``: the digest of what instalments brought of this first state; ``changed`` and
     ``removed`` lead from there."""

@@ -75,7 +75,7 @@ def join(folder: str, name: str) -> str:
 
 
 def split(path: str) -> tuple[str, str]:
-    """(folder, name); what is absolute, and so unsound, has a name with a slash in it."""
+    """(folder, name); an absolute path, which is unsound, has a name with a slash in it."""
     folder, _, name = path.rpartition("/")
     return (folder, name) if folder else ("", path)
 

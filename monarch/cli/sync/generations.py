@@ -155,6 +155,6 @@ def show_differences(found: Iterable[str], terminal: Terminal) -> bool:
     for line in found:
         any_found = True
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
-        # What is written to a file, or piped, can be given to `patch`.
+        # The text can be written to a file, or piped, and given to `patch`.
         terminal.line(line, colour, is_exact=terminal.width is None)
     return any_found

@@ -27,7 +27,7 @@ class ProjectEdits:
         self._output = output
         self._file = project.directory / PROJECT_FILE
         self._mark = _mark(self._file)
-        self._unsettled = self._mark, 0.0  # what it was last seen to be, and since when
+        self._unsettled = self._mark, 0.0  # the mark that it last had, and since when
 
     @property
     def is_unsettled(self) -> bool:

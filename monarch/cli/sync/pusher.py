@@ -292,7 +292,7 @@ class Pusher:
 
 
 def _bodies(asked: Mapping[_Key, Promise[Response]]) -> dict[_Key, dict[str, Any] | None]:
-    """What was answered, None where nothing was; however many are silent, it takes no longer."""
+    """The answers, None where nothing was answered; however many are silent, it takes no longer."""
     deadline = time.monotonic() + _ANSWER_SECONDS + len(asked) * _EACH_SECONDS
     return {
         key: answer.value.body

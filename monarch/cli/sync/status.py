@@ -34,7 +34,7 @@ def standings(
     like_now: Mapping[str, Collection[int]] = MappingProxyType({}),
     name_of: Callable[[str], str] = str,
 ) -> list[Standing]:
-    """From what hosts, by URL, and procs have said of themselves. ``like_now``: by URL, which
+    """Made of what hosts, by URL, and procs have said of themselves. ``like_now``: by URL, which
     generations were what a host has now; a proc that runs one of them runs the host's code of now.
     ``name_of``: how the host at a URL is called that does not say so itself."""
     made = []

@@ -3,6 +3,5 @@
 What to open, by what is to be changed:
 
 - how a process prepares new code, and what it says of it: `preparing.py`, `reload_words.py`
-- who pushes from within an actor: `session.py`,
-  `monarch/runtime/workspace/code_switch/remote_owner.py`
+- how an actor pushes: `session.py`, `monarch/runtime/workspace/code_switch/remote_owner.py`
 """

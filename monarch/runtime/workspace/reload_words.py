@@ -1,4 +1,4 @@
-"""What a process says of a change of code: what comes, who was changed by it, and why not."""
+"""What a process says of a change of code: what comes, which actors it changed, and why not."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class ReplicaAgent:
         self._open(str(make_state_folder(root)))
         # What was here before the last commit, to go back to.
         self._before: tuple[int, Manifest] | None = None
-        # Of what is staged: files of packages, and where their content lies.
+        # Of the staged content: files of packages, and where their content lies.
         self._packages: list[tuple[str, str]] = []
         self._is_moving = False
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

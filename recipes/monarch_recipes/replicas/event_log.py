@@ -73,7 +73,7 @@ class EventLog:
         return self.compare(group, result.step, [one.fingerprint or "" for one in results])
 
     def compare(self, group: int, step: int, digests: Sequence[str]) -> dict[int, str]:
-        """What is wrong with whose parameters, by group."""
+        """The fault in a group's parameters, by group."""
         complaints = self.fingerprints.add(step, group, digests)
         for accused, what in complaints.items():
             self.tell(

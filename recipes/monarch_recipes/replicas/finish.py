@@ -62,7 +62,8 @@ class Evaluations:
         return None
 
     async def make(self, group: Group) -> EvaluationVerdict:
-        """What a group finds on the held-out samples is told, and remembered; the best is kept."""
+        """The values that a group finds on the held-out samples are told, and remembered; the best
+        is kept."""
         groups, event_log, step = self._groups, self._event_log, group.step
         values = await self.values(group)
         history = [*event_log.history, {**values, "step": float(step)}]

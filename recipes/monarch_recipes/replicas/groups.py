@@ -123,7 +123,7 @@ class Groups:
         return max([self.saved_step, *(group.step for group in self.training())])
 
     def step_of_others(self, group: Group) -> int:
-        """What the living have committed, but for this one."""
+        """The steps that the living groups have committed, but for this one."""
         others = (
             other.step
             for other in self.all

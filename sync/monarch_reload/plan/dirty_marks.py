@@ -46,7 +46,7 @@ RUNS_AGAIN: Mapping[DirtyMark, Mapping[Use, When]] = {
     DirtyMark.FUNCTION: {
         Use.CALLED: _ALWAYS,
         Use.USED: _ALWAYS,
-        # What was said to it holds on while it runs its new body in place.
+        # Its registrations hold on while it runs its new body in place.
         Use.REGISTERS: When.MAKER_RUNS,
     },
     DirtyMark.FLOWING: dict.fromkeys((Use.CALLED, Use.USED, Use.REGISTERS), _ALWAYS),

@@ -236,7 +236,7 @@ _CAUGHT = frozenset({"TypeError", "Exception", "BaseException"})
 
 
 def _prepared_for_errors(node: ast.AST) -> Iterator[ast.AST]:
-    """What is in a `try` that catches a TypeError, or in a `with` that expects one."""
+    """The calls in a `try` that catches a TypeError, or in a `with` that expects one."""
     for part in ast.walk(node):
         body: Sequence[ast.AST] = ()
         if isinstance(part, ast.Try) and any(map(_catches, part.handlers)):

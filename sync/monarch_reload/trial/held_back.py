@@ -21,7 +21,7 @@ Lookup = Callable[[Any], Any]
 
 
 class Whose(Enum):
-    """Who changed a container while a statement ran, or between two."""
+    """The code that changed a container while a statement ran, or between two."""
 
     OURS = "staged code"
     OTHERS = "running code"

@@ -128,4 +128,4 @@ def main(description, answer):
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    os._exit(0)  # whatever it has started
+    os._exit(0)  # ends all threads that it has started

@@ -261,9 +261,9 @@ def _tokens(pattern: str) -> list[str] | None:
 class _Stepwise:
     """A pattern of many stars, matched without going back over what they might stand for.
 
-    What follows a star is taken where it first fits: the next star takes up what is between, and as
-    only `**` goes beyond a slash, there is no other place where it could be if there is a slash in
-    it. So each part between two `**`, which has a number of slashes of its own, ends as early as
+    The text after a star is taken where it first fits: the next star takes up what is between, and
+    as only `**` goes beyond a slash, there is no other place where it could be if there is a slash
+    in it. So each part between two `**`, which has a number of slashes of its own, ends as early as
     can be where it begins as early as can be.
     """
 

@@ -143,7 +143,7 @@ class Committer:
                 return
             self._conflicts.keep(after, None, self._disk.move)
         if parent_of(before) != parent_of(after):
-            self._parents.open(before)  # What `..` is in it changes.
+            self._parents.open(before)  # The folder that `..` is in it changes.
         self._disk.rename(source, target)
         if before in self._parents.opened:
             self._parents.opened.append(after)

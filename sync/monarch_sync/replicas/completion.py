@@ -1,8 +1,8 @@
 """Completion: sees that a commit, once begun, comes to its end, whatever comes between.
 
 From the moment that the journal is written, there is one way only: forward. A commit that was cut
-short is carried out again from its start, with what of the stage is still there. What can be done
-after the answer, to keep what was replaced and to note it and the end, waits for `settle`; the
+short is carried out again from its start, with what of the stage is still there. Work that can be
+done after the answer, to keep what was replaced and to note it and the end, waits for `settle`; the
 journal says enough to do that too after a crash. After a reboot, and where another folder has taken
 the place of the one that we left (a backup, say), every file is read once, and what is not as it
 was left is no longer claimed.
@@ -89,7 +89,7 @@ class Completion:
         except OSError as error:
             if error.errno not in FULL or not self._store.num_bytes:
                 raise
-            self._store.trim(0)  # what was there before gives way to what is there now
+            self._store.trim(0)  # the content that was there before gives way to what is there now
             self._note(new, committer.lost)
         self._unsettled = None
         self._staging.drop()

@@ -26,8 +26,8 @@ _OLDER = ("current", "log", "history")
 
 
 def renew(root: str, folder: Path, store: ContentStore, disk: Disk) -> None:
-    """Note anew what a state folder has of an earlier kind, if it has; what it has kept of earlier
-    generations goes, as its names are of no use any more."""
+    """Note anew what a state folder has of an earlier kind, if it has; the contents that it has
+    kept of earlier generations go, as their names are of no use any more."""
     older = [folder / name for name in _OLDER]
     if not any(path.exists() for path in older):
         return

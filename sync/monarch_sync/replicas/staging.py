@@ -58,7 +58,7 @@ class Staging:
     def begin(self, plan: SyncPlan, old: Manifest) -> None:
         """What is to be got ready, from what is shown now; or what more, of a first state."""
         if not os.path.isdir(self.folder):  # A clean-up takes empty folders away.
-            with contextlib.suppress(FileExistsError):  # What else it may be shows when it is used.
+            with contextlib.suppress(FileExistsError):  # Any other trouble shows when it is used.
                 os.mkdir(self.folder)
         self._old = old
         for entry in plan.modes:
@@ -309,7 +309,7 @@ class Staging:
             yield from (f"{folder}/{name}" for name in names)
 
     def forget(self) -> None:
-        """Begin anew; what lies here stays for now."""
+        """Begin anew; the content here stays for now."""
         self._expected, self._salvaged, self._replaced = {}, {}, set()
         self._in_place.forget()
         self._on_disk.forget()

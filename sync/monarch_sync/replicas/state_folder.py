@@ -18,7 +18,7 @@ from pathlib import Path
 from monarch_sync.entry import RESERVED
 from monarch_sync.errors import ReplicaBusy
 
-_MODE = 0o700  # what is in it may have been in a folder that is not open to all
+_MODE = 0o700  # its files may have been in a folder that is not open to all
 
 
 def find_state_folder(root: str | os.PathLike[str]) -> Path | None:
@@ -32,7 +32,7 @@ def find_state_folder(root: str | os.PathLike[str]) -> Path | None:
 def make_state_folder(root: str | os.PathLike[str]) -> Path:
     """The same, made where it is not there; and the replica's folder with it.
 
-    What is known of a folder that is gone is of no use any more: it goes, too.
+    Notes on a folder that is gone are of no use any more: they go, too.
     """
     inside, beside = _places(root)
     if not inside.parent.exists() and _is_ours(beside):

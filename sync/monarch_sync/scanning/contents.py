@@ -58,7 +58,7 @@ class Contents:
         self._deltas: OrderedDict[_Delta, tuple[Blob, bytes] | None] = OrderedDict()
         self.shared: dict[
             tuple[Hashable, ...], Any
-        ] = {}  # what goes to several hosts in the push under way
+        ] = {}  # contents that go to several hosts in the push under way
 
     def remember(self, digest: bytes, content: bytes) -> None:
         """Keep a small content, as long as there is room."""

@@ -19,7 +19,7 @@ class LeftOut:
 
     @property
     def unreadable(self) -> KeysView[str]:
-        """What is there, and cannot be read."""
+        """The paths that are there, and cannot be read."""
         return self._unreadable.keys()
 
     def problems(self) -> list[Problem]:

@@ -77,7 +77,7 @@ class OuterRules:
         # One that can be read again may bear the same stamp.
         if stamp == self._index_stamp and self._tracked is not None:
             return False
-        # Git writes its index at every `git status`. What it tracks says little: it counts only
+        # Git writes its index at every `git status`. Its tracked paths say little: they count only
         # for what rules leave out.
         before = self._tracked
         self._index_stamp, self._tracked = stamp, self._read_index()

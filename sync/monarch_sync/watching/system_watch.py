@@ -41,7 +41,7 @@ class SystemWatch:
         self._rules = self._read_rules()
 
     def __iter__(self) -> Iterator[set[Path]]:
-        needs_audit, next_audit = True, 0.0  # Of what was saved before it had begun.
+        needs_audit, next_audit = True, 0.0  # The saves from before it had begun.
         for changes in watch(
             *self._roots,
             watch_filter=self._is_ours,

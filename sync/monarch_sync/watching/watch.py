@@ -233,7 +233,7 @@ class Watcher:
                 return
 
     def _in_burst(self, touched: set[str]) -> frozenset[str]:
-        """With what was touched just before: a slow writer pauses, and goes on."""
+        """With the paths touched just before: a slow writer pauses, and goes on."""
         before, until = self._burst
         if len(touched) >= _LARGE or time.monotonic() - until > _STILL_A_BURST_SECONDS:
             return frozenset(touched)

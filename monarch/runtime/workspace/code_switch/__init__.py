@@ -2,7 +2,7 @@
 
 What is decided is in ``monarch.core.code_switch``; here are the threads and messages around it.
 
-- ``coordinating``: drives a switch over its owners (see ``owner``), for whoever pushes.
+- ``coordinating``: drives a switch over its owners (see ``owner``), for the author of a push.
 - ``driver``: the orders that a process is given, and what happens to it meanwhile.
 - ``actions``: what it does about them, itself and through the procs that it owns.
 - ``open_order``: an order that waits for its answer.

@@ -17,8 +17,8 @@ from monarch.wire.address import Uid
 
 
 class Purpose:
-    """What a switch is for: what changes beside the code, and who hears of it. This one is for code
-    alone, and no other process is told."""
+    """What a switch is for: what changes beside the code, and which processes hear of it. This one
+    is for code alone, and no other process is told."""
 
     def entered(self, stage: CoordinatorState) -> None:
         """The switch has come so far."""

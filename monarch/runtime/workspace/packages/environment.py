@@ -2,8 +2,8 @@
 
 They are had once, by the author, for each kind of Python among the hosts, and lie in a folder that
 travels with the workspace. So they come through the content store, no host needs a network or an
-installer, a late host gets them like any other file, and a rollback takes them back. What becomes
-of them on a host is told in `host_environment.py`.
+installer, a late host gets them like any other file, and a rollback takes them back.
+`host_environment.py` tells what becomes of them on a host.
 
 Only packages that some host lacks in just this version go along: packages that hosts came with
 (torch, say) do not travel.

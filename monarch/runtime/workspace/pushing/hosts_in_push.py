@@ -112,7 +112,7 @@ class HostsInPush:
             if address.uid in self.failed:
                 continue
             if view is None:
-                # All were met; what we knew of a host that is lost is forgotten on another thread.
+                # All were met; the view of a lost host is forgotten on another thread.
                 self._fail(address.uid, "it was lost as the push began")
                 continue
             writer = memory.sharing.writer_for(address.uid, here)
