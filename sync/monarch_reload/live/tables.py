@@ -32,23 +32,16 @@ class HeldDefinition:
     member: str = ""
 
 
-class Tables(Mapping[str, frozenset[HeldDefinition]]):
-    """What the containers of a module hold, by their dotted names there."""
+class Tables(dict[str, frozenset[HeldDefinition]]):
+    """What the containers of a module hold, by their dotted names there; found when asked for."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
+        super().__init__()
         self._namespace = namespace
-        self._found: dict[str, frozenset[HeldDefinition]] = {}
 
-    def __getitem__(self, name: str) -> frozenset[HeldDefinition]:
-        if name not in self._found:
-            self._found[name] = frozenset(held_in(_value_of(name, self._namespace)))
-        return self._found[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._namespace)
-
-    def __len__(self) -> int:
-        return len(self._namespace)
+    def __missing__(self, name: str) -> frozenset[HeldDefinition]:
+        found = self[name] = frozenset(held_in(_value_of(name, self._namespace)))
+        return found
 
 
 def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str], set[str]]:

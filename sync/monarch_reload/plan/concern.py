@@ -72,4 +72,5 @@ class Concern:
         containers = statement.names.containers
         if not statement.is_definition:
             containers |= statement.binds
-        return any(self._reach.held(plan.edit.name, container) for container in containers)
+        tables, plans = plan.edit.tables, self._reach.plans
+        return any(held.module in plans for one in containers for held in tables[one])

@@ -51,8 +51,10 @@ class ModuleEdit:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Of names that an `if` or `try` imports from several places: where they come from."""
 
-    tables: Mapping[str, frozenset[HeldDefinition]] = field(default_factory=dict)
-    """By dotted names of containers, what they hold."""
+    tables: Mapping[str, frozenset[HeldDefinition]] = field(
+        default_factory=lambda: defaultdict(frozenset)
+    )
+    """By dotted names of containers, what they hold; of any name, it may be asked."""
 
     exports_others: bool = False  # a star import of it will bring other names
 

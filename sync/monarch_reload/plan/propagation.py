@@ -105,9 +105,8 @@ class Propagation:
 
     def held(self, module: str, container: str) -> frozenset[HeldDefinition]:
         """Definitions in a container, of modules that are looked at."""
-        tables = self.plans[module].edit.tables if module in self.plans else {}
-        found = tables[container] if tables else frozenset()
-        return frozenset(held for held in found if held.module in self.plans)
+        found = self.plans[module].edit.tables[container] if module in self.plans else ()
+        return frozenset([held for held in found if held.module in self.plans])
 
     def _differs(self, held: HeldDefinition, member: str, is_called: bool) -> bool:
         """Whether a member of a kept instance behaves differently, or is a value that may."""

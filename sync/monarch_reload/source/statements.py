@@ -102,19 +102,19 @@ class Statement:
         assert isinstance(self.node, ast.ClassDef)
         return split(self.node.body, self.lines, self.moved_by)
 
-    @property
+    @cached_property
     def is_function(self) -> bool:
         return isinstance(self.node, FunctionNode)
 
-    @property
+    @cached_property
     def is_class(self) -> bool:
         return isinstance(self.node, ast.ClassDef)
 
-    @property
+    @cached_property
     def is_decorated(self) -> bool:
         return bool(getattr(self.node, "decorator_list", ()))
 
-    @property
+    @cached_property
     def is_definition(self) -> bool:
         return self.is_function or self.is_class
 
@@ -126,7 +126,7 @@ class Statement:
         found = ast.walk(self.node)
         return tuple(node for node in found if isinstance(node, (ast.Import, ast.ImportFrom)))
 
-    @property
+    @cached_property
     def is_future(self) -> bool:
         """Whether it may stand at the head of a file only."""
         return isinstance(self.node, ast.ImportFrom) and self.node.module == "__future__"
@@ -142,25 +142,25 @@ class Statement:
         names = self.names
         return "super" in names.binds or any(root_of(name) == "super" for name, _ in names.eager)
 
-    @property
+    @cached_property
     def is_import(self) -> bool:
         return isinstance(self.node, (ast.Import, ast.ImportFrom))
 
-    @property
+    @cached_property
     def is_star(self) -> bool:
         """Whether it is `from m import *`, or brings one of the names of that."""
         return self.is_import and (self.brought is not None or "*" in self.names.binds)
 
-    @property
+    @cached_property
     def is_docstring(self) -> bool:
         return _is_text(self.node)
 
-    @property
+    @cached_property
     def is_opaque(self) -> bool:
         """Whether it may bind names that are not to be seen in it."""
         return any(name in _BIND_UNSEEN for name, _ in self.names.eager)
 
-    @property
+    @cached_property
     def reads_whole(self) -> bool:
         """Whether it may look at every name that its module has by then."""
         return any(name == WHOLE for name, _ in self.names.eager)
@@ -231,12 +231,12 @@ class Statement:
                 pending.extend(c for c in ast.iter_child_nodes(node) if isinstance(c, _BLOCKS))
         return frozenset(names)
 
-    @property
+    @cached_property
     def name(self) -> str | None:
         """The name that a `def` or `class` defines."""
         return self.node.name if isinstance(self.node, (*FunctionNode, ast.ClassDef)) else None
 
-    @property
+    @cached_property
     def title(self) -> str:
         """The first line, for reports."""
         return ast.unparse(self.node).partition("\n")[0]
