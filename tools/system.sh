@@ -21,6 +21,7 @@ if [ ! -e "$policy" ]; then
     printf '#!/bin/sh\nexit 101\n' > "$policy"
     chmod +x "$policy"
 fi
-apt-get -qq update
+apt-get -qq update || true  # What it knows may do.
 # shellcheck disable=SC2086
-apt-get -qq install -y --no-install-recommends $missing > /dev/null
+apt-get -qq install -y --no-install-recommends $missing > /dev/null ||
+    echo "cannot install$missing: apt-get fails. Tests that need them are skipped" >&2
