@@ -84,7 +84,7 @@ class Instance:
         sink.promise.wait()
         procs = resolve_one(self, "proc_mesh")(sink.promise.value)
         if not isinstance(procs, ProcMesh):
-            raise RuntimeError(f"whoever spawned {self.name} no longer knows on which procs")
+            raise RuntimeError(f"the owner of {self.name} no longer knows on which procs")
         return procs
 
     @property

@@ -319,7 +319,7 @@ class Node:
         handler = self._handlers.get(type(envelope.message))
         if handler is None:
             name = type(envelope.message).__name__
-            self._rare.warning(name, "nobody here handles such a message (%s)", name)
+            self._rare.warning(name, "such a message has no handler here (%s)", name)
             return
         handler(envelope)
 

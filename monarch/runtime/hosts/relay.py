@@ -112,7 +112,7 @@ class Relay:
         assert isinstance(cast, Cast)
         known = self._trees.get((cast.sender, cast.mesh))
         if known is None:
-            _log.warning("a cast along a tree that nobody has made known was dropped")
+            _log.warning("a cast along an unknown tree was dropped")
             return
         if cast.number <= known.last:
             return  # Overtaken on the way around a host that died; its caller was told.

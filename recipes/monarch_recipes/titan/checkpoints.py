@@ -108,7 +108,7 @@ class Checkpointer:
     def _save(self, step: int, is_last: bool) -> Saved:
         path = self._path(step)
         if not self._weights_are_finite():
-            return Saved(failure="the weights are not finite; whoever resumed them would be lost")
+            return Saved(failure="the weights are not finite; a resumed run would be lost")
         if dist.get_rank() == 0:
             # A checkpoint that will be overwritten is none from now on: a kill may leave half of
             # it. No rank writes before rank 0, which plans, has come after this.

@@ -263,7 +263,7 @@ class Replica:
                 current=state.generation,
             )  # fmt: skip
         if stage.generation > _MAX_GENERATION:
-            return Refused("bad-generation", f"nobody has come as far as {stage.generation}")
+            return Refused("bad-generation", f"no workspace has come as far as {stage.generation}")
         self._see_to_the_folder()
         old = self.manifest
         if stage.base and stage.base != old.digest:

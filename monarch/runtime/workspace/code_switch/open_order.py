@@ -105,7 +105,7 @@ class OpenOrder:
                     RefusedFile(
                         label,
                         f"{title} is busy with {method!r}, which is not its owner's call, and may "
-                        "wait for somebody who has stopped for the switch: nothing has changed; "
+                        "wait for an actor that has stopped for the switch: nothing has changed; "
                         "push again",
                     )
                     for title, method in busy()

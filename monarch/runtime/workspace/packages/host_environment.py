@@ -157,7 +157,7 @@ class HostEnvironment:
 def _wanted(by_tag: dict[str, list[Wheel]]) -> list[Wheel]:
     wheels = by_tag.get(python_tag())
     if wheels is None:
-        came = " and ".join(sorted(by_tag)) or "nobody"
+        came = " and ".join(sorted(by_tag)) or "no Python"
         raise UnfitEnvironment(
             f"it runs {python_tag()}, and packages have come along for {came}: "
             "`monarch sync --env` brings them for all"
