@@ -71,8 +71,9 @@ def with_restarts(
                 return attempt(step_made)
             except BeginAgain as mended:
                 lost_at = time.monotonic()
-                text = f"{mended}: all begin again in new processes, from the last checkpoint"
-                record.event("begun_again", text)
+                # What had failed was told as it did; said again after the mend, it reads as new.
+                text = "all begin again in new processes, from the last checkpoint"
+                record.event("begun_again", text, why=str(mended))
                 if record.is_stopping:
                     raise KeyboardInterrupt from mended
             except RanksLost as lost:

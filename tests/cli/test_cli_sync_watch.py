@@ -350,6 +350,22 @@ def test_two_watches_know_of_each_other(up: Folder, watcher: Program, command: C
     end(watcher)
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_watch_that_has_ended_is_told_of_no_more(
+    up: Folder, watcher: Program, command: Command, how: signal.Signals
+) -> None:
+    assert f"watched by monarch sync --watch (pid {watcher.process.pid}, " in up.monarch("status")
+    watcher.send_signal(how)
+    watcher.wait()
+    wait_for(lambda: "watched by" not in up.monarch("status"))
+    second = command("sync", "--watch")
+    second.line("watching ", timeout=60)
+    up.write("amounts.py", "AMOUNT = 2\n")
+    second.line("✓ gen 2")
+    end(second)
+    assert not [line for line in second.lines if "watched by" in line]
+
+
 def test_keys(up: Folder) -> None:
     with on_terminal(up.path, "sync", "--watch") as shown:
         shown.until("r push again, b roll back, d diff, h help, q quit")

@@ -10,7 +10,7 @@ from monarch.config_file import ConfigError
 from monarch.errors import ActorError, MeshFailure, MonarchError, SupervisionError
 from monarch.runs import LineDisplay, Record
 from monarch.runs.ranks import RankHangs, RunFailed
-from monarch.runs.recovery import RanksLost, StepMade, noticing_losses, with_restarts
+from monarch.runs.recovery import BeginAgain, RanksLost, StepMade, noticing_losses, with_restarts
 from monarch.runs.restarts import Restarts
 from monarch.runs.rows import read_rows
 
@@ -38,6 +38,20 @@ def test_what_is_lost_is_begun_again_and_told(record: Record) -> None:
     assert hung["text"] == "step 5 hangs; restart 1 of 2\nrank 0 waits"
     assert (respawned["kind"], respawned["step"]) == ("respawned", 3)
     assert respawned["text"].endswith("s later, from step 3; steps 3 to 4 are made again")
+
+
+def test_what_was_mended_is_not_told_once_more(record: Record) -> None:
+    tries = iter([BeginAgain("step 5 failed on generation 2: NameError"), None])
+
+    def attempt(step_made: StepMade) -> str:
+        if (mended := next(tries)) is not None:
+            raise mended
+        return "done"
+
+    assert with_restarts(attempt, Restarts(0), record) == "done"
+    (begun_again,) = read_rows(record.folder / "events.jsonl")
+    assert begun_again["text"] == "all begin again in new processes, from the last checkpoint"
+    assert begun_again["why"] == "step 5 failed on generation 2: NameError"
 
 
 def test_without_progress_it_gives_up(record: Record) -> None:

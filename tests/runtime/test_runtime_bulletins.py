@@ -11,6 +11,7 @@ from monarch.runtime.promise import Promise
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.message import Attach, Detach, Listen
 from tests.runtime.lone_agent import LoneAgent
+from tests.support import wait_for
 
 HELD = Bulletin("run a", "held", "the run holds", generation=3, stands=True)
 MENDED = Bulletin("run a", "mended", "it goes on", generation=4)
@@ -73,6 +74,13 @@ def test_what_a_client_told_does_not_outlive_it(agent: LoneAgent) -> None:
     (left,) = waiting.value.body["bulletins"]
     assert (left["key"], left["kind"], left["stands"]) == ("run a", "left", False)
     assert agent.agent.describe()["bulletins"] == []
+
+
+def test_what_a_watch_told_does_not_outlive_it(agent: LoneAgent) -> None:
+    tell(agent, Bulletin("watch peer", "watching", "a watch", stands=True))
+    assert [one["kind"] for one in agent.agent.describe()["bulletins"]] == ["watching"]
+    agent.node.peer_down.left("peer")  # as where the end of its process was noticed
+    wait_for(lambda: not agent.agent.describe()["bulletins"])
 
 
 def test_only_the_last_hundred_are_kept(agent: LoneAgent) -> None:

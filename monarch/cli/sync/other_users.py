@@ -37,20 +37,22 @@ class OtherUsers:
         """To the allocation that is there now, and tell its other users that we are here."""
         self.close()
         self._pusher = pusher
-        node = client().node
-
-        def hosts() -> list[ProcAddress]:
-            return list(pusher.addresses().values())
-
-        self._listener = BulletinListener(node, hosts, self._wake)
-        about_us = Bulletin(f"watch {node.uid}", "watching", who_am_i(), stands=True)
-        post(node, hosts(), about_us)
+        self._listener = BulletinListener(client().node, lambda: _hosts_of(pusher), self._wake)
+        self._post_about_us(pusher, "watching", who_am_i())
 
     def close(self) -> None:
         hearing, self._listener = self._listener, None
-        self._pusher = None
+        pusher, self._pusher = self._pusher, None
         if hearing is not None:
             hearing.close()
+        if pusher is not None:
+            with contextlib.suppress(MonarchError, SyncError):
+                self._post_about_us(pusher, "left")
+
+    def _post_about_us(self, pusher: Pusher, kind: str, text: str = "") -> None:
+        node = client().node
+        about_us = Bulletin(f"watch {node.uid}", kind, text, stands=bool(text))
+        post(node, _hosts_of(pusher), about_us)
 
     def pushed(self, generation: int) -> None:
         """Tell who has made the generations before our own push of this one: numbers that are
@@ -96,3 +98,7 @@ class OtherUsers:
             self._output.note(
                 "others", f"{text}; your next save is pushed over it", after=before, before=now + 1
             )
+
+
+def _hosts_of(pusher: Pusher) -> list[ProcAddress]:
+    return list(pusher.addresses().values())

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from monarch.runtime.links.network import Gone
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.bulletin import Bulletin
@@ -33,6 +34,7 @@ class Bulletins:
         self._kept: deque[Bulletin] = deque(maxlen=_MAX_KEPT)
         self._standing: dict[str, tuple[Uid, Bulletin]] = {}
         self._waiting: list[Listen] = []
+        node.on_gone.append(self._forget_gone)
         node.handle(Post, self._on_post)
         node.handle(Listen, self._on_listen)
 
@@ -52,8 +54,13 @@ class Bulletins:
         for listen in waiting:
             self._answer(listen, [told])
 
+    def _forget_gone(self, uid: Uid, how: Gone) -> None:
+        """A watch has left, say, which is no client."""
+        if how in (Gone.DOWN, Gone.LEFT):
+            self._node.loop.call_soon(lambda: self.forget(uid))
+
     def forget(self, sender: Uid) -> None:
-        """It has left, and what it told does not stand any longer."""
+        """What it told does not stand any longer."""
         for by, one in list(self._standing.values()):
             if by == sender:
                 left = msgspec.structs.replace(one, kind="left", text="", stands=False, data={})
