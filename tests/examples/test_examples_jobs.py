@@ -81,9 +81,9 @@ def test_the_workflow_of_a_cluster_trains_and_gives_its_nodes_back(
     )  # fmt: skip
     told = [line for line in lines if "Ping!" in line]  # in one line, where both come at once
     assert set(re.findall(r"\[(trainer_\d)\]", " ".join(told))) == {"trainer_0", "trainer_1"}
-    losses = lines[-1].split()
-    assert losses[0] == "losses"
-    assert losses[1] == losses[2]
-    assert float(losses[1]) < 0.01
+    # What the ranks print may still come after it.
+    [losses] = [line.split()[1:] for line in lines if line.startswith("losses ")]
+    assert losses[0] == losses[1]
+    assert float(losses[0]) < 0.01
     assert not (tmp_path / ".monarch/job_state.json").exists()
     assert list((tmp_path / ".monarch/logs").iterdir())
