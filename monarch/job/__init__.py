@@ -6,8 +6,8 @@ What to open, by what is to be changed:
 - how logins start and end hosts; one login; how ssh is called: `login.py`; `login_session.py`;
   `ssh.py`
 - what Slurm is asked, and what its states mean: `slurm.py`
-- how a host is brought up again; how others learn that a job is being ended: `process.py`
-  (`repair`); `job.py` (`ending`)
+- how a host is brought up again; how others learn that a job is being ended, or was: `process.py`
+  (`repair`); `job.py` (`ending`), `ended.py`
 """
 
 from monarch.actor import hosts_from_config

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 
 from monarch.actor import HostMesh
 from monarch.errors import JobError
+from monarch.job.ended import note_end
 from monarch.job.services import MeshAdminConfig, TelemetryConfig, warn_of_missing
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.host_link import who_am_i
@@ -239,8 +240,7 @@ class JobTrait(ABC):
 
     def _end(self, how: str) -> None:
         """``how``: for good, or to be "replaced" by another, which its state file is left for."""
-        job = self._running or self
-        path = self._state_path
+        job, path = self._running or self, self._state_path
         with Uninterrupted():
             if path is not None and not _tells_of(path, job):
                 path = None
@@ -256,10 +256,10 @@ class JobTrait(ABC):
                     with contextlib.suppress(OSError):
                         job.dump(path)  # The rest of it can still be ended by that.
                 raise
-            job.ending = None
-            self._running = None
             if path is not None and how == "ended":
+                note_end(path, job.apply_id, job.ending)
                 path.unlink(missing_ok=True)
+            job.ending = self._running = None
 
     def _noted(self) -> JobTrait | None:
         """What its state file says of it now, if it still does."""

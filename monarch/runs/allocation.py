@@ -12,6 +12,7 @@ from pathlib import Path
 from monarch.actor import HostMesh
 from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.job import JobTrait, job_load
+from monarch.job.ended import how_ended
 from monarch.runs.ranks import RunLost
 from monarch.runtime.client_agent import client
 from monarch_sync.words import counted
@@ -62,13 +63,12 @@ class RunAllocation:
         return why
 
     def _why_gone(self, job: JobTrait | None) -> str:
-        if job is None:
-            return "the allocation was ended"
-        if job.apply_id != self._apply_id:
+        if job is not None and job.apply_id != self._apply_id:
             return _REPLACED
-        if job.ending is not None:
-            return f"the allocation was {job.ending.get('how')} by {job.ending.get('by')}"
-        return ""
+        ending = how_ended(self._path, self._apply_id) if job is None else job.ending
+        if ending:
+            return f"the allocation was {ending.get('how')} by {ending.get('by')}"
+        return "the allocation was ended" if job is None else ""
 
     def after_loss(self, hosts: HostMesh) -> HostMesh:
         """The hosts to go on with, after something on ``hosts`` was lost: these, where they are

@@ -9,7 +9,7 @@ import pytest
 
 from monarch.actor import HostMesh, this_host
 from monarch.errors import HostBusy, JobError
-from monarch.job import JobState, JobTrait
+from monarch.job import JobState, JobTrait, job_load
 from monarch.runs.allocation import AllocationLost, RunAllocation
 
 
@@ -122,6 +122,13 @@ def test_a_job_that_is_being_ended_ends_the_run(scene: Scene) -> None:
 def test_a_job_that_is_gone_ends_the_run(scene: Scene) -> None:
     scene.path.unlink()
     with pytest.raises(AllocationLost, match=r"^the allocation was ended$"):
+        scene.after_loss()
+
+
+def test_a_job_that_is_gone_by_the_time_of_the_look_has_left_word_how(scene: Scene) -> None:
+    job_load(scene.path).kill()
+    assert not scene.path.exists()
+    with pytest.raises(AllocationLost, match=r"^the allocation was ended by .*\bpid \d+"):
         scene.after_loss()
 
 

@@ -1,0 +1,29 @@
+"""A note of how the last job in a folder was ended: its state file is gone by then.
+
+A program on it that is slow sees its hosts end, and looks for the reason when nothing else tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+
+def note_end(state_file: Path, apply_id: str | None, ending: dict[str, str] | None) -> None:
+    """Put the note beside where the state file was. Without it, the reason is just not told."""
+    with contextlib.suppress(OSError):
+        _note(state_file).write_text(json.dumps({"apply_id": apply_id, "ending": ending}))
+
+
+def how_ended(state_file: Path, apply_id: str | None) -> dict[str, str]:
+    """``how`` the job was ended, and ``by`` which command; empty where that is not known."""
+    try:
+        noted = json.loads(_note(state_file).read_text())
+        return dict(noted["ending"]) if noted["apply_id"] == apply_id else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _note(state_file: Path) -> Path:
+    return state_file.with_name(f"ended_{state_file.name}")
