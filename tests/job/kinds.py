@@ -60,7 +60,11 @@ class Kind:
             monkeypatch.setenv("CONTRACT_SSH_ARGS", f"-F {sshd.config}")
         elif name == "slurm":
             short = Path(tempfile.mkdtemp(prefix="mt-sl-", dir="/tmp"))
-            self._server = cluster = SlurmCluster(short, num_nodes=3)
+            try:
+                self._server = cluster = SlurmCluster(short, num_nodes=3)
+            except pytest.skip.Exception:
+                short.rmdir()
+                raise
             monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
             monkeypatch.setenv("CONTRACT_PORT", str(free_port()))
             monkeypatch.chdir(folder)
