@@ -1,0 +1,1 @@
+"""What procs and host agents tell of themselves when they are asked."""
