@@ -370,6 +370,21 @@ def recipe_export(**given: Any) -> None:
 
 
 @cli.command()
+@click.argument("name", required=False)
+@click.argument("rank", required=False, type=click.IntRange(min=0))
+def debug(**given: Any) -> None:
+    """A console for calls that stand at a breakpoint, or at an error.
+
+    `breakpoint()` in an endpoint holds that call, and says so. This opens its debugger, for all
+    hosts of this folder's allocation and all programs that you run on this machine: without a
+    port, and beside others. NAME and RANK attach to one call at once. `help` lists the commands.
+    """
+    from monarch.cli.debug import debug
+
+    debug(**given)
+
+
+@cli.command()
 @click.option("--address", required=True, help="tcp://HOST:PORT or ipc://PATH to listen at")
 def host(address: str) -> None:
     """Be the host agent of this machine, until ended.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,11 @@ class Settings:
     reload_timeout_seconds: float = 30.0
     # what a run does where new code fails: "auto", "hold", "rollback" or "end"
     on_edit_error: str = "auto"
+    # how long a call that stands at `breakpoint()` waits for a person: "wait", "off", a number of
+    # seconds, or "auto": for ever where the client has a terminal, else 600 s
+    breakpoint: str = "auto"
+    # which calls stand where an endpoint raises: "", "first" or "all"
+    on_error: str = ""
     # the least time that ranks get for a step on new code before it counts as stuck
     edit_patience_seconds: float = 30.0
     # how many of the last lines of a dead proc's output its failure shows
@@ -217,7 +223,22 @@ def inherited_config() -> dict[str, Any]:
     }
     # Where sockets lie is a matter of each machine.
     plain.pop("runtime_dir", None)
-    return {**plain, **encodings, **transports}
+    debugger = {"breakpoint": _patience(), "on_error": _current.on_error}
+    return {**plain, **encodings, **transports, **debugger}
+
+
+_UNATTENDED_SECONDS = "600"
+
+
+def _patience() -> str:
+    """How procs that are spawned from here are to wait at a breakpoint: only here is it known
+    whether a person looks on."""
+    if os.environ.get("PYTHONBREAKPOINT") == "0":
+        return "off"
+    if _current.breakpoint != "auto":
+        return _current.breakpoint
+    is_attended = "ipykernel" in sys.modules or (sys.stdin is not None and sys.stdin.isatty())
+    return "wait" if is_attended else _UNATTENDED_SECONDS
 
 
 def inherit_config(values: dict[str, Any]) -> None:

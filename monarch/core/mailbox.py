@@ -109,6 +109,15 @@ class Mailbox:
             return Reached(event.number)
         return event
 
+    def put_back(self, delivery: Delivery) -> None:
+        """What was taken out is to be done again: first of all, but behind the fences that wait,
+        whose senders' messages then all come after it."""
+        fences = [event for event in self._ready if isinstance(event, Fence)]
+        rest = [event for event in self._ready if not isinstance(event, Fence)]
+        if fences:
+            delivery = delivery._replace(sender=fences[0].sender)
+        self._ready = deque([*fences, delivery, *rest])
+
     def drain(self) -> list[Delivery | Fence]:
         """All that is left, held back or not; the mailbox is empty after."""
         held = (event for held in self._held.values() for event in held)

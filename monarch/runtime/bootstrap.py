@@ -29,6 +29,7 @@ from monarch.runtime.context import ActorRecord, Running, running
 from monarch.runtime.ends.stacks import offer_stacks
 from monarch.runtime.learned_modules import begin_as_fresh
 from monarch.runtime.node import Node
+from monarch.runtime.observe.door import ObserveDoor
 from monarch.runtime.output.labels import Labels, label_of
 from monarch.runtime.procs.binding import bind_process
 from monarch.runtime.procs.proc_agent import ProcAgent
@@ -78,6 +79,9 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
     labels.follow()
     _follow_log_level(agent, config)
     faulthandler.enable(sys.stderr, all_threads=False)
+    door = ObserveDoor(agent, config)
+    door.open()
+    agent.at_stop.append(door.close)
     offer_stacks(f"{config.listen[0].removeprefix('ipc://')}.stacks")
     come_up(
         config, node, os.getpid(),
@@ -168,6 +172,8 @@ def _stop_in_background(agent: ProcAgent, stop: Callable[[], object]) -> None:
     """Let the actors clean up, on their threads and on the loop, and then end the proc."""
 
     def run() -> None:
+        for close in agent.at_stop:
+            close()
         agent.stop_all(settings().cleanup_timeout_seconds)
         stop()
 

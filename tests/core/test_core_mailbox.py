@@ -146,3 +146,31 @@ def test_a_halt_that_ends_leaves_its_fence_and_lifting_ends_both() -> None:
     mailbox.feed(Lift(7))
     assert mailbox.next() == Delivery("client", 1), "a halt that was not taken out is called off"
     assert mailbox.next() is None
+
+
+def test_what_is_put_back_comes_first_but_behind_the_fences_that_wait() -> None:
+    mailbox = Mailbox()
+    first, later, other = Delivery("a", 1), Delivery("a", 2), Delivery("b", 3)
+    for event in (first, later, Fence("b", 1), other):
+        mailbox.feed(event)
+    assert mailbox.next() is first
+    mailbox.put_back(first)
+    assert mailbox.next() == Reached(1)
+    assert mailbox.next() is later  # of another sender than the fence
+    assert mailbox.next() is None
+    mailbox.feed(Lift(1))
+    again = mailbox.next()
+    assert isinstance(again, Delivery)
+    assert again.work == 1
+    assert mailbox.next() is other
+
+
+def test_what_is_put_back_comes_at_once_where_no_fence_waits() -> None:
+    mailbox = Mailbox()
+    first, later = Delivery("a", 1), Delivery("a", 2)
+    mailbox.feed(first)
+    mailbox.feed(later)
+    assert mailbox.next() is first
+    mailbox.put_back(first)
+    assert mailbox.next() is first
+    assert mailbox.next() is later

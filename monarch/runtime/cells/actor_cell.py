@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Hashable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -17,11 +17,11 @@ from monarch.core.mailbox import Delivery, Mailbox, Reached
 from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
 from monarch.mesh import Extent, Point
 from monarch.net.io_loop import IoLoop
-from monarch.runtime import telemetry
 from monarch.runtime.cells import actor_log
+from monarch.runtime.cells.call_watch import CallWatch, RunAgain
 from monarch.runtime.cells.cell_answers import Carrier, CellAnswers
 from monarch.runtime.cells.cell_work import CellTasks, Event, Fail, Judge, Reloaded, Work
-from monarch.runtime.cells.endpoint_spec import EndpointSpec
+from monarch.runtime.cells.endpoint_spec import EndpointSpec, Wrap, finder, surrounded
 from monarch.runtime.cells.hooks import Hooks, users_part
 from monarch.runtime.cells.undelivered import Undelivered
 from monarch.runtime.context import ActorRecord, Running, running
@@ -31,19 +31,16 @@ from monarch.runtime.waits import Wait, waits
 from monarch.wire import payload
 from monarch.wire.address import PortAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import PING, Call, StopActor
+from monarch.wire.message import Call, StopActor
 
 _log = logging.getLogger("monarch.actor")
-
-Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
-
-_PING_SPEC = EndpointSpec(lambda instance: None, instrument=False)
 
 
 class CellHost(Carrier, Protocol):
     """What a cell needs of the agent that holds it."""
 
     spoiled: str
+    watch: CallWatch | None
 
     @property
     def io_loop(self) -> IoLoop | None:
@@ -76,10 +73,7 @@ class ActorCell:
         self.method = ""
         self._host = host
         self._mailbox = Mailbox()
-        self._traced: dict[str, tuple[EndpointSpec, EndpointSpec]] = {}
-        if telemetry.is_installed():
-            # Shadowed, so that a call costs nothing more without a provider.
-            self._endpoint = self._traced_endpoint  # type: ignore[method-assign]
+        self._endpoint = finder(record.name, lambda: self.cls)
         self.hooks = Hooks(record, self._settle)
         self._doom = ""
         self.answers = CellAnswers(record, host)
@@ -120,21 +114,7 @@ class ActorCell:
     def surround(self, wrap: Wrap) -> None:
         """Have each endpoint run as what ``wrap`` makes of it, which is given its name. From any
         thread."""
-        plain = self._endpoint
-
-        def surrounded(call: Call) -> EndpointSpec:
-            if call.method == PING:
-                return plain(call)
-            try:
-                spec = plain(call)
-            except AttributeError as error:
-                # The tracing around it is to see that, too.
-                missing = error
-                spec = EndpointSpec(lambda *args, **kwargs: _raise(missing))
-            return replace(spec, method=wrap(call.method, spec.method))
-
-        # Shadowed, so that a call costs nothing more where it was not asked for.
-        self._endpoint = surrounded  # type: ignore[method-assign]
+        self._endpoint = surrounded(self._endpoint, wrap)
 
     def judge(self, judge: Judge) -> None:
         """Ask ``__supervise__`` when the message in hand is done. From any thread."""
@@ -148,11 +128,17 @@ class ActorCell:
         """Fail once the message in hand is done. On the actor's own thread or task."""
         self._doom = self._doom or reason
 
-    async def _perform(self, work: Work) -> None:
-        await self._act(work)
+    async def _perform(self, work: Work) -> bool:
+        """Whether it is a call that is to be run again."""
+        if isinstance(work, Envelope) and isinstance(work.message, Call):
+            is_again = await self._call(work, work.message)
+        else:
+            is_again = False
+            await self._act(work)
         if self._doom:
             reason, self._doom = self._doom, ""
             await self._fail(reason, RuntimeError(reason))
+        return is_again
 
     async def _act(self, work: Work) -> None:
         if isinstance(work, Judge):
@@ -169,8 +155,6 @@ class ActorCell:
                 else SupervisionError(work.cause.report(), failure=work.cause)
             )
             await self._fail(work.reason, error, work.cause)
-        elif isinstance(work.message, Call):
-            await self._call(work, work.message)
         elif isinstance(work.message, StopActor):
             await self._stop(work.message)
         elif self.failure is None:
@@ -196,17 +180,17 @@ class ActorCell:
             self.instance = None
             await self._fail(reason, error)
 
-    async def _call(self, envelope: Envelope, call: Call) -> None:
+    async def _call(self, envelope: Envelope, call: Call) -> bool:
         if self.failure is not None:
             self.answers.give_back(call, self.failure)
-            return
+            return False
         gate = self._host.gate
         if call.generation > gate.generation and gate.is_behind(call):
             self.answers.refuse_behind(call)
-            return
+            return False
         if call.crosses and gate.has_come_between(call):
             self.answers.refuse_crossing(call)
-            return
+            return False
         call.generation = gate.generation
         self.method = call.method
         spec: EndpointSpec | None = None
@@ -217,51 +201,59 @@ class ActorCell:
             if spec.explicit_response_port:
                 port = PortAddress(self.answers.receiver_of(call), call.port)
                 args = (Port(port, call.rank), *args)
+            if self._host.watch is not None:
+                self._host.watch.begins()
             result = spec.method(self.instance, *args, **kwargs)
             # Not any awaitable: a mesh is one, and may be what the endpoint returns.
-            if not inspect.iscoroutine(result):
-                self.answers.returned(call, spec, result)
-            elif not spec.is_concurrent:
-                self.answers.returned(call, spec, await self._settle(result))
-            else:
-                self._tasks.start(call, result, self._complete(call, spec, result))
+            if inspect.iscoroutine(result):
+                if spec.is_concurrent:
+                    self._tasks.start(call, result, self._complete(envelope, spec, result))
+                    return False
+                result = await self._settle(result)
+            if self._host.watch is not None:
+                self._host.watch.ended()
+            self.answers.returned(call, spec, result)
         except BaseException as error:
+            if self._host.watch is not None and self._is_again(error):
+                return True
             await self._raised(call, spec, error)
+        return False
 
-    async def _complete(self, call: Call, spec: EndpointSpec, result: Awaitable[Any]) -> None:
+    def _again(self, item: Delivery) -> None:
+        """Run a call again: what came for the actor meanwhile, code perhaps, is seen first."""
+        assert self._host.watch is not None
+        self._host.watch.await_code(self.record.uid)
+        while (event := self._take()) is not None:
+            self._mailbox.feed(event)
+        self._mailbox.put_back(item)
+
+    def _is_again(self, error: BaseException) -> bool:
+        """Whether a call that raised is to be run again."""
+        watch = self._host.watch
+        assert watch is not None
         try:
-            self.answers.returned(call, spec, await result)
+            error.__traceback__ = users_part(error)
+            return isinstance(error, RunAgain) or watch.raised(error)
+        finally:
+            watch.ended()
+
+    async def _complete(
+        self, envelope: Envelope, spec: EndpointSpec, result: Awaitable[Any]
+    ) -> None:
+        call = envelope.message
+        assert isinstance(call, Call)
+        try:
+            value = await result
+            if self._host.watch is not None:
+                self._host.watch.ended()
+            self.answers.returned(call, spec, value)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
+            if self._host.watch is not None and self._is_again(error):
+                self.deliver(Delivery(call.sender, envelope))
+                return
             await self._raised(call, spec, error)
-
-    def _endpoint(self, call: Call) -> EndpointSpec:
-        assert self.cls is not None
-        if call.method == PING:
-            return _PING_SPEC
-        # Looked up at each call, so that a reload shows at once.
-        for base in self.cls.__mro__:
-            if call.method in vars(base):
-                found = vars(base)[call.method]
-                spec = getattr(found, "endpoint_spec", None)
-                if isinstance(spec, EndpointSpec):
-                    return spec
-                return EndpointSpec(found, call.explicit_response_port)
-        raise AttributeError(
-            f"{self.cls.__qualname__} has no endpoint {call.method!r}: was it removed by a reload?"
-        )
-
-    def _traced_endpoint(self, call: Call) -> EndpointSpec:
-        spec = ActorCell._endpoint(self, call)
-        if not spec.instrument or not telemetry.is_tracing():
-            return spec
-        plain, traced = self._traced.get(call.method, (None, spec))
-        if plain is not spec:  # A reload puts another in its place.
-            method = telemetry.traced(spec.method, name=f"{self.record.name}.{call.method}")
-            traced = replace(spec, method=method)
-            self._traced[call.method] = (spec, traced)
-        return traced
 
     async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
         """An endpoint raised: tell the caller that waits; fail where none does."""
@@ -390,7 +382,3 @@ class ActorCell:
     async def _judge(self, judge: Judge) -> None:
         if self.failure is None:
             judge.verdict(*await self.hooks.supervise(self.instance, judge.failure))
-
-
-def _raise(error: Exception) -> None:
-    raise error

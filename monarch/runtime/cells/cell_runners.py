@@ -68,8 +68,8 @@ class SyncCell(ActorCell):
                     break
                 if isinstance(item, Reached):
                     self._host.fence_reached(self, item)
-                else:
-                    self._drive(self._perform(item.work))
+                elif self._drive(self._perform(item.work)):
+                    self._again(item)
 
     def _take(self) -> Event | None:
         try:
@@ -82,11 +82,11 @@ class SyncCell(ActorCell):
         for end in ends:
             end.wait(max(0.0, deadline - time.monotonic()))
 
-    def _drive(self, work: Coroutine[Any, Any, None]) -> None:
+    def _drive(self, work: Coroutine[Any, Any, bool]) -> bool:
         try:
             work.send(None)
-        except StopIteration:
-            return
+        except StopIteration as end:
+            return bool(end.value)
         raise RuntimeError("a sync actor's work awaited something")
 
     async def _settle(self, result: Awaitable[Any] | Any, seconds: float | None = None) -> Any:
@@ -181,8 +181,10 @@ class AsyncCell(ActorCell):
             else:
                 work = item.work
                 self._is_calling = type(work) is Envelope and type(work.message) is Call
-                await self._perform(work)
+                is_again = await self._perform(work)
                 self._is_calling = False
+                if is_again:
+                    self._again(item)
 
     def judge(self, judge: Judge) -> None:
         # Beside the message in hand: that may wait for the very thing that has failed.

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from monarch.runtime import telemetry
+from monarch.wire.message import PING, Call
 
 
 @dataclass
@@ -70,3 +73,72 @@ def check_actor_class(cls: type, reserved: Callable[[str], bool]) -> None:
             f"{cls.__qualname__} mixes both async and sync endpoints and hooks: it has {own} "
             f"endpoints and {odd} __cleanup__. Make both `def`, or both `async def`"
         )
+
+
+_PING_SPEC = EndpointSpec(lambda instance: None, instrument=False)
+
+Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+
+FindEndpoint = Callable[[Call], EndpointSpec]
+
+
+def finder(name: str, cls_now: Callable[[], type | None]) -> FindEndpoint:
+    """What finds the endpoint that a call of the actor ``name`` is for, in the class that it has by
+    then. Without a provider of telemetry, a call costs nothing more."""
+
+    def find(call: Call) -> EndpointSpec:
+        cls = cls_now()
+        assert cls is not None
+        if call.method == PING:
+            return _PING_SPEC
+        # Looked up at each call, so that a reload shows at once.
+        for base in cls.__mro__:
+            if call.method in vars(base):
+                found = vars(base)[call.method]
+                spec = getattr(found, "endpoint_spec", None)
+                if isinstance(spec, EndpointSpec):
+                    return spec
+                return EndpointSpec(found, call.explicit_response_port)
+        raise AttributeError(
+            f"{cls.__qualname__} has no endpoint {call.method!r}: was it removed by a reload?"
+        )
+
+    return _traced(name, find) if telemetry.is_installed() else find
+
+
+def _traced(name: str, plain: FindEndpoint) -> FindEndpoint:
+    traces: dict[str, tuple[EndpointSpec, EndpointSpec]] = {}
+
+    def find(call: Call) -> EndpointSpec:
+        spec = plain(call)
+        if not spec.instrument or not telemetry.is_tracing():
+            return spec
+        before, traced = traces.get(call.method, (None, spec))
+        if before is not spec:  # A reload puts another in its place.
+            method = telemetry.traced(spec.method, name=f"{name}.{call.method}")
+            traced = replace(spec, method=method)
+            traces[call.method] = (spec, traced)
+        return traced
+
+    return find
+
+
+def surrounded(plain: FindEndpoint, wrap: Wrap) -> FindEndpoint:
+    """What finds endpoints as ``plain`` does, each as what ``wrap`` makes of it."""
+
+    def find(call: Call) -> EndpointSpec:
+        if call.method == PING:
+            return plain(call)
+        try:
+            spec = plain(call)
+        except AttributeError as error:
+            # The tracing around it is to see that, too.
+            missing = error
+            spec = EndpointSpec(lambda *args, **kwargs: _raise(missing))
+        return replace(spec, method=wrap(call.method, spec.method))
+
+    return find
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -31,6 +31,7 @@ from monarch.runtime.hosts.replacements import Replacements
 from monarch.runtime.hosts.templates import Templates
 from monarch.runtime.hosts.waiting_spawns import WaitingSpawns
 from monarch.runtime.node import Node
+from monarch.runtime.observe.hold_book import HoldBook
 from monarch.runtime.output.log_sender import LogSender
 from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.runtime.procs.seen_imports import is_read_at_import
@@ -86,6 +87,7 @@ class HostAgent:
         self.logs = LogSender(node, self.name, lambda: self.client)
         self.others = HostWatch(node)
         self.bulletins = Bulletins(node)
+        self.holds = HoldBook(node)
         self._replacements = Replacements(node, self.procs, self._end_to_replace)
         self.waiting = WaitingSpawns(self)
         self.watchers = ProcWatchers(node, self.name, self.procs, self.waiting.has)
@@ -261,6 +263,7 @@ class HostAgent:
         last = self.logs.end(uid)
         del self.procs[uid]
         self._hangs.forget(uid)
+        self.holds.forget(uid)
         if code is None and proc.pid:
             # With its template gone, no other process ends what the proc started.
             kill_lost_group(proc.pid, proc.started)

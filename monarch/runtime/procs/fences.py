@@ -168,6 +168,11 @@ class Fences:
             self._strike(fence, actor, is_halt=False)
             self._strike(fence, actor, is_halt=True)
 
+    def awaits(self, actor: Uid) -> bool:
+        """Whether a fence waits for this actor to come to it."""
+        with self._lock:
+            return any(actor in f.missing for f in self._open.values() if not f.is_given_up)
+
     def waiting_for(self, number: int) -> list[Fenced]:
         """The actors that have yet to reach the fence, or, where there is a halt, to stop."""
         with self._lock:

@@ -21,6 +21,7 @@ from monarch.errors import MeshFailure
 from monarch.net.io_loop import IoLoop
 from monarch.runtime.cells.actor_cell import ActorCell
 from monarch.runtime.cells.actor_loops import ActorLoop, ActorLoops
+from monarch.runtime.cells.call_watch import CallWatch
 from monarch.runtime.cells.cell_runners import make_cell
 from monarch.runtime.cells.cell_table import CellTable
 from monarch.runtime.cells.cell_work import Fail, Judge
@@ -69,7 +70,9 @@ class ProcAgent:
         self.io_loop: IoLoop | None = None
         self.spawned_on: dict[Uid, object] = {}
         self.spoiled = ""
+        self.watch: CallWatch | None = None
         self.at_close: list[Callable[[], None]] = []
+        self.at_stop: list[Callable[[], None]] = []
         self.supervisor = Supervisor(node, self, self.forget_mesh)
         self.kept_spawns = KeptSpawns(self.supervisor.has_living)
         self._cells = CellTable(self)

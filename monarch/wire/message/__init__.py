@@ -88,6 +88,22 @@ from monarch.wire.message.lives import (
     Watch,
     WatchHost,
 )
+from monarch.wire.message.observe import (
+    BreakPlace,
+    ClocksStand,
+    DapBytes,
+    DapOpened,
+    EnvAsked,
+    EnvSet,
+    HoldLine,
+    HoldNames,
+    HoldsAsked,
+    HoldsChanged,
+    HoldText,
+    PeekLine,
+    StacksAsked,
+    StopAt,
+)
 
 __all__ = [
     "PING",
@@ -99,21 +115,32 @@ __all__ = [
     "AskOrigin",
     "AskWait",
     "Attach",
+    "BreakPlace",
     "Bring",
     "BulkChunk",
     "Call",
     "Cast",
     "Chase",
+    "ClocksStand",
     "Command",
     "Consignment",
     "Credit",
+    "DapBytes",
+    "DapOpened",
     "Detach",
+    "EnvAsked",
+    "EnvSet",
     "FlushLogs",
     "FoldedReply",
     "Grow",
     "Heartbeat",
     "HeldUp",
     "Hello",
+    "HoldLine",
+    "HoldNames",
+    "HoldText",
+    "HoldsAsked",
+    "HoldsChanged",
     "Imported",
     "Inspect",
     "Introduce",
@@ -127,6 +154,7 @@ __all__ = [
     "Notice",
     "Onward",
     "Parcel",
+    "PeekLine",
     "PortMark",
     "Post",
     "Preload",
@@ -148,9 +176,11 @@ __all__ = [
     "Shutdown",
     "SpawnActor",
     "SpawnProcs",
+    "StacksAsked",
     "Step",
     "StepName",
     "StopActor",
+    "StopAt",
     "StopProcs",
     "StopSelf",
     "Switch",
@@ -178,4 +208,6 @@ AnyMessage = (
     | LeftBehind
     | Grow | Cast | Replies | Wither
     | AskWait | Chase | RingFound
+    | HoldsChanged | HoldsAsked | HoldLine | HoldText | HoldNames | ClocksStand
+    | StacksAsked | PeekLine | StopAt | BreakPlace | EnvAsked | EnvSet | DapOpened | DapBytes
 )  # fmt: skip

@@ -1,0 +1,54 @@
+"""Equal answers of ranks put together, and who is the odd one out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from monarch.core.rank_sets import in_ranges
+
+A = TypeVar("A", bound=Hashable)
+
+
+class SameAnswer(NamedTuple, Generic[A]):
+    """``is_odd``: a few say this, where the rest, more than half of all, say another thing."""
+
+    answer: A
+    ranks: tuple[int, ...]
+    is_odd: bool
+
+    @property
+    def who(self) -> str:
+        """``rank 3`` or ``ranks 0-2,4``."""
+        return f"rank{'' if len(self.ranks) == 1 else 's'} {in_ranges(self.ranks)}"
+
+
+def group(answers: Mapping[int, A]) -> list[SameAnswer[A]]:
+    """Answers by rank become ranks by answer, the most common first.
+
+    Odd are all others, where one answer is that of more than half of three ranks or more.
+    """
+    ranks: dict[A, list[int]] = {}
+    for rank in sorted(answers):
+        ranks.setdefault(answers[rank], []).append(rank)
+    found = sorted(ranks.items(), key=lambda item: (-len(item[1]), item[1][0]))
+    has_majority = len(answers) > 2 and len(found[0][1]) * 2 > len(answers) if found else False
+    return [
+        SameAnswer(answer, tuple(of), has_majority and index > 0)
+        for index, (answer, of) in enumerate(found)
+    ]
+
+
+ODD = "<- odd one out"
+
+
+def table(groups: list[SameAnswer[str]], width: int = 10) -> list[str]:
+    """Lines for people: who, what they say, and a mark at the odd ones."""
+    widest = max([width, *(len(one.who) for one in groups)])
+    lines = []
+    for one in groups:
+        mark = f"      {ODD}" if one.is_odd else ""
+        first, *more = one.answer.splitlines() or [""]
+        lines.append(f"    {one.who:<{widest}}  {first}{mark}")
+        lines.extend(f"    {'':<{widest}}  {line}" for line in more)
+    return lines

@@ -1,0 +1,63 @@
+"""What follows from calls that stand: for how long clocks did, and what a person is told.
+
+Pure: holds and times go in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from monarch.core.rank_sets import in_ranges
+from monarch.wire.hold import Hold
+
+
+class HeldTime:
+    """For how long somebody was held, with all holds at the same time counted once."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._since: float | None = None
+
+    def hold(self, is_held: bool, now: float) -> None:
+        """Somebody is held from now on, or nobody is."""
+        if is_held and self._since is None:
+            self._since = now
+        elif not is_held and self._since is not None:
+            self._before += now - self._since
+            self._since = None
+
+    @property
+    def is_held(self) -> bool:
+        return self._since is not None
+
+    def seconds(self, now: float) -> float:
+        """All of it until now."""
+        return self._before + (0.0 if self._since is None else now - self._since)
+
+
+def begun(holds: Iterable[Hold]) -> list[str]:
+    """One sentence for each place at which calls stand: ``ddp 0-3 stand at breakpoint(), ...``."""
+    at: dict[tuple[str, ...], list[Hold]] = {}
+    for hold in holds:
+        key = (hold.actor, hold.reason, hold.place, hold.function, hold.error)
+        at.setdefault(key, []).append(hold)
+    return [_sentence(same) for same in at.values()]
+
+
+def _sentence(same: Sequence[Hold]) -> str:
+    first = same[0]
+    verb = "stands" if len(same) == 1 else "stand"
+    reason = f"an error ({first.error})" if first.error else first.reason
+    where = "" if first.reason == first.place else f", {first.place}"
+    return (
+        f"{named(same)} {verb} at {reason}{where} in {first.function}. Calls to it wait; "
+        "`monarch debug` opens it."
+    )
+
+
+def named(holds: Sequence[Hold]) -> str:
+    """The ranks that are held, by their actors: ``ddp 0-3,7 and loader 2``."""
+    ranks: dict[str, list[int]] = {}
+    for hold in holds:
+        ranks.setdefault(hold.actor, []).append(hold.rank)
+    return " and ".join(f"{actor} {in_ranges(found)}" for actor, found in ranks.items())

@@ -1,0 +1,143 @@
+"""One console at one held call: what its debugger writes is shown, and lines go to it."""
+
+from __future__ import annotations
+
+import threading
+
+from monarch.debugger.screen import Interrupted, Screen
+from monarch.debugger.visit import NotAnswered, Visit
+from monarch.wire.hold import Hold
+from monarch.wire.message import HoldLine, HoldNames, HoldText
+
+PDB_PROMPT = "(Pdb) "
+_LISTEN_SECONDS = 20.0
+_GONE_SECONDS = 5.0
+_DETACH = ("detach", "quit session")
+
+
+class Attachment:
+    """``is_over``: the call has ended, and the reason stands in ``why``."""
+
+    def __init__(self, visit: Visit, screen: Screen, hold: Hold) -> None:
+        self._visit = visit
+        self._screen = screen
+        self._hold = hold
+        self._number = -1
+        self._state = threading.Condition()
+        self._is_waiting = False
+        self._is_reading = False
+        self._detached = threading.Event()
+        self.is_over = False
+        self.why = ""
+
+    def run(self) -> None:
+        """Until it is detached from, or the call ends."""
+        hold = self._hold
+        named = f"{hold.actor} {hold.rank}"
+        self._screen.write(f"Attached to debug session for {named} ({hold.host})\n")
+        listening = threading.Thread(target=self._listen, name="monarch-hold", daemon=True)
+        with self._screen.shown():
+            listening.start()
+            try:
+                self._type()
+            finally:
+                self._detached.set()
+        self._screen.write(f"Detaching from debug session for {named} ({hold.host})\n")
+        if self.why:
+            self._screen.write(f"{self.why}\n")
+        self._screen.write(f"Detached from debug session for {named} ({hold.host})\n")
+
+    def _type(self) -> None:
+        while True:
+            try:
+                if not self._await_turn():
+                    return
+                line = self._screen.read(PDB_PROMPT, self._names)
+            except Interrupted:
+                continue
+            except (EOFError, KeyboardInterrupt):
+                self._screen.write("\n")
+                return
+            finally:
+                self._is_reading = False
+            if line.strip() in _DETACH:
+                return
+            with self._state:
+                self._is_waiting = False
+            self._send(line)
+
+    def _await_turn(self) -> bool:
+        """Wait until the debugger waits for a line; False where the call ends instead."""
+        with self._state:
+            while not (self._is_waiting or self.is_over):
+                self._state.wait(0.2)
+            self._is_reading = is_turn = not self.is_over
+            return is_turn
+
+    def _send(self, line: str) -> None:
+        visit, hold = self._visit, self._hold
+        try:
+            visit.ask(hold.proc, lambda port: HoldLine(hold.id, line, visit.who, port, visit.uid))
+        except NotAnswered as error:
+            with self._state:
+                self.is_over, self.why = True, f"{hold.actor} {hold.rank}: {error}"
+
+    def _names(self, text: str) -> list[str]:
+        visit, hold = self._visit, self._hold
+        try:
+            body = visit.ask(hold.proc, lambda port: HoldNames(hold.id, text, port, visit.uid), 2.0)
+        except NotAnswered:
+            return []
+        return [str(name) for name in body.get("names", ())]
+
+    def _listen(self) -> None:
+        """What the debugger writes, until the call ends. On a thread of its own."""
+        visit, hold = self._visit, self._hold
+        was_waiting = False
+        while not self._detached.is_set():
+            number, was = self._number, was_waiting
+            try:
+                body = visit.ask(
+                    hold.proc,
+                    lambda port, n=number, w=was: HoldText(  # type: ignore[misc]
+                        hold.id, n, w, _LISTEN_SECONDS, port, visit.uid
+                    ),
+                    _LISTEN_SECONDS + _GONE_SECONDS,
+                )
+            except NotAnswered as error:
+                self._end(f"{hold.actor} {hold.rank} is gone: {error}")
+                return
+            if self._detached.is_set():
+                return
+            self._number, was_waiting = int(body["number"]), bool(body["is_waiting"])
+            self._show(str(body["text"]), is_waiting=was_waiting)
+            if body["is_over"]:
+                self._end("")
+                return
+
+    def _show(self, text: str, *, is_waiting: bool) -> None:
+        """The debugger's own prompt is not shown: ours is, where it waits."""
+        own = f"[{self._visit.who}] "
+        lines = [line for line in text.splitlines(keepends=True) if not _is_echo(line, own)]
+        shown = "".join(lines)
+        if is_waiting:
+            shown = shown.removesuffix(PDB_PROMPT)
+        if shown:
+            self._screen.write(shown.replace(PDB_PROMPT, ""))
+        with self._state:
+            self._is_waiting = is_waiting
+            self._state.notify_all()
+        if not is_waiting and self._is_reading:
+            self._screen.interrupt()
+
+    def _end(self, why: str) -> None:
+        with self._state:
+            self.is_over, self.why = True, self.why or why
+            self._state.notify_all()
+        if self._is_reading:
+            self._screen.interrupt()
+
+
+def _is_echo(line: str, own: str) -> bool:
+    """Whether it is a line that was typed here; those of other consoles are shown."""
+    return line.removeprefix(PDB_PROMPT).startswith(own)

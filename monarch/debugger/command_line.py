@@ -1,0 +1,151 @@
+"""What may be typed at ``monarch_dbg>``: upstream's commands, word for word, and ours. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from monarch.core.rank_sets import BadRanks, RanksType, parse_set
+
+PROMPT = "monarch_dbg> "
+
+BANNER = (
+    "\n\n************************ MONARCH DEBUGGER ************************\n"
+    "Enter 'help' for a list of commands.\n"
+    "Enter 'list' to show all active breakpoints.\n\n"
+)
+
+HELP = """\
+monarch_dbg commands:
+  list                        calls that stand, and where (l)
+  attach NAME RANK            the debugger of one of them (a); `detach` comes back here
+  cast NAME ranks(...) CMD    one line to the debuggers of several: n, p x, !x = 1
+  continue                    clear all breakpoints, and let all go on (c)
+  where [RANKS]               what every rank does, and whom it waits for
+  diff EXPR [in RANKS]        an expression on all ranks that stand, equal answers together
+  stop RANKS | all            hold running ranks at their next line
+  break FILE:LINE [if COND] [ranks RANKS]    stop there on all ranks; `break` lists, and
+  break clear [NUMBER]        takes away
+  stacks [RANKS] [--locals]   where the threads of ranks are
+  together                    each line goes to all calls that stand, until `alone`
+  redo [RANKS]                end held calls here, take the saved code, and run them again
+  help                        this (h)
+  quit                        leave; calls that stand go on standing (q)
+RANKS: 3, 0-3,7, ::2, host=2,gpus=0-3, all, and as in `cast`, ranks(0,1,2), ranks(dim=0:4)
+In a debugger: n, s, c, p, up, down, where, l, b and the others of pdb, `redo`, and `detach`.
+"""
+
+
+class Typed(NamedTuple):
+    """``name`` is one of the command words; ``words`` are its arguments as they were typed.
+
+    ``error`` says what was wrong with the line, instead.
+    """
+
+    name: str
+    actor: str = ""
+    ranks: RanksType = 0
+    text: str = ""
+    is_flagged: bool = False
+    error: str = ""
+
+
+_SHORT = {"l": "list", "a": "attach", "c": "continue", "h": "help", "q": "quit", "?": "help"}
+_ALONE = ("list", "continue", "help", "quit", "together", "alone", "detach")
+_NAME = r"[-_a-zA-Z0-9]+"
+COMMANDS = (
+    "list", "attach", "cast", "continue", "where", "diff", "stop", "break", "stacks", "together",
+    "alone", "redo", "help", "quit",
+)  # fmt: skip
+
+
+def parse_line(line: str) -> Typed:
+    """A line of a person's."""
+    line = line.strip()
+    word, _, rest = line.partition(" ")
+    name, rest = _SHORT.get(word, word), rest.strip()
+    try:
+        if name in _ALONE:
+            return Typed(name) if not rest else _bad(f"`{name}` stands alone")
+        if name == "attach":
+            match = re.fullmatch(rf"({_NAME})\s+([0-9]+)", rest)
+            if match is None:
+                return _bad("attach NAME RANK, as in `attach trainer 3`")
+            return Typed("attach", actor=match[1], ranks=int(match[2]))
+        if name == "cast":
+            return _cast(rest)
+        if name in ("where", "stop", "redo"):
+            if name == "stop" and not rest:
+                return _bad("stop RANKS, as in `stop 5`, or `stop all`")
+            return Typed(name, ranks=parse_set(rest or "all"))
+        if name == "stacks":
+            words = rest.split()
+            flags = [one for one in words if one.startswith("--")]
+            if set(flags) - {"--locals"}:
+                return _bad("stacks [RANKS] [--locals]")
+            ranks = parse_set(" ".join(w for w in words if w not in flags) or "all")
+            return Typed(name, ranks=ranks, is_flagged=bool(flags))
+        if name == "diff":
+            text, _, ranks_text = rest.rpartition(" in ")
+            if text and _is_set(ranks_text):
+                return Typed(name, text=text, ranks=parse_set(ranks_text))
+            return Typed(name, text=rest, ranks=parse_set("all")) if rest else _bad("diff EXPR")
+        if name == "break":
+            return Typed(name, text=rest)
+    except BadRanks as error:
+        return _bad(str(error))
+    return _bad(f"no such command: {word!r}. `help` lists them")
+
+
+def _cast(rest: str) -> Typed:
+    usage = "cast NAME ranks(...) CMD, as in `cast trainer ranks(0,1) p self.x`, or cast RANKS CMD"
+    match = re.fullmatch(rf"({_NAME})\s+(ranks\([^)]*(?:\([^)]*\)[^)]*)*\))\s*([\w!].*)", rest)
+    if match is not None:
+        return Typed("cast", match[1], parse_set(match[2]), match[3])
+    match = re.fullmatch(rf"(?:({_NAME})\s+)?(\S+)\s+([\w!].*)", rest)
+    if match is None:
+        return _bad(usage)
+    if match[1] and not _is_set(match[2]):
+        # The first word was the ranks, and the rest is the command.
+        match = re.fullmatch(r"()(\S+)\s+([\w!].*)", rest)
+        assert match is not None
+    return Typed("cast", match[1] or "", parse_set(match[2]), match[3])
+
+
+def _is_set(text: str) -> bool:
+    try:
+        parse_set(text)
+    except BadRanks:
+        return False
+    return True
+
+
+def _bad(why: str) -> Typed:
+    return Typed("", error=f"Error parsing input: {why}\n")
+
+
+class BreakOrder(NamedTuple):
+    """``break FILE:LINE [if COND] [ranks RANKS]``."""
+
+    file: str
+    line: int
+    condition: str
+    ranks: RanksType
+
+
+def parse_break(text: str) -> BreakOrder:
+    """Raises ``ValueError`` with what was expected."""
+    match = re.fullmatch(
+        r"(?P<file>\S+):(?P<line>[0-9]+)(?:\s+if\s+(?P<if>.+?))?(?:\s+ranks\s+(?P<ranks>\S+))?",
+        text,
+    )
+    if match is None:
+        raise ValueError("break FILE:LINE [if CONDITION] [ranks RANKS], as in `break train.py:42`")
+    condition = match["if"] or ""
+    if condition:
+        try:
+            compile(condition, "<condition>", "eval")
+        except SyntaxError as error:
+            raise ValueError(f"{condition!r} is no condition: {error.msg}") from None
+    ranks = parse_set(match["ranks"] or "all")
+    return BreakOrder(match["file"], int(match["line"]), condition, ranks)

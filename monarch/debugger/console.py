@@ -1,0 +1,311 @@
+"""``monarch debug``: the console of the calls that stand in all procs one may look into."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from monarch.core.grouping import SameAnswer, group, table
+from monarch.core.holds import named
+from monarch.core.rank_sets import RanksType, coordinates, is_in, unknown_dims
+from monarch.debugger.attachment import PDB_PROMPT, Attachment
+from monarch.debugger.command_line import BANNER, COMMANDS, HELP, PROMPT, Typed, parse_line
+from monarch.debugger.running import RunningRanks
+from monarch.debugger.screen import Interrupted, Screen
+from monarch.debugger.visit import NotAnswered, Visit
+from monarch.wire.hold import Hold
+from monarch.wire.message import HoldLine, HoldNames, HoldText
+
+_STEP_SECONDS = 1.0
+_REDO_SECONDS = 10.0
+
+
+class Console:
+    """Reads commands until `quit`, or the end of the input. Calls that stand go on standing."""
+
+    def __init__(self, visit: Visit, screen: Screen) -> None:
+        self._visit = visit
+        self._screen = screen
+        self._running = RunningRanks(visit, screen)
+        self._seen: list[Hold] = []
+        self._is_together = False
+
+    def run(self, first: str = "") -> None:
+        """``first`` is a command to begin with."""
+        self._screen.write(BANNER)
+        if first:
+            self._obey(first)
+        while True:
+            prompt = "together> " if self._is_together else PROMPT
+            try:
+                line = self._screen.read(prompt, self._complete)
+            except KeyboardInterrupt:
+                continue
+            except (EOFError, Interrupted):
+                self._screen.write("\n")
+                return
+            if not self._obey(line):
+                return
+
+    def toolbar(self) -> str:
+        """What stands, in a line."""
+        waiting = [hold for hold in self._seen if hold.is_waiting]
+        return f"held {len(waiting)}" + (f" of {len(self._seen)}" if self._seen else "")
+
+    def _obey(self, line: str) -> bool:
+        """Carry out a line; False to leave."""
+        if not line.strip():
+            return True
+        typed = parse_line(line)
+        if self._is_together and typed.name not in ("alone", "quit", "list", "where", "help"):
+            self._tell_all(self._standing(), line.strip())
+            return True
+        if typed.error:
+            self._screen.write(typed.error)
+            return True
+        if typed.name == "quit":
+            self._screen.write("Quitting debug session...\n")
+            return False
+        try:
+            self._commands()[typed.name](typed)
+        except KeyboardInterrupt:
+            self._screen.write("interrupted\n")
+        except (NotAnswered, ValueError) as error:
+            self._screen.write(f"Error processing command: {error}\n")
+        return True
+
+    def _commands(self) -> dict[str, Callable[[Typed], None]]:
+        return {
+            "help": lambda typed: self._screen.write(HELP),
+            "list": self._list,
+            "attach": self._attach,
+            "cast": self._cast,
+            "continue": self._continue,
+            "redo": self._redo,
+            "diff": self._diff,
+            "where": self._running.where,
+            "stacks": self._running.stacks,
+            "stop": self._running.stop,
+            "break": self._running.break_at,
+            "together": lambda typed: self._set_together(True),
+            "alone": lambda typed: self._set_together(False),
+            "detach": lambda typed: self._screen.write("you are attached to no call\n"),
+        }
+
+    def _holds(self) -> list[Hold]:
+        self._seen = self._visit.holds()
+        return self._seen
+
+    def _standing(self) -> list[Hold]:
+        return [hold for hold in self._holds() if hold.is_waiting]
+
+    def _list(self, typed: Typed) -> None:
+        holds = self._standing()
+        self._screen.write(holds_table(holds))
+        errors = {hold.error for hold in holds if hold.error}
+        for error in sorted(errors):
+            who = [hold for hold in holds if hold.error == error]
+            self._screen.write(f"{named(who)} stand{'s' if len(who) == 1 else ''} at: {error}\n")
+        if not holds:
+            self._screen.write("no call stands at this moment\n")
+
+    def _attach(self, typed: Typed) -> None:
+        assert isinstance(typed.ranks, int)
+        Attachment(self._visit, self._screen, self._one(typed.actor, typed.ranks)).run()
+
+    def _one(self, actor: str, rank: int) -> Hold:
+        of_actor = [hold for hold in self._holds() if hold.actor == actor]
+        if not of_actor:
+            raise NotAnswered(f"No debug sessions for actor {actor}")
+        found = [hold for hold in of_actor if hold.rank == rank]
+        if not found:
+            raise NotAnswered(f"No debug session for rank {rank} for actor {actor}")
+        return next((hold for hold in found if hold.is_waiting), found[0])
+
+    def _chosen(self, actor: str, ranks: RanksType) -> list[Hold]:
+        """Those that stand; raises where nobody is meant."""
+        standing = self._standing()
+        of_actor = [hold for hold in standing if actor in ("", hold.actor)]
+        if not of_actor:
+            what = f"No debug sessions for actor {actor}" if actor else "no call stands"
+            raise NotAnswered(what)
+        found = []
+        for hold in of_actor:
+            sizes = dict(zip(hold.labels, hold.sizes, strict=True))
+            if unknown := unknown_dims(ranks, sizes):
+                raise NotAnswered(f"{hold.actor} has no dimension {unknown[0]!r}, but {sizes}")
+            if is_in(ranks, hold.rank, hold.labels, hold.sizes):
+                found.append(hold)
+        if not found:
+            raise NotAnswered(f"that is no rank of those that stand: {named(of_actor)}")
+        return found
+
+    def _cast(self, typed: Typed) -> None:
+        self._tell_all(self._chosen(typed.actor, typed.ranks), typed.text)
+
+    def _tell_all(self, holds: Sequence[Hold], line: str) -> None:
+        """One line to all of them; equal answers are shown together, and who has not stopped
+        again within a second."""
+        answers = self.type_all(holds, line)
+        stopped = {key: text for key, text in answers.items() if text is not None}
+        for actor in dict.fromkeys(hold.actor for hold in holds):
+            of_actor = {rank: text for (name, rank), text in stopped.items() if name == actor}
+            shown = {rank: text for rank, text in of_actor.items() if text}
+            for one in group(shown):
+                self._screen.write(_answer(actor, one))
+        missing = [h for h in holds if answers[h.actor, h.rank] is None]
+        if missing and line.split()[0] not in ("c", "cont", "continue", "q", "quit"):
+            self._running.tell_missing(missing)
+
+    def type_all(
+        self, holds: Sequence[Hold], line: str, seconds: float = _STEP_SECONDS
+    ) -> dict[tuple[str, int], str | None]:
+        """What the debuggers answered, by actor and rank: ``None`` where one has not stopped
+        again within ``seconds``, or its call has ended."""
+        visit = self._visit
+        numbers = {h.id: self._text(h, -1, 0.0) for h in holds}
+        for hold in holds:
+            visit.begin(
+                hold.proc,
+                lambda port, h=hold: HoldLine(  # type: ignore[misc]
+                    h.id, line, visit.who, port, visit.uid, True
+                ),
+            )
+        deadline = time.monotonic() + seconds
+        found: dict[tuple[str, int], str | None] = {}
+        for hold in holds:
+            found[hold.actor, hold.rank] = self._answer_of(hold, numbers[hold.id], line, deadline)
+        return found
+
+    def _answer_of(
+        self, hold: Hold, begun: tuple[int, bool], line: str, deadline: float
+    ) -> str | None:
+        number, text = begun[0], ""
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                body = self._ask_text(hold, number, left)
+            except NotAnswered:
+                return None
+            number, text = int(body["number"]), text + str(body["text"])
+            if body["is_over"]:
+                return None
+            if body["is_waiting"] and text.endswith(PDB_PROMPT):
+                return text.removesuffix(PDB_PROMPT).removeprefix(f"{line}\n").rstrip("\n")
+            if left <= 0:
+                return None
+
+    def _text(self, hold: Hold, number: int, seconds: float) -> tuple[int, bool]:
+        body = self._ask_text(hold, number, seconds)
+        return int(body["number"]), bool(body["is_waiting"])
+
+    def _ask_text(self, hold: Hold, number: int, seconds: float) -> dict[str, Any]:
+        visit = self._visit
+        return visit.ask(
+            hold.proc,
+            lambda port: HoldText(hold.id, number, False, seconds, port, visit.uid),
+            seconds + 3.0,
+        )
+
+    def _continue(self, typed: Typed) -> None:
+        for line in ("clear", "continue"):
+            for hold in self._standing() if line == "clear" else self._seen:
+                self._visit.ask(
+                    hold.proc,
+                    lambda port, h=hold, text=line: HoldLine(  # type: ignore[misc]
+                        h.id, text, self._visit.who, port, self._visit.uid, True
+                    ),
+                )
+
+    def _redo(self, typed: Typed) -> None:
+        holds = self._chosen("", typed.ranks)
+        answers = self.type_all(holds, "redo", _REDO_SECONDS)
+        refused = {key: text for key, text in answers.items() if text}
+        for (actor, rank), text in refused.items():
+            self._screen.write(f"{actor} {rank}: {text}\n")
+        if len(refused) < len(answers):
+            self._screen.write("the others run again\n" if refused else "they run again\n")
+
+    def _diff(self, typed: Typed) -> None:
+        holds = self._chosen("", typed.ranks)
+        line = f"p {typed.text}"
+        actors = list(dict.fromkeys(hold.actor for hold in holds))
+        for actor in actors:
+            if len(actors) > 1:
+                self._screen.write(f"{actor}:\n")
+            answers = self.type_all([h for h in holds if h.actor == actor], line)
+            said = {rank: text or "(no answer)" for (_, rank), text in answers.items()}
+            self._screen.write("\n".join(table(group(said))) + "\n")
+
+    def _set_together(self, is_together: bool) -> None:
+        self._is_together = is_together
+        if is_together:
+            self._screen.write(
+                f"each line goes to {named(self._standing()) or 'nobody'}, until `alone`\n"
+            )
+
+    def _complete(self, text: str) -> Iterable[str]:
+        words = text.split(" ")
+        if len(words) == 1:
+            return [name for name in COMMANDS if name.startswith(words[0])]
+        if words[0] in ("attach", "a", "cast"):
+            if len(words) == 2:
+                return sorted({h.actor for h in self._seen if h.actor.startswith(words[1])})
+            of = [h for h in self._seen if h.actor == words[1]]
+            if words[0] == "cast":
+                return [f"ranks({h.rank})" for h in of]
+            return [str(h.rank) for h in of if str(h.rank).startswith(words[2])]
+        if words[0] == "diff" and self._seen:
+            return self._names_in(self._seen[0], " ".join(words[1:]))
+        return []
+
+    def _names_in(self, hold: Hold, text: str) -> list[str]:
+        visit = self._visit
+        try:
+            body = visit.ask(hold.proc, lambda p: HoldNames(hold.id, f"p {text}", p, visit.uid))
+        except NotAnswered:
+            return []
+        return [str(name) for name in body["names"]]
+
+
+def _answer(actor: str, one: SameAnswer[str]) -> str:
+    lines = [f"{actor} {one.who}: {line}" for line in one.answer.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def holds_table(holds: Sequence[Hold]) -> str:
+    """As upstream lists them."""
+    rows = [
+        [
+            hold.actor,
+            str(hold.rank),
+            str(coordinates(hold.rank, hold.labels, hold.sizes)),
+            hold.host or socket.gethostname(),
+            f"{hold.file.rpartition('/')[2].removesuffix('.py')}.{hold.function}",
+            str(hold.line),
+        ]
+        for hold in holds
+    ]
+    return grid(["Actor Name", "Rank", "Coords", "Hostname", "Function", "Line No."], rows)
+
+
+def grid(headers: list[str], rows: list[list[str]]) -> str:
+    """A table in lines of ``+--+``; numbers stand right."""
+    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
+    numeric = [bool(rows) and all(row[i].isdigit() for row in rows) for i in range(len(headers))]
+
+    def line(cells: list[str]) -> str:
+        padded = [
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(cells, widths, numeric, strict=True)
+        ]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+    head = rule.replace("-", "=")
+    parts = [rule, line(headers), head if rows else rule]
+    for row in rows:
+        parts += [line(row), rule]
+    return "\n".join(parts) + "\n"

@@ -1,0 +1,135 @@
+"""Where a console reads and writes: a terminal with editing, history and completion, or plain
+lines where standard input is none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+Complete = Callable[[str], Iterable[str]]
+
+
+class Interrupted(Exception):
+    """Another console has answered, or the call goes on: the line is not wanted any longer."""
+
+
+class Screen(Protocol):
+    """``read`` raises ``EOFError`` at the end of the input, ``KeyboardInterrupt`` at Ctrl-C, and
+    ``Interrupted`` where `interrupt` was called meanwhile."""
+
+    is_terminal: bool
+
+    def read(self, prompt: str, complete: Complete) -> str: ...
+
+    def write(self, text: str) -> None:
+        """From any thread; above the prompt, where one is shown."""
+        ...
+
+    def interrupt(self) -> None:
+        """End a `read` that is under way on another thread."""
+        ...
+
+    def shown(self) -> contextlib.AbstractContextManager[None]:
+        """Within, what is written stands above the prompt."""
+        ...
+
+
+class PlainScreen:
+    """Lines as they come. What was typed is not seen in the output, so it is repeated there."""
+
+    is_terminal = False
+
+    def __init__(self, lines: TextIO | None = None, out: TextIO | None = None) -> None:
+        self._in = sys.stdin if lines is None else lines
+        self._out = sys.stdout if out is None else out
+
+    def read(self, prompt: str, complete: Complete) -> str:
+        self.write(prompt)
+        line = self._in.readline()
+        if not line:
+            raise EOFError
+        line = line.rstrip("\n")
+        self.write(f"{line}\n")
+        return line
+
+    def write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+
+    def interrupt(self) -> None:
+        """A line that is being read is read to its end."""
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        yield
+
+
+class EditingScreen:
+    """A terminal, by prompt_toolkit. ``toolbar`` gives the line at its bottom."""
+
+    is_terminal = True
+
+    def __init__(self, toolbar: Callable[[], str], history: Path | None = None) -> None:
+        # Imported when used: only a console at a terminal needs it.
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+        kept = InMemoryHistory() if history is None else FileHistory(str(history))
+        self._session: PromptSession[str] = PromptSession(
+            history=kept, bottom_toolbar=toolbar, refresh_interval=1.0
+        )
+
+    def read(self, prompt: str, complete: Complete) -> str:
+        return self._session.prompt(prompt, completer=_completer(complete))
+
+    def write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def interrupt(self) -> None:
+        app = self._session.app
+        loop = app.loop
+        if app.is_running and loop is not None:
+            loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
+        app = self._session.app
+        if app.is_running and app.future is not None and not app.future.done():
+            app.exit(exception=Interrupted())
+
+    def shown(self) -> contextlib.AbstractContextManager[None]:
+        from prompt_toolkit.patch_stdout import patch_stdout
+
+        return patch_stdout(raw=True)
+
+
+def _completer(complete: Complete) -> Any:
+    from prompt_toolkit.completion import Completer, Completion, ThreadedCompleter
+
+    class Words(Completer):
+        def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:
+            text = document.text_before_cursor
+            at = len(text)
+            while at and (text[at - 1].isalnum() or text[at - 1] in "_.-"):
+                at -= 1
+            for word in complete(text):
+                yield Completion(word, start_position=at - len(text))
+
+    return ThreadedCompleter(Words())
+
+
+def make_screen(toolbar: Callable[[], str], history: Path | None) -> Screen:
+    """For this program's standard input and output."""
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if not is_terminal:
+        return PlainScreen()
+    try:
+        return EditingScreen(toolbar, history)
+    except ImportError:
+        screen = PlainScreen()
+        screen.write("for editing and completion: pip install 'monarch-loop[debug]'\n")
+        return screen

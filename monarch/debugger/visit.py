@@ -1,0 +1,161 @@
+"""Asking procs and host agents, without being their client: over the node's own links.
+
+Hosts are those of the folder's allocation, where there is one; programs are the clients that this
+user runs on this machine, which are hosts too, and know of all calls that stand in their procs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from monarch.config import runtime_dir
+from monarch.errors import MonarchError
+from monarch.net.machine import machine_id
+from monarch.runtime.answers import Response
+from monarch.runtime.ends.process_start import is_there
+from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.hold import Hold
+from monarch.wire.message import AnyMessage, HoldsAsked, Inspect
+
+_SECONDS = 3.0
+
+Ask = Callable[[int], AnyMessage]
+
+
+class NotAnswered(MonarchError):
+    """A process that was asked is gone, silent, or has refused; the message says which."""
+
+
+class SeenProc(msgspec.Struct, frozen=True):
+    """A proc: its mesh's name, its rank there, and where it runs."""
+
+    uid: Uid
+    mesh: str
+    rank: int
+    host: str
+    pid: int
+    address: ProcAddress
+
+
+class Visit:
+    """``hosts`` gives the addresses of host agents, as they are by then."""
+
+    def __init__(self, node: Node, hosts: Callable[[], Iterable[ProcAddress]]) -> None:
+        self._node = node
+        self._hosts = hosts
+        self._met: dict[Uid, ProcAddress] = {}
+        self.who = f"{os.environ.get('USER') or os.getuid()}:{os.getpid()}"
+
+    @property
+    def uid(self) -> Uid:
+        return self._node.uid
+
+    @property
+    def address(self) -> ProcAddress:
+        return self._node.address
+
+    @property
+    def node(self) -> Node:
+        return self._node
+
+    def places(self) -> list[ProcAddress]:
+        """Whom to ask what runs: the hosts, and the programs of this user here."""
+        found = {address.uid: address for address in self._hosts()}
+        for address in programs_here():
+            if address.uid != self._node.uid:
+                found.setdefault(address.uid, address)
+        return list(found.values())
+
+    def holds(self) -> list[Hold]:
+        """All calls that stand, by actor and rank."""
+        found: dict[str, Hold] = {}
+        for body in self._ask_all(self.places(), lambda port: HoldsAsked(port, self.uid)).values():
+            for uid, address in body.get("procs", {}).items():
+                self._met.setdefault(uid, msgspec.convert(address, ProcAddress))
+            for told in body.get("holds", ()):
+                hold = msgspec.convert(told, Hold)
+                found.setdefault(hold.id, hold)
+        return sorted(found.values(), key=lambda hold: (hold.actor, hold.rank, hold.since))
+
+    def procs(self) -> list[SeenProc]:
+        """All procs that are up, by mesh and rank."""
+        found: dict[Uid, SeenProc] = {}
+        for body in self._ask_all(self.places(), lambda port: Inspect(port, self.uid)).values():
+            for proc in body.get("procs", ()):
+                if not proc.get("address"):
+                    continue
+                address = msgspec.convert(proc["address"], ProcAddress)
+                self._met[address.uid] = address
+                found[address.uid] = SeenProc(
+                    address.uid, str(proc["mesh"]), int(proc["rank"]), str(body["host"]),
+                    int(proc["pid"]), address,
+                )  # fmt: skip
+        return sorted(found.values(), key=lambda proc: (proc.mesh, proc.rank))
+
+    def ask(self, proc: Uid, make: Ask, seconds: float = _SECONDS) -> dict[str, Any]:
+        """What one proc answers. Raises ``NotAnswered``."""
+        answer = self.begin(proc, make)
+        if not answer.wait(seconds):
+            raise NotAnswered("it does not answer")
+        if answer.value.error:
+            raise NotAnswered(answer.value.error)
+        return answer.value.body
+
+    def begin(self, proc: Uid, make: Ask) -> Promise[Response]:
+        """Ask a proc, and go on."""
+        address = self._met.get(proc)
+        if address is None:
+            raise NotAnswered("it is not known where that runs")
+        return self._request(address, make)
+
+    def ask_many(
+        self, procs: Iterable[SeenProc], make: Ask, seconds: float = _SECONDS
+    ) -> dict[Uid, dict[str, Any]]:
+        """What procs answer, by uid; those that do not within ``seconds`` have an ``error``."""
+        return self._ask_all([proc.address for proc in procs], make, seconds, with_errors=True)
+
+    def _ask_all(
+        self, places: Iterable[ProcAddress], make: Ask, seconds: float = _SECONDS,
+        *, with_errors: bool = False,
+    ) -> dict[Uid, dict[str, Any]]:  # fmt: skip
+        asked = {place.uid: self._request(place, make) for place in places}
+        deadline = time.monotonic() + seconds
+        found: dict[Uid, dict[str, Any]] = {}
+        for uid, answer in asked.items():
+            if not answer.wait(max(0.0, deadline - time.monotonic())):
+                body = {"error": "does not answer"}
+            elif answer.value.error:
+                body = {"error": answer.value.error}
+            else:
+                body = answer.value.body
+            if with_errors or "error" not in body:
+                found[uid] = body
+        return found
+
+    def _request(self, address: ProcAddress, make: Ask) -> Promise[Response]:
+        book = self._node.address_book
+        if book.peers.get(address.uid) is None and address.urls:
+            book.expect(address)
+            book.peer_up(address)
+        return self._node.request(address, make)
+
+
+def programs_here() -> list[ProcAddress]:
+    """The programs of this user on this machine that have begun to use the runtime."""
+    base, machine = runtime_dir(), machine_id()
+    found = []
+    for name in sorted(os.listdir(base)):
+        prefix, _, rest = name.partition("-")
+        pid, _, uid = rest.partition("-")
+        path = os.path.join(base, name, uid)
+        is_of_here = prefix == machine[:6] and pid.isdigit()
+        if is_of_here and int(pid) != os.getpid() and is_there(int(pid)) and os.path.exists(path):
+            found.append(ProcAddress(uid, (f"ipc://{path}",), machine))
+    return found

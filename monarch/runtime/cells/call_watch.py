@@ -1,0 +1,29 @@
+"""What watches the calls of a process: a debugger that holds some of them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class RunAgain(BaseException):
+    """The call in hand ends here, and is to be run again from its beginning."""
+
+
+class CallWatch(Protocol):
+    """Everything here is called on the thread that runs the call."""
+
+    def begins(self) -> None:
+        """The call in hand begins."""
+        ...
+
+    def raised(self, error: BaseException) -> bool:
+        """It has raised. Whether it is to be run again, instead of being answered with that."""
+        ...
+
+    def ended(self) -> None:
+        """It is over, and is answered next."""
+        ...
+
+    def await_code(self, actor: str) -> None:
+        """A call of this actor is to be run again: wait a while for new code, if none is there."""
+        ...

@@ -1,0 +1,93 @@
+"""What a proc offers to those who look into it. Costs nothing until somebody does."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from bdb import BdbQuit
+from types import FrameType
+from typing import Any
+
+from monarch.config import settings
+from monarch.runtime.observe.clocks import hold_process_groups
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.runtime.procs.proc_config import ProcConfig
+from monarch.wire.codec import Envelope
+from monarch.wire.message import ClocksStand
+
+_CODE_SECONDS = 5.0
+_POLL_SECONDS = 0.01
+
+
+class ObserveDoor:
+    """Of one proc. ``open`` has ``breakpoint()`` hold the call that makes it."""
+
+    def __init__(self, agent: ProcAgent, config: ProcConfig) -> None:
+        self._agent = agent
+        self._config = config
+        self._pid = os.getpid()
+        self._holds: Any = None
+        self._lock = threading.Lock()
+        self._clocks_stand = False
+
+    def open(self) -> None:
+        node = self._agent.node
+        sys.breakpointhook = self._breakpoint
+        node.handle(ClocksStand, self._on_clocks)
+        if settings().on_error:
+            self._agent.watch = self
+
+    @property
+    def holds(self) -> Any:
+        """The held calls here, from the first one on."""
+        with self._lock:
+            if self._holds is None:
+                # Imported when used: it brings pdb.
+                from monarch.runtime.observe.holds import Holds
+
+                config = self._config
+                self._holds = Holds(self._agent, config.mesh, config.name, config.rank)
+                self._agent.watch = self
+            return self._holds
+
+    def _breakpoint(self, *args: Any, **kwargs: Any) -> Any:
+        wanted = os.environ.get("PYTHONBREAKPOINT", "")
+        if wanted == "0":
+            return None
+        if os.getpid() != self._pid or wanted not in ("", "pdb.set_trace"):
+            return sys.__breakpointhook__(*args, **kwargs)
+        frame: FrameType = sys._getframe(1)
+        self.holds.at_breakpoint(frame)
+        return None
+
+    def close(self) -> None:
+        """The proc is to end."""
+        if self._holds is not None:
+            self._holds.close()
+
+    # What cells ask: see CallWatch.
+
+    def begins(self) -> None:
+        """Nothing is to be done yet."""
+
+    def raised(self, error: BaseException) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, BdbQuit):
+            return False
+        is_wanted = bool(settings().on_error) or self.holds.has_call()
+        return is_wanted and bool(self.holds.at_error(error))
+
+    def ended(self) -> None:
+        if self._holds is not None:
+            self._holds.ended()
+
+    def await_code(self, actor: str) -> None:
+        deadline = time.monotonic() + _CODE_SECONDS
+        while time.monotonic() < deadline and not self._agent.fences.awaits(actor):
+            time.sleep(_POLL_SECONDS)
+
+    def _on_clocks(self, envelope: Envelope) -> None:
+        assert isinstance(envelope.message, ClocksStand)
+        self._clocks_stand = envelope.message.is_held
+        hold_process_groups(self._clocks_stand)

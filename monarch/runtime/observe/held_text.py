@@ -1,0 +1,89 @@
+"""What the debugger of one held call reads and writes, instead of a terminal."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+_MOST_CHARACTERS = 1_000_000
+
+
+class Shown(NamedTuple):
+    """``number`` is of the character after ``text``."""
+
+    number: int
+    text: str
+
+
+class HeldText:
+    """Output is kept, and lines are waited for, however many consoles there are.
+
+    ``on_waiting`` is called, on the held thread, when the debugger begins to wait for a line, and
+    ``on_text`` when there is something new. ``readline`` gives "" once it was closed.
+    """
+
+    def __init__(self, on_waiting: Callable[[bool], None], on_text: Callable[[], None]) -> None:
+        self.is_waiting = False
+        self.is_closed = False
+        self._on_waiting = on_waiting
+        self._on_text = on_text
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._text = ""
+        self._dropped = 0
+        self._since_line = 0
+        self._lock = threading.Lock()
+
+    # As pdb wants its streams.
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._text += text
+            if len(self._text) > _MOST_CHARACTERS:
+                cut = len(self._text) - _MOST_CHARACTERS // 2
+                self._text = self._text[cut:]
+                self._dropped += cut
+        self._on_text()
+        return len(text)
+
+    def flush(self) -> None:
+        """All is there already."""
+
+    def isatty(self) -> bool:
+        return False
+
+    def readline(self) -> str:
+        """The next line, waited for."""
+        if self.is_closed:
+            return ""
+        self.is_waiting = True
+        self._on_waiting(True)
+        line = self._lines.get()
+        self.is_waiting = False
+        self._on_waiting(False)
+        return "" if line is None else line
+
+    # As consoles want it.
+
+    def type(self, line: str, who: str = "") -> None:
+        """A line for the debugger. Other consoles see it, as ``[anna] n``. From any thread."""
+        with self._lock:
+            self._since_line = self._dropped + len(self._text)
+            self.is_waiting = False
+        self.write(f"[{who}] {line}\n" if who else f"{line}\n")
+        self._lines.put(line + "\n")
+
+    def close(self) -> None:
+        """No line comes any more. From any thread."""
+        self.is_closed = True
+        self._lines.put(None)
+        self._on_text()
+
+    def since(self, number: int) -> Shown:
+        """What was written from that character on; -1: since the last line. From any thread."""
+        with self._lock:
+            start = max(self._since_line if number < 0 else number, self._dropped)
+            end = self._dropped + len(self._text)
+            return Shown(end, self._text[start - self._dropped :])

@@ -1,0 +1,42 @@
+"""Holds: calls that stand at a breakpoint or at an error, as others are told of them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from monarch.wire.address import Uid
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """One call that stands.
+
+    ``actor`` is the name of the actor's mesh, and ``rank`` its place there, with ``labels`` and
+    ``sizes`` of the mesh; ``mesh`` is the uid of its procs' mesh, ``proc`` the proc's own.
+    ``reason`` is ``breakpoint()``, ``train.py:42``, ``error`` or ``stopped by anna``. ``function``
+    and ``line`` are of the innermost frame when it last stopped. ``is_waiting``: for a line; else
+    the call runs on, and may stop again. ``since`` is in seconds since the epoch.
+    """
+
+    id: str
+    actor: str
+    rank: int
+    labels: tuple[str, ...]
+    sizes: tuple[int, ...]
+    mesh: Uid
+    proc: Uid
+    host: str
+    pid: int
+    method: str
+    reason: str
+    file: str
+    function: str
+    line: int
+    since: float
+    is_waiting: bool = True
+    error: str = ""
+    generation: int = 0
+
+    @property
+    def place(self) -> str:
+        """Where it stands, in short: ``train.py:42``."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"

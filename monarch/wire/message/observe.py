@@ -1,0 +1,163 @@
+"""What visitors ask procs and host agents, and what they do there: holds, stacks, environment."""
+
+from __future__ import annotations
+
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.hold import Hold
+from monarch.wire.message.header import Message
+
+
+class HoldsChanged(Message, tag=100):
+    """From a proc to its host agent and to its root: the calls that stand in it now."""
+
+    proc: Uid
+    holds: tuple[Hold, ...]
+
+
+class HoldsAsked(Message, tag=101):
+    """To a host agent or a client: which calls stand? Answered with ``holds``, and with the
+    addresses of their ``procs``, by uid."""
+
+    port: int
+    sender: Uid
+
+
+class HoldLine(Message, tag=102):
+    """To a proc: a line for the debugger of a hold, typed by ``who``.
+
+    ``is_quiet``: the line is not shown to other consoles.
+    """
+
+    hold: str
+    line: str
+    who: str
+    port: int
+    sender: Uid
+    is_quiet: bool = False
+
+
+class HoldText(Message, tag=103):
+    """To a proc: what has the debugger of a hold written since the character ``number``?
+
+    -1 stands for the last line that was typed. Answered at once where there is something, or where
+    the hold ``is_waiting`` and was not ``was_waiting``, else when there is, or after ``seconds``:
+    with ``number``, ``text``, ``is_waiting`` and ``is_over``.
+    """
+
+    hold: str
+    number: int
+    was_waiting: bool
+    seconds: float
+    port: int
+    sender: Uid
+
+
+class HoldNames(Message, tag=104):
+    """To a proc: what may the last word of ``text`` become in the frame of a hold?"""
+
+    hold: str
+    text: str
+    port: int
+    sender: Uid
+
+
+class ClocksStand(Message, tag=105):
+    """From the root to its procs: somebody is held, or nobody is any longer."""
+
+    is_held: bool
+
+
+class StacksAsked(Message, tag=106):
+    """To a proc: the Python stacks of its actors and threads, and what its actors do."""
+
+    with_locals: bool
+    port: int
+    sender: Uid
+
+
+class PeekLine(Message, tag=107):
+    """To a proc: a look at frame ``number`` of an actor that is running, as ``p x`` or ``args``."""
+
+    actor: str
+    number: int
+    line: str
+    port: int
+    sender: Uid
+
+
+class StopAt(Message, tag=108):
+    """To a proc: hold its actors, or the one of that name, at the next line of the user's code.
+
+    ``method``: at the start of the next call instead.
+    """
+
+    actor: str
+    who: str
+    port: int
+    sender: Uid
+
+
+class BreakPlace(Message, tag=109):
+    """To a proc: stop at a line from now on, where ``condition`` holds; or, ``is_gone``, no longer.
+
+    ``number`` was given to it by the console; ``text`` and ``scope`` say which statement is meant
+    when lines have moved, and are filled in by whoever knows the file first.
+    """
+
+    number: int
+    file: str
+    line: int
+    condition: str
+    is_gone: bool
+    port: int
+    sender: Uid
+
+
+class EnvAsked(Message, tag=110):
+    """To a proc: the environment variables whose names match one of ``patterns``.
+
+    Answered with ``env``; ``at_start`` is that of the process's start, as C libraries saw it.
+    Values of secret-looking names are hidden behind a digest with ``salt``. ``versions``: also what
+    runs there.
+    """
+
+    patterns: tuple[str, ...]
+    at_start: bool
+    salt: str
+    versions: bool
+    port: int
+    sender: Uid
+
+
+class EnvSet(Message, tag=111):
+    """To a proc: set these variables, or, where ``None``, unset them.
+
+    To a host agent: do so in the procs of ``uids`` that are started later; those that match
+    ``mesh`` by name or uid, or all.
+    """
+
+    values: dict[str, str | None]
+    who: str
+    port: int
+    sender: Uid
+
+
+class DapOpened(Message, tag=112):
+    """To a proc: have debugpy speak, through us, with an adapter that knows ``token``.
+
+    ``parent`` is the pid of the session that this one is a child of, 0 for the first. Its bytes
+    come as ``DapBytes`` of ``channel`` to ``client``.
+    """
+
+    channel: str
+    token: str
+    parent: int
+    client: ProcAddress
+    port: int
+    sender: Uid
+
+
+class DapBytes(Message, tag=113):
+    """Bytes of an editor's session, in both directions; none is its end. Payload: the bytes."""
+
+    channel: str

@@ -1,0 +1,104 @@
+"""Actors that stand at breakpoints and errors. Apart from the tests, for procs to import."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from monarch.actor import Actor, concurrent_endpoint, current_rank, endpoint
+
+
+def deeper(number: int) -> int:
+    breakpoint()
+    number += 10
+    return number
+
+
+class Stepper(Actor):
+    """Its endpoints are plain functions."""
+
+    def __init__(self) -> None:
+        self.loss = 0.5
+        self.finally_ran = 0
+
+    @endpoint
+    def step(self, number: int) -> int:
+        breakpoint()
+        number += 1
+        return number
+
+    @endpoint
+    def nested(self, number: int) -> int:
+        return deeper(number) + 100
+
+    @endpoint
+    def odd_stands(self) -> int:
+        rank = current_rank().rank
+        if rank % 2:
+            breakpoint()
+            rank += 4
+        return rank
+
+    @endpoint
+    def then_fails(self) -> int:
+        breakpoint()
+        return 1 // (self.finally_ran * 0)
+
+    @endpoint
+    def last_line(self) -> None:
+        breakpoint()
+
+    @endpoint
+    def echo(self, value: Any) -> Any:
+        return value
+
+    @endpoint
+    def divide(self, by: int) -> float:
+        whole = 10
+        try:
+            return whole / (by + self.finally_ran * 0)
+        finally:
+            self.finally_ran += 1
+
+    @endpoint
+    def divide_until(self, good: int) -> float:
+        try:
+            return 10 / (0 if self.finally_ran < good else 5)
+        finally:
+            self.finally_ran += 1
+
+    @endpoint
+    def loops(self) -> int:
+        turns = 0
+        while self.loss:
+            turns += 1
+        return turns
+
+    @endpoint
+    def set_loss(self, loss: float) -> None:
+        self.loss = loss
+
+
+class AsyncStepper(Actor):
+    """Its endpoints are coroutines."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    @endpoint
+    async def step(self, number: int) -> int:
+        await asyncio.sleep(0)
+        breakpoint()
+        number += 1
+        await asyncio.sleep(0)
+        return number
+
+    @endpoint
+    async def divide_until(self, good: int) -> float:
+        await asyncio.sleep(0)
+        self.runs += 1
+        return 10 / (0 if self.runs <= good else 5)
+
+    @concurrent_endpoint
+    async def beside(self) -> str:
+        return "beside"

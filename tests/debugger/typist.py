@@ -1,0 +1,75 @@
+"""A console without a terminal, in the test's own process, whose lines are given before."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator
+
+from monarch.debugger.console import Console
+from monarch.debugger.screen import Complete
+from monarch.debugger.visit import Visit
+from monarch.runtime.client_agent import client
+from monarch.wire.hold import Hold
+from tests.support import wait_for
+
+
+class Typist:
+    """Types ``lines`` one by one, and keeps what is shown."""
+
+    is_terminal = False
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = list(lines)
+        self.shown_text = ""
+        self.completions: list[str] = []
+        self._lock = threading.Lock()
+
+    def read(self, prompt: str, complete: Complete) -> str:
+        self.write(prompt)
+        if not self.lines:
+            raise EOFError
+        line = self.lines.pop(0)
+        while line.endswith("\t"):
+            self.completions = sorted(complete(line[:-1]))
+            line = self.lines.pop(0)
+        self.write(f"{line}\n")
+        return line
+
+    def write(self, text: str) -> None:
+        with self._lock:
+            self.shown_text += text
+
+    def interrupt(self) -> None:
+        """Nothing is read for long."""
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        yield
+
+
+def visit_self() -> Visit:
+    """What a console would see of the program that the test is."""
+    agent = client()
+    return Visit(agent.node, lambda: [agent.node.address])
+
+
+def console(*lines: str) -> str:
+    """What a console shows where these lines are typed."""
+    typist = Typist(lines)
+    Console(visit_self(), typist).run()
+    return typist.shown_text
+
+
+def wait_for_holds(number: int) -> list[Hold]:
+    """The calls that stand, once there are so many."""
+    visit = visit_self()
+
+    def standing() -> list[Hold]:
+        found = [hold for hold in visit.holds() if hold.is_waiting]
+        return found if len(found) == number else []
+
+    if number:
+        return wait_for(standing, what=f"{number} calls that stand")
+    wait_for(lambda: not visit.holds(), what="no call that stands")
+    return []
