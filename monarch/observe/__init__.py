@@ -1,1 +1,1 @@
-"""What a person asks a running mesh, or a run that has ended: queries, traces, who waits for whom."""
+"""What a person asks a running mesh, or an ended run: queries, traces, who waits for whom."""

@@ -50,9 +50,9 @@ def test_upstreams_grammar(text: str, meant: RanksType) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "-1", "1,", ",1", "1,2,", "1-2", "a", "1:2:3:4", "::0", "(1,2)", "1.5", "host", "host=",
-        "host=(1)", "host=(1,2,)", "host=1,2", "host=-1", "host=1,", "=1", "1host=2", "host=1 gpu=2",
-        "host=(1,2", "host=((1,2))", "host=1:2:3:4", "1 2", "all",
+        "", "-1", "1,", ",1", "1,2,", "1-2", "a", "1:2:3:4", "::0", "(1,2)", "1.5", "host",
+        "host=", "host=(1)", "host=(1,2,)", "host=1,2", "host=-1", "host=1,", "=1", "1host=2",
+        "host=1 gpu=2", "host=(1,2", "host=((1,2))", "host=1:2:3:4", "1 2", "all",
     ],
 )  # fmt: skip
 def test_what_upstream_refuses(text: str) -> None:

@@ -125,7 +125,8 @@ def test_what_is_typed_wrong_says_so_in_a_line(steppers: Any) -> None:
     answer = steppers.odd_stands.call()
     wait_for_holds(2)
     shown = console(
-        "attach nobody 0", "attach stepper 2", "cast stepper ranks(1,) n", "cast stepper ranks(7) n",
+        "attach nobody 0", "attach stepper 2", "cast stepper ranks(1,) n",
+        "cast stepper ranks(7) n",
         "cast stepper ranks(hosts=1) n", "attach stepper", "frobnicate", "stop", "",
         "continue",
     )  # fmt: skip
