@@ -257,6 +257,11 @@ DOORS = [
         _torch(lambda _: _named("torch.distributed.distributed_c10d", "_abort_process_group")()),
     ),
     Door(
+        "distributed_c10d._world",
+        "timeouts of process groups go on while a rank is held",
+        _torch(lambda _: _named("torch.distributed.distributed_c10d", "_world", "pg_map")()),
+    ),
+    Door(
         "torch.utils._pytree",
         "batches that are nested",
         _torch(lambda _: _named("torch.utils._pytree", "tree_map_only")()),

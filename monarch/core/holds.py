@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from monarch.core.rank_sets import in_ranges
-from monarch.wire.hold import Hold
+from monarch.wire.hold import HoldNote
 
 
 class HeldTime:
@@ -35,16 +35,16 @@ class HeldTime:
         return self._before + (0.0 if self._since is None else now - self._since)
 
 
-def begun(holds: Iterable[Hold]) -> list[str]:
+def begun(holds: Iterable[HoldNote]) -> list[str]:
     """One sentence for each place at which calls stand: ``ddp 0-3 stand at breakpoint(), ...``."""
-    at: dict[tuple[str, ...], list[Hold]] = {}
+    at: dict[tuple[str, ...], list[HoldNote]] = {}
     for hold in holds:
         key = (hold.actor, hold.reason, hold.place, hold.function, hold.error)
         at.setdefault(key, []).append(hold)
     return [_sentence(same) for same in at.values()]
 
 
-def _sentence(same: Sequence[Hold]) -> str:
+def _sentence(same: Sequence[HoldNote]) -> str:
     first = same[0]
     verb = "stands" if len(same) == 1 else "stand"
     reason = f"an error ({first.error})" if first.error else first.reason
@@ -55,7 +55,7 @@ def _sentence(same: Sequence[Hold]) -> str:
     )
 
 
-def named(holds: Sequence[Hold]) -> str:
+def named(holds: Sequence[HoldNote]) -> str:
     """The ranks that are held, by their actors: ``ddp 0-3,7 and loader 2``."""
     ranks: dict[str, list[int]] = {}
     for hold in holds:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from monarch.debugger.screen import Interrupted, Screen
+from monarch.debugger.screen import ReadInterrupted, Screen
 from monarch.debugger.visit import NotAnswered, Visit
-from monarch.wire.hold import Hold
+from monarch.wire.hold import HoldNote
 from monarch.wire.message import HoldLine, HoldNames, HoldText
 
 PDB_PROMPT = "(Pdb) "
@@ -18,7 +18,7 @@ _DETACH = ("detach", "quit session")
 class Attachment:
     """``is_over``: the call has ended, and the reason stands in ``why``."""
 
-    def __init__(self, visit: Visit, screen: Screen, hold: Hold) -> None:
+    def __init__(self, visit: Visit, screen: Screen, hold: HoldNote) -> None:
         self._visit = visit
         self._screen = screen
         self._hold = hold
@@ -53,7 +53,7 @@ class Attachment:
                 if not self._await_turn():
                     return
                 line = self._screen.read(PDB_PROMPT, self._names)
-            except Interrupted:
+            except ReadInterrupted:
                 continue
             except (EOFError, KeyboardInterrupt):
                 self._screen.write("\n")

@@ -13,9 +13,9 @@ from monarch.core.rank_sets import RanksType, coordinates, is_in, unknown_dims
 from monarch.debugger.attachment import PDB_PROMPT, Attachment
 from monarch.debugger.command_line import BANNER, COMMANDS, HELP, PROMPT, Typed, parse_line
 from monarch.debugger.running import RunningRanks
-from monarch.debugger.screen import Interrupted, Screen
+from monarch.debugger.screen import ReadInterrupted, Screen
 from monarch.debugger.visit import NotAnswered, Visit
-from monarch.wire.hold import Hold
+from monarch.wire.hold import HoldNote
 from monarch.wire.message import HoldLine, HoldNames, HoldText
 
 _STEP_SECONDS = 1.0
@@ -29,7 +29,7 @@ class Console:
         self._visit = visit
         self._screen = screen
         self._running = RunningRanks(visit, screen)
-        self._seen: list[Hold] = []
+        self._seen: list[HoldNote] = []
         self._is_together = False
 
     def run(self, first: str = "") -> None:
@@ -43,7 +43,7 @@ class Console:
                 line = self._screen.read(prompt, self._complete)
             except KeyboardInterrupt:
                 continue
-            except (EOFError, Interrupted):
+            except (EOFError, ReadInterrupted):
                 self._screen.write("\n")
                 return
             if not self._obey(line):
@@ -94,11 +94,11 @@ class Console:
             "detach": lambda typed: self._screen.write("you are attached to no call\n"),
         }
 
-    def _holds(self) -> list[Hold]:
+    def _holds(self) -> list[HoldNote]:
         self._seen = self._visit.holds()
         return self._seen
 
-    def _standing(self) -> list[Hold]:
+    def _standing(self) -> list[HoldNote]:
         return [hold for hold in self._holds() if hold.is_waiting]
 
     def _list(self, typed: Typed) -> None:
@@ -115,7 +115,7 @@ class Console:
         assert isinstance(typed.ranks, int)
         Attachment(self._visit, self._screen, self._one(typed.actor, typed.ranks)).run()
 
-    def _one(self, actor: str, rank: int) -> Hold:
+    def _one(self, actor: str, rank: int) -> HoldNote:
         of_actor = [hold for hold in self._holds() if hold.actor == actor]
         if not of_actor:
             raise NotAnswered(f"No debug sessions for actor {actor}")
@@ -124,7 +124,7 @@ class Console:
             raise NotAnswered(f"No debug session for rank {rank} for actor {actor}")
         return next((hold for hold in found if hold.is_waiting), found[0])
 
-    def _chosen(self, actor: str, ranks: RanksType) -> list[Hold]:
+    def _chosen(self, actor: str, ranks: RanksType) -> list[HoldNote]:
         """Those that stand; raises where nobody is meant."""
         standing = self._standing()
         of_actor = [hold for hold in standing if actor in ("", hold.actor)]
@@ -145,7 +145,7 @@ class Console:
     def _cast(self, typed: Typed) -> None:
         self._tell_all(self._chosen(typed.actor, typed.ranks), typed.text)
 
-    def _tell_all(self, holds: Sequence[Hold], line: str) -> None:
+    def _tell_all(self, holds: Sequence[HoldNote], line: str) -> None:
         """One line to all of them; equal answers are shown together, and who has not stopped
         again within a second."""
         answers = self.type_all(holds, line)
@@ -160,7 +160,7 @@ class Console:
             self._running.tell_missing(missing)
 
     def type_all(
-        self, holds: Sequence[Hold], line: str, seconds: float = _STEP_SECONDS
+        self, holds: Sequence[HoldNote], line: str, seconds: float = _STEP_SECONDS
     ) -> dict[tuple[str, int], str | None]:
         """What the debuggers answered, by actor and rank: ``None`` where one has not stopped
         again within ``seconds``, or its call has ended."""
@@ -180,7 +180,7 @@ class Console:
         return found
 
     def _answer_of(
-        self, hold: Hold, begun: tuple[int, bool], line: str, deadline: float
+        self, hold: HoldNote, begun: tuple[int, bool], line: str, deadline: float
     ) -> str | None:
         number, text = begun[0], ""
         while True:
@@ -197,11 +197,11 @@ class Console:
             if left <= 0:
                 return None
 
-    def _text(self, hold: Hold, number: int, seconds: float) -> tuple[int, bool]:
+    def _text(self, hold: HoldNote, number: int, seconds: float) -> tuple[int, bool]:
         body = self._ask_text(hold, number, seconds)
         return int(body["number"]), bool(body["is_waiting"])
 
-    def _ask_text(self, hold: Hold, number: int, seconds: float) -> dict[str, Any]:
+    def _ask_text(self, hold: HoldNote, number: int, seconds: float) -> dict[str, Any]:
         visit = self._visit
         return visit.ask(
             hold.proc,
@@ -261,7 +261,7 @@ class Console:
             return self._names_in(self._seen[0], " ".join(words[1:]))
         return []
 
-    def _names_in(self, hold: Hold, text: str) -> list[str]:
+    def _names_in(self, hold: HoldNote, text: str) -> list[str]:
         visit = self._visit
         try:
             body = visit.ask(hold.proc, lambda p: HoldNames(hold.id, f"p {text}", p, visit.uid))
@@ -275,7 +275,7 @@ def _answer(actor: str, one: SameAnswer[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def holds_table(holds: Sequence[Hold]) -> str:
+def holds_table(holds: Sequence[HoldNote]) -> str:
     """As upstream lists them."""
     rows = [
         [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from monarch.debugger.command_line import Typed
 from monarch.debugger.screen import Screen
 from monarch.debugger.visit import Visit
-from monarch.wire.hold import Hold
+from monarch.wire.hold import HoldNote
 
 
 class RunningRanks:
@@ -22,7 +22,7 @@ class RunningRanks:
     def stop(self, typed: Typed) -> None: ...
     def break_at(self, typed: Typed) -> None: ...
 
-    def tell_missing(self, missing: Sequence[Hold]) -> None:
+    def tell_missing(self, missing: Sequence[HoldNote]) -> None:
         """These have not stopped again."""
         for hold in missing:
             self._screen.write(f"{hold.actor} rank {hold.rank} has not stopped again yet\n")

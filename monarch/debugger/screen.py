@@ -13,13 +13,13 @@ from typing import Any, Protocol, TextIO
 Complete = Callable[[str], Iterable[str]]
 
 
-class Interrupted(Exception):
+class ReadInterrupted(Exception):
     """Another console has answered, or the call goes on: the line is not wanted any longer."""
 
 
 class Screen(Protocol):
     """``read`` raises ``EOFError`` at the end of the input, ``KeyboardInterrupt`` at Ctrl-C, and
-    ``Interrupted`` where `interrupt` was called meanwhile."""
+    ``ReadInterrupted`` where `interrupt` was called meanwhile."""
 
     is_terminal: bool
 
@@ -99,7 +99,7 @@ class EditingScreen:
     def _leave(self) -> None:
         app = self._session.app
         if app.is_running and app.future is not None and not app.future.done():
-            app.exit(exception=Interrupted())
+            app.exit(exception=ReadInterrupted())
 
     def shown(self) -> contextlib.AbstractContextManager[None]:
         from prompt_toolkit.patch_stdout import patch_stdout

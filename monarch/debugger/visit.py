@@ -21,7 +21,7 @@ from monarch.runtime.ends.process_start import is_there
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.hold import Hold
+from monarch.wire.hold import HoldNote
 from monarch.wire.message import AnyMessage, HoldsAsked, Inspect
 
 _SECONDS = 3.0
@@ -73,14 +73,14 @@ class Visit:
                 found.setdefault(address.uid, address)
         return list(found.values())
 
-    def holds(self) -> list[Hold]:
+    def holds(self) -> list[HoldNote]:
         """All calls that stand, by actor and rank."""
-        found: dict[str, Hold] = {}
+        found: dict[str, HoldNote] = {}
         for body in self._ask_all(self.places(), lambda port: HoldsAsked(port, self.uid)).values():
             for uid, address in body.get("procs", {}).items():
                 self._met.setdefault(uid, msgspec.convert(address, ProcAddress))
             for told in body.get("holds", ()):
-                hold = msgspec.convert(told, Hold)
+                hold = msgspec.convert(told, HoldNote)
                 found.setdefault(hold.id, hold)
         return sorted(found.values(), key=lambda hold: (hold.actor, hold.rank, hold.since))
 

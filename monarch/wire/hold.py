@@ -1,4 +1,4 @@
-"""Holds: calls that stand at a breakpoint or at an error, as others are told of them."""
+"""ProcHolds: calls that stand at a breakpoint or at an error, as others are told of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import msgspec
 from monarch.wire.address import Uid
 
 
-class Hold(msgspec.Struct, frozen=True):
+class HoldNote(msgspec.Struct, frozen=True):
     """One call that stands.
 
     ``actor`` is the name of the actor's mesh, and ``rank`` its place there, with ``labels`` and

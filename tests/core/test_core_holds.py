@@ -6,16 +6,16 @@ import msgspec
 
 from monarch.core.grouping import group, table
 from monarch.core.holds import HeldTime, begun, named
-from monarch.wire.hold import Hold
+from monarch.wire.hold import HoldNote
 
-HOLD = Hold(
+HOLD = HoldNote(
     id="a/1", actor="ddp", rank=0, labels=("gpus",), sizes=(8,), mesh="m", proc="p", host="h",
     pid=1, method="step", reason="breakpoint()", file="/w/train.py", function="Trainer.step",
     line=42, since=0.0,
 )  # fmt: skip
 
 
-def _rank(rank: int, **changes: object) -> Hold:
+def _rank(rank: int, **changes: object) -> HoldNote:
     return msgspec.structs.replace(HOLD, id=f"a/{rank}", rank=rank, **changes)
 
 

@@ -10,7 +10,7 @@ from monarch.debugger.console import Console
 from monarch.debugger.screen import Complete
 from monarch.debugger.visit import Visit
 from monarch.runtime.client_agent import client
-from monarch.wire.hold import Hold
+from monarch.wire.hold import HoldNote
 from tests.support import wait_for
 
 
@@ -61,11 +61,11 @@ def console(*lines: str) -> str:
     return typist.shown_text
 
 
-def wait_for_holds(number: int) -> list[Hold]:
+def wait_for_holds(number: int) -> list[HoldNote]:
     """The calls that stand, once there are so many."""
     visit = visit_self()
 
-    def standing() -> list[Hold]:
+    def standing() -> list[HoldNote]:
         found = [hold for hold in visit.holds() if hold.is_waiting]
         return found if len(found) == number else []
 

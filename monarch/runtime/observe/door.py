@@ -45,10 +45,10 @@ class ObserveDoor:
         with self._lock:
             if self._holds is None:
                 # Imported when used: it brings pdb.
-                from monarch.runtime.observe.holds import Holds
+                from monarch.runtime.observe.holds import ProcHolds
 
                 config = self._config
-                self._holds = Holds(self._agent, config.mesh, config.name, config.rank)
+                self._holds = ProcHolds(self._agent, config.mesh, config.name, config.rank)
                 self._agent.watch = self
             return self._holds
 

@@ -11,7 +11,7 @@ import msgspec
 
 from monarch.runtime.observe.held_pdb import HeldPdb
 from monarch.runtime.observe.held_text import HeldText, Shown
-from monarch.wire.hold import Hold
+from monarch.wire.hold import HoldNote
 
 
 class HeldCall:
@@ -23,7 +23,7 @@ class HeldCall:
 
     def __init__(
         self,
-        about: Hold,
+        about: HoldNote,
         changed: Callable[[], None],
         on_text: Callable[[], None],
         is_loose: bool = False,

@@ -14,13 +14,10 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, cast
 
+from monarch.runtime.cells.call_watch import RunAgain
 from monarch.runtime.observe.held_text import HeldText
 
 _OURS = ["monarch.*", "asyncio.*", "contextvars", "threading"]
-
-
-class RunAgain(BaseException):
-    """The held call is to end here, and to be run again."""
 
 
 class HeldPdb(pdb.Pdb):

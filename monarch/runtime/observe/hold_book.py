@@ -11,7 +11,7 @@ from monarch.runtime.links.network import Gone
 from monarch.runtime.node import Node
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.hold import Hold
+from monarch.wire.hold import HoldNote
 from monarch.wire.message import HoldsAsked, HoldsChanged
 
 _TOGETHER_SECONDS = 0.15
@@ -23,9 +23,9 @@ class HoldBook:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._holds: dict[Uid, tuple[Hold, ...]] = {}
+        self._holds: dict[Uid, tuple[HoldNote, ...]] = {}
         self._known: set[str] = set()
-        self._new: list[Hold] = []
+        self._new: list[HoldNote] = []
         self.time = HeldTime()
         self.tell: Callable[[str], None] = lambda text: None
         self.on_held: Callable[[bool], None] = lambda is_held: None
@@ -33,11 +33,11 @@ class HoldBook:
         node.handle(HoldsAsked, self._on_asked)
         node.on_gone.append(self._forget_gone)
 
-    def all(self) -> list[Hold]:
+    def all(self) -> list[HoldNote]:
         """All that stand, or may stand again before their call ends. From any thread."""
         return [hold for holds in list(self._holds.values()) for hold in holds]
 
-    def standing(self) -> list[Hold]:
+    def standing(self) -> list[HoldNote]:
         """Those that wait for a person. From any thread."""
         return [hold for hold in self.all() if hold.is_waiting]
 

@@ -15,7 +15,7 @@ from monarch.runtime.context import Running, running
 from monarch.runtime.observe.held_call import HeldCall
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.codec import Envelope
-from monarch.wire.hold import Hold
+from monarch.wire.hold import HoldNote
 from monarch.wire.message import HoldLine, HoldNames, HoldsChanged, HoldText
 
 _MOST_SECONDS = 60.0
@@ -23,7 +23,7 @@ _GRACE_SECONDS = 0.3
 _LOOK_SECONDS = 1.0
 
 
-class Holds:
+class ProcHolds:
     """Calls are known by what runs them (``Running``), code outside of actors by its thread.
 
     ``mesh``, ``name`` and ``rank`` are the proc's.
@@ -40,7 +40,7 @@ class Holds:
         self._count = 0
         self._asked: list[HoldText] = []
         self._is_watching = False
-        self._told: tuple[Hold, ...] = ()
+        self._told: tuple[HoldNote, ...] = ()
         node = agent.node
         node.handle(HoldLine, self._on_line)
         node.handle(HoldText, self._on_text)
@@ -94,13 +94,13 @@ class Holds:
             self._node.loop.call_soon(self._look)
         return call
 
-    def _describe(self, now: Running | None, reason: str) -> Hold:
+    def _describe(self, now: Running | None, reason: str) -> HoldNote:
         self._count += 1
         cell = None
         if now is not None:
             cells = self._agent.cells
             cell = next((c for c in cells if c.record.uid == now.record.uid), None)
-        return Hold(
+        return HoldNote(
             id=f"{self._node.uid}/{self._count}",
             actor=self._name if now is None else now.record.name,
             rank=self._rank if now is None else now.record.rank,

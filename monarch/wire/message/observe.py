@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.hold import Hold
+from monarch.wire.hold import HoldNote
 from monarch.wire.message.header import Message
 
 
@@ -11,7 +11,7 @@ class HoldsChanged(Message, tag=100):
     """From a proc to its host agent and to its root: the calls that stand in it now."""
 
     proc: Uid
-    holds: tuple[Hold, ...]
+    holds: tuple[HoldNote, ...]
 
 
 class HoldsAsked(Message, tag=101):
