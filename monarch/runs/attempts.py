@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from monarch.actor import HostMesh, ProcMesh
+from monarch.runs.edits import Failure
 from monarch.runs.hold_report import HoldReport
 from monarch.runs.record import Record
-from monarch.runs.recovery import StepMade, procs_to_lose, with_restarts
+from monarch.runs.recovery import BeginAgain, NotMade, StepMade, procs_to_lose, with_restarts
 from monarch.runs.restarts import Restarts
 from monarch.runs.saving import Saving
+from monarch.runs.trial import in_short
 from monarch.runtime import process
 from monarch_sync.words import counted
 
 T = TypeVar("T")
+_DOING = "the start"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ def with_attempts(
     ``max_restarts`` are in a row without a new checkpoint. Raises ``RunFailed`` beyond them, and
     where beginning again would not help.
     """
+    record.edits.begin(process.current().generation)
     restarts = Restarts(max_restarts)
     saved_step: int | None = None
 
@@ -65,9 +69,13 @@ def with_attempts(
             f"{again if restarts.num_counted else ''}starting {counted(num_ranks, 'rank')}, and "
             "setting them up"
         )
+        generation = process.current().generation
         try:
             with procs_to_lose(hosts, procs_per_host, name, preload) as procs:
                 return train(TrainingAttempt(procs, saving, made, restarts.num_in_all, saved_step))
+        except NotMade as error:
+            _hold(error, generation, record, held)
+            raise BeginAgain(error.error) from error
         finally:
             saved_step = saving.saved_step
 
@@ -76,3 +84,19 @@ def with_attempts(
         hosts = record.hosts_after_loss(hosts)
 
     return with_restarts(attempt, restarts, record, after_loss)
+
+
+def _hold(error: NotMade, generation: int, record: Record, held: HoldReport) -> None:
+    """Wait for newer code than that of this generation, where an edit or a person may mend it; else
+    raise the error."""
+    edits = record.edits
+    if not edits.is_edited(process.current().generation):
+        is_for_a_person = edits.policy == "hold" and not edits.has_worked
+        if not (is_for_a_person and held.is_watched()):
+            raise error
+    failure = Failure(
+        _DOING, error.error, generation, edits.good_before(_DOING, generation), error.ranks,
+        in_short(error.file), error.line, str(error), older=edits.older(generation),
+    )  # fmt: skip
+    held.answer(failure, edits, in_place=False)
+    held.wait(failure, in_place=False)

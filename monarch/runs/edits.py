@@ -1,10 +1,10 @@
 """Which code of a run has proved good, and what to do with newer code that fails.
 
 An **activity** is what a run does again and again: a step, an evaluation, a save. Code is on trial
-in an activity as long as that last went well with an older generation. The run **holds**, and waits
-for a mend, where code fails that is newer than what the run began with: on trial, or later, as
-where a branch is first taken. For ranks that die or hang the run holds when that happens again, as
-it may be chance.
+in an activity as long as that last went well with an older generation, or never. The run **holds**,
+and waits for a mend, where code fails that is newer than what the run began with: while it starts,
+on trial, or later, as where a branch is first taken. For ranks that die or hang the run holds when
+that happens again, as it may be chance.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Failure:
     """What failed on new code, on which ranks; ``file`` and ``line`` are empty where the place is
     unknown.
 
-    ``generation`` failed, ``good`` is the one that went well before. ``is_first``: it had not gone
-    well yet. ``older`` are all that had, of those before it.
+    ``generation`` failed, ``good`` is the one to go back to: it went well before, or the run began
+    with it; the same one where there is none. ``is_first``: it had not gone well yet. ``older`` are
+    all that had, of those before it.
     """
 
     doing: str
@@ -81,8 +82,8 @@ class Failure:
 class Edits:
     """What a run knows of its code, over all its attempts.
 
-    ``good`` is the generation with which each activity last went well; under "", the first one
-    with which any did. ``origins`` has the generations that a rollback of ours has made, with those
+    ``good`` is the generation with which each activity last went well; under "", the one that the
+    run began with. ``origins`` has the generations that a rollback of ours has made, with those
     that they are again.
     """
 
@@ -94,6 +95,19 @@ class Edits:
     _losses: dict[tuple[int, str], int] = field(default_factory=dict)
     _usual: dict[str, deque[float]] = field(default_factory=dict)
     _longest: dict[str, float] = field(default_factory=dict)
+
+    def begin(self, generation: int) -> None:
+        """The run begins with it, unless it has begun before."""
+        self.good.setdefault("", generation)
+
+    def has_gone_well(self, activity: str) -> bool:
+        """Whether it ever did, in this run."""
+        return activity in self.good
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether anything has gone well in this run."""
+        return bool(self._well)
 
     def good_for(self, activity: str) -> int | None:
         """With which generation it last went well; of one that is new, with which the run began."""
@@ -151,8 +165,11 @@ class Edits:
         """How long it may take: on trial, a generous multiple of what it took before; where a
         mend is there and waits for its end, less."""
         usual = self._usual.get(activity)
-        if not usual or not self.is_new(activity, generation):
+        if not self.is_new(activity, generation):
             return most
+        if not usual:
+            # The first of all may compile. That newer code waits for it says that it should end.
+            return min(most, settings().edit_patience_seconds) if mend_waits else most
         generous = _TIMES_USUAL * sorted(usual)[len(usual) // 2]
         if mend_waits:
             return min(most, max(_MEND_SECONDS, generous))

@@ -8,13 +8,21 @@ from typing import Any
 
 from monarch.actor import HostMesh, ProcMesh
 from monarch.errors import MonarchError
+from monarch.runs.deaths import Deaths
 from monarch.runs.edits import Edits, Failure
-from monarch.runs.ranks import RunFailed
+from monarch.runs.ranks import RunFailed, RunLost
 from monarch.runs.record import Record
 from monarch.runtime import process
+from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.hosts.bulletins import post
 from monarch.wire.bulletin import Bulletin
 from monarch_sync.errors import SyncError
+
+_LOOK_SECONDS = 0.05
+
+
+class HoldStopped(Exception):
+    """The run was asked to stop while it held."""
 
 
 class HoldReport:
@@ -31,6 +39,16 @@ class HoldReport:
     def is_on(self) -> bool:
         """Whether what failed has not gone well since."""
         return self._edits.held_since is not None
+
+    def is_watched(self) -> bool:
+        """Whether a watch follows the saves of a person, so that a mend can come by itself."""
+        addresses = {one.urls[0]: one for one in self._hosts if one.urls}
+        said = ask_hosts(process.current().node, addresses).values()
+        told = [bulletin for one in said for bulletin in one.get("bulletins", ())]
+        return any(one["kind"] == "watching" for one in told)
+
+    def _has_checkpoint(self) -> bool:
+        return self._record is not None and any(self._record.checkpoint_dir.iterdir())
 
     def answer(
         self, failure: Failure, edits: Edits, *, in_place: bool = True, state: str = ""
@@ -59,26 +77,47 @@ class HoldReport:
                 "the ranks cannot be put back: after the mend it goes on from the last checkpoint",
                 "stops it, and leaves that checkpoint",
             )
+            if self._has_checkpoint()
+            else ("after the mend it begins again, in new processes", "stops it")
         )
-        again = f"and {failure.doing} is made again, on all ranks, with the new code; or"
+        again = f"and {failure.doing} is made again, on all ranks, with the new code"
         if self._record is not None:
+            back = "or go back: `monarch sync rollback`, or b in a `monarch sync --watch`"
+            # Code that was never edited has nothing to go back to.
+            or_back = f"; {back}" if failure.good < failure.generation else ""
             what_now = (
                 f"The run holds: {state or usual}.\n"
-                f"Save a mend, {again} "
-                "go back: `monarch sync rollback`, or b in a `monarch sync --watch`.\n"
+                f"Save a mend, {again}{or_back}.\n"
                 f"Ctrl-C in the terminal of the run {stop}."
             )
         else:
             what_now = (
-                f"It holds: {state or usual}.\nPush a mend, {again} interrupt it, as with Ctrl-C."
+                f"It holds: {state or usual}.\n"
+                f"Push a mend, {again}; or interrupt it, as with Ctrl-C."
             )
         self._alarm("held", failure, failure.told(what_now), in_place=in_place)
         if self._record is not None:
             self._record.phase("holding: waiting for a save")
 
-    def mended(self, generation: int) -> None:
-        """There is newer code to try."""
-        self._show(f"trying again, with generation {generation}")
+    def wait(self, failure: Failure, *, in_place: bool) -> bool:
+        """Until there is newer code than that which failed: whether the ranks are still in place.
+
+        Raises ``HoldStopped`` where the run is to stop meanwhile; ``KeyboardInterrupt`` where the
+        ranks are not in place, so that nothing can be saved; ``RunLost`` without an allocation.
+        """
+        record = self._record
+        with Deaths() as deaths:
+            while process.current().generation <= failure.generation:
+                if record is not None and record.is_stopping:
+                    raise HoldStopped if in_place else KeyboardInterrupt
+                for death in deaths.take():
+                    self.tell(f"while the run holds, {death.who} failed: {death.root_cause.reason}")
+                    in_place = False
+                    if record is not None and (why := record.why_gone()):
+                        raise RunLost(why)  # A mend would have nothing to run on.
+                time.sleep(_LOOK_SECONDS)
+        self._show(f"trying again, with generation {process.current().generation}")
+        return in_place
 
     def over(self, doing: str, generation: int) -> None:
         """The activity that had failed has gone well, or new procs train again."""
@@ -133,8 +172,9 @@ class HoldReport:
             why = "Going back has not helped: nothing older has gone well"
         else:
             which = "It was the first on code" if failure.is_first else "It ran code"
+            since = f"generation {good} went well" if good in failure.older else "the run began"
             why = (
-                f"{which} that was saved since generation {good} went well. "
+                f"{which} that was saved since {since}. "
                 f"`monarch sync rollback {good}` goes back to that"
             )
         return failure.told(why + (f"\n{failure.details}" if failure.details else ""))

@@ -19,20 +19,18 @@ from typing import Any, TypeVar
 
 from monarch.actor import ActorMesh, Future, ProcMesh
 from monarch.errors import ActorError, MonarchError, SupervisionError
-from monarch.runs.deaths import Deaths
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.error_text import in_words
-from monarch.runs.hold_report import HoldReport
-from monarch.runs.ranks import RankHangs, RunFailed, RunLost, Unless, answers_of, ask_all
+from monarch.runs.hold_report import HoldReport, HoldStopped
+from monarch.runs.ranks import RankHangs, RunFailed, Unless, answers_of, ask_all
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, RanksLost, is_connection_lost
-from monarch.runs.trial import Interrupted, Trial, TrialReport, place_of
+from monarch.runs.trial import Interrupted, Trial, TrialReport, is_of_code, place_of
 from monarch.runs.witness import Witness
 from monarch.runtime import process
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 0.05
 _ANSWER_SECONDS = 10.0
 _PATIENCE_SECONDS = 2.0  # for ranks that are to come back by themselves
 _COME_BACK_SECONDS = 8.0
@@ -40,12 +38,9 @@ _AHEAD_SECONDS = 0.2  # beside a call that takes longer, what is saved is nothin
 _CONSEQUENCES = ("gloo", "NCCL", "Connection", "rocess group", Interrupted.__name__)
 
 
-class _Stopped(Exception):
-    """The run was asked to stop while it held."""
-
-
 class Holding:
-    """Calls of ``actors``, which live on ``procs``, that a failing edit does not end.
+    """Calls of ``actors``, which live on ``procs``, that a failing edit does not end. Nor does what
+    fails the first time that it is called, where a person watches.
 
     With a ``record``, events are written down, and shown here and in every watch. ``rejoin`` is
     called before the next call where process groups were broken up to bring ranks back: it has them
@@ -62,6 +57,7 @@ class Holding:
         seconds: float = math.inf,
     ) -> None:
         self.edits = record.edits if record is not None else Edits()
+        self.edits.begin(_generation())
         self._actors = actors
         self._record = record
         self._rejoin = rejoin
@@ -72,7 +68,10 @@ class Holding:
         self._last_seconds = math.inf
         self._held = HoldReport(record, procs)
         self.witnesses = procs.spawn("witness", Witness)
-        self._trials = procs.spawn("trial", Trial, actors._ref.uid, self.edits.seed())
+        self._trials = procs.spawn(
+            "trial", Trial, actors._ref.uid, self.edits.seed(),
+            watches_first=self.edits.policy == "hold",
+        )  # fmt: skip
 
     def ask(
         self,
@@ -180,7 +179,7 @@ class Holding:
     @contextlib.contextmanager
     def until_stopped(self) -> Iterator[None]:
         """A block that is left, without an error, where the record is stopping while it holds."""
-        with contextlib.suppress(_Stopped):
+        with contextlib.suppress(HoldStopped):
             yield
 
     # Where something has failed
@@ -244,7 +243,8 @@ class Holding:
         generation: int,
         reports: Sequence[TrialReport],
     ) -> Failure:
-        """Raises ``error`` where the code was none that anybody has edited since the beginning."""
+        """Raises ``error`` where the code was none that anybody has edited since the beginning, and
+        no person is there who may mend it."""
         edits, is_hang = self.edits, isinstance(error, RankHangs)
         # Of the code that ran: meanwhile there may be a mend.
         on_trial = [one for one in reports if one.is_new]
@@ -252,7 +252,9 @@ class Holding:
         now = max((one.generation for one in ran), default=max(generation, _generation()))
         is_remote = isinstance(error, ActorError | RankHangs)
         if not (ran if is_remote else edits.is_edited(now)):
-            raise error
+            if not self._is_worth_a_mend(activity, error):
+                raise error
+            ran, now = list(reports), max(one.generation for one in reports)
         raised = [one for one in ran if one.error]
         if not on_trial and (is_hang or _is_of_network(error, raised)):
             # A network that fails, or a disk that is slow, is no edit's fault.
@@ -283,6 +285,14 @@ class Holding:
         first = min(raised, key=lambda one: (_is_consequence(one), one.rank))
         alike = [one.rank for one in raised if (one.file, one.line) == (first.file, first.line)]
         return failure(first.error, tuple(sorted(alike)), first.file, first.line, first.traceback)
+
+    def _is_worth_a_mend(self, activity: str, error: Exception) -> bool:
+        """Whether a call that has failed, and never went well, on code that was never edited, may
+        be made again: a person watches, and mends the code rather than begin anew."""
+        is_new = not self.edits.has_gone_well(activity)
+        if not (is_new and isinstance(error, ActorError) and is_of_code(error.exception)):
+            return False
+        return self.edits.policy == "hold" and self._held.is_watched()
 
     def _reports(self) -> list[TrialReport]:
         """What all ranks say; none where one rank cannot answer."""
@@ -316,22 +326,8 @@ class Holding:
 
     def _wait(self, failure: Failure, *, in_place: bool) -> None:
         """Until there is other code than that which failed. Raises where there is not to be any."""
-        held = self._held
-        held.answer(failure, self.edits, in_place=in_place)
-        with Deaths() as deaths:
-            while _generation() <= failure.generation:
-                if self._record is not None and self._record.is_stopping:
-                    if in_place:
-                        raise _Stopped
-                    raise KeyboardInterrupt
-                for death in deaths.take():
-                    held.tell(f"while the run holds, {death.who} failed: {death.root_cause.reason}")
-                    in_place = False
-                    if self._record is not None and (why := self._record.why_gone()):
-                        raise RunLost(why)  # A mend would have nothing to run on.
-                time.sleep(_LOOK_SECONDS)
-        held.mended(_generation())
-        if not in_place:
+        self._held.answer(failure, self.edits, in_place=in_place)
+        if not self._held.wait(failure, in_place=in_place):
             raise BeginAgain(failure.first_line)
 
 

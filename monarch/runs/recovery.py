@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Literal, TypeVar
 from monarch.actor import HostMesh, ProcMesh
 from monarch.config import configured
 from monarch.config_file import ConfigError
-from monarch.errors import ActorError, MonarchError, SupervisionError
+from monarch.errors import ActorError, MeshFailure, MonarchError, SupervisionError
 from monarch.runs.deaths import Deaths
 from monarch.runs.error_text import in_words
 from monarch.runs.ranks import RankHangs, RunFailed, RunLost
@@ -24,11 +25,26 @@ _NEWS_SECONDS = 10.0
 _DOUBT_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
 _STUCK_SECONDS = 1.0
+_NOT_MADE = ".__init__ failed."  # how the reason of such a failure begins, after the actor's name
+_PLACE = re.compile(r'\s*File "(.*)", line (\d+)')
 _LOST_WORDS = ("gloo/transport", "NCCL", "Connection closed by peer")
 
 
 class BeginAgain(Exception):
     """The attempt is to be begun again in new procs, on purpose: it costs no restart."""
+
+
+class NotMade(RunFailed):
+    """The ``__init__`` of an actor has raised. ``error`` says what, in one line; ``file`` and
+    ``line`` are where."""
+
+    def __init__(self, failure: MeshFailure, ranks: tuple[int, ...]) -> None:
+        super().__init__(failure.reason.rstrip())
+        lines = failure.reason.rstrip().splitlines()
+        places = [found for line in lines if (found := _PLACE.match(line))]
+        self.error = lines[-1]
+        self.file, self.line = (places[-1][1], int(places[-1][2])) if places else ("", 0)
+        self.ranks = ranks
 
 
 class RanksLost(Exception):
@@ -139,6 +155,9 @@ def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Dea
     failures = deaths.wait(_NEWS_SECONDS if is_lost else _DOUBT_SECONDS)
     if failures:
         first = failures[0].root_cause
+        if first.kind == "actor" and first.reason.partition("\n")[0].endswith(_NOT_MADE):
+            alike = [one.root_cause for one in failures if one.root_cause.reason == first.reason]
+            return NotMade(first, tuple(sorted({r for one in alike for r in one.crashed_ranks})))
         rank = f"rank {first.crashed_ranks[0]}" if first.crashed_ranks else first.mesh_name
         return RanksLost("died", f"{rank} died: {first.reason}")
     if isinstance(error, SupervisionError):

@@ -98,6 +98,7 @@ class RunSession:
                 self._claim.close()
                 raise
         self.record.code = self.code
+        self.record.edits.begin(self.generation)
         self.record.config_file = self._live_config()
         pid = os.getpid()
         self.record.note(

@@ -4,7 +4,8 @@ A ``Trial`` stands beside an actor in its process. Before any endpoint of the ac
 first time on code that is newer than that with which it last went well, the actor's state is
 copied. The copy is dropped when the next endpoint is called, as the run does not call one before
 the last has gone well on all ranks; until then it can be put back. Later calls of code that is
-newer than what the run began with can be put back, too, if nothing large has changed by then.
+newer than what the run began with can be put back, too, if nothing large has changed by then; so
+can, where a person may mend it, the first of all calls of an endpoint.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from monarch.actor import Actor, context, endpoint
+from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.runs.state_copies import Undo, keep, watch
 from monarch.runs.witness import waits_for_others
@@ -94,16 +96,20 @@ class _Call:
 
 class Trial(Actor):
     """Of the actor with this uid, in this process. ``good`` says with which generation each
-    endpoint went well in processes before this one; under "", the first of the run. Where it
-    ``keeps`` nothing, ``restore`` cannot put anything back.
+    endpoint went well in processes before this one; under "", the one that the run began with.
+    Where it ``keeps`` nothing, ``restore`` cannot put anything back. ``watches_first``: it can also
+    where an endpoint fails that never went well, on code that was never edited.
 
     A sync actor, with a thread of its own: it answers while the other is stuck.
     """
 
-    def __init__(self, uid: str, good: Mapping[str, int], *, keeps: bool = True) -> None:
+    def __init__(
+        self, uid: str, good: Mapping[str, int], *, keeps: bool = True, watches_first: bool = False
+    ) -> None:
         self.rank = context().actor_instance.rank.rank
         self._good = dict(good)
         self._keeps = keeps
+        self._watches_first = watches_first
         self._kept: Undo | None = None
         self._is_whole = False  # what is kept, so that it can be put back whatever has changed
         self._why_not_kept = ""
@@ -149,8 +155,9 @@ class Trial(Actor):
         good = self._good.get(name, start)
         call = _Call(name, generation, good, threading.get_ident())
         is_whole = generation > good
-        is_edited = self._keeps and generation > start
-        if is_edited and (self._kept is None or is_whole > self._is_whole):
+        is_first = self._watches_first and name not in self._good
+        is_kept = self._keeps and (generation > start or is_first)
+        if is_kept and (self._kept is None or is_whole > self._is_whole):
             try:
                 self._kept, self._why_not_kept = (keep if is_whole else watch)(instance), ""
                 self._is_whole = is_whole
@@ -286,6 +293,12 @@ class PlacedError(MonarchError):
         return self.reason
 
 
+def is_of_code(error: BaseException) -> bool:
+    """Whether a mend of the user's code may help. Of a config, a checkpoint or a host it does
+    not."""
+    return isinstance(error, PlacedError) or not isinstance(error, ConfigError | MonarchError)
+
+
 def place_of(error: BaseException) -> tuple[str, int]:
     """Where the user's code is that raised; nowhere where the place is unknown."""
     while error.__cause__ is not None:
@@ -293,7 +306,7 @@ def place_of(error: BaseException) -> tuple[str, int]:
     if isinstance(error, PlacedError) and error.place[0]:
         return error.place
     if isinstance(error, SyntaxError) and error.filename:
-        return _in_short(error.filename), error.lineno or 0
+        return in_short(error.filename), error.lineno or 0
     return _users_place(traceback.extract_tb(error.__traceback__))
 
 
@@ -301,11 +314,11 @@ def _users_place(frames: Sequence[traceback.FrameSummary]) -> tuple[str, int]:
     """The innermost frame of no installed package."""
     for frame in reversed(frames):
         if not _is_installed(frame.filename):
-            return _in_short(frame.filename), frame.lineno or 0
+            return in_short(frame.filename), frame.lineno or 0
     return "", 0
 
 
-def _in_short(path: str) -> str:
+def in_short(path: str) -> str:
     """As it is named in the workspace, wherever that lies on this host."""
     folders = [os.path.join(folder, "") for folder in sys.path if folder]
     folder = max((one for one in folders if path.startswith(one)), key=len, default="")

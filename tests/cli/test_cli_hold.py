@@ -154,3 +154,32 @@ def test_or_it_ends_and_says_what_it_was(project: Folder, command: Command) -> N
     assert "the first on code that was saved since generation 1 went well" in story
     assert "`monarch sync rollback 1`" in story
     assert "monarch run adding.py" in story
+
+
+@pytest.mark.timeout(200)
+def test_a_typo_of_before_the_first_step_holds_where_a_watch_is_there(
+    project: Folder, command: Command
+) -> None:
+    project.write("amounts.py", BAD)
+    watcher = command("sync", "--watch")
+    watcher.line("watching ", timeout=60)
+    running = command("run", "adding.py", "--on-edit-error", "hold")
+    for terminal in (running, watcher):
+        told(terminal, "step 1 failed on generation ")
+        told(terminal, "amounts.py:2, on ranks 0, 1")
+    assert "rollback" not in running.story(), "there is nothing to go back to"
+    assert " held " in project.monarch("runs", "ls")
+    project.write("amounts.py", GOOD)
+    told(running, "step 1 went well on generation ")
+    interrupt(running, 130)
+    interrupt(watcher, 0)
+
+
+@pytest.mark.timeout(200)
+def test_without_a_watch_it_ends_the_run(project: Folder, command: Command) -> None:
+    project.write("amounts.py", BAD)
+    running = command("run", "adding.py", "--on-edit-error", "hold")
+    assert running.wait(60) == 1
+    story = running.story()
+    assert "NameError: name 'totol' is not defined" in story
+    assert "to begin again: monarch run adding.py" in story

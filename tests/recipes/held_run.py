@@ -147,6 +147,7 @@ class HeldRun:
             120.0, f"hold {number}\n" + "\n".join(self.said),
         )  # fmt: skip
         assert self.error is None, self.error
+        assert len(self.events("held")) >= number, "\n".join(self.said)
         return self.events("held")[number - 1]
 
     def digest(self) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from monarch.config import configured
 from monarch.runs.edits import OnEditError
+from monarch.runs.hold_report import HoldReport
 from monarch.runs.ranks import RunFailed
 from monarch_recipes import ddp
 from monarch_sync import SyncReport
@@ -231,6 +232,99 @@ def test_a_restart_on_code_that_cannot_start_holds(run: HeldRun) -> None:
     assert run.error is None, run.error
     assert run.steps[-1] == STEPS
     assert len(run.events("begun_again")) == 1
+
+
+def begins(run: HeldRun) -> int:
+    """The run begins; what is pushed from here on is an edit."""
+    name = "task" if run.module is ddp else "my_ddp"
+    importlib.import_module(name)  # What nobody has imported here is nothing to push.
+    generation = run.push(f"{name}.py", (run.root / f"{name}.py").read_text()).generation
+    run.record.edits.begin(generation)
+    return generation
+
+
+# What is saved while a run starts, in the place of what, and what is told to fail by it.
+AT_START = {
+    "Sequentially": ("    return nn.Sequential(", "    return nn.Sequentially(", "setting up"),
+    "samplez": ("    data = ddp.load_data(config)", "    data = samplez", "setting up"),
+    "labelz": (LOSS, LOSS.replace("labels", "labelz"), "step 1"),
+}
+
+
+def test_a_typo_that_is_saved_while_the_run_starts_does_not_end_it(run: HeldRun) -> None:
+    began = begins(run)
+    edits = [TASK.replace(old, new) for old, new, _ in AT_START.values()]
+    assert run.push("task.py", edits[0]).ok
+    run.start()
+    for number, (told, (_, _, doing)) in enumerate(AT_START.items(), 1):
+        held = run.when_held(number)
+        assert told in held["error"], held
+        assert (held["doing"], held["in_place"]) == (doing, doing == "step 1"), held
+        assert held["good"] == began, held
+        is_last = number == len(AT_START)
+        assert run.push("task.py", TASK if is_last else edits[number]).ok
+    run.end()
+    assert run.error is None, run.error
+    assert run.steps == list(range(1, STEPS + 1))
+    assert not run.events("died", "hung")
+    (mended,) = run.events("mended")
+    assert mended["text"].startswith("step 1 went well on"), mended
+
+
+def test_a_trainer_that_cannot_be_made_any_more_holds(run: HeldRun, root: Path) -> None:
+    """Its `__init__` is called by nothing but a start."""
+    text = Path(ddp.__file__).read_text()
+    (root / "my_ddp.py").write_text(text)
+    run.module = importlib.import_module("my_ddp")
+    run.config_class = run.module.DDPConfig
+    begins(run)
+    assert run.push("my_ddp.py", text.replace("= Path(checkpoint_dir)", "= Pathh(here)")).ok
+    run.start()
+    held = run.when_held()
+    assert "Pathh" in held["error"], held
+    assert (held["file"], held["in_place"]) == ("my_ddp.py", False), held
+    assert run.push("my_ddp.py", text).ok
+    run.end()
+    assert run.error is None, run.error
+    assert run.steps[-1] == STEPS
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_code_that_cannot_start_and_was_never_edited_holds_where_a_person_watches(
+    run: HeldRun, monkeypatch: pytest.MonkeyPatch, watched: bool
+) -> None:
+    monkeypatch.setattr(HoldReport, "is_watched", lambda self: watched)
+    (run.root / "task.py").write_text(TASK.replace("nn.Sequential(", "nn.Sequentially("))
+    run.start()
+    if not watched:
+        run.end()
+        assert isinstance(run.error, RunFailed)
+        assert "Sequentially" in str(run.error)
+        assert not run.events("held")
+        return
+    held = run.when_held()
+    assert "Sequentially" in held["error"]
+    assert "rollback" not in held["text"]
+    assert "after the mend it begins again, in new processes" in held["text"]
+    assert run.push("task.py", broken()).ok
+    held = run.when_held(2)
+    assert (held["doing"], held["in_place"]) == ("step 1", True), held
+    assert run.push("task.py", TASK).ok
+    run.end()
+    assert run.error is None, run.error
+    assert run.steps == list(range(1, STEPS + 1))
+
+
+def test_what_no_mend_of_the_code_can_help_ends_a_run_that_is_watched(
+    run: HeldRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HoldReport, "is_watched", lambda self: True)
+    run.settings["resume"] = "nowhere/step-00000012.pt"
+    run.start()
+    run.end()
+    assert isinstance(run.error, RunFailed)
+    assert "nowhere" in str(run.error)
+    assert not run.events("held")
 
 
 def test_code_that_kills_its_process_holds_the_second_time(run: HeldRun) -> None:

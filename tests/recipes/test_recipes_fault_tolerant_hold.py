@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
 from monarch.config import configured
+from monarch.runs.hold_report import HoldReport
 from monarch_recipes import fault_tolerant
 from tests.recipes.held_run import LOSS, HeldRun, importable
 
@@ -111,6 +113,49 @@ def test_groups_wait_for_a_mend_and_learn_what_they_would_have(root: Path, run: 
     assert len(run.events("mended")) == len(EDITS)
     assert not run.events("died", "respawned"), "no group was lost for it"
     assert run.outcome.fingerprints == undisturbed.outcome.fingerprints
+
+
+def test_a_typo_that_is_saved_while_the_run_starts_does_not_end_it(run: HeldRun) -> None:
+    importlib.import_module("task")  # What nobody has imported here is nothing to push.
+    run.record.edits.begin(run.push("task.py", TASK).generation)
+    run.settings["num_steps"] = 20
+    assert run.push("task.py", TASK.replace("nn.Sequential(", "nn.Sequentially(")).ok
+    run.start()
+    held = run.when_held()
+    assert "Sequentially" in held["error"]
+    assert held["doing"] in ("setting up group 0", "setting up group 1")
+    assert run.push("task.py", TASK.replace(LOSS, LOSS.replace("labels", "labelz"))).ok
+    held = run.when_held(2)
+    assert "labelz" in held["error"]
+    assert (held["doing"], held["in_place"]) == ("step 1", True)
+    assert run.push("task.py", TASK).ok
+    run.end()
+    assert run.error is None, run.error
+    assert run.steps[-1] == 20
+    assert not run.events("given_up")
+    assert len(set(run.outcome.fingerprints.values())) == 1
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_code_that_was_never_edited_holds_where_a_person_watches(
+    run: HeldRun, monkeypatch: pytest.MonkeyPatch, watched: bool
+) -> None:
+    monkeypatch.setattr(HoldReport, "is_watched", lambda self: watched)
+    run.settings["num_steps"] = 20
+    (run.root / "task.py").write_text(TASK.replace(LOSS, LOSS.replace("labels", "labelz")))
+    run.start()
+    if not watched:
+        run.end()
+        assert "labelz" in str(run.error)
+        assert not run.events("held")
+        return
+    held = run.when_held()
+    assert "labelz" in held["error"]
+    assert "rollback" not in held["text"]
+    assert run.push("task.py", TASK).ok
+    run.end()
+    assert run.error is None, run.error
+    assert run.steps[-1] == 20
 
 
 def kill_group(run: HeldRun, number: int) -> None:

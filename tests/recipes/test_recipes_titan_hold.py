@@ -10,6 +10,7 @@ import pytest
 
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import load_config
+from monarch.runs.hold_report import HoldReport
 from monarch_recipes import titan
 from monarch_recipes.titan.config import TitanConfig
 from monarch_recipes.titan.tiny import prepare
@@ -62,3 +63,32 @@ def test_it_holds_and_goes_on_from_its_newest_checkpoint(root: Path, run: HeldRu
     assert mended["text"].startswith("step 5 went well on generation 2: the run goes on"), mended
     (again,) = run.events("respawned")
     assert "from step 5; steps 5 to 6 are made again" in again["text"], again
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_code_that_cannot_make_its_first_step_holds_where_a_person_watches(
+    root: Path, run: HeldRun, monkeypatch: pytest.MonkeyPatch, watched: bool
+) -> None:
+    monkeypatch.setattr(HoldReport, "is_watched", lambda self: watched)
+    # Processes that this one has made before know where another test's module is.
+    name = f"llama_watched_{watched}"
+    text = (root / "tiny_llama.py").read_text().replace("tiny_llama", name)
+    (root / "tiny_llama.py").unlink()
+    config = root / "titan.toml"
+    config.write_text(config.read_text().replace("tiny_llama", name))
+    old = "def compute_loss(logits, labels):\n"
+    (root / f"{name}.py").write_text(text.replace(old, old.replace("labels", "documint")))
+    run.start()
+    if not watched:
+        run.end()
+        assert "labels" in str(run.error)
+        assert not run.events("held")
+        return
+    held = run.when_held()
+    assert "labels" in held["error"]
+    assert (held["doing"], held["in_place"]) == ("step 1", False)
+    assert "after the mend it begins again, in new processes" in held["text"]
+    assert run.push(f"{name}.py", text).ok
+    run.end()
+    assert run.error is None, run.error
+    assert run.steps == list(range(1, 15))

@@ -33,6 +33,30 @@ def test_code_is_edited_as_long_as_it_is_newer_than_what_the_run_began_with() ->
     assert not Edits().is_edited(4), "nothing has run yet"
 
 
+def test_code_that_is_saved_while_the_run_starts_is_edited() -> None:
+    edits = Edits("hold")
+    edits.begin(3)
+    edits.begin(5)  # Its next attempt, which is the same run.
+    assert not edits.is_edited(3)
+    assert edits.is_edited(4)
+    assert edits.is_new("setup", 4)
+    assert edits.good_before("setup", 4) == 3, "what it began with"
+    assert not edits.has_gone_well("setup")
+    assert edits.good_before("setup", 3) == 3, "there is nothing to go back to"
+    edits.went_well("setup", 4, 0.1)
+    assert edits.is_edited(4)
+    assert not edits.is_new("setup", 4)
+
+
+def test_the_first_call_of_all_may_take_long_unless_a_mend_waits_for_its_end() -> None:
+    edits = Edits("hold")
+    edits.begin(3)
+    with configured(edit_patience_seconds=20.0):
+        assert edits.patience_seconds("step", 4, 300.0) == 300.0
+        assert edits.patience_seconds("step", 4, 300.0, mend_waits=True) == 20.0
+        assert edits.patience_seconds("step", 3, 300.0, mend_waits=True) == 300.0
+
+
 def test_it_goes_back_to_the_newest_that_is_older_and_further_if_that_fails_too() -> None:
     edits = ran(1, 2, 4)
     assert edits.way_back(fails(edits, 5)) == 4, "on trial"

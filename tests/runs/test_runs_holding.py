@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, context, endpoint, this_host
+from monarch.actor import Actor, ActorError, context, endpoint, this_host
 from monarch.config import configured
 from monarch.runs import LineDisplay
 from monarch.runs.edits import OnEditError
+from monarch.runs.hold_report import HoldReport
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunFailed
 from monarch.runs.record import Record
@@ -142,6 +143,96 @@ def test_a_mend_that_is_pushed_during_a_loop_does_not_wait_for_the_loop(
     thread.join()
     told = "\n".join(run.display.lines)
     assert f"step 4 went well on generation {loops + 1}" in told
+
+
+def test_code_that_was_saved_while_the_run_began_holds_in_its_first_step(
+    loop: Callable[[OnEditError], Loop],
+) -> None:
+    run = loop("hold")
+    run.push(GOOD)  # The first of a process may be no new generation.
+    bad = run.push("def look(total):\n    return totol\n").generation
+
+    def mend() -> None:
+        wait_for(run.is_held, 30.0)
+        run.push(GOOD)
+
+    thread = aside(mend)
+    run.steps(2)
+    thread.join()
+    told = "\n".join(run.display.lines)
+    assert f"step 1 failed on generation {bad}: NameError: name 'totol'" in told
+    assert "`monarch sync rollback`" in told
+    assert "no rank has changed anything by it" in told
+    assert f"step 1 went well on generation {bad + 1}" in told
+
+
+def test_where_nobody_sits_code_that_was_saved_as_the_run_began_is_gone_back_from(
+    loop: Callable[[OnEditError], Loop],
+) -> None:
+    run = loop("rollback")
+    run.push(GOOD)  # The first of a process may be no new generation.
+    first = run.record.edits.good[""]
+    gone_back_to: list[int] = []
+
+    def roll_back(good: int) -> SyncReport:
+        gone_back_to.append(good)
+        return run.push(GOOD + "# back\n")
+
+    run.record.code = SimpleNamespace(  # type: ignore[assignment]
+        roll_back=roll_back, generation=0, move_to=lambda generation: None
+    )
+    run.push("def look(total):\n    return totol\n")
+    run.steps(2)
+    assert gone_back_to == [first]
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_code_that_was_never_edited_holds_only_where_a_person_watches(
+    loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch, watched: bool
+) -> None:
+    monkeypatch.setattr(HoldReport, "is_watched", lambda self: watched)
+    run = loop("hold")
+    (run.root / "amounts.py").write_text("def look(total):\n    return totol\n")
+    if not watched:
+        with pytest.raises(ActorError, match="totol"):
+            run.steps(1)
+        assert not run.is_held()
+        return
+
+    def mend() -> None:
+        wait_for(run.is_held, 30.0)
+        run.push(GOOD)
+
+    thread = aside(mend)
+    run.steps(3)
+    thread.join()
+    told = "\n".join(run.display.lines)
+    assert "step 1 failed on generation" in told
+    assert "no rank has changed anything by it" in told
+    assert "rollback" not in told, "there is nothing to go back to"
+    assert "step 1 went well on" in told
+
+
+def test_what_has_gone_well_once_fails_as_ever_on_code_that_was_never_edited(
+    loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HoldReport, "is_watched", lambda self: True)
+    run = loop("hold")
+    (run.root / "amounts.py").write_text(LATER)
+    run.steps(5)
+    with pytest.raises(ActorError, match="totol"):
+        run.steps(1)
+
+
+@pytest.mark.parametrize("policy", ["rollback", "end"])
+def test_where_nobody_sits_code_that_cannot_start_ends_the_run(
+    loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch, policy: OnEditError
+) -> None:
+    monkeypatch.setattr(HoldReport, "is_watched", lambda self: True)
+    run = loop(policy)
+    (run.root / "amounts.py").write_text("def look(total):\n    return totol\n")
+    with pytest.raises(ActorError, match="totol"):
+        run.steps(1)
 
 
 def test_where_nobody_sits_it_goes_back_as_far_as_it_takes(

@@ -9,8 +9,10 @@ from typing import Any
 from monarch.actor import Actor, Channel, HostMesh, PortReceiver, this_proc
 from monarch.runs import Record
 from monarch.runs.hold_report import HoldReport
+from monarch.runtime import process
 from monarch_recipes.replicas.controller import Controller
 from monarch_recipes.replicas.groups import Limits
+from monarch_recipes.replicas.hold import GroupsHold
 from monarch_recipes.replicas.messages import (
     Failed,
     Finished,
@@ -32,6 +34,7 @@ def train_groups(
 
     Ctrl-C lets the groups finish a step, and saves. A second one ends all at once.
     """
+    record.edits.begin(process.current().generation)
     while True:
         try:
             return _train_on(hosts, trainer_class, config, record)
@@ -51,10 +54,15 @@ def _train_on(
     hosts: HostMesh, trainer_class: type[Actor], config: Any, record: Record
 ) -> GroupsOutcome:
     port, news = Channel[Any].open()
+    limits = Limits.of(config)
+    hold = GroupsHold(
+        record.edits, HoldReport(None, hosts), port, limits.step_timeout_seconds,
+        is_local=getattr(config, "algorithm", "ddp") != "ddp",
+    )  # fmt: skip
     controller = this_proc().spawn(
-        "controller", Controller, Limits.of(config), trainer_class, config, hosts,
+        "controller", Controller, limits, trainer_class, config, hosts,
         procs_per_host=record.procs_per_host, checkpoint_dir=record.checkpoint_dir.resolve(),
-        news=port,
+        news=port, hold=hold,
     )  # fmt: skip
     controller.begin.call_one().get()
     asked_to_stop = is_interrupted = False

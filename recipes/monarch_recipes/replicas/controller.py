@@ -10,7 +10,8 @@ The rules:
 - A lighthouse that dies is started again on its port. As it knows nothing of the one before, all
   groups join it anew, together.
 - An error of the model's or the data's code ends the run: it would be raised again. Where that code
-  is newer than what the run began with, all groups wait for a mend instead, and make the step then.
+  is newer than what the run began with, or where a person watches and it has never gone well, all
+  groups wait for a mend instead, and make the step then.
 - A group that comes back when others have finished does not train. It takes over the last
   checkpoint, and is compared with the rest.
 - Groups whose parameters differ are started again until they do not.
@@ -69,6 +70,7 @@ class Controller(Actor):
         procs_per_host: int,
         checkpoint_dir: Path,
         news: Port[Any],
+        hold: GroupsHold,
     ) -> None:
         hosts = hosts.flatten("hosts")
         self.limits = limits
@@ -93,8 +95,7 @@ class Controller(Actor):
         self.checkpoint_every = limits.checkpoint_every
         self.faults = list(limits.faults)
         self.is_stopping = False
-        is_local = getattr(config, "algorithm", "ddp") != "ddp"
-        self.hold = GroupsHold(news, limits.step_timeout_seconds, is_local=is_local)
+        self.hold = hold
 
     # What the client asks.
 
@@ -206,7 +207,7 @@ class Controller(Actor):
                     self.hold.begin_after_loss(group, lost, are_left=are_left)
             except TaskError as error:
                 doing = f"step {group.step + 1}" if activity == STEP else f"setting up {group.name}"
-                self.hold.begin_after_error(activity, doing, error)
+                await self.hold.begin_after_error(activity, doing, error)
                 is_held = True
                 group.is_training = False
                 self.let_others_wait(group)
@@ -295,7 +296,7 @@ class Controller(Actor):
                 if ahead is not None:
                     raise  # It is to make another, with the same code.
                 group.num_met = met
-                self.hold.begin_after_error(STEP, f"step {group.step + 1}", error)
+                await self.hold.begin_after_error(STEP, f"step {group.step + 1}", error)
                 continue
             if group.accused_of is not None:
                 raise GroupLost(group.accused_of)
@@ -347,7 +348,7 @@ class Controller(Actor):
 
         async def hold(error: TaskError) -> bool:
             doing = f"the evaluation after step {group.step}"
-            self.hold.begin_after_error(EVALUATION, doing, error)
+            await self.hold.begin_after_error(EVALUATION, doing, error)
             await self.hold.mended(lambda: self.is_stopping)
             return not self.is_stopping
 

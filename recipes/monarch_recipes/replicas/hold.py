@@ -10,6 +10,7 @@ from typing import Any
 
 from monarch.actor import Port
 from monarch.runs.edits import Edits, Failure
+from monarch.runs.hold_report import HoldReport
 from monarch.runtime import process
 from monarch_recipes.replicas.group import Group, GroupLost
 from monarch_recipes.replicas.messages import GroupStep, Holds, TaskError
@@ -20,21 +21,33 @@ _LOOK_SECONDS = 0.05
 
 class GroupsHold:
     """Of one run. ``is_local`` where groups do not share each step; ``step_seconds`` is how long
-    a step may take; events are told to ``news``."""
+    a step may take; events are told to ``news``. ``report`` knows whether a person watches."""
 
-    def __init__(self, news: Port[Any], step_seconds: float, *, is_local: bool) -> None:
-        self.edits = Edits()
+    def __init__(
+        self,
+        edits: Edits,
+        report: HoldReport,
+        news: Port[Any],
+        step_seconds: float,
+        *,
+        is_local: bool,
+    ) -> None:
+        self.edits = edits
+        self._report = report
         self.failure: Failure | None = None
         self._has_held = False
         self._news = news
         self._step_seconds = step_seconds
         self._is_local = is_local
 
-    def begin_after_error(self, activity: str, doing: str, error: TaskError) -> None:
+    async def begin_after_error(self, activity: str, doing: str, error: TaskError) -> None:
         """All groups wait for newer code from here on; nothing of a step was committed. Raises
-        the error where the code is no newer than that with which the run began."""
+        the error where the code is no newer than that with which the run began, and no person is
+        there who may mend it."""
         generation = process.current().generation
-        if not self.edits.is_edited(generation):
+        if not self.edits.is_edited(generation) and not await self._is_worth_a_mend(
+            activity, error
+        ):
             raise error
         good = max(self.edits.good_before(activity, generation), error.good_generation or 0)
         if activity == SETUP:
@@ -46,6 +59,13 @@ class GroupsHold:
         told = f"{error.reason} ({error.where})"
         failure = self._failure_of(activity, doing, told, good, error.file, error.line)
         self._begin(failure, state)
+
+    async def _is_worth_a_mend(self, activity: str, error: TaskError) -> bool:
+        if self.failure is not None:
+            return True  # Another group has failed by it before.
+        if not error.is_of_code or self.edits.has_gone_well(activity):
+            return False
+        return self.edits.policy == "hold" and await asyncio.to_thread(self._report.is_watched)
 
     def begin_after_loss(self, group: Group, lost: GroupLost, *, are_left: bool) -> None:
         """Hold where the code must be why a group was lost. A first death may be chance; a group

@@ -12,7 +12,7 @@ from monarch.actor import Port
 from monarch.errors import MonarchError
 from monarch.runs.edits import Failure
 from monarch.runs.error_text import in_words
-from monarch.runs.trial import place_of
+from monarch.runs.trial import is_of_code, place_of
 from monarch_recipes.replicas.chaos import InjectedFault
 from monarch_recipes.replicas.recovery import RecoveryReport
 
@@ -177,6 +177,7 @@ class TaskError(MonarchError):
     """The model or the data raised: the code's fault, which no restart mends.
 
     ``good_generation`` is that of the last code that is known to be without it, if any is.
+    ``is_of_code``: a mend of the code may help.
     """
 
     def __init__(
@@ -186,8 +187,11 @@ class TaskError(MonarchError):
         file: str = "",
         line: int = 0,
         good_generation: int | None = None,
+        *,
+        is_of_code: bool = True,
     ) -> None:
         super().__init__(where, reason, file, line, good_generation)
+        self.is_of_code = is_of_code
         self.where = where
         self.reason = reason
         self.file = file
@@ -207,7 +211,9 @@ def task_errors(where: str, but: type[Exception] | tuple[()] = ()) -> Iterator[N
         if isinstance(error, but):
             raise
         good = getattr(error, "good_generation", None)
-        raise TaskError(where, in_words(error), *place_of(error), good) from error
+        raise TaskError(
+            where, in_words(error), *place_of(error), good, is_of_code=is_of_code(error)
+        ) from error
 
 
 class Unsaved(MonarchError):
