@@ -164,7 +164,9 @@ def _tree(
 ) -> Tree | None:
     """The tree along which a mesh on many hosts is reached, if it is to be."""
     addresses = tuple(host.address for host in hosts)
-    if len(addresses) < settings().tree_min_hosts or len(set(addresses)) < len(addresses):
+    # Behind a gateway, what two hosts are to get would cross a slow link twice.
+    fewest = settings().tree_min_hosts if process.current().node.gateway is None else 2
+    if len(addresses) < fewest or len(set(addresses)) < len(addresses):
         return None
     if any(spec.command != on_each[i % len(on_each)].command for i, spec in enumerate(specs)):
         return None  # One order goes to all hosts.

@@ -37,6 +37,7 @@ class SSHSection:
     python: str = "python3"  # the Python there, which must have monarch
     args: list[str] = field(default_factory=list)  # for ssh, before the host
     port: int = 22222  # where each host listens; 0: at any port that is free
+    gateway: str | None = None  # the only machine that is reached from here; it leads to the hosts
 
 
 @dataclass
@@ -132,7 +133,10 @@ class Project(NamedTuple):
         from monarch.job import SSHJob
 
         ssh = wanted.ssh
-        job = SSHJob(ssh.python, ssh.args, ssh.port, env=wanted.env, preload=wanted.preload)
+        job = SSHJob(
+            ssh.python, ssh.args, ssh.port, env=wanted.env, preload=wanted.preload,
+            gateway=ssh.gateway,
+        )  # fmt: skip
         try:
             for name, hosts in wanted.hosts.items():
                 job.add_mesh(name, hosts if isinstance(hosts, list) else [])

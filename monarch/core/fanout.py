@@ -37,13 +37,17 @@ class Tree(NamedTuple):
     def everybody(self) -> Members:
         return Members([Slice.new_row_major([len(self.hosts) * self.per_host])])
 
-    def below(self, host: int, dead: Sequence[int] = ()) -> list[int]:
-        """The hosts to which ``host`` hands on, or has handed on."""
+    def below(self, host: int, dead: Sequence[int] = (), first_degree: int = 0) -> list[int]:
+        """The hosts to which ``host`` hands on, or has handed on.
+
+        ``first_degree``: how wide the sender itself branches, where that is another number.
+        """
         num = len(self.hosts)
         return [
             other
             for other in range(num)
-            if other not in dead and host in heads_above(other, num, self.degree, dead)
+            if other not in dead
+            and host in heads_above(other, num, self.degree, dead, first_degree)
         ]
 
 
@@ -80,12 +84,15 @@ def branches(start: int, stop: int, degree: int, dead: Sequence[int] = ()) -> li
     return found
 
 
-def heads_above(host: int, num_hosts: int, degree: int, dead: Sequence[int] = ()) -> list[int]:
+def heads_above(
+    host: int, num_hosts: int, degree: int, dead: Sequence[int] = (), first_degree: int = 0
+) -> list[int]:
     """The hosts that hand on what is for ``host``, in their order from the sender."""
     above: list[int] = []
     start, stop = 0, num_hosts
     while True:
-        start, stop = next(b for b in branches(start, stop, degree, dead) if b[0] <= host < b[1])
+        wide = degree if above else first_degree or degree
+        start, stop = next(b for b in branches(start, stop, wide, dead) if b[0] <= host < b[1])
         if start == host:
             return above
         above.append(start)

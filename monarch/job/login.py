@@ -15,6 +15,7 @@ from monarch.job.job import JobTrait
 from monarch.job.login_session import END_SECONDS, LoginSession, ask_all, end_all
 from monarch.job.remote import RemoteJob, job_secret
 from monarch.runtime import process
+from monarch.runtime.client_agent import client
 from monarch.runtime.uninterrupted import Uninterrupted
 from monarch.wire.address import new_uid
 
@@ -269,6 +270,9 @@ def _told(what: str, hosts: Mapping[str, str]) -> str:
 
 
 def _why_closed(url: str) -> str:
+    gateway = client().node.gateway
+    if gateway is not None:
+        return gateway.knock(url, _REACH_SECONDS) or "no answer"
     parts = urlsplit(url)
     try:
         socket.create_connection((parts.hostname or "", parts.port or 0), _REACH_SECONDS).close()

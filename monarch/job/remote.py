@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from monarch.actor import attach_to_workers
+from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts, closed_of
@@ -28,6 +29,15 @@ class RemoteHost(Protocol):
 
     @property
     def url(self) -> str: ...
+
+
+class GatewayLogin(NamedTuple):
+    """``command`` runs the shell command that is appended to it on the gateway, with our standard
+    input and output, and ``python`` is a Python there. ``name`` is for errors."""
+
+    name: str
+    command: Sequence[str]
+    python: str
 
 
 class RemoteJob(JobTrait):
@@ -52,7 +62,32 @@ class RemoteJob(JobTrait):
     def hosts(self) -> Sequence[RemoteHost]:
         """The hosts that are known, mesh by mesh."""
 
+    def _gateway_login(self) -> GatewayLogin | None:
+        """How to log in to the machine through which this one reaches the hosts; ``None`` where it
+        reaches them itself."""
+        return None
+
+    def _enter(self) -> None:
+        """Be a member of the job, and reach its hosts. Raises ``JobError``."""
+        client().use_secret(self._secret)
+        login = self._gateway_login()
+        node = client().node
+        if login is None or (node.gateway is not None and node.gateway.name == login.name):
+            return
+        if node.gateway is not None:
+            raise JobError(
+                f"this program reaches hosts through {node.gateway.name} already, and those of "
+                f"this job are behind {login.name}: use one gateway a program"
+            )
+        from monarch.net.gateway import Gateway, GatewayError  # Most jobs have none.
+
+        try:
+            node.use_gateway(Gateway(login.command, login.name, login.python))
+        except GatewayError as error:
+            raise JobError(f"cannot reach the gateway {error}") from None
+
     def _state(self) -> JobState:
+        self._enter()
         meshes = {}
         for mesh in self.meshes:
             urls = [host.url for host in self.hosts if host.mesh == mesh]
@@ -62,7 +97,7 @@ class RemoteJob(JobTrait):
         return JobState(meshes)
 
     def visit(self, url: str) -> ProcAddress:
-        client().use_secret(self._secret)
+        self._enter()
         return super().visit(url)
 
     def urls(self) -> list[str]:
@@ -84,7 +119,9 @@ class RemoteJob(JobTrait):
     def ended(self) -> list[str]:
         """The URLs at which no process listens any more."""
         found = self.ask(self.urls())
-        closed = closed_of([url for url, answer in found.items() if "error" in answer])
+        closed = closed_of(
+            [url for url, answer in found.items() if "error" in answer], client().node
+        )
         return [url for url in found if url in closed]
 
     def num_running(self) -> int:

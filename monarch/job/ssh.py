@@ -9,6 +9,7 @@ from typing import Any
 
 from monarch.errors import JobError
 from monarch.job.login import LoginJob
+from monarch.job.remote import GatewayLogin
 
 _CONNECT_SECONDS = 10
 
@@ -21,6 +22,10 @@ class SSHJob(LoginJob):
     which must have monarch. Each host listens at ``monarch_port``, 0 for any that is free, at the
     interface that ssh comes in by; ``transport`` is "tcp". ``env`` is added to the hosts'
     environment, ``preload`` names modules that each imports ahead.
+
+    ``gateway`` is the one machine that is reached from here, a host of the job or another: ssh
+    jumps over it to the hosts, and all messages pass through one connection to it. Where ssh has a
+    jump host or a proxy command for a host, the first host is the gateway without being named.
     """
 
     kind = "ssh"
@@ -34,11 +39,29 @@ class SSHJob(LoginJob):
         *,
         env: Mapping[str, str] | None = None,
         preload: Sequence[str] = (),
+        gateway: str | None = None,
     ) -> None:
         if transport != "tcp":
             raise ValueError(f"transport {transport!r}: hosts are reached over 'tcp'")
         super().__init__(python_exe, monarch_port, env=env, preload=preload)
         self.ssh_args = list(ssh_args)
+        self.gateway = gateway
+
+    def _gateway_login(self) -> GatewayLogin | None:
+        names = [name for hosts in self.names.values() for name in hosts]
+        gateway = self.gateway
+        if gateway is None:
+            # Where ssh itself needs a way around, nothing else gets there directly either. The
+            # machine that it jumps over may have no Python; a host has.
+            gateway = next((names[0] for name in names if self._is_behind(name)), None)
+        if gateway is None:
+            return None
+        python = self.python_exe if gateway in names else "python3"
+        return GatewayLogin(gateway, self._login(gateway), python)
+
+    def _is_behind(self, host: str) -> bool:
+        settings = self._settings(host)
+        return any(settings.get(key, "none") != "none" for key in ("proxyjump", "proxycommand"))
 
     def _login(self, host: str) -> list[str]:
         # The first value that is given holds for ssh: arguments of the user's, then ours, then his
@@ -46,6 +69,8 @@ class SSHJob(LoginJob):
         ours = ["-o", "BatchMode=yes"]
         if "connecttimeout" not in self._settings(host):
             ours += ["-o", f"ConnectTimeout={_CONNECT_SECONDS}"]
+        if self.gateway not in (None, host) and not self._is_behind(host):
+            ours += ["-J", str(self.gateway)]
         return ["ssh", "-T", *self.ssh_args, *ours, "--", host]
 
     def _address(self, host: str) -> str:
@@ -55,19 +80,16 @@ class SSHJob(LoginJob):
         return address
 
     def _why_unreachable(self, host: str) -> str:
-        jump = self._settings(host).get("proxyjump", "none")
-        if jump != "none":
-            return (
-                f"ssh goes by way of {jump}. Hosts are spoken to directly, so run this where they "
-                "can be reached, for example there"
-            )
+        login = self._gateway_login()
+        if login is not None:
+            return f"is there a firewall? {login.name}, which is the gateway, must reach that port"
         return super()._why_unreachable(host)
 
     def _settings(self, host: str) -> dict[str, str]:
         return _settings_for(host, tuple(self.ssh_args))
 
     def _wanted(self) -> dict[str, Any]:
-        return super()._wanted() | {"ssh_args": self.ssh_args}
+        return super()._wanted() | {"ssh_args": self.ssh_args, "gateway": self.gateway}
 
 
 @functools.lru_cache(maxsize=1024)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from monarch.net.io_loop import IoLoop
@@ -34,6 +35,7 @@ class Transports:
         self._unix = UnixTransport(loop, receive, max_message_bytes=max_message_bytes)
         self._tcp: ZmqTransport | None = None
         self._making = threading.Lock()
+        self._way_to: Callable[[str], str] | None = None
 
     def use_keys(self, keys: JobKeys) -> None:
         """Use these keys over TCP from here on."""
@@ -47,11 +49,18 @@ class Transports:
         if self._tcp is not None:
             self._tcp.allow_insecure()
 
+    def go_by(self, way_to: Callable[[str], str]) -> None:
+        """Reach TCP addresses by ways of a gateway's from here on."""
+        self._way_to = way_to
+
     def listen(self, url: str) -> str:
         return self._of(url).listen(url)
 
     def connect(self, url: str) -> Connection:
-        return self._of(url).connect(url)
+        transport = self._of(url)
+        if transport is not self._unix and self._way_to is not None:
+            url = self._way_to(url)
+        return transport.connect(url)
 
     def _of(self, url: str) -> Transport:
         if url.startswith("ipc://"):

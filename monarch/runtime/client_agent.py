@@ -207,7 +207,7 @@ class ClientAgent(ProcAgent):
         """Be reachable from the machine at ``url``, a TCP address."""
         if any(known.startswith("tcp://") for known in self.node.address.urls):
             return
-        bind, advertise = way_in(url)
+        bind, advertise = way_in(url, self.node.gateway)
         self.host_agent.bind_host = bind.removeprefix("tcp://").rpartition(":")[0]
         self.node.listen(bind, advertise=advertise)
 

@@ -11,7 +11,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -54,6 +54,9 @@ from monarch.wire.message import (
 
 _log = logging.getLogger("monarch.node")
 
+if TYPE_CHECKING:
+    from monarch.net.gateway import Gateway
+
 Handler = Callable[[Envelope], None]
 
 
@@ -94,6 +97,7 @@ class Node:
         self.on_gone: list[Callable[[Uid, Gone], None]] = []
         self._rare = RareLog(_log)
         self._closed = False
+        self.gateway: Gateway | None = None
         self.is_insecure = False
         self.failure_detector = FailureDetector(self)
         self.address_book = AddressBook(self, self.failure_detector, self._transport.connect)
@@ -134,7 +138,9 @@ class Node:
         bound = self._transport.listen(url)
         if bound.startswith("ipc://"):
             self.bulk_receiver.open_door(bound)
-        if advertise.startswith("tcp://"):
+        if self.gateway is not None and advertise:
+            bound = advertise
+        elif advertise.startswith("tcp://"):
             bound = f"{advertise.rpartition(':')[0]}:{bound.rpartition(':')[2]}"
         self.address = msgspec.structs.replace(self.address, urls=(*self.address.urls, bound))
         return bound
@@ -148,6 +154,14 @@ class Node:
         """Listen beyond loopback without keys from here on, on the user's own word."""
         self.is_insecure = True
         self._transport.allow_insecure()
+
+    def use_gateway(self, gateway: Gateway) -> None:
+        """Reach other machines through a gateway from here on: what many of them are to get
+        crosses to it once."""
+        assert isinstance(self._transport, Transports)
+        self.gateway = gateway
+        self.trees.first_degree = 1
+        self._transport.go_by(gateway.way_to)
 
     def replace_address(self, **changes: Any) -> None:
         self.address = msgspec.structs.replace(self.address, **changes)
@@ -336,5 +350,7 @@ class Node:
             self.loop.run_on_loop(self.bulk_receiver.close, timeout=1.0)
         with contextlib.suppress(Exception):
             self._transport.close()
+        if self.gateway is not None:
+            self.gateway.close()  # Last: what was sent goes through it.
         self.bulk_sender.close()
         self.loop.stop()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import socket
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from monarch.wire.host_url import HostUrl
+
+if TYPE_CHECKING:
+    from monarch.net.gateway import Gateway
 
 _listen_url: HostUrl | None = None
 
@@ -16,11 +20,25 @@ def listen_at(url: HostUrl) -> None:
     _listen_url = url
 
 
-def way_in(url: str) -> tuple[str, str]:
-    """Where to listen, and what to tell others of it, so that the machine at ``url`` gets in."""
+def way_in(url: str, gateway: Gateway | None = None) -> tuple[str, str]:
+    """Where to listen, and what to tell others of it, so that the machine at ``url`` gets in.
+
+    A ``gateway`` listens where it can, and leads here.
+    """
+    if gateway is not None:
+        return _way_in_by(gateway, url)
     if _listen_url is not None and _listen_url.bind.startswith("tcp://"):
         return _listen_url.bind, _listen_url.advertise
     return f"tcp://{_address_towards(url)}:0", ""
+
+
+def _way_in_by(gateway: Gateway, url: str) -> tuple[str, str]:
+    from monarch.net.gate import adopt  # It needs ZeroMQ, which most clients do not.
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    bind = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    adopt(bind, listener.detach())
+    return bind, gateway.listen(url, urlsplit(bind).port or 0)
 
 
 def _address_towards(url: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 import time
@@ -23,6 +25,7 @@ _SILENT_SECONDS = 0.5  # for a host that gave no answer the last time
 _FIRST_SECONDS = 0.1  # all that answer have done so by then, as a rule
 _COMING_UP_SECONDS = 2.0
 _KNOCK_SECONDS = 0.3
+_FAR_KNOCK_SECONDS = 1.5  # by way of a gateway
 
 
 def ask_hosts(
@@ -46,7 +49,7 @@ def ask_hosts(
     _wait(asked.values(), began + _FIRST_SECONDS)
     if may_come_up and not all(answer.is_set for answer in asked.values()):
         _wait(asked.values(), began + _COMING_UP_SECONDS)
-    closed = closed_of([url for url, answer in asked.items() if not answer.is_set])
+    closed = closed_of([url for url, answer in asked.items() if not answer.is_set], node)
     _wait((a for url, a in asked.items() if url in silent), began + _SILENT_SECONDS)
     given_up = closed.union(silent)
     _wait((a for url, a in asked.items() if url not in given_up), began + _SECONDS)
@@ -70,31 +73,35 @@ def _wait(answers: Iterable[Promise[Response]], deadline: float) -> None:
         answer.wait(max(0.0, deadline - time.monotonic()))
 
 
-def closed_of(urls: Collection[str]) -> set[str]:
+def closed_of(urls: Collection[str], node: Node) -> set[str]:
     """Those of them where no process listens, as far as that is found within a moment."""
     closed: set[str] = set()
+    seconds = _KNOCK_SECONDS if node.gateway is None else _FAR_KNOCK_SECONDS
 
     def knock(url: str) -> None:
-        if _is_closed(url):
+        if _is_closed(url, node):
             closed.add(url)
 
     # Threads, because names have to be looked up; those that take longer end with the program.
     knocking = [threading.Thread(target=knock, args=(url,), daemon=True) for url in urls]
     for thread in knocking:
         thread.start()
-    deadline = time.monotonic() + 2 * _KNOCK_SECONDS
+    deadline = time.monotonic() + 2 * seconds
     for thread in knocking:
         thread.join(max(0.0, deadline - time.monotonic()))
     return set(closed)
 
 
-def _is_closed(url: str) -> bool:
+def _is_closed(url: str, node: Node) -> bool:
     address = HostUrl.parse(url).advertise
     try:
         if address.startswith("ipc://"):
             with socket.socket(socket.AF_UNIX) as knocking:
                 knocking.settimeout(_KNOCK_SECONDS)
                 knocking.connect(address.removeprefix("ipc://"))
+        elif node.gateway is not None:
+            refused = os.strerror(errno.ECONNREFUSED)
+            return node.gateway.knock(address, _FAR_KNOCK_SECONDS) == refused
         else:
             parts = urlsplit(address)
             at = parts.hostname or "", parts.port or 0

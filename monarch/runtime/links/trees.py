@@ -40,8 +40,9 @@ _MANY_PORTS = 1024
 class TreeRoute:
     """One sender's way along one tree. All of its messages to the mesh take it, in order."""
 
-    def __init__(self, node: Network, tree: Tree, number: int) -> None:
+    def __init__(self, node: Network, tree: Tree, number: int, first_degree: int) -> None:
         self.tree = tree
+        self._first = first_degree or tree.degree
         self.number = number
         self.gone: set[int] = set()
         self._node = node
@@ -90,7 +91,7 @@ class TreeRoute:
     def _grow(self) -> None:
         self._is_grown = True
         node, tree = self._node, self.tree
-        self._branches = branches(0, len(tree.hosts), tree.degree, self._dead)
+        self._branches = branches(0, len(tree.hosts), self._first, self._dead)
         grow = Grow(
             mesh=tree.mesh,
             sender=node.address,
@@ -108,7 +109,7 @@ class TreeRoute:
         node, tree = self._node, self.tree
         with node.casting:
             order = Wither(tree.mesh, node.uid, tuple(self._dead))
-            for start, _ in branches(0, len(tree.hosts), tree.degree, self._dead):
+            for start, _ in branches(0, len(tree.hosts), self._first, self._dead):
                 host = tree.hosts[start]
                 node.transmit(host, Envelope(host.uid, order))
 
@@ -126,7 +127,7 @@ class TreeRoute:
         with self._node.casting:
             if number in self._dead:
                 return 0
-            below = self.tree.below(number, self._dead)
+            below = self.tree.below(number, self._dead, self._first)
             self._dead.append(number)
             self._is_grown = False
             ports = list(self._ports)
@@ -154,6 +155,8 @@ class Trees:
         self._node = node
         self._book = book
         self.on_over: list[Callable[[Uid], None]] = []
+        # How many hosts this process itself sends to; 0: as many as each host does.
+        self.first_degree = 0
         # A later route to a mesh goes on counting: hosts may remember what an earlier one sent.
         self._number = node.life << LIFE_BITS
         self._routes: dict[Uid, TreeRoute] = {}
@@ -170,7 +173,7 @@ class Trees:
             with self._lock:
                 route = self._routes.get(tree.mesh)
                 if route is None:
-                    route = TreeRoute(self._node, tree, self._number)
+                    route = TreeRoute(self._node, tree, self._number, self.first_degree)
                     for number, host in enumerate(tree.hosts):
                         self._through.setdefault(host.uid, []).append((route, number))
                     self._routes[tree.mesh] = route

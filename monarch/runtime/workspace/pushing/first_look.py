@@ -40,7 +40,8 @@ class FirstLook:
             for host in in_push.hosts(addresses, nothing_yet)
             if host.push is not None and host.uid in views and views[host.uid].is_empty
         ]
-        if Spread.is_worth_it(sys.maxsize, [host.address for host in self.hosts]):
+        addresses = [host.address for host in self.hosts]
+        if Spread.is_worth_it(sys.maxsize, addresses, in_push.node):
             self.hosts.clear()
         self._views = {host.uid: views[host.uid] for host in self.hosts}
 

@@ -43,7 +43,7 @@ class HostsInPush:
 
     def __init__(self, memory: Memory, node: Node) -> None:
         self._memory = memory
-        self._node = node
+        self.node = node
         self._wait = HostWait(node)
         self._progress = progress()
         # Its own host has no replica: what runs there runs the author's files.
@@ -68,9 +68,7 @@ class HostsInPush:
                 memory.host_names.setdefault(host.uid, host.urls[0] if host.urls else host.uid)
         known = {*memory.views, *self.failed, self._client}
         new = [a for a in addresses if a.uid not in known]
-        asked = [
-            (a, self._node.request(a, lambda port: Inspect(port, self._node.uid))) for a in new
-        ]
+        asked = [(a, self.node.request(a, lambda port: Inspect(port, self.node.uid))) for a in new]
         for address, answer in asked:
             body = self.body(address, answer)
             if body is None:
@@ -95,7 +93,7 @@ class HostsInPush:
     def _watch(self, host: ProcAddress, pid: int) -> None:
         """Notice when a host ends: one that is started again may have anything."""
         down = ProcDown(host.uid, "the host agent's process ended")
-        self._node.failure_detector.watch(host, pid, lambda: self._node.peer_down.report(down))
+        self.node.failure_detector.watch(host, pid, lambda: self.node.peer_down.report(down))
 
     def hosts(self, addresses: Sequence[ProcAddress], manifest: Manifest) -> list[HostInPush]:
         """A push to each host that we know how to reach."""
@@ -126,8 +124,8 @@ class HostsInPush:
 
     def ask(self, host: ProcAddress, question: Question) -> Message | None:
         """What a host says to a question; ``None``, and it has failed, if it says nothing."""
-        sender, data = self._node.uid, encode(question)
-        answer = self._node.request(host, lambda port: Sync(port, sender), data)
+        sender, data = self.node.uid, encode(question)
+        answer = self.node.request(host, lambda port: Sync(port, sender), data)
         body = self.body(host, answer)
         try:
             return None if body is None else decode(body["reply"])
@@ -197,9 +195,9 @@ class HostsInPush:
 
         Raises ``Stale`` where one has not got what we think, because another author was there.
         """
-        sender = self._node.uid
+        sender = self.node.uid
         asked = [
-            (host, self._node.request(host.address, lambda port: Inspect(port, sender)))
+            (host, self.node.request(host.address, lambda port: Inspect(port, sender)))
             for host in hosts
             if host.uid not in self.clients and host.uid not in {self._client, *self.failed}
         ]
@@ -224,10 +222,11 @@ class HostsInPush:
             message, blobs = members[0][1]
             data, num_bytes = encode(message), sum(map(len, blobs))
             hosts = [host.address for host, _ in members]
-            groups = [members] if Spread.is_worth_it(num_bytes, hosts) else [[m] for m in members]
+            is_spread = Spread.is_worth_it(num_bytes, hosts, self.node)
+            groups = [members] if is_spread else [[m] for m in members]
             for group in groups:
                 addresses = [host.address for host, _ in group]
-                spread = Spread(self._node, self._order(), data, blobs, addresses)
+                spread = Spread(self.node, self._order(), data, blobs, addresses)
                 spread.send()
                 for number, (host, out) in enumerate(group):
                     if host.push is not None:
@@ -238,7 +237,7 @@ class HostsInPush:
     def _order(self) -> Sync:
         """What goes around each message of a push; the port is its receiver's."""
         folders = tuple(folder.remote for folder in self._memory.workspace.folders)
-        return Sync(0, self._node.uid, folders, os.getpid())
+        return Sync(0, self.node.uid, folders, os.getpid())
 
     def _show(self, hosts: Sequence[HostInPush], *, brings_content: bool) -> None:
         """Tell the push's listener how much is on its way, once hosts have said what they lack."""
@@ -281,7 +280,7 @@ class HostsInPush:
                 continue
             is_last = last is not None and before == last.digest.hex()
             paths = manifest.changed_paths(last) if is_last and last else [e.path for e in manifest]
-            answer = sharing.share(self._node, host.address, generation, manifest, paths)
+            answer = sharing.share(self.node, host.address, generation, manifest, paths)
             asked.append((host, answer, len(manifest)))
         for host, answer, num_files in asked:
             if self.body(host.address, answer, 0, num_files) is not None:
@@ -302,11 +301,11 @@ class HostsInPush:
 
         The old contents are in the hosts' stores, so this moves no bytes.
         """
-        uid = self._node.uid
+        uid = self.node.uid
         asked = []
         for host in hosts:
             if host.push is not None and host.uid in self._committed:
-                asked.append((host, self._node.request(host.address, _take_back(host.push, uid))))
+                asked.append((host, self.node.request(host.address, _take_back(host.push, uid))))
         for host, answer in asked:
             # One by one: a host that is lost must not keep the others from going back.
             why = self._wait.why_given_up(host.address, answer, 0, 0)
@@ -334,7 +333,7 @@ class HostsInPush:
         if host.push is not None:
             host.push.bytes_sent += len(data)
         order = self._order()
-        return self._node.request(
+        return self.node.request(
             host.address, lambda port: msgspec.structs.replace(order, port=port), data, blobs
         )
 

@@ -22,6 +22,9 @@ from monarch.wire.codec import Bytes
 from monarch.wire.message import Onward, Sync
 from monarch.wire.payload import Borrowed, Payload
 
+_CROSSES_ONCE_BYTES = 4096
+"""Less than this crosses a gateway's slow link once for each host: that saves a hop."""
+
 
 class Spread:
     """One message on its way to many hosts, each of which answers it."""
@@ -36,12 +39,15 @@ class Spread:
         self._blobs = blobs
         self._hosts = hosts
         self._degree = settings().sync_relay_degree
+        self._first = self._degree if node.gateway is None else 1
         self.answers: list[Promise[Response]] = []
 
     @staticmethod
-    def is_worth_it(num_bytes: int, hosts: Sequence[ProcAddress]) -> bool:
+    def is_worth_it(num_bytes: int, hosts: Sequence[ProcAddress], node: Node) -> bool:
         """Whether the author should not send this to each itself."""
         known = settings()
+        if node.gateway is not None:
+            return len(hosts) > 1 and num_bytes >= _CROSSES_ONCE_BYTES
         if len(hosts) <= known.sync_relay_degree:
             return False
         num_far = sum(is_far(host) for host in hosts)
@@ -58,7 +64,9 @@ class Spread:
             Onward(host, self._node.open_port(sink, [host.uid]))
             for host, sink in zip(self._hosts, sinks, strict=True)
         ]
-        _send_shares(self._node, self._order, onward, self._degree, self._data, self._blobs)
+        _send_shares(
+            self._node, self._order, onward, self._degree, self._data, self._blobs, self._first
+        )
 
     def send_directly(self, number: int) -> None:
         """Send to a host that may not have got it, because one before it was lost."""
@@ -73,8 +81,10 @@ class Spread:
     def behind(self, number: int) -> list[int]:
         """The hosts that get it through this one."""
         start, stop = 0, len(self._hosts)
+        degree = self._first
         while True:
-            parts = branches(start, stop, self._degree)
+            parts = branches(start, stop, degree)
+            degree = self._degree
             start, stop = next(part for part in parts if part.start <= number < part.stop)
             if start == number:
                 return list(range(start + 1, stop))
@@ -96,9 +106,9 @@ def pass_on(node: Node, order: Sync, data: Bytes, blobs: Sequence[Bytes]) -> Non
 
 def _send_shares(
     node: Node, order: Sync, onward: Sequence[Onward], degree: int, data: Bytes,
-    blobs: Sequence[Bytes],
+    blobs: Sequence[Bytes], first_degree: int = 0,
 ) -> None:  # fmt: skip
-    for start, stop in branches(0, len(onward), degree):
+    for start, stop in branches(0, len(onward), first_degree or degree):
         first = onward[start]
         part = msgspec.structs.replace(
             order, port=first.port, onward=tuple(onward[start + 1 : stop]), degree=degree

@@ -1,0 +1,248 @@
+"""The near end of the way in: one connection to a host that reaches all the others.
+
+A client that reaches only one machine of a cluster speaks to all of them through it. Of each
+address there it has a Unix socket of its own here, to which ZeroMQ connects as it would to the
+address itself; and where others are to reach it, the gateway listens in its stead. Keys stay end to
+end: what passes the gateway is encrypted for whom it is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import queue
+import secrets
+import shlex
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+from monarch.net import resumed_stream, tunnel, tunnel_far_end
+from monarch.net.rare_log import RareLog
+from monarch.net.tunnel import TunnelEnd
+
+_log = logging.getLogger("monarch.net")
+
+# As with other logins: what is to be run comes as the first line of standard input.
+_PROGRAM = "import sys;exec(eval(sys.stdin.readline()))"
+_FIRST_SECONDS = 60.0
+_AGAIN_SECONDS = 15.0
+_PAUSE_SECONDS = 0.3
+_GOODBYE_SECONDS = 0.5
+_MAX_WORDS = 20
+
+
+class GatewayError(OSError):
+    """The gateway cannot be reached, or cannot do what it is asked; in its own words."""
+
+
+class Gateway:
+    """``command`` logs in to the gateway and runs the shell command that is appended to it, with
+    our standard input and output: ``["ssh", "login"]``, or ``["kubectl", "exec", "-i", "pod",
+    "--", "sh", "-c"]``. ``python`` is one there, of version 3.8 or later. ``name`` is for errors.
+
+    Raises ``GatewayError`` where it cannot be reached. When the connection breaks later, another
+    is made, and what was under way goes on: for a minute, as long as the far end waits.
+    """
+
+    def __init__(self, command: Sequence[str], name: str, python: str = "python3") -> None:
+        self.name = name
+        self._command = [*command, f"exec {python} -c {shlex.quote(_PROGRAM)}"]
+        self._session = secrets.token_hex(16)
+        self._folder = tempfile.mkdtemp(prefix="mgw-")
+        self._ways: dict[str, str] = {}
+        self._making = threading.Lock()
+        self._is_closed = False
+        self._errors: IO[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._rare = RareLog(_log)
+        self._end = TunnelEnd(first_stream=1, on_broken=self._hang_up)
+        try:
+            self._end.attach(self._dial(_FIRST_SECONDS))
+        except BaseException:
+            self._end.close()
+            self._hang_up()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self._thread = threading.Thread(target=self._run, name="monarch-gateway", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_bytes(self) -> tuple[int, int]:
+        """How many bytes have passed the connection: to the gateway, and from it."""
+        return self._end.num_bytes
+
+    def way_to(self, url: str) -> str:
+        """Where to connect instead of to ``url``, a TCP address that the gateway reaches."""
+        parts = urlsplit(url)
+        target = f"{parts.hostname}:{parts.port}"
+        with self._making:
+            way = self._ways.get(target)
+            if way is None:
+                way = os.path.join(self._folder, str(len(self._ways)))
+                listener = socket.socket(socket.AF_UNIX)
+                listener.bind(way)
+                listener.listen(64)
+                self._ways[target] = way
+                self._end.post(functools.partial(self._end.add_way, listener, target))
+        return f"ipc://{way}"
+
+    def listen(self, towards: str, port: int) -> str:
+        """The URL at which the machine at ``towards``, a TCP URL, now reaches ``port`` here.
+
+        Raises ``GatewayError``.
+        """
+        parts = urlsplit(towards)
+        said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        wish = f"{parts.hostname}:{parts.port}"
+        self._end.post(lambda: self._end.listen(wish, ("127.0.0.1", port), said.put))
+        answer = self._wait(said)
+        if answer.startswith("!"):
+            raise GatewayError(f"{self.name} cannot listen for this machine: {answer[1:]}")
+        return f"tcp://{answer}"
+
+    def knock(self, url: str, seconds: float) -> str:
+        """ "" where a process listens at ``url``, else why not; "no answer" where that is not
+        known in time."""
+        parts = urlsplit(url)
+        target = f"{parts.hostname}:{parts.port}"
+        said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        opened: list[int] = []
+        self._end.post(lambda: opened.append(self._end.connect(None, target, said.put)))
+        try:
+            return said.get(timeout=seconds)
+        except queue.Empty:
+            return "no answer"
+        finally:
+            self._end.post(lambda: self._end.hang_up(opened[0]))
+
+    def _wait(self, said: queue.SimpleQueue[str]) -> str:
+        try:
+            return said.get(timeout=_FIRST_SECONDS)
+        except queue.Empty:
+            raise GatewayError(f"{self.name} does not answer") from None
+
+    def _run(self) -> None:
+        began = False
+        while not self._is_closed:
+            if self._end.is_attached:
+                began = False
+                self._end.step(1.0)
+                continue
+            if not began:
+                began = True
+                self._rare.warning("cut", "the connection to %s is cut; trying again", self.name)
+            try:
+                self._end.attach(self._dial(_AGAIN_SECONDS))
+            except OSError as error:
+                self._rare.warning("again", "%s; trying again", error)
+                time.sleep(_PAUSE_SECONDS)
+        with contextlib.suppress(OSError):
+            self._end.say_goodbye()
+            deadline = time.monotonic() + _GOODBYE_SECONDS
+            while self._end.is_attached and time.monotonic() < deadline:
+                self._end.step(0.1)  # Until it has hung up.
+        self._end.close()
+        self._hang_up()
+
+    def _dial(self, seconds: float) -> socket.socket:
+        """A stream to the far end of this session."""
+        mark = f"monarch-{secrets.token_hex(8)} "
+        ours, theirs = socket.socketpair()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            try:
+                # In a session of its own: Ctrl-C in this terminal is for us to act upon.
+                self._process = subprocess.Popen(
+                    self._command, stdin=theirs.fileno(), stdout=theirs.fileno(),
+                    stderr=self._errors, start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                words = error.strerror or str(error)
+                raise GatewayError(f"cannot run `{self._command[0]}`: {words}") from None
+            finally:
+                theirs.close()
+            ours.settimeout(seconds)
+            ours.sendall(f"{_first_line(mark, self._session)}\n".encode())
+            answer = _answer(ours, mark.encode(), time.monotonic() + seconds)
+            if answer != "ready":
+                raise GatewayError(f"{self.name}: {answer.lstrip('!') or self._words()}")
+        except BaseException as error:
+            ours.close()
+            told = self._words() if isinstance(error, TimeoutError | ConnectionError) else ""
+            self._hang_up()
+            if isinstance(error, OSError) and not isinstance(error, GatewayError):
+                raise GatewayError(f"{self.name}: {told or 'no answer'}") from None
+            raise
+        return ours
+
+    def _words(self) -> str:
+        if self._process is None or self._errors is None:
+            return ""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").splitlines()
+        return "\n".join(line for line in lines if line.strip())[-80 * _MAX_WORDS :]
+
+    def _hang_up(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+    def close(self) -> None:
+        """The far end, and all that goes through it, ends. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._end.post(lambda: None)
+        self._thread.join(5.0)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _first_line(mark: str, session: str) -> str:
+    """A Python literal: the text of the far end."""
+    texts = {
+        module.__name__: Path(str(module.__file__)).read_text(encoding="utf-8")
+        for module in (resumed_stream, tunnel, tunnel_far_end)
+    }
+    return ascii(
+        "import sys, types\n"
+        "if sys.version_info < (3, 8):\n"
+        f"    sys.stdout.write({mark!r} + '!it has Python %d.%d; a gateway needs 3.8 or later\\n' "
+        "% tuple(sys.version_info[:2])); sys.stdout.flush(); sys.exit()\n"
+        "for name in ('monarch', 'monarch.net'):\n"
+        "    sys.modules[name] = types.ModuleType(name)\n"
+        f"for name, text in {texts!r}.items():\n"
+        "    module = sys.modules[name] = types.ModuleType(name)\n"
+        "    exec(compile(text, name, 'exec'), vars(module))\n"
+        f"module.far_end({mark!r}, {session!r})\n"
+    )
+
+
+def _answer(ours: socket.socket, mark: bytes, deadline: float) -> str:
+    """The marked line, whatever the login says before; "" where the stream ends first."""
+    said = b""
+    while time.monotonic() < deadline:
+        data = ours.recv(1)  # No more than the line: what follows is the tunnel's.
+        if not data:
+            return ""
+        said += data
+        if data == b"\n":
+            if said.startswith(mark):
+                return said[len(mark) :].strip().decode(errors="replace")
+            said = b""
+    raise TimeoutError

@@ -1,0 +1,331 @@
+"""One end of a tunnel: TCP connections of many, over one stream of bytes that may break.
+
+The ends are alike. `gateway.py` sends the text of this file, of `resumed_stream.py` and of
+`tunnel_far_end.py` over a login, so a gateway needs Python 3.8 and nothing of ours: beside these,
+only the standard library is imported here.
+
+When the stream breaks, the far end lives on for a while, and connections through the tunnel do not
+notice. Only where an end itself has gone, and another has come, are they closed. Each connection
+has a window: what its receiver has not taken yet is at most so much, so that one that stands still
+holds up no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import struct
+from collections import deque
+from typing import Callable  # noqa: UP035 (Python 3.8)
+
+from monarch.net.resumed_stream import CHUNK_BYTES, STEP_SECONDS, ResumedStream
+
+_NUMBER = struct.Struct("!Q")
+_OPEN, _OPENED, _DATA, _END, _ROOM, _LISTEN, _LISTENS, _BYE = range(1, 9)
+
+_WINDOW_BYTES = 1 << 20
+
+
+class _Stream:
+    """One connection through the tunnel."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.socket: socket.socket | None = None
+        self.is_connecting = False
+        self.is_ending = False  # The other end has hung up: what has come is still handed on.
+        self.credit = _WINDOW_BYTES
+        self.taken = 0
+        self.waiting: deque[bytes] = deque()
+        self.on_outcome: Callable[[str], None] | None = None
+
+
+class TunnelEnd:
+    """Everything but ``post`` is for the thread that calls ``step``.
+
+    ``on_broken`` is called when the stream breaks. ``target`` is where connections lead that the
+    other end was asked to listen for.
+    """
+
+    def __init__(self, *, first_stream: int, on_broken: Callable[[], None]) -> None:
+        self._next = first_stream
+        self._selector = selectors.DefaultSelector()
+        self._streams: dict[int, _Stream] = {}
+        self._ways: list[socket.socket] = []
+        self._listening: dict[int, tuple[bytes, tuple[str, int], Callable[[str], None]]] = {}
+        self._stream = ResumedStream(self._selector, self._take, on_broken, self._begin_anew)
+        self._send = self._stream.send
+        self._posted: deque[Callable[[], None]] = deque()
+        self._bell, self._ringer = socket.socketpair()
+        self._bell.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ, self._on_bell)
+        self.is_over = False
+
+    def post(self, do: Callable[[], None]) -> None:
+        """Have ``do`` called by the end's own thread. From any thread."""
+        self._posted.append(do)
+        with contextlib.suppress(OSError):
+            self._ringer.send(b"!")
+
+    def watch(self, source: socket.socket, act: Callable[[int], None]) -> None:
+        """Call ``act`` in each step in which there is something to read."""
+        self._selector.register(source, selectors.EVENT_READ, act)
+
+    def _on_bell(self, events: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._bell.recv(4096)
+        while self._posted:
+            self._posted.popleft()()
+
+    @property
+    def is_attached(self) -> bool:
+        return self._stream.is_attached
+
+    @property
+    def num_bytes(self) -> tuple[int, int]:
+        """How many bytes have left over the stream, and come."""
+        return self._stream.bytes_out, self._stream.bytes_in
+
+    def attach(self, pipe: socket.socket) -> None:
+        """Go over this connection from here on."""
+        self._stream.attach(pipe)
+
+    def step(self, seconds: float) -> None:
+        """Wait for something to happen, at most so long, and act upon it."""
+        for key, events in self._selector.select(min(seconds, STEP_SECONDS)):
+            key.data(events)
+        self._stream.look_after()
+
+    def _take(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == _OPEN:
+            self._open(number, payload)
+        elif kind == _LISTEN:
+            self._listen(number, payload.decode())
+        elif kind == _LISTENS and number in self._listening:
+            self._listening[number][2](payload.decode())
+        elif kind == _BYE:
+            self.is_over = True
+        elif kind in (_OPENED, _DATA, _END, _ROOM):
+            stream = self._streams.get(number)
+            if stream is not None:
+                self._take_of(stream, kind, payload)
+
+    def _take_of(self, stream: _Stream, kind: int, payload: bytes) -> None:
+        if kind == _DATA:
+            stream.waiting.append(payload)
+            self._hand_on(stream)
+        elif kind == _ROOM:
+            stream.credit += _NUMBER.unpack(payload)[0]
+            self._watch(stream)
+        else:
+            on_outcome, stream.on_outcome = stream.on_outcome, None
+            if on_outcome is not None:
+                on_outcome(payload.decode())
+            if kind == _END:
+                stream.is_ending = True
+                self._hand_on(stream)
+
+    def _begin_anew(self) -> None:
+        """Another has come in the other end's place: it knows of no connection."""
+        for stream in list(self._streams.values()):
+            self._close(stream)
+        for number, (wish, _, _) in self._listening.items():
+            self._send(_LISTEN, number, wish)
+
+    # Connections.
+
+    def connect(self, connection: socket.socket | None, target: str,
+                on_outcome: Callable[[str], None] | None = None) -> int:  # fmt: skip
+        """Lead what comes over ``connection`` to ``target``, HOST:PORT, at the other end.
+
+        ``on_outcome`` is called with "" once it stands, or with the reason.
+        """
+        number, self._next = self._next, self._next + 2
+        stream = self._streams[number] = _Stream(number)
+        stream.on_outcome = on_outcome
+        if connection is not None:
+            connection.setblocking(False)
+            stream.socket = connection
+        self._send(_OPEN, number, target.encode())
+        self._watch(stream)
+        return number
+
+    def hang_up(self, number: int) -> None:
+        stream = self._streams.get(number)
+        if stream is not None:
+            self._send(_END, number)
+            self._close(stream)
+
+    def add_way(self, listener: socket.socket, target: str) -> None:
+        """What connects to ``listener`` is led to ``target`` at the other end."""
+
+        def accept(events: int) -> None:
+            with contextlib.suppress(OSError):
+                self.connect(listener.accept()[0], target)
+
+        listener.setblocking(False)
+        self._ways.append(listener)
+        self._selector.register(listener, selectors.EVENT_READ, accept)
+
+    def listen(self, wish: str, target: tuple[str, int], on_outcome: Callable[[str], None]) -> None:
+        """Have the other end listen where ``wish``, HOST:PORT, can reach it.
+
+        What connects there is led to ``target``, here. The outcome is ADDRESS:PORT, or begins with
+        "!".
+        """
+        number, self._next = self._next, self._next + 2
+        self._listening[number] = wish.encode(), target, on_outcome
+        self._send(_LISTEN, number, wish.encode())
+
+    def _listen(self, number: int, wish: str) -> None:
+        """``wish``: the HOST:PORT that is to get in, and perhaps the port that it was before."""
+        try:
+            host, port, before = (wish + ":0").split(":")[:3]
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((host, int(port) or 9))  # Nothing is sent: it picks the way out.
+                address = probe.getsockname()[0]
+            listener = socket.socket()
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((address, int(before)))
+            except OSError:
+                listener.bind((address, 0))
+            listener.listen(1024)
+        except OSError as error:
+            self._send(_LISTENS, number, f"!{error.strerror or error}".encode())
+            return
+        self.add_way(listener, f"#{number}")
+        self._send(_LISTENS, number, f"{address}:{listener.getsockname()[1]}".encode())
+
+    def _open(self, number: int, payload: bytes) -> None:
+        stream = self._streams[number] = _Stream(number)
+        text = payload.decode()
+        try:
+            if text.startswith("#"):
+                address = self._listening[int(text[1:])][1]
+            else:
+                host, _, port = text.rpartition(":")
+                address = (host, int(port))
+            family, kind, _, _, where = socket.getaddrinfo(
+                *address, socket.AF_INET, socket.SOCK_STREAM
+            )[0]
+            stream.socket = socket.socket(family, kind)
+            stream.socket.setblocking(False)
+            stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stream.is_connecting = True
+            with contextlib.suppress(BlockingIOError):
+                stream.socket.connect(where)
+        except (OSError, KeyError) as error:
+            self._fail(stream, str(getattr(error, "strerror", "") or error))
+            return
+        self._watch(stream)
+
+    def _fail(self, stream: _Stream, why: str) -> None:
+        self._send(_END, stream.number, why.encode())
+        self._close(stream)
+
+    def _watch(self, stream: _Stream) -> None:
+        """Wait for what matters of a connection now."""
+        if stream.socket is None:
+            return
+        wanted = 0
+        if stream.is_connecting or stream.waiting:
+            wanted |= selectors.EVENT_WRITE
+        if not stream.is_connecting and not stream.is_ending and stream.credit > 0:
+            wanted |= selectors.EVENT_READ
+        try:
+            known = self._selector.get_key(stream.socket).events
+        except KeyError:
+            known = 0
+
+        def act(events: int) -> None:
+            self._on_stream(stream, events)
+
+        if not wanted and known:
+            self._selector.unregister(stream.socket)
+        elif wanted and not known:
+            self._selector.register(stream.socket, wanted, act)
+        elif wanted != known:
+            self._selector.modify(stream.socket, wanted, act)
+
+    def _on_stream(self, stream: _Stream, events: int) -> None:
+        if stream.socket is None:
+            return
+        if stream.is_connecting:
+            error = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                self._fail(stream, os.strerror(error))
+                return
+            stream.is_connecting = False
+            self._send(_OPENED, stream.number)
+        if events & selectors.EVENT_WRITE:
+            self._hand_on(stream)
+        if events & selectors.EVENT_READ and stream.socket is not None:
+            try:
+                data = stream.socket.recv(min(CHUNK_BYTES, stream.credit))
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._send(_END, stream.number)
+                self._close(stream)
+                return
+            stream.credit -= len(data)
+            self._send(_DATA, stream.number, data)
+        if stream.socket is not None:
+            self._watch(stream)
+
+    def _hand_on(self, stream: _Stream) -> None:
+        """Write what has come for a connection, as far as it takes it."""
+        if stream.is_connecting:
+            return
+        try:
+            while stream.waiting and stream.socket is not None:
+                data = stream.waiting[0]
+                sent = stream.socket.send(data)
+                stream.taken += sent
+                if sent < len(data):
+                    stream.waiting[0] = data[sent:]
+                else:
+                    stream.waiting.popleft()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._fail(stream, str(error.strerror or error))
+            return
+        if stream.taken >= _WINDOW_BYTES // 4:
+            self._send(_ROOM, stream.number, _NUMBER.pack(stream.taken))
+            stream.taken = 0
+        if stream.is_ending and not stream.waiting:
+            self._close(stream)
+        else:
+            self._watch(stream)
+
+    def _close(self, stream: _Stream) -> None:
+        self._streams.pop(stream.number, None)
+        if stream.on_outcome is not None:
+            on_outcome, stream.on_outcome = stream.on_outcome, None
+            on_outcome("the tunnel has ended")
+        if stream.socket is not None:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(stream.socket)
+            stream.socket.close()
+            stream.socket = None
+
+    def say_goodbye(self) -> None:
+        """The other end need not wait for another stream."""
+        if self.is_attached:
+            self._send(_BYE, 0)
+
+    def close(self) -> None:
+        for stream in list(self._streams.values()):
+            self._close(stream)
+        self._stream.detach()
+        for listener in self._ways:
+            listener.close()
+        self._selector.close()
+        self._bell.close()
+        self._ringer.close()
