@@ -38,6 +38,10 @@ class Bulletins:
         node.handle(Post, self._on_post)
         node.handle(Listen, self._on_listen)
 
+    @property
+    def num_listeners(self) -> int:
+        return len(self._waiting)
+
     def standing(self) -> list[dict[str, Any]]:
         """The bulletins that hold now, for a single look."""
         return [msgspec.to_builtins(one) for _, one in self._standing.values()]

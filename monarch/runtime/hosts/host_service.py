@@ -7,9 +7,11 @@ from collections.abc import Callable
 from monarch.runtime.hosts.host_agent import HostAgent
 from monarch.runtime.hosts.host_door import HostDoor
 from monarch.runtime.hosts.hosted_workspace import HostedWorkspace
+from monarch.runtime.hosts.idle_watch import IdleWatch
 from monarch.runtime.hosts.launcher import Launcher, StartLauncher
 from monarch.runtime.hosts.relay import Relay
 from monarch.runtime.node import Node
+from monarch.runtime.programs.host_programs import HostPrograms
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.message import Inspect, Shutdown
@@ -35,6 +37,8 @@ class HostService:
             node, directory, name, workspace=workspace, start_launcher=start_launcher
         )
         self._door = HostDoor(self.agent, Relay(self.agent).forget)
+        self.programs = HostPrograms(self.agent)
+        self._idle = IdleWatch(node, self._is_in_use, self._end_idle)
         self._over = over
         node.handle(Shutdown, self._on_shutdown)
         node.handle(Inspect, self._on_inspect)
@@ -47,6 +51,18 @@ class HostService:
             self.node.replace_address(host_urls=self.node.address.urls)
 
         self.node.loop.run_on_loop(listen)
+
+    def _is_in_use(self) -> bool:
+        """Whether a client, a program or a watch needs this host now."""
+        bulletins = self.agent.bulletins
+        return bool(
+            self._door.client or self.programs.num_in_use or bulletins.num_listeners
+            or bulletins.standing() or self.agent.workspace.is_moving
+        )  # fmt: skip
+
+    def _end_idle(self) -> None:
+        self.agent.others.say_goodbye()
+        self._over()
 
     def _on_shutdown(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -61,12 +77,14 @@ class HostService:
         assert isinstance(order, Inspect)
         holder = self._door.client
         body = {"client": holder.name, "client_address": holder.client} if holder else {}
+        about = {"client": "", "programs": self.programs.describe()} | self._idle.describe()
         self.node.answer(
             order.sender,
             order.port,
-            {"client": ""} | body | self.agent.describe(packages=order.packages),
+            about | body | self.agent.describe(packages=order.packages),
         )
 
     def close(self) -> None:
+        self.programs.close()
         self.node.loop.run_on_loop(self.agent.close, timeout=5.0)
         self.node.close()

@@ -104,6 +104,19 @@ from monarch.wire.message.observe import (
     StacksAsked,
     StopAt,
 )
+from monarch.wire.message.programs import (
+    IdleLimit,
+    LeaveProgram,
+    OpenPort,
+    ProgramEnded,
+    ResizeTerminal,
+    RunProgram,
+    SignalProgram,
+    StreamData,
+    StreamEnd,
+    StreamRoom,
+    ViewProgram,
+)
 
 __all__ = [
     "PING",
@@ -141,9 +154,11 @@ __all__ = [
     "HoldText",
     "HoldsAsked",
     "HoldsChanged",
+    "IdleLimit",
     "Imported",
     "Inspect",
     "Introduce",
+    "LeaveProgram",
     "LeftBehind",
     "Listen",
     "Log",
@@ -153,6 +168,7 @@ __all__ = [
     "Message",
     "Notice",
     "Onward",
+    "OpenPort",
     "Parcel",
     "PeekLine",
     "PortMark",
@@ -164,16 +180,20 @@ __all__ = [
     "ProcSpec",
     "ProcUp",
     "ProcsDown",
+    "ProgramEnded",
     "ReplaceProcs",
     "Replies",
     "Reply",
+    "ResizeTerminal",
     "Retire",
     "Returned",
     "Revert",
     "RingFound",
+    "RunProgram",
     "SetLogLevel",
     "Share",
     "Shutdown",
+    "SignalProgram",
     "SpawnActor",
     "SpawnProcs",
     "StacksAsked",
@@ -183,10 +203,14 @@ __all__ = [
     "StopAt",
     "StopProcs",
     "StopSelf",
+    "StreamData",
+    "StreamEnd",
+    "StreamRoom",
     "Switch",
     "Sync",
     "TakeBack",
     "Unmapped",
+    "ViewProgram",
     "Waiter",
     "Waiting",
     "Watch",
@@ -210,4 +234,7 @@ AnyMessage = (
     | AskWait | Chase | RingFound
     | HoldsChanged | HoldsAsked | HoldLine | HoldText | HoldNames | ClocksStand
     | StacksAsked | PeekLine | StopAt | BreakPlace | EnvAsked | EnvSet | DapOpened | DapBytes
+    | RunProgram | ViewProgram | LeaveProgram | SignalProgram | ResizeTerminal | ProgramEnded
+    | OpenPort | StreamData | StreamRoom | StreamEnd
+    | IdleLimit
 )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Ends an allocation that nobody uses: each host knows how long it has been idle, and asks the
+others before it ends.
+
+A host that a run does not need is not ended under the run: all must have been idle for that long.
+One that gives no answer has ended, or will find the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from monarch.runtime.answers import Response
+from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
+from monarch.wire.address import ProcAddress
+from monarch.wire.codec import Envelope
+from monarch.wire.message import IdleLimit, Inspect
+
+_log = logging.getLogger("monarch.host")
+
+_LOOKS = 10  # within the limit
+_LONGEST_LOOK_SECONDS = 30.0
+_ANSWER_SECONDS = 5.0
+
+
+class IdleWatch:
+    """Of one host agent; on its loop. ``end`` is called when the time has come."""
+
+    def __init__(
+        self, node: Node, is_in_use: Callable[[], bool], end: Callable[[], object]
+    ) -> None:
+        self._node = node
+        self._is_in_use, self._end = is_in_use, end
+        self._seconds = 0.0
+        self._others: tuple[ProcAddress, ...] = ()
+        self._used_at = node.loop.time()
+        self._generation = 0
+        node.handle(IdleLimit, self._on_limit)
+
+    def describe(self) -> dict[str, Any]:
+        """For a look at the host."""
+        if not self._seconds:
+            return {}
+        return {"idle_limit": self._seconds, "idle_seconds": self._idle_seconds()}
+
+    def _idle_seconds(self) -> float:
+        now = self._node.loop.time()
+        if self._is_in_use():
+            self._used_at = now
+        return now - self._used_at
+
+    def _on_limit(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, IdleLimit)
+        self._seconds = order.seconds
+        self._others = tuple(one for one in order.others if one.uid != self._node.uid)
+        self._used_at = self._node.loop.time()
+        self._generation += 1
+        self._node.answer(order.sender, order.port)
+        if self._seconds > 0:
+            self._look_later(self._generation)
+
+    def _look_later(self, generation: int) -> None:
+        seconds = min(_LONGEST_LOOK_SECONDS, self._seconds / _LOOKS)
+        self._node.loop.call_later(seconds, lambda: self._look(generation))
+
+    def _look(self, generation: int) -> None:
+        if generation != self._generation:
+            return
+        if self._idle_seconds() < self._seconds:
+            self._look_later(generation)
+            return
+        node = self._node
+        asked = [
+            node.request(one, lambda port: Inspect(port, node.uid))
+            for one in self._others
+            if node.failure_of(one.uid) is None
+        ]
+        node.loop.call_later(_ANSWER_SECONDS, lambda: self._decide(generation, asked))
+
+    def _decide(self, generation: int, asked: list[Promise[Response]]) -> None:
+        if generation != self._generation:
+            return
+        told = [answer.value.body for answer in asked if answer.is_set and not answer.value.error]
+        if self._idle_seconds() >= self._seconds and all(
+            body.get("idle_seconds", 0.0) >= self._seconds - _ANSWER_SECONDS for body in told
+        ):
+            _log.warning(
+                "nobody has used this allocation for %s: it ends, as `--idle-timeout` had it",
+                _in_words(self._seconds),
+            )
+            self._end()
+            return
+        self._look_later(generation)
+
+
+def _in_words(seconds: float) -> str:
+    if seconds >= 120 and seconds % 60 == 0:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds:g} s"

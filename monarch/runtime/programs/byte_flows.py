@@ -1,0 +1,135 @@
+"""Bytes between a descriptor here and a stream to another process, with room for so many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from monarch.net.io_loop import IoLoop
+
+CHUNK_BYTES = 32 * 1024
+WINDOW_BYTES = 8 * CHUNK_BYTES
+
+
+class ByteSource:
+    """Reads a descriptor, and sends no more than a window that the receiver has not taken.
+
+    Everything runs on ``loop``. ``ended`` is called once, at the end of what can be read; the
+    descriptor belongs to the caller.
+    """
+
+    def __init__(
+        self,
+        loop: IoLoop,
+        fd: int,
+        send: Callable[[bytes], object],
+        ended: Callable[[], object],
+    ) -> None:
+        self._loop, self._fd = loop, fd
+        self._send, self._ended = send, ended
+        self._room = WINDOW_BYTES
+        self._is_reading = False
+        self.is_over = False
+        os.set_blocking(fd, False)
+
+    def start(self) -> None:
+        """Read, as long as there is room."""
+        if not self._is_reading and not self.is_over and self._room > 0:
+            self._is_reading = True
+            self._loop.add_reader(self._fd, self._read)
+
+    def taken(self, num_bytes: int) -> None:
+        """The receiver has dealt with so many."""
+        self._room = min(WINDOW_BYTES, self._room + num_bytes)
+        self.start()
+
+    def drain(self) -> None:
+        """Read what is left there now, whether there is room or not: nothing more will come."""
+        while not self.is_over and self._read():
+            pass
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:  # A terminal whose last user has gone.
+            data = b""
+        if not data:
+            self.close()
+            self._ended()
+            return False
+        self._room -= len(data)
+        if self._room <= 0:
+            self._pause()
+        self._send(data)
+        return True
+
+    def _pause(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._fd)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._pause()
+        self.is_over = True
+
+
+class ByteSink:
+    """Writes to a descriptor what arrives, as fast as it takes it.
+
+    Everything runs on ``loop``. ``taken`` is called with what was written, or can be written no
+    more; ``finish`` once all is written after ``end``.
+    """
+
+    def __init__(
+        self,
+        loop: IoLoop,
+        fd: int,
+        taken: Callable[[int], object],
+        finish: Callable[[], object],
+    ) -> None:
+        self._loop, self._fd = loop, fd
+        self._taken, self._finish = taken, finish
+        self._waiting = bytearray()
+        self._is_ending = self._is_broken = self._is_writing = False
+        os.set_blocking(fd, False)
+
+    def put(self, data: bytes) -> None:
+        """Write this after what is waiting."""
+        self._waiting += data
+        self._write()
+
+    def end(self) -> None:
+        """No more will come."""
+        self._is_ending = True
+        self._write()
+
+    def _write(self) -> None:
+        while self._waiting and not self._is_broken:
+            try:
+                written = os.write(self._fd, self._waiting)
+            except BlockingIOError:
+                if not self._is_writing:
+                    self._is_writing = True
+                    self._loop.add_writer(self._fd, self._write)
+                return
+            except OSError:
+                self._is_broken = True
+                break
+            del self._waiting[:written]
+            self._taken(written)
+        if self._waiting:
+            self._taken(len(self._waiting))
+            self._waiting.clear()
+        self.close()
+        if self._is_ending:
+            self._is_ending = False
+            self._finish()
+
+    def close(self) -> None:
+        """Watch the descriptor no more."""
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(self._fd)

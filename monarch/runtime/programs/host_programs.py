@@ -1,0 +1,375 @@
+"""A host agent's side of programs and forwarded ports: starts, shows and ends them.
+
+Whoever may speak to the agent may run programs here: it is the job's user, who has its secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from monarch.net.io_loop import IoLoop
+from monarch.runtime.node import Node
+from monarch.runtime.programs.port_connections import StreamedSocket
+from monarch.runtime.programs.running_program import RunningProgram
+from monarch.runtime.secret import SECRET_VARIABLES
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import (
+    AnyMessage,
+    LeaveProgram,
+    OpenPort,
+    ProcDown,
+    ResizeTerminal,
+    RunProgram,
+    SignalProgram,
+    StreamData,
+    StreamEnd,
+    StreamRoom,
+    ViewProgram,
+)
+
+_CONNECT_SECONDS = 10.0
+_MAX_OVER = 50  # kept programs that have ended, and can still be looked at
+
+
+class _Workspace(Protocol):
+    root: str
+
+    def import_folders(self) -> tuple[str, ...]: ...
+
+
+class ProgramHost(Protocol):
+    """What programs need of the agent of their host."""
+
+    node: Node
+    name: str
+    directory: str
+
+    @property
+    def workspace(self) -> _Workspace: ...
+
+    @property
+    def client(self) -> ProcAddress | None: ...
+
+
+class HostPrograms:
+    """The programs of one host, and the connections that clients have to its ports.
+
+    They have a loop of their own, from the first on: what they print does not hold the agent up.
+    """
+
+    def __init__(self, agent: ProgramHost) -> None:
+        self._agent, self._node = agent, agent.node
+        self._loop: IoLoop | None = None
+        self._lock = threading.Lock()
+        self._programs: dict[Uid, RunningProgram] = {}
+        self._sockets: dict[Uid, tuple[Uid, StreamedSocket]] = {}
+        self._owners: dict[Uid, set[Uid]] = {}
+        self._scripts: dict[Uid, str] = {}
+        node = agent.node
+        node.handle(RunProgram, self._on_run)
+        node.handle(ViewProgram, self._on_view)
+        node.handle(LeaveProgram, self._on_leave)
+        node.handle(SignalProgram, self._on_signal)
+        node.handle(ResizeTerminal, self._on_resize)
+        node.handle(OpenPort, self._on_open_port)
+        node.handle(StreamData, self._on_data)
+        node.handle(StreamRoom, self._on_room)
+        node.handle(StreamEnd, self._on_end)
+        node.peer_down.on_down.append(self._on_peer_down)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The programs that there are, kept ones that have ended too."""
+        return [program.describe() for program in list(self._programs.values())]
+
+    @property
+    def num_in_use(self) -> int:
+        """How many programs and connections there are that have not ended."""
+        running = sum(program.status is None for program in list(self._programs.values()))
+        return running + len(self._sockets)
+
+    def _soon(self, action: Callable[[], object]) -> None:
+        with self._lock:
+            if self._loop is None:
+                self._loop = IoLoop("monarch-programs")
+                self._loop.start()
+        self._loop.call_soon(lambda: None if action() else None)
+
+    def _send(self, to: ProcAddress, message: AnyMessage, payload: bytes) -> None:
+        with contextlib.suppress(Exception):  # It is about to leave the network.
+            if self._node.failure_of(to.uid) is None:
+                self._node.send(to, message, payload)
+
+    def _on_run(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, RunProgram)
+        script = bytes(envelope.payload) if order.has_script else None
+        self._soon(lambda: self._start(order, script))
+
+    def _start(self, order: RunProgram, script: bytes | None) -> None:
+        answer, loop = self._node.answer, self._loop
+        assert loop is not None
+        directory = os.path.expanduser(order.directory) or self._agent.workspace.root
+        if not order.directory and not os.path.isdir(directory):
+            directory = os.path.expanduser("~") if os.path.isdir(os.path.expanduser("~")) else "/"
+        if order.directory and not os.path.isdir(directory):
+            answer(order.owner, order.port, error=f"there is no folder {directory}")
+            return
+        if order.uid in self._programs:
+            answer(order.owner, order.port, error="there is a program of this uid")
+            return
+        try:
+            command = self._command(order, script)
+            program = RunningProgram(
+                loop, order, command, self._environment(order), directory, send=self._send,
+                over=lambda: self._over(order),
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            self._remove_script(order.uid)
+            answer(order.owner, order.port, error=f"cannot start it: {error}")
+            return
+        self._programs[order.uid] = program
+        if not order.is_kept:
+            self._watch(order.owner, order.pid, order.uid)
+        self._answer(order.owner, order.port, directory)
+
+    def _answer(self, to: ProcAddress, port: int, directory: str = "") -> None:
+        about = {
+            "pid": os.getpid(), "machine": self._node.address.machine, "host": self._agent.name,
+            "directory": directory,
+        }  # fmt: skip
+        self._node.answer(to, port, about)
+
+    def _command(self, order: RunProgram, script: bytes | None) -> list[str]:
+        command = [sys.executable] if order.is_python else []
+        command += order.arguments[: 0 if script is not None else None]
+        if script is not None:
+            # The arguments are the script's; what is to run it stands in front, or in its first
+            # line.
+            fd, path = tempfile.mkstemp(prefix="script-", dir=self._agent.directory)
+            with os.fdopen(fd, "wb") as file:
+                file.write(script)
+            self._scripts[order.uid] = path
+            if not order.is_python:
+                os.chmod(path, 0o700)
+                if not script.startswith(b"#!"):
+                    command = [shutil.which("bash") or "/bin/sh"]
+            command += [path, *order.arguments]
+        elif order.rows and not command:
+            shell = os.environ.get("SHELL", "")
+            command = [shell if os.access(shell, os.X_OK) else "/bin/sh", "-i"]
+        if not command:
+            raise ValueError("no command was given")
+        return command
+
+    def _environment(self, order: RunProgram) -> dict[str, str]:
+        env = dict(os.environ)
+        # As procs have it: the workspace's code is found first.
+        folders = [*self._agent.workspace.import_folders(), env.get("PYTHONPATH", "")]
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+        if not env["PYTHONPATH"]:
+            del env["PYTHONPATH"]
+        if self._agent.workspace.root:
+            env["WORKSPACE_DIR"] = self._agent.workspace.root
+        bin_folder = os.path.dirname(sys.executable)
+        if bin_folder not in env.get("PATH", "").split(os.pathsep):
+            env["PATH"] = f"{bin_folder}{os.pathsep}{env.get('PATH', os.defpath)}"
+        env["MONARCH_HOST"] = self._agent.name
+        for name in SECRET_VARIABLES:
+            env.pop(name, None)
+        env.update(order.env)
+        return env
+
+    def _over(self, order: RunProgram) -> None:
+        self._remove_script(order.uid)
+        if not order.is_kept:
+            del self._programs[order.uid]
+            self._forget(order.owner.uid, order.uid)
+            return
+        over = [uid for uid, one in self._programs.items() if one.status is not None]
+        for uid in over[:-_MAX_OVER]:
+            del self._programs[uid]
+
+    def _remove_script(self, uid: Uid) -> None:
+        path = self._scripts.pop(uid, None)
+        if path is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    def _watch(self, owner: ProcAddress, pid: int, uid: Uid) -> None:
+        """What is owner's ends with it, however it ends."""
+        owned = self._owners.setdefault(owner.uid, set())
+        owned.add(uid)
+        if len(owned) > 1:
+            return
+        node = self._node
+
+        def ended() -> None:
+            node.peer_down.report(ProcDown(owner.uid, "the client's process ended", expected=True))
+
+        node.loop.call_soon(lambda: node.failure_detector.watch(owner, pid, ended))
+
+    def _forget(self, owner: Uid, uid: Uid) -> None:
+        owned = self._owners.get(owner, set())
+        owned.discard(uid)
+        if not owned and self._owners.pop(owner, None) is not None:
+            client = self._agent.client
+            if client is None or client.uid != owner:
+                detector = self._node.failure_detector
+                self._node.loop.call_soon(lambda: detector.unexpect(owner))
+
+    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
+        if self._loop is not None:
+            self._soon(lambda: self._owner_gone(uid))
+
+    def _owner_gone(self, owner: Uid) -> None:
+        self._owners.pop(owner, None)
+        for program in list(self._programs.values()):
+            if program.is_seen_by(owner):
+                program.leave(owner)
+        for by, one in list(self._sockets.values()):
+            if by == owner:
+                one.close()
+
+    def _on_view(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, ViewProgram)
+        self._soon(lambda: self._view(order))
+
+    def _view(self, order: ViewProgram) -> None:
+        program = self._programs.get(order.uid)
+        if program is None or not program.order.is_kept:
+            self._node.answer(order.viewer, order.port, error="it is not there any more")
+            return
+        self._watch(order.viewer, order.pid, order.uid)
+        self._answer(order.viewer, order.port)
+        program.view(order.viewer, order.rows, order.columns)
+
+    def _on_leave(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, LeaveProgram)
+
+        def leave() -> None:
+            if order.uid in self._programs:
+                self._programs[order.uid].leave(order.viewer)
+                if self._programs[order.uid].order.is_kept:
+                    self._forget(order.viewer, order.uid)
+            elif order.uid in self._sockets:
+                self._sockets[order.uid][1].close()
+
+        self._soon(leave)
+
+    def _on_signal(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, SignalProgram)
+        self._with(order.uid, lambda program: program.signal(order.number))
+
+    def _on_resize(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, ResizeTerminal)
+        self._with(order.uid, lambda program: program.resize(order.rows, order.columns))
+
+    def _with(self, uid: Uid, action: Callable[[RunningProgram], object]) -> None:
+        def act() -> None:
+            if uid in self._programs:
+                action(self._programs[uid])
+
+        self._soon(act)
+
+    def _on_open_port(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, OpenPort)
+        # To connect may take a while.
+        threading.Thread(
+            target=self._connect, args=(order,), name="monarch-connect", daemon=True
+        ).start()
+
+    def _connect(self, order: OpenPort) -> None:
+        where = order.host, order.port_number
+        try:
+            connection = socket.create_connection(where, _CONNECT_SECONDS)
+        except OSError as error:
+            words = error.strerror or str(error)
+            told = f"cannot connect to port {order.port_number} of {order.host} there: {words}"
+            self._node.answer(order.owner, order.port, error=told)
+            return
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._soon(lambda: self._serve(order, connection))
+
+    def _serve(self, order: OpenPort, connection: socket.socket) -> None:
+        assert self._loop is not None
+        uid, owner = order.uid, order.owner
+
+        def over() -> None:
+            self._sockets.pop(uid, None)
+            self._forget(owner.uid, uid)
+
+        one = StreamedSocket(
+            self._loop, connection, uid, 1, 0,
+            lambda message, payload: self._send(owner, message, payload), over,
+        )  # fmt: skip
+        self._sockets[uid] = owner.uid, one
+        self._watch(owner, order.pid, uid)
+        self._answer(owner, order.port)
+        one.start()
+
+    def _on_data(self, envelope: Envelope) -> None:
+        message, data = envelope.message, bytes(envelope.payload)
+        assert isinstance(message, StreamData)
+
+        def put() -> None:
+            if message.uid in self._programs:
+                self._programs[message.uid].write(data)
+            elif message.uid in self._sockets:
+                self._sockets[message.uid][1].put(data)
+
+        self._soon(put)
+
+    def _on_room(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, StreamRoom)
+
+        def taken() -> None:
+            if message.uid in self._programs:
+                program = self._programs[message.uid]
+                program.taken(message.stream, message.num_bytes, message.sender)
+            elif message.uid in self._sockets:
+                self._sockets[message.uid][1].taken(message.num_bytes)
+
+        self._soon(taken)
+
+    def _on_end(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, StreamEnd)
+
+        def end() -> None:
+            if message.uid in self._programs:
+                self._programs[message.uid].end_input()
+            elif message.uid in self._sockets:
+                self._sockets[message.uid][1].end()
+
+        self._soon(end)
+
+    def close(self) -> None:
+        """End everything; the agent ends."""
+        loop = self._loop
+        if loop is None:
+            return
+
+        def end() -> None:
+            for program in self._programs.values():
+                program.close()
+            for _, one in list(self._sockets.values()):
+                one.close()
+
+        with contextlib.suppress(Exception):
+            loop.run_on_loop(end, timeout=1.0)
+        loop.stop()

@@ -1,0 +1,85 @@
+"""One connection to a port that this host reaches, for a client that forwards it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+
+from monarch.net.io_loop import IoLoop
+from monarch.runtime.programs.byte_flows import ByteSink, ByteSource
+from monarch.wire.address import Uid
+from monarch.wire.message import AnyMessage, StreamData, StreamEnd, StreamRoom
+
+
+class StreamedSocket:
+    """A connected socket, and a stream to another process; the same at both ends of a forward.
+
+    ``sends`` is the stream's number from here, ``receives`` the one to here. Everything runs on
+    ``loop``. ``over`` is called once both directions have ended.
+    """
+
+    def __init__(
+        self,
+        loop: IoLoop,
+        connection: socket.socket,
+        uid: Uid,
+        sends: int,
+        receives: int,
+        send: Callable[[AnyMessage, bytes], object],
+        over: Callable[[], object],
+    ) -> None:
+        self._connection, self._over, self._send = connection, over, send
+        self._uid, self._receives = uid, receives
+        self._num_open = 2
+        fd = connection.fileno()
+        self._source = ByteSource(
+            loop,
+            fd,
+            lambda data: send(StreamData(uid, sends), data),
+            lambda: self._ended(StreamEnd(uid, sends)),
+        )
+        self._sink = ByteSink(loop, fd, self._taken, self._finish)
+
+    def start(self) -> None:
+        """Pass on what comes."""
+        self._source.start()
+
+    def put(self, data: bytes) -> None:
+        """For the socket."""
+        if self._num_open:
+            self._sink.put(data)
+
+    def end(self) -> None:
+        """No more comes for the socket."""
+        if self._num_open:
+            self._sink.end()
+
+    def taken(self, num_bytes: int) -> None:
+        if self._num_open:
+            self._source.taken(num_bytes)
+
+    def _taken(self, num_bytes: int) -> None:
+        self._send(StreamRoom(self._uid, self._receives, num_bytes), b"")
+
+    def _finish(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+        self._ended(None)
+
+    def _ended(self, message: AnyMessage | None) -> None:
+        if message is not None:
+            self._send(message, b"")
+        self._num_open -= 1
+        if self._num_open == 0:
+            self.close()
+
+    def close(self) -> None:
+        """Cut it."""
+        if self._connection.fileno() < 0:
+            return
+        self._num_open = 0
+        self._source.close()
+        self._sink.close()
+        self._connection.close()
+        self._over()

@@ -1,0 +1,249 @@
+"""A client's side of programs on hosts."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from monarch.runtime.answers import Response
+from monarch.runtime.node import Node
+from monarch.runtime.programs.byte_flows import CHUNK_BYTES, WINDOW_BYTES
+from monarch.runtime.promise import Promise
+from monarch.wire.address import ProcAddress, Uid, new_uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import (
+    LeaveProgram,
+    ProcDown,
+    ProgramEnded,
+    ResizeTerminal,
+    RunProgram,
+    SignalProgram,
+    StreamData,
+    StreamEnd,
+    StreamRoom,
+    ViewProgram,
+)
+
+LOST = 255  # the status of what was lost with its host, as ssh has it
+
+
+class Stream(Protocol):
+    """What receives the messages of one uid. On the I/O loop, so it must not block."""
+
+    host: ProcAddress
+
+    def on_data(self, stream: int, data: bytes) -> None: ...
+
+    def on_room(self, num_bytes: int) -> None: ...
+
+    def on_end(self, stream: int) -> None: ...
+
+    def on_over(self, status: int, reason: str) -> None: ...
+
+
+class Streams:
+    """The streams of a client, by uid. Use ``streams_of``."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = weakref.ref(node)
+        self._streams: dict[Uid, Stream] = {}
+        node.handle(StreamData, self._on_data)
+        node.handle(StreamRoom, self._on_room)
+        node.handle(StreamEnd, self._on_end)
+        node.handle(ProgramEnded, self._on_program_ended)
+        node.peer_down.on_down.append(self._on_peer_down)
+
+    def add(self, uid: Uid, stream: Stream) -> None:
+        """From here on its messages go there."""
+        self._streams[uid] = stream
+
+    def remove(self, uid: Uid) -> None:
+        self._streams.pop(uid, None)
+
+    def watch(self, host: ProcAddress, answer: Response) -> None:
+        """Notice when the host, which has answered, ends."""
+        node = self._node()
+        if node is None:
+            return
+        there = ProcAddress(host.uid, host.urls, str(answer.body["machine"]))
+        down = ProcDown(host.uid, "the host agent's process ended", expected=True)
+        node.failure_detector.watch(
+            there, int(answer.body["pid"]), lambda: node.peer_down.report(down)
+        )
+
+    def _on_data(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, StreamData)
+        if message.uid in self._streams:
+            self._streams[message.uid].on_data(message.stream, bytes(envelope.payload))
+
+    def _on_room(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, StreamRoom)
+        if message.uid in self._streams:
+            self._streams[message.uid].on_room(message.num_bytes)
+
+    def _on_end(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, StreamEnd)
+        if message.uid in self._streams:
+            self._streams[message.uid].on_end(message.stream)
+
+    def _on_program_ended(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, ProgramEnded)
+        stream = self._streams.pop(message.uid, None)
+        if stream is not None:
+            stream.on_over(message.status, message.reason)
+
+    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
+        for known, stream in list(self._streams.items()):
+            if stream.host.uid == uid:
+                self._streams.pop(known, None)
+                stream.on_over(LOST, f"its host was lost: {down.reason}")
+
+
+_streams: weakref.WeakKeyDictionary[Node, Streams] = weakref.WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def streams_of(node: Node) -> Streams:
+    """The streams of a process that is no host agent."""
+    with _making:
+        if node not in _streams:
+            _streams[node] = Streams(node)
+        return _streams[node]
+
+
+class ProgramEnd(NamedTuple):
+    """``status`` is as shells have it; ``reason`` says why there is no better one."""
+
+    status: int
+    reason: str = ""
+
+
+class RemoteProgram:
+    """A program on ``host``. ``on_output(stream, data)`` is called on the I/O loop, and must not
+    block; say with ``shown`` when that was dealt with, or no more than a window comes.
+
+    ``on_end`` is called with the last, ``ended`` is set then. A program ends with this process,
+    unless it is kept.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        host: ProcAddress,
+        on_output: Callable[[int, bytes], object],
+        *,
+        uid: Uid = "",
+    ) -> None:
+        self.host = host
+        self.uid = uid or new_uid()
+        self.started: Promise[Response] = Promise()
+        self.ended: Promise[ProgramEnd] = Promise()
+        self._node = node
+        self._on_output = on_output
+        self._room = WINDOW_BYTES
+        self._has_room = threading.Condition()
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        directory: str = "",
+        size: tuple[int, int] = (0, 0),
+        script: bytes | None = None,
+        is_python: bool = False,
+        is_kept: bool = False,
+        title: str = "",
+    ) -> None:
+        """Have it started; ``started`` gets the host's answer. ``size``: rows and columns of the
+        terminal that it is to have."""
+        node = self._node
+        self._ask(
+            lambda port: RunProgram(
+                uid=self.uid, owner=node.address, pid=os.getpid(), arguments=tuple(arguments),
+                env=dict(env or {}), directory=directory, rows=size[0], columns=size[1],
+                has_script=script is not None, is_python=is_python, is_kept=is_kept, title=title,
+                port=port, sender=node.uid,
+            ),
+            script or b"",
+        )  # fmt: skip
+
+    def view(self, size: tuple[int, int]) -> None:
+        """Show one that is kept; ``started`` gets the host's answer."""
+        node = self._node
+        self._ask(
+            lambda port: ViewProgram(self.uid, node.address, os.getpid(), *size, port, node.uid)
+        )
+
+    def _ask(
+        self, make: Callable[[int], RunProgram | ViewProgram], payload: bytes = b""
+    ) -> None:
+        streams = streams_of(self._node)
+        streams.add(self.uid, self)
+        answer = self._node.request(self.host, make, payload)
+
+        def answered() -> None:
+            self.started.set(answer.value)
+            if answer.value.error:
+                streams.remove(self.uid)
+                self.on_over(LOST, answer.value.error)
+            else:
+                streams.watch(self.host, answer.value)
+
+        answer.on_set(answered)
+
+    def on_data(self, stream: int, data: bytes) -> None:
+        self._on_output(stream, data)
+
+    def on_room(self, num_bytes: int) -> None:
+        with self._has_room:
+            self._room += num_bytes
+            self._has_room.notify_all()
+
+    def on_end(self, stream: int) -> None: ...
+
+    def on_over(self, status: int, reason: str) -> None:
+        self.ended.set(ProgramEnd(status, reason))
+        with self._has_room:
+            self._has_room.notify_all()
+
+    def shown(self, stream: int, num_bytes: int) -> None:
+        """So much of its output was dealt with."""
+        room = StreamRoom(self.uid, stream, num_bytes, self._node.uid)
+        if not self.ended.is_set:
+            self._node.send(self.host, room)
+
+    def write(self, data: bytes) -> None:
+        """For its standard input; waits for room there."""
+        for start in range(0, len(data), CHUNK_BYTES):
+            chunk = data[start : start + CHUNK_BYTES]
+            with self._has_room:
+                self._has_room.wait_for(lambda: self._room > 0 or self.ended.is_set)
+                self._room -= len(chunk)
+            if self.ended.is_set:
+                return
+            self._node.send(self.host, StreamData(self.uid, 0), chunk)
+
+    def end_input(self) -> None:
+        """Nothing more comes for its standard input."""
+        self._node.send(self.host, StreamEnd(self.uid, 0))
+
+    def signal(self, number: int) -> None:
+        """For the program and what it has started; 9 ends all of it."""
+        self._node.send(self.host, SignalProgram(self.uid, number))
+
+    def resize(self, size: tuple[int, int]) -> None:
+        self._node.send(self.host, ResizeTerminal(self.uid, *size))
+
+    def leave(self) -> None:
+        """See a kept one no more; end any other."""
+        streams_of(self._node).remove(self.uid)
+        if not self.ended.is_set:
+            self._node.send(self.host, LeaveProgram(self.uid, self._node.uid))

@@ -1,0 +1,245 @@
+"""A program that this host runs: its process, its streams, and who sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import pty
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from monarch.net.io_loop import IoLoop
+from monarch.runtime.programs import guard
+from monarch.runtime.programs.byte_flows import ByteSink, ByteSource
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import (
+    AnyMessage,
+    ProgramEnded,
+    RunProgram,
+    StreamData,
+    StreamEnd,
+    StreamRoom,
+)
+
+Send = Callable[[ProcAddress, AnyMessage, bytes], object]
+
+_KEPT_BYTES = 256 * 1024
+_MAX_LAG_BYTES = 1 << 20
+_SKIPPED = b"\r\n... output was skipped here, faster than it could be shown ...\r\n"
+
+
+class RunningProgram:
+    """Everything runs on ``loop``. ``over`` is called once it has ended, with all that it started.
+
+    A kept program is never held up by who sees it: what a viewer cannot take in time is skipped.
+    Raises ``OSError`` where no process can be made.
+    """
+
+    def __init__(
+        self,
+        loop: IoLoop,
+        order: RunProgram,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        directory: str,
+        *,
+        send: Send,
+        over: Callable[[], object],
+    ) -> None:
+        self.order = order
+        self.began = time.time()
+        self.status: int | None = None
+        self._loop, self._send, self._over = loop, send, over
+        self._viewers: dict[Uid, ProcAddress] = {}
+        self._lags: dict[Uid, int] = {}
+        self._last = bytearray()
+        self._line = b""
+        if not order.is_kept:
+            self._viewers[order.owner.uid] = order.owner
+        self._lifeline, far = socket.socketpair()
+        self._terminal = -1
+        try:
+            with far:
+                self._process = self._start(command, env, directory, far)
+        except BaseException:
+            self._lifeline.close()
+            raise
+        self._lifeline.setblocking(False)
+        loop.add_reader(self._lifeline.fileno(), self._on_lifeline)
+
+    def _start(
+        self, command: Sequence[str], env: Mapping[str, str], directory: str, far: socket.socket
+    ) -> subprocess.Popen[bytes]:
+        order = self.order
+        has_terminal = order.rows > 0
+        slave = -1
+        if has_terminal:
+            self._terminal, slave = pty.openpty()
+            self.resize(order.rows, order.columns)
+        stdin, stdout = (slave, slave) if has_terminal else (subprocess.PIPE, subprocess.PIPE)
+        try:
+            process = subprocess.Popen(
+                [
+                    sys.executable, "-I", "-S", guard.__file__, str(far.fileno()),
+                    "1" if has_terminal else "0", directory, *command,
+                ],
+                stdin=stdin, stdout=stdout, stderr=stdout, pass_fds=[far.fileno()], env=dict(env),
+                start_new_session=True, bufsize=0,
+            )  # fmt: skip
+        except BaseException:
+            if has_terminal:
+                os.close(self._terminal)
+            raise
+        finally:
+            if slave >= 0:
+                os.close(slave)
+        if has_terminal:
+            fds = {1: self._terminal}
+            stdin_fd = self._terminal
+        else:
+            assert process.stdin and process.stdout and process.stderr
+            fds = {1: process.stdout.fileno(), 2: process.stderr.fileno()}
+            stdin_fd = process.stdin.fileno()
+        self._sources = {
+            stream: ByteSource(
+                self._loop,
+                fd,
+                functools.partial(self._on_output, stream),
+                functools.partial(self._tell, StreamEnd(order.uid, stream)),
+            )
+            for stream, fd in fds.items()
+        }
+        self._sink = ByteSink(self._loop, stdin_fd, self._on_taken, self._end_input)
+        for source in self._sources.values():
+            source.start()
+        return process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def describe(self) -> dict[str, Any]:
+        """What it is, for a look at the host."""
+        return {
+            "uid": self.order.uid, "title": self.order.title, "pid": self.pid,
+            "began": self.began, "is_kept": self.order.is_kept, "status": self.status,
+            "num_viewers": len(self._viewers) if self.order.is_kept else 0,
+        }  # fmt: skip
+
+    def _tell(self, message: AnyMessage, payload: bytes = b"") -> None:
+        for viewer in self._viewers.values():
+            self._send(viewer, message, payload)
+
+    def _on_output(self, stream: int, data: bytes) -> None:
+        message = StreamData(self.order.uid, stream)
+        if not self.order.is_kept:
+            self._tell(message, data)
+            return
+        self._last += data
+        del self._last[: max(0, len(self._last) - _KEPT_BYTES)]
+        for uid, viewer in self._viewers.items():
+            if self._lags[uid] > _MAX_LAG_BYTES:
+                continue
+            self._lags[uid] += len(data)
+            late = self._lags[uid] > _MAX_LAG_BYTES
+            self._send(viewer, message, data + _SKIPPED if late else data)
+        self._sources[stream].taken(len(data))
+
+    def view(self, viewer: ProcAddress, rows: int, columns: int) -> None:
+        """Show it to one more, from what it wrote last on."""
+        self._viewers[viewer.uid], self._lags[viewer.uid] = viewer, 0
+        start = self._last.find(b"\n") + 1 if len(self._last) == _KEPT_BYTES else 0
+        if start < len(self._last):
+            self._send(viewer, StreamData(self.order.uid, 1), bytes(self._last[start:]))
+        if self.status is not None:
+            self._send(viewer, ProgramEnded(self.order.uid, self.status), b"")
+        elif rows:
+            self.resize(rows, columns)
+
+    def leave(self, viewer: Uid) -> None:
+        """This one sees it no more; nobody is left of one that is not kept, so it ends."""
+        self._viewers.pop(viewer, None)
+        self._lags.pop(viewer, None)
+        if not self.order.is_kept and not self._viewers:
+            self.close()
+
+    def is_seen_by(self, viewer: Uid) -> bool:
+        return viewer in self._viewers
+
+    def write(self, data: bytes) -> None:
+        """For its standard input."""
+        if self.status is None:
+            self._sink.put(data)
+
+    def end_input(self) -> None:
+        if self.status is None:
+            self._sink.end()
+
+    def _on_taken(self, num_bytes: int) -> None:
+        self._tell(StreamRoom(self.order.uid, 0, num_bytes))
+
+    def _end_input(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def taken(self, stream: int, num_bytes: int, viewer: Uid) -> None:
+        """A client has shown so much."""
+        if self.order.is_kept:
+            if viewer in self._lags:
+                self._lags[viewer] = max(0, self._lags[viewer] - num_bytes)
+        elif stream in self._sources and self.status is None:
+            self._sources[stream].taken(num_bytes)
+
+    def signal(self, number: int) -> None:
+        """For the program and what it has started; to those in the foreground of its terminal."""
+        with contextlib.suppress(OSError, ValueError):
+            self._lifeline.send(bytes([number]))
+
+    def resize(self, rows: int, columns: int) -> None:
+        if self._terminal >= 0 and 0 < rows < 1 << 16 and 0 < columns < 1 << 16:
+            size = struct.pack("HHHH", rows, columns, 0, 0)
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
+
+    def close(self) -> None:
+        """Have it end, and all that it has started."""
+        with contextlib.suppress(OSError):
+            self._lifeline.shutdown(socket.SHUT_WR)
+
+    def _on_lifeline(self) -> None:
+        try:
+            data = self._lifeline.recv(64)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._line += data
+        if data and not self._line.endswith(b"\n"):
+            return
+        self._loop.remove_reader(self._lifeline.fileno())
+        self._lifeline.close()
+        told = self._line.strip()
+        # The last bytes first: all of its processes are gone.
+        for source in self._sources.values():
+            source.drain()
+            source.close()
+        self._sink.close()
+        code = self._process.wait()
+        for file in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if file is not None:
+                file.close()
+        if self._terminal >= 0:
+            os.close(self._terminal)
+            self._terminal = -1
+        self.status = int(told) if told.isdigit() else 128 + 9
+        reason = "" if told.isdigit() else f"its guard was ended on the host (status {code})"
+        self._tell(ProgramEnded(self.order.uid, self.status, reason))
+        self._over()

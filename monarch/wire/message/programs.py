@@ -1,0 +1,127 @@
+"""Programs that a host runs for a person, and ports of it that are brought elsewhere.
+
+Both are streams of bytes, under a uid that the client has chosen. A sender has no more than a
+window of bytes under way; the receiver says how many it has taken.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message.header import Message
+
+
+class RunProgram(Message, tag=140, kw_only=True):
+    """To a host agent: run a program, in a session of its own. Answered by ``Answer``.
+
+    Payload: a script, which becomes a file that stands after ``arguments``. ``directory`` "" is the
+    workspace. With ``rows`` and ``columns`` it gets a terminal of that size.
+    ``is_python`` puts the host's interpreter in front. What ends when ``owner``, with this ``pid``,
+    does goes on without it if ``is_kept``; ``title`` says what it is then.
+    """
+
+    uid: Uid
+    owner: ProcAddress
+    pid: int
+    arguments: tuple[str, ...]
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    directory: str = ""
+    rows: int = 0
+    columns: int = 0
+    has_script: bool = False
+    is_python: bool = False
+    is_kept: bool = False
+    title: str = ""
+    port: int
+    sender: Uid
+
+
+class ViewProgram(Message, tag=141):
+    """To a host agent: show a kept program, from what it wrote last on. Answered by ``Answer``."""
+
+    uid: Uid
+    viewer: ProcAddress
+    pid: int
+    rows: int
+    columns: int
+    port: int
+    sender: Uid
+
+
+class LeaveProgram(Message, tag=142):
+    """To a host agent: a kept program is no longer viewed; any other ends."""
+
+    uid: Uid
+    viewer: Uid
+
+
+class SignalProgram(Message, tag=143):
+    """To a host agent: a signal for the program and what it has started; 9 ends all of it."""
+
+    uid: Uid
+    number: int
+
+
+class ResizeTerminal(Message, tag=144):
+    """To a host agent: the person's terminal has another size."""
+
+    uid: Uid
+    rows: int
+    columns: int
+
+
+class ProgramEnded(Message, tag=145):
+    """To a client: with this status, as shells have it; ``reason`` where there is none."""
+
+    uid: Uid
+    status: int
+    reason: str = ""
+
+
+class OpenPort(Message, tag=146):
+    """To a host agent: connect to ``port_number`` of ``host``, as seen from there.
+
+    Answered by ``Answer`` once it is connected.
+    """
+
+    uid: Uid
+    owner: ProcAddress
+    pid: int
+    host: str
+    port_number: int
+    port: int
+    sender: Uid
+
+
+class StreamData(Message, tag=147):
+    """Bytes of a stream, as payload. ``stream``: 0 to the host, 1 and 2 from there."""
+
+    uid: Uid
+    stream: int
+
+
+class StreamRoom(Message, tag=148):
+    """So many bytes of the stream were taken, and as many may follow."""
+
+    uid: Uid
+    stream: int
+    num_bytes: int
+    sender: Uid = ""
+
+
+class StreamEnd(Message, tag=149):
+    """There will be no more bytes of the stream."""
+
+    uid: Uid
+    stream: int
+
+
+class IdleLimit(Message, tag=150):
+    """To a host agent: end, with ``others``, once nobody has used any of them for so long; 0 for
+    never. Answered by ``Answer``."""
+
+    seconds: float
+    others: tuple[ProcAddress, ...]
+    port: int
+    sender: Uid
