@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +17,8 @@ from monarch.cli.users import named, users_of
 from monarch.cli.volume import is_quiet, say
 from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.job import JobTrait
+from monarch.job.contexts import DEFAULT_CONTEXT, current_context, spec_of, write_spec
+from monarch.job.current_job import job_named
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
 from monarch_sync.words import counted
@@ -29,7 +28,7 @@ _POLL_SECONDS = 0.1
 
 def apply(spec: str | None, file: str | None, yes: bool) -> None:
     """Bring up the job ``spec`` (MODULE.NAME), else the one of the project file, or find it up."""
-    wanted = _named_job(spec) if spec else load_project(file).make_job()
+    wanted = _wanted(spec, file)
     noted = noted_job()
     if noted is not None and noted.can_run(wanted) and noted.ending is None:
         if noted.is_running():
@@ -49,6 +48,17 @@ def apply(spec: str | None, file: str | None, yes: bool) -> None:
             _wait_until_up(mesh, job)
     _show_unasked(job)
     say("end it with `monarch kill`")
+
+
+def _wanted(spec: str | None, file: str | None) -> JobTrait:
+    """The job that was named; else the one that the context in use is for."""
+    context = current_context()
+    told = spec or file or spec_of(context)
+    is_file = told.endswith(".toml") or (told == file and bool(file))
+    job = load_project(told or None).make_job() if is_file or not told else job_named(told)
+    if (spec or file) and (context != DEFAULT_CONTEXT or spec_of(context)):
+        write_spec(context, told)
+    return job
 
 
 def _show_unasked(job: JobTrait) -> None:
@@ -103,18 +113,6 @@ def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
                 raise JobError(f"the allocation did not come up. {reason}") from None
             if not isinstance(error, TimeoutError):
                 raise
-
-
-def _named_job(spec: str) -> JobTrait:
-    module, _, name = spec.rpartition(".")
-    sys.path.insert(0, os.getcwd())
-    try:
-        job = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise JobError(f"{spec} is not a job: {error}") from None
-    if not isinstance(job, JobTrait):
-        raise JobError(f"{spec} is a {type(job).__name__}, not a job")
-    return job
 
 
 def status() -> None:

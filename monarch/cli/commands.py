@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from monarch import __version__
+from monarch.cli.host_commands import HOST_COMMANDS
 from monarch.cli.options import agreed_to_send, config_file, project_file
 from monarch.cli.sync.commands import sync
 from monarch.cli.volume import reset, with_volume
@@ -128,6 +129,8 @@ def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 cli.add_command(sync)
+for _command in HOST_COMMANDS:
+    cli.add_command(_command)
 
 
 @cli.command()

@@ -5,13 +5,19 @@ What to open, by what is to be changed:
 - how hosts on other machines are asked, attached to and known by name: `remote.py`
 - how logins start and end hosts; one login; how ssh is called: `login.py`; `login_session.py`;
   `ssh.py`
+- what is run on the hosts for a person: `commands.py`, `exec_run.py`, `terminal_session.py`; on
+  which of them: `ranks.py`; what would fail: `doctor/`
+- several allocations in one folder: `contexts.py`, `current_job.py`
 - what Slurm is asked, and what its states mean: `slurm.py`
 - how a host is brought up again; how others learn that a job is being ended, or was: `process.py`
   (`repair`); `job.py` (`ending`), `ended.py`
 """
 
 from monarch.actor import hosts_from_config
-from monarch.job.job import DEFAULT_JOB_PATH, JobState, JobTrait, job_load, job_loads
+from monarch.job.commands import PortForwarder, exec_command, shell
+from monarch.job.contexts import DEFAULT_JOB_PATH
+from monarch.job.current_job import load_current_job, set_current_job
+from monarch.job.job import JobState, JobTrait, job_load, job_loads
 from monarch.job.local import LocalJob
 from monarch.job.login import LoginJob
 from monarch.job.process import ProcessJob
@@ -26,11 +32,16 @@ __all__ = [
     "LocalJob",
     "LoginJob",
     "MeshAdminConfig",
+    "PortForwarder",
     "ProcessJob",
     "SSHJob",
     "SlurmJob",
     "TelemetryConfig",
+    "exec_command",
     "hosts_from_config",
     "job_load",
     "job_loads",
+    "load_current_job",
+    "set_current_job",
+    "shell",
 ]

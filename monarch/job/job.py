@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 
 from monarch.actor import HostMesh
 from monarch.errors import JobError
+from monarch.job.contexts import DEFAULT_JOB_PATH, followed, refuse_foreign_link
 from monarch.job.ended import note_end
 from monarch.job.services import MeshAdminConfig, TelemetryConfig, warn_of_missing
 from monarch.runtime.client_agent import client
@@ -29,7 +30,6 @@ from monarch.wire.address import ProcAddress
 
 Self = TypeVar("Self", bound="JobTrait")
 
-DEFAULT_JOB_PATH = ".monarch/job_state.json"
 _VERSION = 1
 _log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class JobTrait(ABC):
                 self._running = self
                 if path is not None:
                     self.dump(path)
-                    self._state_path = path
+                    self._state_path = followed(path)
         except BaseException as error:
             try:
                 self.kill()
@@ -224,7 +224,7 @@ class JobTrait(ABC):
         if cached is not None:
             if cached.is_running() and cached.can_run(self):
                 self._running = cached
-                self._state_path = path
+                self._state_path = cached._state_path
                 return cached._state()
             _end_left(cached)
         self._bring_up(None, path)
@@ -287,7 +287,7 @@ class JobTrait(ABC):
 
     def dump(self, filename: str | os.PathLike[str]) -> None:
         """Write the state to a file of mode 0600, in one step. Follows a symlink of yours."""
-        _refuse_foreign_link(Path(filename))
+        refuse_foreign_link(Path(filename))
         path = Path(os.path.realpath(filename))
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.parent.name == Path(DEFAULT_JOB_PATH).parent.name:
@@ -358,7 +358,7 @@ def job_load(filename: str | os.PathLike[str]) -> JobTrait:
     Raises ``FileNotFoundError``, and ``JobError`` for a file that others could have written.
     """
     path = Path(filename)
-    _refuse_foreign_link(path)
+    refuse_foreign_link(path)
     with open(path, "rb") as file:
         # Of the file that is read, whatever is put at the path meanwhile.
         status = os.fstat(file.fileno())
@@ -372,13 +372,8 @@ def job_load(filename: str | os.PathLike[str]) -> JobTrait:
         job = job_loads(data)
     except _Damaged as error:
         raise _Damaged(f"{path}: {error}; remove the file to start anew") from None
-    job._state_path = path
+    job._state_path = followed(path)
     return job
-
-
-def _refuse_foreign_link(path: Path) -> None:
-    if path.is_symlink() and path.lstat().st_uid != os.getuid():
-        raise JobError(f"{path} is a link that another user has made; remove it")
 
 
 def _end_left(job: JobTrait) -> None:

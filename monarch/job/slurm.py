@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from monarch.errors import JobError
-from monarch.job.job import DEFAULT_JOB_PATH, JobState, JobTrait, keep_from_git
+from monarch.job.contexts import DEFAULT_JOB_PATH
+from monarch.job.job import JobState, JobTrait, keep_from_git
 from monarch.job.remote import RemoteJob, job_secret
 from monarch.runtime import process
 from monarch.runtime.slurm_task import node_addresses

@@ -368,6 +368,7 @@ class HostAgent:
             "staged_bytes": workspace.staged_bytes,
             "replica": replica,
             "writes": writes,
+            "logs": self.logs.directory,
             "bulletins": self.bulletins.standing(),
             "procs": [
                 {"uid": p.uid, "name": p.label, "mesh": p.spawn.name,

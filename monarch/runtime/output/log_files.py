@@ -3,7 +3,8 @@
     <log_dir>/<date>-<time>-<machine>-<pid of the host agent>/<mesh>/<rank>.log
 
 A file holds stdout and stderr, line by line as they came. When it grows beyond its half of
-``log_file_bytes``, it becomes ``<rank>.log.1`` in place of the one before. Directories of runs
+``log_file_bytes``, it becomes ``<rank>.log.1`` in place of the one before. ``<rank>.log.times`` has
+a line for each second in which something was written: when, and at which byte. Directories of runs
 that are over are removed when they are old, or many.
 """
 
@@ -36,6 +37,11 @@ class LogFiles:
         self._meshes: dict[Uid, str] = {}
         self._taken: dict[str, int] = {}
         self._is_broken = False
+
+    @property
+    def directory(self) -> str:
+        """Of this run; empty where nothing was written yet."""
+        return self._directory
 
     def file(self, mesh: Uid, name: str, rank: int) -> LogFile:
         """The file of one proc; ``mesh`` tells meshes of one name apart."""
@@ -77,6 +83,7 @@ class LogFile:
         self._mesh, self._name, self._rank = mesh, name, rank
         self._fd = -1
         self._num_bytes = 0
+        self._marked_at = 0.0
         self._max_bytes = settings().log_file_bytes // 2
         self.path = ""
 
@@ -87,6 +94,8 @@ class LogFile:
         try:
             if self._fd < 0 or self._num_bytes + len(lines) > self._max_bytes:
                 self._open()
+            if (now := time.time()) >= self._marked_at + 1.0:
+                self._mark(now)
             view = memoryview(lines)
             while view:
                 view = view[os.write(self._fd, view) :]
@@ -96,12 +105,24 @@ class LogFile:
             self.close()
             self._files.broke(error)
 
+    def _mark(self, now: float) -> None:
+        self._marked_at = now
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(f"{self.path}.times", flags, 0o600)
+        try:
+            os.write(fd, b"%.3f %d\n" % (now, os.fstat(self._fd).st_size))
+        finally:
+            os.close(fd)
+
     def _open(self) -> None:
         directory = self._files.directory_of(self._mesh, self._name)
         self.path = os.path.join(directory, f"{self._rank}.log")
         if self._fd >= 0:
             self.close()
             os.replace(self.path, f"{self.path}.1")
+            with contextlib.suppress(OSError):
+                os.replace(f"{self.path}.times", f"{self.path}.1.times")
+            self._marked_at = 0.0
         self._fd = os.open(
             self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )

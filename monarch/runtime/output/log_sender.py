@@ -72,6 +72,11 @@ class LogSender:
         node.handle(LogOptions, self._on_options)
         node.handle(FlushLogs, self._on_flush)
 
+    @property
+    def directory(self) -> str:
+        """Where the files of this run lie; empty where nothing was written yet."""
+        return self._files.directory
+
     def open(self, uid: Uid, mesh: Uid, name: str, rank: int, label: str) -> tuple[int, int]:
         """Pipes for the stdout and stderr of a new proc; to be closed here once passed on."""
         if self._loop is None:

@@ -74,14 +74,14 @@ def _become(program: "list[str]", directory: str, has_terminal: bool) -> None:
 def _look_after(child: int, lifeline: socket.socket, woken: int) -> int:
     """Until the program and all of its own have ended; its status."""
     while True:
-        found = select.select([lifeline, woken], [], [])[0]
+        found = select.select([lifeline.fileno(), woken], [], [])[0]
         if woken in found:
             os.read(woken, 4096)
             ended, status = _reap(child)
             if ended:
                 _end_rest(_LEFTOVER_SECONDS)
                 return status
-        if lifeline in found:
+        if lifeline.fileno() in found:
             try:
                 told = lifeline.recv(64)
             except OSError:

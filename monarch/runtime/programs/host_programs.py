@@ -19,6 +19,7 @@ from monarch.net.io_loop import IoLoop
 from monarch.runtime.node import Node
 from monarch.runtime.programs.port_connections import StreamedSocket
 from monarch.runtime.programs.running_program import RunningProgram
+from monarch.runtime.programs.stream_router import stream_router
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
@@ -81,9 +82,7 @@ class HostPrograms:
         node.handle(SignalProgram, self._on_signal)
         node.handle(ResizeTerminal, self._on_resize)
         node.handle(OpenPort, self._on_open_port)
-        node.handle(StreamData, self._on_data)
-        node.handle(StreamRoom, self._on_room)
-        node.handle(StreamEnd, self._on_end)
+        stream_router(node).at_host = self._on_stream
         node.peer_down.on_down.append(self._on_peer_down)
 
     def describe(self) -> list[dict[str, Any]]:
@@ -96,12 +95,12 @@ class HostPrograms:
         running = sum(program.status is None for program in list(self._programs.values()))
         return running + len(self._sockets)
 
-    def _soon(self, action: Callable[[], object]) -> None:
+    def _soon(self, action: Callable[[], None]) -> None:
         with self._lock:
             if self._loop is None:
                 self._loop = IoLoop("monarch-programs")
                 self._loop.start()
-        self._loop.call_soon(lambda: None if action() else None)
+        self._loop.call_soon(action)
 
     def _send(self, to: ProcAddress, message: AnyMessage, payload: bytes) -> None:
         with contextlib.suppress(Exception):  # It is about to leave the network.
@@ -321,42 +320,26 @@ class HostPrograms:
         self._answer(owner, order.port)
         one.start()
 
-    def _on_data(self, envelope: Envelope) -> None:
+    def _on_stream(self, envelope: Envelope) -> None:
         message, data = envelope.message, bytes(envelope.payload)
-        assert isinstance(message, StreamData)
+        assert isinstance(message, StreamData | StreamRoom | StreamEnd)
 
-        def put() -> None:
-            if message.uid in self._programs:
-                self._programs[message.uid].write(data)
-            elif message.uid in self._sockets:
-                self._sockets[message.uid][1].put(data)
-
-        self._soon(put)
-
-    def _on_room(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, StreamRoom)
-
-        def taken() -> None:
-            if message.uid in self._programs:
-                program = self._programs[message.uid]
+        def pass_on() -> None:
+            program = self._programs.get(message.uid)
+            _, connection = self._sockets.get(message.uid, ("", None))
+            one = program or connection
+            if one is None:
+                return
+            if isinstance(message, StreamData):
+                one.put(data)
+            elif isinstance(message, StreamEnd):
+                one.end()
+            elif program is not None:
                 program.taken(message.stream, message.num_bytes, message.sender)
-            elif message.uid in self._sockets:
-                self._sockets[message.uid][1].taken(message.num_bytes)
+            elif connection is not None:
+                connection.taken(message.num_bytes)
 
-        self._soon(taken)
-
-    def _on_end(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, StreamEnd)
-
-        def end() -> None:
-            if message.uid in self._programs:
-                self._programs[message.uid].end_input()
-            elif message.uid in self._sockets:
-                self._sockets[message.uid][1].end()
-
-        self._soon(end)
+        self._soon(pass_on)
 
     def close(self) -> None:
         """End everything; the agent ends."""

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.programs.byte_flows import CHUNK_BYTES, WINDOW_BYTES
+from monarch.runtime.programs.stream_router import stream_router
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.codec import Envelope
@@ -50,9 +51,7 @@ class Streams:
     def __init__(self, node: Node) -> None:
         self._node = weakref.ref(node)
         self._streams: dict[Uid, Stream] = {}
-        node.handle(StreamData, self._on_data)
-        node.handle(StreamRoom, self._on_room)
-        node.handle(StreamEnd, self._on_end)
+        stream_router(node).at_client = self._on_stream
         node.handle(ProgramEnded, self._on_program_ended)
         node.peer_down.on_down.append(self._on_peer_down)
 
@@ -74,23 +73,18 @@ class Streams:
             there, int(answer.body["pid"]), lambda: node.peer_down.report(down)
         )
 
-    def _on_data(self, envelope: Envelope) -> None:
+    def _on_stream(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, StreamData)
-        if message.uid in self._streams:
-            self._streams[message.uid].on_data(message.stream, bytes(envelope.payload))
-
-    def _on_room(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, StreamRoom)
-        if message.uid in self._streams:
-            self._streams[message.uid].on_room(message.num_bytes)
-
-    def _on_end(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, StreamEnd)
-        if message.uid in self._streams:
-            self._streams[message.uid].on_end(message.stream)
+        assert isinstance(message, StreamData | StreamRoom | StreamEnd)
+        stream = self._streams.get(message.uid)
+        if stream is None:
+            return
+        if isinstance(message, StreamData):
+            stream.on_data(message.stream, bytes(envelope.payload))
+        elif isinstance(message, StreamRoom):
+            stream.on_room(message.num_bytes)
+        else:
+            stream.on_end(message.stream)
 
     def _on_program_ended(self, envelope: Envelope) -> None:
         message = envelope.message
@@ -146,7 +140,7 @@ class RemoteProgram:
         self.started: Promise[Response] = Promise()
         self.ended: Promise[ProgramEnd] = Promise()
         self._node = node
-        self._on_output = on_output
+        self.on_output = on_output
         self._room = WINDOW_BYTES
         self._has_room = threading.Condition()
 
@@ -182,9 +176,7 @@ class RemoteProgram:
             lambda port: ViewProgram(self.uid, node.address, os.getpid(), *size, port, node.uid)
         )
 
-    def _ask(
-        self, make: Callable[[int], RunProgram | ViewProgram], payload: bytes = b""
-    ) -> None:
+    def _ask(self, make: Callable[[int], RunProgram | ViewProgram], payload: bytes = b"") -> None:
         streams = streams_of(self._node)
         streams.add(self.uid, self)
         answer = self._node.request(self.host, make, payload)
@@ -200,7 +192,7 @@ class RemoteProgram:
         answer.on_set(answered)
 
     def on_data(self, stream: int, data: bytes) -> None:
-        self._on_output(stream, data)
+        self.on_output(stream, data)
 
     def on_room(self, num_bytes: int) -> None:
         with self._has_room:

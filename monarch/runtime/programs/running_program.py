@@ -105,7 +105,9 @@ class RunningProgram:
             fds = {1: self._terminal}
             stdin_fd = self._terminal
         else:
-            assert process.stdin and process.stdout and process.stderr
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
             fds = {1: process.stdout.fileno(), 2: process.stderr.fileno()}
             stdin_fd = process.stdin.fileno()
         self._sources = {
@@ -174,12 +176,13 @@ class RunningProgram:
     def is_seen_by(self, viewer: Uid) -> bool:
         return viewer in self._viewers
 
-    def write(self, data: bytes) -> None:
+    def put(self, data: bytes) -> None:
         """For its standard input."""
         if self.status is None:
             self._sink.put(data)
 
-    def end_input(self) -> None:
+    def end(self) -> None:
+        """Nothing more comes for its standard input."""
         if self.status is None:
             self._sink.end()
 

@@ -1,0 +1,45 @@
+"""The job that the context in use is for, as an object of a Python module."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from monarch.errors import JobError
+from monarch.job.contexts import current_context, spec_of, write_spec
+from monarch.job.job import JobTrait
+
+
+def job_named(spec: str) -> JobTrait:
+    """The job ``spec``, MODULE.NAME; modules of this folder are found. Raises ``JobError``."""
+    module, _, name = spec.rpartition(".")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        job = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise JobError(f"{spec} is not a job: {error}") from None
+    if not isinstance(job, JobTrait):
+        raise JobError(f"{spec} is a {type(job).__name__}, not a job")
+    return job
+
+
+def set_current_job(spec: str) -> None:
+    """Have ``monarch apply``, and ``load_current_job``, mean this job: MODULE.NAME.
+
+    Raises ``JobError`` where it is none.
+    """
+    job_named(spec)
+    write_spec(current_context(), spec)
+
+
+def load_current_job() -> JobTrait:
+    """The job of ``set_current_job``, or of the last ``monarch apply MODULE.NAME`` in a context.
+
+    Raises ``JobError`` where none was set.
+    """
+    spec = spec_of(current_context())
+    if not spec or spec.endswith(".toml"):
+        raise JobError("no job was set: `set_current_job('module.name')`, or `monarch apply`")
+    return job_named(spec)

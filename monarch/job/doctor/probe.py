@@ -1,0 +1,226 @@
+"""Looks at one host: a script of its own, for whatever Python from 3.7 on is there.
+
+Orders come as lines of JSON, and answers go as lines of JSON behind the mark that is the first
+argument. It starts nothing that lives on, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+_COMMAND_SECONDS = 10.0
+_KNOCK_SECONDS = 3.0
+
+
+def main(mark: str) -> None:
+    """Take orders until there are none."""
+    listeners: list[socket.socket] = []
+    while True:
+        line = sys.stdin.readline()
+        if not line:
+            return
+        order = json.loads(line)
+        try:
+            if order["do"] == "look":
+                answer = look(order.get("port", 0))
+            elif order["do"] == "listen":
+                answer = _listen(listeners)
+            else:
+                answer = {"reached": _knock(order["at"])}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        sys.stdout.write(mark + json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def look(port: int) -> dict[str, Any]:
+    """What there is, as JSON data."""
+    return {
+        "time": time.time(),
+        "host": socket.gethostname(),
+        "python": list(sys.version_info[:3]),
+        "executable": sys.executable,
+        "machine": platform.machine(),
+        "cpus": _cpus(),
+        "memory": _memory(),
+        "load": os.getloadavg()[0],
+        "folders": _folders(),
+        "shm": _free("/dev/shm"),
+        "gpus": _gpus(),
+        "packages": _packages(),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "addresses": _addresses(),
+        "port": _port_state(port) if port else "",
+        "infiniband": [os.path.basename(one) for one in glob.glob("/sys/class/infiniband/*")],
+    }
+
+
+def _cpus() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 0
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 0
+
+
+def _free(folder: str) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return -1
+
+
+def _folders() -> dict[str, Any]:
+    """Home, and where temporary files go: free bytes, inodes, and why they cannot be written."""
+    found = {}
+    for name, folder in (("home", os.path.expanduser("~")), ("tmp", tempfile.gettempdir())):
+        problem = ""
+        try:
+            fd, path = tempfile.mkstemp(prefix=".monarch-doctor-", dir=folder)
+            os.close(fd)
+            os.unlink(path)
+        except OSError as error:
+            problem = error.strerror or str(error)
+        inodes = -1
+        try:
+            status = os.statvfs(folder)
+            inodes = status.f_favail if status.f_files else -1
+        except OSError:
+            pass
+        found[name] = {"path": folder, "free": _free(folder), "problem": problem, "inodes": inodes}
+    return found
+
+
+def _run(command: Sequence[str]) -> tuple[str, str]:
+    """What a command prints, and what is wrong with it; nothing where it is not there."""
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+    except OSError:
+        return "", ""
+    try:
+        out, err = process.communicate(timeout=_COMMAND_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return "", f"{command[0]} does not end"
+    if process.returncode:
+        return "", (err or out).strip() or f"{command[0]} ends with {process.returncode}"
+    return out, ""
+
+
+def _gpus() -> dict[str, Any]:
+    fields = "name,driver_version,memory.total,memory.used,compute_mode"
+    out, problem = _run(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"])
+    found = []
+    for line in out.splitlines():
+        parts = [part.strip() for part in line.split(",")]
+        if len(parts) == 5:
+            name, driver, memory, used, _ = parts
+            found.append({"name": name, "driver": driver, "memory": memory, "used": used})
+    devices = len(glob.glob("/dev/nvidia[0-9]*"))
+    return {"found": found, "problem": problem, "devices": devices}
+
+
+def _packages() -> dict[str, str]:
+    """Versions of what matters, read and not imported."""
+    found: dict[str, str] = {}
+    try:
+        from importlib.metadata import PackageNotFoundError, version
+    except ImportError:
+        return found
+    for name in ("monarch-loop", "torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            pass
+        except Exception:
+            found[name] = "?"
+    return found
+
+
+def _addresses() -> list[list[str]]:
+    """IPv4 addresses by interface, but for loopback."""
+    out, _ = _run(["ip", "-o", "-4", "addr", "show", "up"])
+    found = []
+    for line in out.splitlines():
+        parts = line.split()
+        if len(parts) > 3 and parts[2] == "inet":
+            address = parts[3].split("/")[0]
+            if not address.startswith("127."):
+                found.append([parts[1], address])
+    if not found:
+        try:
+            address = socket.gethostbyname(socket.gethostname())
+            if not address.startswith("127."):
+                found.append(["?", address])
+        except OSError:
+            pass
+    return found
+
+
+def _port_state(port: int) -> str:
+    """Why it cannot be listened at; empty if it can."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("0.0.0.0", port))
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        listener.close()
+    return ""
+
+
+def _listen(listeners: list[socket.socket]) -> dict[str, Any]:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("0.0.0.0", 0))
+    listener.listen(64)
+    listeners.append(listener)
+    return {"port": listener.getsockname()[1]}
+
+
+def _knock(addresses: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Which of these ports can be connected to; with how long it took, or why not."""
+    found: dict[str, Any] = {}
+
+    def knock(address: str, port: int) -> None:
+        began = time.time()
+        try:
+            socket.create_connection((address, port), _KNOCK_SECONDS).close()
+            found[f"{address}:{port}"] = time.time() - began
+        except OSError as error:
+            found[f"{address}:{port}"] = str(error.strerror or error)
+
+    threads = [threading.Thread(target=knock, args=(one[0], one[1])) for one in addresses]
+    for thread in threads:
+        thread.daemon = True
+        thread.start()
+    for thread in threads:
+        thread.join(_KNOCK_SECONDS + 1.0)
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

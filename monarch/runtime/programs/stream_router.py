@@ -1,0 +1,48 @@
+"""Which side of a process the messages of streams are for: its host's, or its client's.
+
+A program that runs things on `this_host()` has both.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+
+from monarch.runtime.node import Node
+from monarch.wire.codec import Envelope
+from monarch.wire.message import StreamData, StreamEnd, StreamRoom
+
+Handle = Callable[[Envelope], None]
+
+
+class StreamRouter:
+    """Of one node. Stream 0 leads to a host; what was taken of it, back to the client."""
+
+    def __init__(self, node: Node) -> None:
+        self.at_host: Handle = _drop
+        self.at_client: Handle = _drop
+        for kind in (StreamData, StreamEnd, StreamRoom):
+            node.handle(kind, self._on_message)
+
+    def _on_message(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, StreamData | StreamEnd | StreamRoom)
+        is_for_host = (message.stream == 0) != isinstance(message, StreamRoom)
+        (self.at_host if is_for_host else self.at_client)(envelope)
+
+
+_routers: weakref.WeakKeyDictionary[Node, StreamRouter] = weakref.WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def stream_router(node: Node) -> StreamRouter:
+    """The one of this node."""
+    with _making:
+        if node not in _routers:
+            _routers[node] = StreamRouter(node)
+        return _routers[node]
+
+
+def _drop(envelope: Envelope) -> None:
+    """Of a stream that has ended, or never was."""
