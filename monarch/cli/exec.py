@@ -196,8 +196,8 @@ def forward(ports: Sequence[str], mesh: str | None, point: str | None, bind: str
                 one = PortForward(node, host.address, there, bind=(bind, here), to=to, tell=_tell)
             except OSError as error:
                 raise JobError(
-                    f"cannot listen at {bind}:{here}: {os.strerror(error.errno or 0)}. Give another port here, "
-                    f"as in {here + 1 if here < 65535 else here - 1}:{there}"
+                    f"cannot listen at {bind}:{here}: {os.strerror(error.errno or 0)}. Give "
+                    f"another port here, as in {here + 1 if here < 65535 else here - 1}:{there}"
                 ) from None
             forwards.append(one)
             where = f"port {there} of {name}" if to == "127.0.0.1" else f"{to}:{there} by {name}"

@@ -57,6 +57,9 @@ class OnTerminal:
         except AssertionError:
             raise AssertionError(f"no {text!r} in:\n{self.text}") from None
 
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 

@@ -93,19 +93,16 @@ def _folders() -> dict[str, Any]:
     """Home, and where temporary files go: free bytes, inodes, and why they cannot be written."""
     found = {}
     for name, folder in (("home", os.path.expanduser("~")), ("tmp", tempfile.gettempdir())):
-        problem = ""
-        try:
-            fd, path = tempfile.mkstemp(prefix=".monarch-doctor-", dir=folder)
-            os.close(fd)
-            os.unlink(path)
-        except OSError as error:
-            problem = error.strerror or str(error)
-        inodes = -1
+        problem, inodes = "", -1
         try:
             status = os.statvfs(folder)
             inodes = status.f_favail if status.f_files else -1
-        except OSError:
-            pass
+            if status.f_flag & os.ST_RDONLY:
+                problem = "it is read-only"
+            elif not os.access(folder, os.W_OK | os.X_OK):
+                problem = "permission denied"
+        except OSError as error:
+            problem = error.strerror or str(error)
         found[name] = {"path": folder, "free": _free(folder), "problem": problem, "inodes": inodes}
     return found
 
