@@ -61,8 +61,9 @@ _ENDPOINTS = (
     "monarch.compat.words: Propagator Selection",
 )
 _JOBS = (
-    "monarch.job: DEFAULT_JOB_PATH JobState JobTrait LocalJob LoginJob MeshAdminConfig ProcessJob "
-    "SSHJob SlurmJob TelemetryConfig job_load job_loads",
+    "monarch.job: DEFAULT_JOB_PATH JobState JobTrait LocalJob LoginJob MeshAdminConfig "
+    "PortForwarder ProcessJob SSHJob SlurmJob TelemetryConfig exec_command job_load job_loads load_current_job "
+    "set_current_job shell",
     "monarch.job.process: ProcessState=HostProcess",
 )
 _CONFIG = (

@@ -68,8 +68,11 @@ def test_a_file_a_rank_private_to_the_user(tmp_path: Path) -> None:
     paths = sorted(tmp_path.glob("logs/*/*/*"))
     assert {f"{path.parent.name}/{path.name}" for path in paths} == {
         "train_ers/0.log",
+        "train_ers/0.log.times",
         "train_ers/1.log",
+        "train_ers/1.log.times",
         "train_ers-2/0.log",
+        "train_ers-2/0.log.times",
     }
     for path in (*paths, paths[0].parent, paths[0].parent.parent, tmp_path / "logs"):
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077
