@@ -62,8 +62,8 @@ _ENDPOINTS = (
 )
 _JOBS = (
     "monarch.job: DEFAULT_JOB_PATH JobState JobTrait LocalJob LoginJob MeshAdminConfig "
-    "PortForwarder ProcessJob SSHJob SlurmJob TelemetryConfig exec_command job_load job_loads load_current_job "
-    "set_current_job shell",
+    "PortForwarder ProcessJob SSHJob SlurmJob TelemetryConfig exec_command job_load "
+    "job_loads load_current_job set_current_job shell",
     "monarch.job.process: ProcessState=HostProcess",
 )
 _CONFIG = (
