@@ -14,6 +14,7 @@ import click
 from monarch import __version__
 from monarch.cli.host_commands import HOST_COMMANDS
 from monarch.cli.options import agreed_to_send, config_file, project_file
+from monarch.cli.runs_commands import runs
 from monarch.cli.sync.commands import sync
 from monarch.cli.volume import reset, with_volume
 from monarch.errors import JobError
@@ -204,89 +205,7 @@ def sweep(**given: Any) -> None:
     sweep(**given)
 
 
-@cli.group()
-def runs() -> None:
-    """Runs: what was run here, how it went, and how runs differ.
-
-    A run is named by its folder, by its name, by the beginning of that (the last such run is
-    meant), or as latest.
-    """
-
-
-@runs.command("ls")
-def runs_ls() -> None:
-    """List the runs of this folder, the last one at the end; with --quiet, their names."""
-    from monarch.cli.runs import ls
-
-    ls()
-
-
-@runs.command("logs")
-@click.argument("name", metavar="[RUN]", default="latest")
-@click.option("--follow", "-f", is_flag=True, help="go on until the run ends, or Ctrl-C")
-@click.option(
-    "--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="of this rank only"
-)
-@click.option(
-    "--tail", type=click.IntRange(min=0), metavar="N", help="only the last N of each rank"
-)
-def runs_logs(**given: Any) -> None:
-    """Show what the ranks of a run printed.
-
-    Lines of several ranks have the rank in front; those of one are as they were printed.
-    """
-    from monarch.cli.runs import logs
-
-    logs(**given)
-
-
-@runs.command("rm")
-@click.argument("names", metavar="RUN...", nargs=-1, required=True)
-@click.option("--yes", "-y", is_flag=True, help="do not ask")
-def runs_rm(**given: Any) -> None:
-    """Take runs away, with their checkpoints, logs and reports.
-
-    Asks first at a terminal; elsewhere it needs --yes. A run that is going on stays, and so do all
-    others that were named beside it. The beginning of a name will do where only one run has it.
-    """
-    from monarch.cli.runs import rm
-
-    rm(**given)
-
-
-@runs.command("show")
-@click.argument("name", metavar="[RUN]", default="latest")
-def runs_show(name: str) -> None:
-    """Show how a run went: figures, what happened, and where its report is."""
-    from monarch.cli.runs import show
-
-    show(name)
-
-
-@runs.command("compare")
-@click.argument("names", metavar="RUN RUN...", nargs=-1, required=True)
-def runs_compare(names: tuple[str, ...]) -> None:
-    """Show where configs differ, and what came of it, side by side."""
-    if len(names) < 2:
-        raise click.UsageError("give two runs at least")
-    from monarch.cli.runs import compare
-
-    compare(names)
-
-
-@runs.command("plot")
-@click.argument("names", metavar="[RUN]...", nargs=-1)
-@click.option("--metric", default="loss", show_default=True, help="what to draw")
-@click.option("--log", "is_log", is_flag=True, help="on a logarithmic scale")
-@click.option(
-    "--smooth", type=click.IntRange(min=1), default=1, metavar="N", help="the mean of N values"
-)
-@click.option("--svg", "file", type=_PATH, help="draw into an SVG file")
-def runs_plot(**given: Any) -> None:
-    """Draw one quantity of one or more runs over their steps."""
-    from monarch.cli.runs import plot
-
-    plot(**given)
+cli.add_command(runs)
 
 
 @cli.group()
