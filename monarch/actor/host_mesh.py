@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from monarch.actor.bootstrap_command import BootstrapCommand, default_bootstrap_cmd
@@ -20,6 +20,7 @@ from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import ClientAgent
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.host_url import HostUrl
 from monarch.wire.message import Command, Preload, Shutdown
 
 Self = TypeVar("Self", bound="HostMesh")
@@ -49,6 +50,18 @@ class HostMesh(StartingMesh):
         index = self._shape.ndslice.index
         hosts = [self._hosts[index(rank)] for rank in shape.ndslice]
         return HostMesh(self._name, shape, hosts, command=self._command)
+
+    def _among(self, urls: Collection[str]) -> HostMesh:
+        """Those of its hosts that listen at these URLs, in a row."""
+        wanted = {HostUrl.parse(url).advertise for url in urls}
+        hosts = [host for host in self._hosts if host.url in wanted]
+        shape = Shape(["hosts"], Slice.new_row_major([len(hosts)]))
+        return HostMesh(self._name, shape, hosts, command=self._command)
+
+    def _places_in(self, other: HostMesh) -> list[int]:
+        """Which of the other's hosts these are; empty where one is none of them."""
+        places = [rank for rank, host in enumerate(other._hosts) if host in self._hosts]
+        return places if len(places) == len(self._hosts) else []
 
     def _of_rank(self, rank: int) -> HostMesh:
         """One host, by its rank among these."""

@@ -148,6 +148,11 @@ for _command in HOST_COMMANDS:
     default=None,
     help="on the allocation that is up [default, if one is], or on this machine alone",
 )
+@click.option(
+    "--hosts",
+    type=click.IntRange(min=1),
+    help="how many hosts of the allocation to take [default: all]",
+)
 @click.option("--plan", is_flag=True, help="only show meshes, ranks, parameters, memory")
 @click.option("--show-origin", is_flag=True, help="only show each value and where it is from")
 @click.option(
@@ -165,13 +170,20 @@ for _command in HOST_COMMANDS:
     help="what to do where new code fails: wait for a mend [default in a terminal], go back to "
     "the code that worked [default elsewhere], or end",
 )
+@click.option(
+    "--on-host-loss",
+    type=click.Choice(["fewer", "wait", "end"]),
+    help="what to do where a host is lost and cannot be brought up again: go on with fewer, wait "
+    "for it, or end [default: ask in a terminal, end elsewhere]",
+)
 def run(**given: Any) -> None:
     """Run RECIPE: a built-in name such as ddp, a Python file, or module:name.
 
     Runs on the allocation that `monarch apply` brought up in this folder, else on this machine
     alone. Sends the workspace of monarch.toml to the hosts first. Everything about the run is
     kept in runs/NAME-STAMP. A run that was left unfinished goes on when the same command is
-    given again. Ctrl-C saves and stops; a second one stops at once.
+    given again, with as many --hosts as it gets then. Ctrl-C saves and stops; a second one stops
+    at once.
     """
     if given["resume"] and given["new"]:
         raise click.UsageError(

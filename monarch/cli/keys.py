@@ -22,6 +22,7 @@ from typing import Any
 _LOOK_SECONDS = 0.2
 _SEQUENCE = re.compile(r"\x1b(\[[\d;?]*[ -/]*[@-~]|O.|.)?")  # arrows and the like
 _before: list[Any] | None = None  # how the terminal is set when keys are not heard
+_heard: Keys | None = None  # the one that hears those of the terminal now
 
 
 class Keys:
@@ -54,7 +55,9 @@ class Keys:
         if not _is_ours():
             yield False
             return
+        global _heard
         _set()
+        _heard = self
         resumed = signal.signal(signal.SIGCONT, _on_resume)
         thread = threading.Thread(target=self._run, name="monarch-keys", daemon=True)
         thread.start()
@@ -62,6 +65,7 @@ class Keys:
             yield True
         finally:
             self._over.set()
+            _heard = None
             signal.signal(signal.SIGCONT, resumed)
             restore_terminal()
             thread.join(2 * _LOOK_SECONDS)
@@ -82,6 +86,25 @@ class Keys:
             for key in _SEQUENCE.sub("", text):
                 self._found.put(key)
             self.on_press()
+
+
+@contextmanager
+def keys_here() -> Iterator[Keys]:
+    """Within, the keys of the person are for who asks, also where another part of the program
+    hears them otherwise, as in ``monarch dev``."""
+    heard = _heard
+    if heard is None:
+        keys = Keys()
+        with keys.listen():
+            yield keys
+        return
+    before, heard.on_press = heard.on_press, lambda: None
+    try:
+        while heard.take():
+            pass  # Pressed before the question.
+        yield heard
+    finally:
+        heard.on_press = before
 
 
 def restore_terminal() -> None:

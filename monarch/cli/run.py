@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +15,10 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from monarch.actor import HostMesh, this_host
+from monarch.cli.confirm import is_somebody_there
 from monarch.cli.display import run_display
 from monarch.cli.interrupts import stop_on_interrupt
+from monarch.cli.keys import keys_here
 from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import outline_here, preload_here, recipe_here
 from monarch.cli.run_target import RunTarget, find_target
@@ -32,11 +36,13 @@ from monarch.config_file import (
 )
 from monarch.errors import ActorError, HostBusy, JobError, MonarchError
 from monarch.runs import Record
-from monarch.runs.allocation import AllocationLost
+from monarch.runs.allocation import AllocationLost, OnHostLoss
 from monarch.runs.code import RunCode
 from monarch.runs.edits import OnEditError
 from monarch.runs.end_text import end_text
+from monarch.runs.error_text import in_words
 from monarch.runs.folder import (
+    HOSTS_OPTION,
     RUNS,
     RunFolder,
     config_of,
@@ -54,6 +60,7 @@ from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError
 
 _INTERRUPTED_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
 
 
 def run(
@@ -68,6 +75,8 @@ def run(
     new: bool,
     yes: bool,
     on_edit_error: OnEditError | None,
+    hosts: int | None,
+    on_host_loss: OnHostLoss | None,
 ) -> None:
     """Run ``recipe`` on the allocation, else on this machine alone, and tell how it ended."""
     if resume and "=" in resume:
@@ -76,7 +85,7 @@ def run(
         overrides = (recipe, *overrides)
         recipe = None
     left = find_run(resume) if resume else None
-    request = RunRequest.given(recipe, config_file, overrides, procs, left)
+    request = RunRequest.given(recipe, config_file, overrides, procs, left, hosts)
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
@@ -86,7 +95,7 @@ def run(
     if not (plan or show_origin):
         # Before the recipe and all that it needs is imported, which takes much longer.
         job = noted_job() if attach is not False else None
-        check_free(job, request.command)
+        check_free(job, request.typed)
         preload = preload_here(request.recipe) if job is None else ()
         if preload:
             # This machine's procs are forked from a process that imports it while this one imports
@@ -97,7 +106,7 @@ def run(
     if show_origin:
         _show_origins(loaded)
         return
-    target = find_target(request.procs, attach)
+    target = find_target(request.procs, attach, hosts)
     found.check(loaded, target.num_hosts, target.procs_per_host)
     if plan:
         click.echo(_plan_text(found, loaded.config, target))
@@ -106,9 +115,9 @@ def run(
         left, loaded = _unfinished(found, request, loaded)
     project = load_project(None)
     try:
-        hosts, code, generation = target.attach(project, is_agreed=yes, may_ask=True)
+        mesh, code, generation = target.attach(project, is_agreed=yes, may_ask=True)
     except HostBusy as busy:
-        raise JobError(in_use_text([busy.holder], request.command)) from None
+        raise JobError(in_use_text([busy.holder], request.typed)) from None
     folder = None
     try:
         with run_display() as display:
@@ -116,7 +125,7 @@ def run(
                 was = "had" if left.status == "failed" else "was"
                 display.message(f"going on with {left.path}, which {was} {left.status}")
             session = RunSession(
-                left or new_run(found.name), display, loaded, request.command, request.config_path,
+                left or new_run(found.name), display, loaded, request.typed, request.config_path,
                 overrides, os.environ, target.procs_per_host, code, generation,
             )  # fmt: skip
             record = session.record
@@ -124,12 +133,16 @@ def run(
                 record.edits.policy = on_edit_error
             # Beside a spinner or a table, not through them.
             session_of(client()).reload.on_waiting = record.message
-            record.allocation = target.allocation(project, record.message)
+            record.allocation = target.allocation(
+                project, record,
+                functools.partial(_after_host_loss, record, on_host_loss),
+                lambda num_hosts: _why_unfit(found, loaded, num_hosts, target.procs_per_host),
+            )  # fmt: skip
             display.message(f"{request.recipe} on {target.text}")
             with session, _logs_of(session.folder, found.name):
                 folder = session.folder
                 record.phase(f"starting {found.name}")
-                session.outcome = run_recipe(found, loaded.config, hosts, target, record)
+                session.outcome = run_recipe(found, loaded.config, mesh, target, record)
     except (Exception, KeyboardInterrupt) as error:
         if folder is None:
             raise
@@ -138,6 +151,34 @@ def run(
     say(end_text(folder))
     if record.is_stopping:
         raise KeyboardInterrupt
+
+
+def _after_host_loss(record: Record, wanted: OnHostLoss | None, lost: str) -> OnHostLoss:
+    """What the person wants who started the run, asked at the terminal if not said before."""
+    if wanted is not None:
+        return wanted
+    if not is_somebody_there():
+        return "end"
+    record.alarm(f"{lost}\nGo on with (f)ewer hosts, (w)ait until it is back, or (e)nd the run?")
+    record.phase("waiting for f, w or e")
+    choices: dict[str, OnHostLoss] = {"f": "fewer", "w": "wait", "e": "end"}
+    with keys_here() as keys:
+        while not record.is_stopping:
+            if choice := choices.get(keys.take()):
+                record.phase("")
+                return choice
+            time.sleep(_LOOK_SECONDS)
+    return "end"
+
+
+def _why_unfit(
+    recipe: Recipe, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int
+) -> str:
+    try:
+        recipe.check(loaded, num_hosts, procs_per_host)
+    except ConfigError as error:
+        return in_words(error)
+    return ""
 
 
 def _tell_end(
@@ -179,6 +220,7 @@ class RunRequest:
     config_file: str | None
     overrides: tuple[str, ...]
     procs: int | None
+    hosts: int | None = None
 
     @classmethod
     def given(
@@ -188,19 +230,30 @@ class RunRequest:
         overrides: Sequence[str],
         procs: int | None,
         left: RunFolder | None,
+        hosts: int | None = None,
     ) -> RunRequest:
         """With values that are not given taken from the command of the run that is to go on."""
         if recipe is None:
             if left is None or not left.command[2:]:
                 raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
             recipe = left.command[2]
-        return cls(recipe, config_file, tuple(overrides), procs)
+        return cls(recipe, config_file, tuple(overrides), procs, hosts)
 
     @property
     def command(self) -> list[str]:
-        options = ["--config", self.config_file] if self.config_file else []
+        """Whatever the number of hosts: the run is the same."""
+        return self._command([])
+
+    @property
+    def typed(self) -> list[str]:
+        """With the number of hosts, as it was given."""
+        return self._command([HOSTS_OPTION, str(self.hosts)] if self.hosts else [])
+
+    def _command(self, options: list[str]) -> list[str]:
+        if self.config_file:
+            options = [*options, "--config", self.config_file]
         if self.procs:
-            options += ["--procs", str(self.procs)]
+            options = [*options, "--procs", str(self.procs)]
         return ["monarch", "run", self.recipe, *options, *self.overrides]
 
     @property

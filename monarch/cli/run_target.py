@@ -16,7 +16,8 @@ from monarch.cli.project import PROJECT_FILE, Project, find_job, noted_job
 from monarch.cli.volume import is_quiet, say
 from monarch.errors import JobError
 from monarch.job import JobTrait, LocalJob
-from monarch.runs.allocation import RunAllocation
+from monarch.runs import Record
+from monarch.runs.allocation import OnHostLoss, RunAllocation
 from monarch.runs.code import RunCode
 from monarch.runs.recipe import Recipe
 from monarch.runtime.client_agent import client
@@ -33,12 +34,14 @@ _PATIENCE_SECONDS = 1.0
 
 @dataclass
 class RunTarget:
-    """Known before anything is started there. ``job`` is ``None`` for this machine alone."""
+    """Known before anything is started there. ``job`` is ``None`` for this machine alone.
+    ``is_part``: these are not all hosts of the mesh, but the first that are there."""
 
     job: JobTrait | None
     name: str
     num_hosts: int
     procs_per_host: int
+    is_part: bool = False
 
     @property
     def text(self) -> str:
@@ -55,6 +58,10 @@ class RunTarget:
         """
         ours = client().node.uid
         hosts = (self.job or LocalJob())._state()._hosts[self.name]
+        if self.job is not None and self.is_part:
+            there = set(self.job.running_urls())
+            urls = [host.url for host in hosts._hosts if host.url in there]
+            hosts = hosts._among(urls[: self.num_hosts])
         is_here = any(address.uid == ours for address in hosts._sync_hosts())
         syncs = has_workspace(project) and not is_here
         with phase(f"waiting for {count(self.num_hosts, 'host')}"):
@@ -84,17 +91,30 @@ class RunTarget:
         code.roll_back = lambda wanted: session.roll_back(addresses, workspace, wanted)
         return hosts, code, generation
 
-    def allocation(self, project: Project, tell: Callable[[str], object]) -> RunAllocation | None:
+    def allocation(
+        self,
+        project: Project,
+        record: Record,
+        choose: Callable[[str], OnHostLoss],
+        why_unfit: Callable[[int], str],
+    ) -> RunAllocation | None:
         """What keeps the hosts of a run; nothing on this machine alone."""
         job = self.job
         if job is None or job._state_path is None:
             return None
 
-        def move(other: JobTrait) -> HostMesh:
-            moved, _, _ = dataclasses.replace(self, job=other).attach(project)
+        def move(other: JobTrait, num_hosts: int) -> HostMesh:
+            there = getattr(other, "meshes", {}).get(self.name, num_hosts)
+            target = dataclasses.replace(
+                self, job=other, num_hosts=num_hosts, is_part=num_hosts < there
+            )
+            moved, _, _ = target.attach(project)
             return moved
 
-        return RunAllocation(job, self.name, job._state_path, move=move, tell=tell)
+        return RunAllocation(
+            job, self.name, job._state_path, move=move, tell=record.message, choose=choose,
+            why_unfit=why_unfit, is_stopping=lambda: record.is_stopping, is_part=self.is_part,
+        )  # fmt: skip
 
     def spawn(self, hosts: HostMesh, recipe: Recipe) -> ProcMesh:
         """Procs for a recipe that does not spawn its own."""
@@ -102,36 +122,57 @@ class RunTarget:
         return hosts.spawn_procs({"procs": self.procs_per_host}, name=recipe.name, preload=preload)
 
 
-def find_target(procs: int | None, attach: bool | None) -> RunTarget:
-    """The first mesh of the running job; without one, or with ``attach=False``, this machine.
+def find_target(procs: int | None, attach: bool | None, hosts: int | None = None) -> RunTarget:
+    """The first mesh of the running job, or so many ``hosts`` of it; without one, or with
+    ``attach=False``, this machine.
 
-    Raises ``JobError`` for ``attach=True`` where no allocation is up.
+    Raises ``JobError`` for ``attach=True`` where no allocation is up, and where one has fewer hosts
+    than are wanted.
     """
-    job = None if attach is False else find_job() or _brought_up_again()
+    job = None if attach is False else find_job() or _brought_up_again(hosts)
     if job is None:
         if attach:
             raise JobError("no allocation is up for this folder: start one with `monarch apply`")
+        if hosts is not None and hosts > 1:
+            raise JobError(f"--hosts {hosts}: this machine alone is one host")
         return RunTarget(None, "hosts", 1, procs or _LOCAL_PROCS)
     meshes: dict[str, Any] | None = getattr(job, "meshes", None)
     if meshes:
         name, num_hosts = next(iter(meshes.items()))
     else:
         client()
-        name, hosts = next(iter(job._state()._hosts.items()))
-        num_hosts = hosts.size()
-    return RunTarget(job, name, num_hosts, procs or (_LOCAL_PROCS if num_hosts == 1 else 1))
+        name, mesh = next(iter(job._state()._hosts.items()))
+        num_hosts = mesh.size()
+    wanted = num_hosts if hosts is None else hosts
+    if wanted > num_hosts:
+        raise JobError(
+            f"--hosts {wanted}: the allocation has {count(num_hosts, 'host')} in {name!r}"
+        )
+    # By the size of the mesh, so that each host does the same with fewer of them.
+    per_host = _LOCAL_PROCS if num_hosts == 1 else 1
+    return RunTarget(job, name, wanted, procs or per_host, is_part=wanted < num_hosts)
 
 
-def _brought_up_again() -> JobTrait | None:
-    """The allocation that is short of a host, whole again; nothing where it is gone."""
+def _brought_up_again(wanted: int | None) -> JobTrait | None:
+    """The allocation that is short of a host, whole again, or with as many left as are ``wanted``;
+    nothing where it is gone. Raises ``JobError`` where it has too few."""
     job = noted_job()
-    if job is None or job.ending is not None or job.num_running() == 0:
+    if job is None or job.ending is not None:
+        return None
+    left = job.num_running()
+    if left == 0:
         return None
     why = job.why_ended()
     try:
         names = job.repair()
-    except JobError:
-        return None
+    except JobError as error:
+        if wanted is not None and wanted <= left:
+            return job
+        raise JobError(
+            f"hosts of the allocation have ended, and {error}; "
+            f"{left} of {count(len(job.urls()), 'host')} {'is' if left == 1 else 'are'} left: "
+            f"--hosts {left} takes what is left, and --local runs on this machine alone\n{why}"
+        ) from None
     if names:
         say(f"{why}\nbrought up again: {', '.join(names)}")
     return job

@@ -117,9 +117,13 @@ class JobTrait(ABC):
         """Whether the allocation is still there, and is to stay."""
         return self.ending is None and self._is_running()
 
+    def running_urls(self) -> list[str]:
+        """Of its hosts those that are still there, as far as can be told without waiting."""
+        return self.urls() if self._is_running() else []
+
     def num_running(self) -> int:
         """How many of its hosts are still there, as far as can be told without waiting."""
-        return len(self.urls()) if self._is_running() else 0
+        return len(self.running_urls())
 
     def repair(self) -> list[str]:
         """Bring hosts up again that have ended, at their addresses, with the workspaces that they

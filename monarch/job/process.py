@@ -199,8 +199,8 @@ class ProcessJob(JobTrait):
                 self.dump(self._state_path)
             return [host.name for host in ended]
 
-    def num_running(self) -> int:
-        return sum(host.is_running for host in self.hosts)
+    def running_urls(self) -> list[str]:
+        return [host.url for host in self.hosts if host.is_running]
 
     def _is_running(self) -> bool:
         return bool(self.hosts) and all(host.is_running for host in self.hosts)

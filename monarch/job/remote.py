@@ -124,8 +124,9 @@ class RemoteJob(JobTrait):
         )
         return [url for url in found if url in closed]
 
-    def num_running(self) -> int:
-        return len(self.urls()) - len(self.ended())
+    def running_urls(self) -> list[str]:
+        ended = self.ended()
+        return [url for url in self.urls() if url not in ended]
 
     def _is_running(self) -> bool:
         return bool(self.hosts) and not self.ended()

@@ -299,8 +299,8 @@ class SlurmJob(RemoteJob):
         # Without hosts it waits in the queue still.
         return not self._hosts or not self.ended()
 
-    def num_running(self) -> int:
-        return super().num_running() if self.job_id and self._look().is_live else 0
+    def running_urls(self) -> list[str]:
+        return super().running_urls() if self.job_id and self._look().is_live else []
 
     def why_ended(self) -> str:
         seen = self._look()

@@ -1,13 +1,17 @@
 """The allocation that a run goes on: others may end it, put another in its place, or mend it.
 
-The content of its state file is what holds; each look reads it anew.
+The content of its state file is what holds; each look reads it anew. A host that is lost is brought
+up again; where that cannot be, the run goes on with those that are left, waits, or ends, as the
+person says, or the policy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from monarch.actor import HostMesh
 from monarch.errors import HostBusy, JobError, MonarchError
@@ -22,7 +26,10 @@ _REPLACED_WITHIN_SECONDS = 20.0
 _LOOK_SECONDS = 0.05
 _REPLACED = "the allocation was replaced by another"
 
+_WAIT_SECONDS = 1.0  # between two looks for a host that is to come back
+
 Sleep = Callable[[float], object]
+OnHostLoss = Literal["fewer", "wait", "end"]
 
 
 class AllocationLost(RunLost):
@@ -32,7 +39,10 @@ class AllocationLost(RunLost):
 class RunAllocation:
     """``mesh`` of the job whose state file lies at ``path``.
 
-    ``move`` brings what a run needs to the hosts of another job; ``tell`` gets a line for people.
+    ``move`` brings what a run needs to so many hosts of another job; ``tell`` gets a line for
+    people. ``choose`` says what to do where a host cannot be brought up again, of which it gets the
+    text; ``why_unfit`` says why a run could not go on with so many hosts, if that is so.
+    ``is_part`` where the run was not given all hosts of the mesh.
     """
 
     def __init__(
@@ -41,8 +51,12 @@ class RunAllocation:
         mesh: str,
         path: Path,
         *,
-        move: Callable[[JobTrait], HostMesh],
+        move: Callable[[JobTrait, int], HostMesh],
         tell: Callable[[str], object],
+        choose: Callable[[str], OnHostLoss] = lambda text: "end",
+        why_unfit: Callable[[int], str] = lambda num_hosts: "",
+        is_stopping: Callable[[], bool] = lambda: False,
+        is_part: bool = False,
         sleep: Sleep = time.sleep,
     ) -> None:
         self._job = job
@@ -51,6 +65,10 @@ class RunAllocation:
         self._path = path.absolute()
         self._move = move
         self._tell = tell
+        self._choose = choose
+        self._why_unfit = why_unfit
+        self._is_stopping = is_stopping
+        self._is_part = is_part
         self._sleep = sleep
 
     def why_gone(self) -> str:
@@ -70,11 +88,12 @@ class RunAllocation:
             return f"the allocation was {ending.get('how')} by {ending.get('by')}"
         return "the allocation was ended" if job is None else ""
 
-    def after_loss(self, hosts: HostMesh) -> HostMesh:
+    def after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
         """The hosts to go on with, after something on ``hosts`` was lost: these, where they are
-        all there, or brought up again; or those of the allocation that took their place.
+        all there, or brought up again; those of the allocation that took their place; or fewer.
 
-        Raises ``AllocationLost`` where there are none.
+        Raises ``AllocationLost`` where there are none, or not to be fewer; ``KeyboardInterrupt``
+        where the run is to stop while it waits for one.
         """
         deadline = time.monotonic() + _REPLACED_WITHIN_SECONDS
         while True:
@@ -83,8 +102,7 @@ class RunAllocation:
             if job is not None and job.apply_id != self._apply_id:
                 return self._move_to(job, hosts)
             if job is not None and not why:
-                self._repair(job)
-                return hosts
+                return self._repaired(job, hosts, any_number)
             is_replaced = job is not None and (job.ending or {}).get("how") == "replaced"
             if not is_replaced or time.monotonic() > deadline:
                 raise AllocationLost(why or "the allocation was ended")
@@ -98,7 +116,7 @@ class RunAllocation:
 
     def _move_to(self, job: JobTrait, hosts: HostMesh) -> HostMesh:
         there = getattr(job, "meshes", {}).get(self._mesh)
-        if there is not None and there != len(hosts):
+        if there is not None and (there < len(hosts) if self._is_part else there != len(hosts)):
             raise AllocationLost(
                 f"{_REPLACED}: it has {counted(there, 'host')} in "
                 f"{self._mesh!r}, and this run began on {len(hosts)}"
@@ -107,7 +125,7 @@ class RunAllocation:
         deadline = time.monotonic() + _REPLACED_WITHIN_SECONDS
         while True:
             try:
-                moved = self._move(job)
+                moved = self._move(job, len(hosts))
                 break
             except HostBusy as error:
                 # The program that brought it up may still look whether it is.
@@ -119,20 +137,56 @@ class RunAllocation:
         self._job, self._apply_id = job, job.apply_id
         return moved
 
-    def _repair(self, job: JobTrait) -> None:
+    def _repaired(self, job: JobTrait, hosts: HostMesh, any_number: bool) -> HostMesh:
         """Have the hosts that have ended brought up again; nothing where all are up."""
         if job.is_running():
-            return
+            return hosts
         why = job.why_ended()
         try:
             names = job.repair()
         except JobError as error:
-            left, num_hosts = job.num_running(), len(job.urls())
-            raise AllocationLost(
-                f"hosts of the allocation have ended, and {error}; {left} of "
-                f"{counted(num_hosts, 'host')} {'is' if left == 1 else 'are'} left\n{why}".rstrip()
-            ) from None
+            left = hosts._among(job.running_urls())
+            if len(left) == len(hosts):
+                return hosts  # What has ended was none of this run's.
+            words = "is" if len(left) == 1 else "are"
+            lost = (
+                f"hosts of the allocation have ended, and {error}; {len(left)} of "
+                f"{counted(len(hosts), 'host')} {words} left\n{why}"
+            ).rstrip()
+            return self._without(left, hosts, lost, any_number)
         if names:
             first = why.partition("\n")[0].partition(";")[0]
             others = f", as {counted(len(names) - 1, 'other host')} did" if names[1:] else ""
             self._tell(f"{first}{others}: brought up again")
+        return hosts
+
+    def _without(self, left: HostMesh, hosts: HostMesh, lost: str, any_number: bool) -> HostMesh:
+        """What to go on with, after some of ``hosts`` were lost for good, as ``lost`` tells."""
+        if not len(left):
+            raise AllocationLost(lost)
+        why = "" if any_number else self._why_unfit(len(left))
+        if why:
+            lost += f"\nit cannot go on with {counted(len(left), 'host')}: {why}"
+        choice = self._choose(lost)
+        if choice == "wait":
+            return self._waited(hosts, any_number)
+        if choice == "end" or why:
+            fewer = "" if why else f"\n`--hosts {len(left)}` goes on with what is left"
+            raise AllocationLost(f"{lost}{fewer}")
+        first, _, more = lost.partition("\n")
+        self._tell(f"{first}: going on with {counted(len(left), 'host')}\n{more}".rstrip())
+        self._is_part = True
+        return left
+
+    def _waited(self, hosts: HostMesh, any_number: bool) -> HostMesh:
+        """As ``after_loss``, once the hosts are up again, or the allocation is another."""
+        self._tell("waiting for the hosts to come back; Ctrl-C stops the run")
+        while True:
+            self._sleep(_WAIT_SECONDS)
+            if self._is_stopping():
+                raise KeyboardInterrupt
+            job = self._read()
+            if job is None or job.apply_id != self._apply_id or job.ending or job.is_running():
+                return self.after_loss(hosts, any_number=any_number)
+            with contextlib.suppress(JobError):
+                job.repair()

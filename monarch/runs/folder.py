@@ -27,6 +27,7 @@ from monarch.runs.whole_file import write_whole, writing
 from monarch.runtime.ends.process_start import process_start
 
 RUNS = Path("runs")
+HOSTS_OPTION = "--hosts"
 CONFIG = "config.toml"
 # Of a run's events, those that say how it stands.
 _ENDS = ("begun", "ended")
@@ -68,6 +69,19 @@ class RunFolder:
             return shlex.split((self.path / "command").read_text())
         except (OSError, ValueError):
             return []
+
+    def note_command(self, command: Sequence[str]) -> None:
+        """That it was begun with this command, or goes on with it, on as many hosts as it says."""
+        path = self.path / "command"
+        if not path.exists():
+            self.write_text("command", shell_line(command) + "\n")
+            return
+        first, began = self.command, path.stat()
+        now = [*_without_hosts(first)[:3], *_hosts_of(command), *_without_hosts(first)[3:]]
+        if now != first:
+            self.write_text("command", shell_line(now) + "\n")
+            # Runs are in order by it.
+            os.utime(path, ns=(began.st_atime_ns, began.st_mtime_ns))
 
     def events(self) -> list[dict[str, Any]]:
         """Everything that happened, the oldest first."""
@@ -261,7 +275,7 @@ def find_unfinished(base: Path, name: str, command: Sequence[str]) -> RunFolder 
     it, and what it ran on was lost.
     """
     for run in reversed(runs_in(base)):
-        if not run.name.startswith(f"{name}-") or run.command != list(command):
+        if not run.name.startswith(f"{name}-") or _without_hosts(run.command) != list(command):
             continue
         status = run.status
         if status == "running":
@@ -271,6 +285,17 @@ def find_unfinished(base: Path, name: str, command: Sequence[str]) -> RunFolder 
             return run
         return None
     return None
+
+
+def _without_hosts(command: Sequence[str]) -> list[str]:
+    """The same run may go on with fewer hosts, or with more."""
+    num_words = len(_hosts_of(command))
+    return [*command[:3], *command[3 + num_words :]]
+
+
+def _hosts_of(command: Sequence[str]) -> Sequence[str]:
+    """The option for it, where the command has one: behind the recipe."""
+    return command[3:5] if command[3:4] == [HOSTS_OPTION] else []
 
 
 def config_of(run: RunFolder, config_class: type[Any]) -> Any | None:

@@ -49,7 +49,7 @@ class Display(Protocol):
 class Allocation(Protocol):
     """The hosts that a run goes on, and news of them."""
 
-    def after_loss(self, hosts: HostMesh) -> HostMesh:
+    def after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
         """Those to go on with, after something on ``hosts`` was lost. Raises ``RunFailed``."""
 
     def why_gone(self) -> str:
@@ -109,11 +109,15 @@ class Record:
             time.sleep(min(left, _LOOK_SECONDS))
         return self.is_stopping
 
-    def hosts_after_loss(self, hosts: HostMesh) -> HostMesh:
+    def hosts_after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
         """The hosts to go on with, after something on ``hosts`` was lost: mostly the same ones.
+        There may be fewer, where the recipe's ``check`` has nothing against it, or where it does
+        with ``any_number``.
 
         Raises ``RunFailed`` where there are none any more."""
-        return hosts if self.allocation is None else self.allocation.after_loss(hosts)
+        if self.allocation is None:
+            return hosts
+        return self.allocation.after_loss(hosts, any_number=any_number)
 
     def why_gone(self) -> str:
         """In words, where the allocation is not the one any more that the run began on."""

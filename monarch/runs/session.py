@@ -22,7 +22,7 @@ from monarch.config_file import LoadedConfig, load_config, to_toml
 from monarch.errors import JobError
 from monarch.runs.code import RunCode
 from monarch.runs.error_text import in_words
-from monarch.runs.folder import RunFolder, shell_line, writing_in
+from monarch.runs.folder import RunFolder, writing_in
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.ranks import RunLost
 from monarch.runs.record import Display, Record
@@ -114,8 +114,7 @@ class RunSession:
             "origin.json", {key: origin.text for key, origin in self.loaded.origins.items()}
         )
         folder.write_json("env.json", self._surroundings())
-        if not (folder.path / "command").exists():
-            folder.write_text("command", shell_line(self.command) + "\n")
+        folder.note_command(self.command)
         folder.link_as_latest()
         extras = getattr(self.loaded.config, "extras", None)
         self.record.log_to(getattr(extras, "log_to", ()))

@@ -22,7 +22,7 @@ from tests.actors import Echo
 class Ended:
     """An allocation that was ended."""
 
-    def after_loss(self, hosts: Any) -> Any:
+    def after_loss(self, hosts: Any, *, any_number: bool = False) -> Any:
         raise AssertionError("nobody begins again")
 
     def why_gone(self) -> str:

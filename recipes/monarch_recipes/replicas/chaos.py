@@ -200,6 +200,17 @@ def _kinds(word: _Word | None) -> Sequence[str]:
     return kinds
 
 
+def take_due(faults: list[InjectedFault], group: int, step: int) -> InjectedFault | None:
+    """Take from ``faults``, which are in order, the one that is due in that step of that group."""
+    for fault in faults:
+        if fault.step > step:
+            break
+        if fault.kind == "lighthouse" or fault.group == group:
+            faults.remove(fault)
+            return fault
+    return None
+
+
 def suffer(fault: InjectedFault | None, rank: int, *moments: str) -> None:
     """Let this process, which is ``rank``, have a fault, if it is for it and now."""
     if fault is None or fault.rank != rank or fault.when not in moments:

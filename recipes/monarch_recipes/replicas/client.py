@@ -66,7 +66,7 @@ def _train_on(
     )  # fmt: skip
     controller.begin.call_one().get()
     asked_to_stop = is_interrupted = False
-    held = HoldReport(record, hosts)
+    held, left = HoldReport(record, hosts), hosts
     try:
         while True:
             try:
@@ -74,7 +74,7 @@ def _train_on(
                 if isinstance(said, Finished):
                     break
                 if isinstance(said, Failed):
-                    _look_after(hosts, record)
+                    _look_after(left, record)
                     raise said.error
                 _write_down(said, record)
                 if isinstance(said, Holds):
@@ -86,7 +86,10 @@ def _train_on(
                         held.over(said.doing, said.generation)
                 if isinstance(said, RunEvent) and said.kind == "died":
                     # Before its restart, which waits until this is written down.
-                    _look_after(hosts, record)
+                    now = _look_after(left, record)
+                    if now is not left:
+                        left = now
+                        controller.give_up_elsewhere.call_one(left._places_in(hosts)).get()
                 if record.is_stopping and not asked_to_stop:
                     asked_to_stop = True
                     controller.stop_soon.call_one().get()
@@ -109,11 +112,13 @@ def _train_on(
     return said.outcome
 
 
-def _look_after(hosts: HostMesh, record: Record) -> None:
-    """Something on ``hosts`` was lost: raises where the allocation is another now, or none."""
-    now = record.hosts_after_loss(hosts)
-    if now is not hosts:
+def _look_after(hosts: HostMesh, record: Record) -> HostMesh:
+    """Something on ``hosts`` was lost: those to go on with, the same or some of them. Raises where
+    the allocation is another now, or none."""
+    now = record.hosts_after_loss(hosts, any_number=True)
+    if now is not hosts and not now._places_in(hosts):
         raise _Moved(now)
+    return now
 
 
 def _next_news(news: PortReceiver[Any]) -> Any:

@@ -33,7 +33,7 @@ from monarch.errors import MeshFailure
 from monarch.runtime import process
 from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.barrier import Barrier, meet_at_barrier, wait_for_all
-from monarch_recipes.replicas.chaos import InjectedFault
+from monarch_recipes.replicas.chaos import InjectedFault, take_due
 from monarch_recipes.replicas.event_log import EventLog
 from monarch_recipes.replicas.finish import Evaluations, conclude, save_the_end
 from monarch_recipes.replicas.group import Disconnected, Group, GroupLate, GroupLost
@@ -112,6 +112,11 @@ class Controller(Actor):
             # While the run holds, no group can make another one.
             left = 2 if self.hold.failure is None else 0
             self.last_step = min(self.last_step, self.groups.newest_step() + left)
+
+    @endpoint
+    async def give_up_elsewhere(self, hosts: list[int]) -> None:
+        """Of all hosts these are left: groups on others are not started again."""
+        self.groups.give_up_elsewhere(hosts)
 
     @endpoint
     async def reconfigure(
@@ -239,7 +244,8 @@ class Controller(Actor):
         """To the last step, through as many lighthouses as it takes."""
         # At first all begin together; a group that is lost while others train is not waited for.
         await meet_at_barrier(lambda: self.set_up, group.number)
-        self.skip_faults(group.step)
+        if not self.groups.training():  # Those of a run before this one, which got so far.
+            self.faults = [fault for fault in self.faults if fault.step > group.step]
         while group.step < self.last_step:
             if self.groups.is_over():
                 raise GroupLate
@@ -379,22 +385,13 @@ class Controller(Actor):
 
     def take_fault(self, group: Group, step: int) -> InjectedFault | None:
         """The fault that is due in this group's next step, which is that one."""
-        for fault in self.faults:
-            if fault.step > step:
-                break
-            if fault.kind != "lighthouse" and fault.group != group.number:
-                continue
-            self.faults.remove(fault)
-            self.event_log.tell("chaos", f"chaos: {fault}", step=step, fault=str(fault))
-            if fault.kind == "lighthouse":
-                self.keeper.crash()
-                return None
-            if fault.kind != "slow":
-                self.event_log.recovery.ordered(group.name, time.monotonic())
-            return fault
-        return None
-
-    def skip_faults(self, step: int) -> None:
-        """Those of a run before this one, which has got as far as ``step``."""
-        if not self.groups.training():
-            self.faults = [fault for fault in self.faults if fault.step > step]
+        fault = take_due(self.faults, group.number, step)
+        if fault is None:
+            return None
+        self.event_log.tell("chaos", f"chaos: {fault}", step=step, fault=str(fault))
+        if fault.kind == "lighthouse":
+            self.keeper.crash()
+            return None
+        if fault.kind != "slow":
+            self.event_log.recovery.ordered(group.name, time.monotonic())
+        return fault

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,8 @@ class Groups:
 
     async def may_restart(self, group: Group) -> bool:
         """Wait for a group's turn to be started again; false if it has none left."""
+        if group.is_given_up:
+            return False
         delay = group.restarts.next_wait_seconds(time.monotonic())
         if delay is None:
             group.is_given_up = True
@@ -188,6 +190,15 @@ class Groups:
             return False
         await asyncio.sleep(delay)
         return True
+
+    def give_up_elsewhere(self, hosts: Collection[int]) -> None:
+        """Only these hosts are left: groups on others are not started again."""
+        for group in self.all:
+            first, num = group.place.first_host, group.place.num_hosts
+            if not group.is_given_up and not set(range(first, first + num)).issubset(hosts):
+                group.is_given_up = True
+                text = f"{group.name} is given up: its host is lost, and the others go on without"
+                self._event_log.tell("given_up", text, group=group.number)
 
     async def save(self, group: Group) -> Path:
         """Have a group write a checkpoint, once its steps are written down: a run that goes on from
