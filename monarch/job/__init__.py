@@ -8,6 +8,8 @@ What to open, by what is to be changed:
 - what is run on the hosts for a person: `commands.py`, `exec_run.py`, `terminal_session.py`; on
   which of them: `ranks.py`; what would fail: `doctor/`
 - several allocations in one folder: `contexts.py`, `current_job.py`
+- what a host gets that has no monarch; how it finds and keeps that: `bundle.py`;
+  `monarch/runtime/hosts/bundle_place.py`
 - what Slurm is asked, and what its states mean: `slurm.py`
 - how a host is brought up again; how others learn that a job is being ended, or was: `process.py`
   (`repair`); `job.py` (`ending`), `ended.py`

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import functools
 import json
 import queue
 import secrets
@@ -11,14 +13,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import IO, Any
 
 from monarch import __version__
 from monarch.errors import JobError
+from monarch.job.bundle import bundle_for, known_bundles
+from monarch.runtime.hosts import bundle_place
 
 END_SECONDS = 30.0
 _CUT_OFF_SECONDS = 1.0
 _MAX_WORDS = 20
+_BUNDLE_SECONDS = 600.0
+"""Beyond what a bundle takes over a slow link."""
 
 # All that a login shell gets to see: no shell reads anything else into it. The command to run comes
 # as the first line of standard input.
@@ -27,22 +35,41 @@ _REMOTE = "exec {python} -c 'import sys;exec(eval(sys.stdin.readline()))'"
 # Read by whatever Python there is, so that one of version 2 can say what it is.
 _FIRST_LINE = """
 import json, sys
-def tell(error):
-    sys.stdout.write({mark!r} + json.dumps({{"error": error}}) + "\\n")
+def tell(answer):
+    sys.stdout.write({mark!r} + json.dumps(answer) + "\\n")
     sys.stdout.flush()
-found = "%s, which is Python %d.%d" % ((sys.executable,) + tuple(sys.version_info[:2]))
 sys.path[:] = [path for path in sys.path if path]
 if sys.version_info < (3, 10):
-    tell("it has %s; Python 3.10 or later is needed. Name one with `python`" % found)
+    found = "%s, which is Python %d.%d" % ((sys.executable,) + tuple(sys.version_info[:2]))
+    tell({{"error": "it has %s; Python 3.10 or later is needed. Name one with `python`" % found}})
 else:
+    kept = []
     try:
-        from monarch.runtime.hosts.starter import main
-    except ImportError as error:
-        tell("monarch cannot be imported there (%s): install it for %s, or name another with "
-             "`python`" % (error, found))
-    else:
-        main({mark!r}, {version!r})
+        import monarch
+        has_ours = monarch.__version__ == {version!r}
+        if has_ours:
+            from monarch.runtime.hosts.starter import main
+    except ImportError:
+        has_ours = False
+    if not has_ours:
+        space = {{"__name__": "bundle_place"}}
+        exec({place!r}, space)
+        kept = space["import_from_bundle"]({known!r}, tell, sys.stdin.readline)
+        if kept is not None:
+            from monarch.runtime.hosts.starter import main
+    if kept is not None:
+        main({mark!r}, {version!r}, kept)
 """
+
+
+_MAX_AT_ONCE = 64
+
+
+@functools.cache
+def _bundle_place() -> str:
+    """The text of the module that finds and unpacks bundles, for a Python that has nothing of
+    ours."""
+    return Path(bundle_place.__file__).read_text(encoding="utf-8")
 
 
 class LoginSession:
@@ -66,7 +93,9 @@ class LoginSession:
             raise JobError(f"cannot run `{command[0]}`: {words}. Is it installed?") from None
         self._reader = threading.Thread(target=self._read, name="monarch-login", daemon=True)
         self._reader.start()
-        program = _FIRST_LINE.format(mark=self._mark, version=__version__)
+        program = _FIRST_LINE.format(
+            mark=self._mark, version=__version__, known=known_bundles(), place=_bundle_place()
+        )
         self._write(ascii(program))
 
     def _write(self, line: str) -> None:
@@ -84,6 +113,16 @@ class LoginSession:
                 self._answers.put(json.loads(line[len(mark) :]))
         self._answers.put(None)
 
+    def _bring_bundle(self, wanted: Mapping[str, Any]) -> None:
+        """Send what the host needs to be one of ours, for it has nothing that fits."""
+        try:
+            bundle = bundle_for(str(wanted["tag"]), [str(one) for one in wanted["platforms"]])
+        except JobError as error:
+            self._write(f"bundle-error {json.dumps(str(error))}")
+            return
+        data = base64.b64encode(bundle.path.read_bytes()).decode()
+        self._write(f"bundle {bundle.digest} {data}")
+
     def order(self, order: Mapping[str, Any]) -> None:
         self._write(json.dumps(order))
 
@@ -95,6 +134,9 @@ class LoginSession:
         if answer is None:
             return {"error": self._words()}
         self.has_answered = True
+        if "bundle" in answer:
+            self._bring_bundle(answer["bundle"])
+            return self.answer(time.monotonic() + _BUNDLE_SECONDS)
         return answer
 
     def _words(self) -> str:
@@ -134,7 +176,12 @@ def ask_all(
     deadline = time.monotonic() + seconds
     for host, order in orders.items():
         logins[host].order(order)
-    return {host: logins[host].answer(deadline) for host in orders}
+    if not orders:
+        return {}
+    # At once: some may need a bundle first, which takes longer than an answer.
+    with ThreadPoolExecutor(min(len(orders), _MAX_AT_ONCE)) as pool:
+        answers = pool.map(lambda host: logins[host].answer(deadline), orders)
+        return dict(zip(orders, answers, strict=True))
 
 
 def end_all(logins: dict[str, LoginSession]) -> dict[str, str]:

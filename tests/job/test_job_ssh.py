@@ -103,14 +103,6 @@ def test_a_python_that_is_too_old_says_which_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fake_ssh")
-def test_a_python_without_monarch(tmp_path: Path) -> None:
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
-    bare.chmod(0o755)
-    assert "monarch cannot be imported there" in refusal(SSHJob(str(bare)), "gpu1")
-
-
-@pytest.mark.usefixtures("fake_ssh")
 def test_a_port_that_is_taken() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -19,13 +19,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from monarch import __version__
 from monarch.config import runtime_dir
 from monarch.runtime.ends.process_group import signal_process
 from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.hosts.bundle_place import BUNDLE
 from monarch.runtime.hosts.directory import sweep
 from monarch.runtime.secret import SECRET_VARIABLES
 
@@ -44,8 +46,8 @@ class _Failure(Exception):
     """For people; goes back over the login."""
 
 
-def main(mark: str, version: str) -> None:
-    """Take orders until there are none."""
+def main(mark: str, version: str, kept: Sequence[str] = ()) -> None:
+    """Take orders until there are none; those first that are ``kept``, as they came early."""
     starter = _Starter()
     with contextlib.suppress(KeyboardInterrupt):
         if version != __version__:
@@ -57,7 +59,7 @@ def main(mark: str, version: str) -> None:
                 },
             )
             return
-        for line in iter(sys.stdin.readline, ""):
+        for line in chain(kept, iter(sys.stdin.readline, "")):
             order = json.loads(line)
             try:
                 answer = starter.orders[order.pop("do")](**order)
@@ -102,6 +104,12 @@ class _Starter:
             "MONARCH_JOB_SECRET_FD": str(reader), "MONARCH_READY_FD": str(is_ready),
         }  # fmt: skip
         variables.pop(SECRET_VARIABLES[0], None)
+        bundle = os.environ.get(BUNDLE)
+        if bundle:
+            # Ahead of what the job's own variables say, too: it is what makes this a host.
+            others = variables.get("PYTHONPATH", "").split(os.pathsep)
+            paths = [bundle, *(path for path in others if path not in ("", bundle))]
+            variables["PYTHONPATH"] = os.pathsep.join(paths)
         try:
             os.write(writer, secret.encode())
             with open(log, "ab") as output:
@@ -112,6 +120,9 @@ class _Starter:
                     ],
                     env=variables, pass_fds=[listener.fileno(), reader, is_ready],
                     start_new_session=True,
+                    # Python imports from where it is started before all else: a checkout there is
+                    # not to hide the bundle.
+                    cwd=directory if bundle else None,
                     stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 )  # fmt: skip
                 self._directory = directory

@@ -1,0 +1,238 @@
+"""What a host gets that has a Python and no monarch: ours and what it needs, in one archive.
+
+The archive holds what wheels would unpack to. Where a host has the same kind of Python as this one,
+it is made of the packages that are installed here; for another kind, pip brings their wheels, into
+the store that ``sync --env`` has. Ours is made of what is imported here, an editable checkout too.
+An archive is known by its digest, and made once for each state of ours and each kind of Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import re
+import sys
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from monarch import __version__
+from monarch.errors import JobError
+from monarch.runtime.workspace.packages.cache_folder import cache_folder
+from monarch.runtime.workspace.packages.environment import EnvironmentFailed, HostPython, build
+from monarch.runtime.workspace.packages.lock_files import Needs
+from monarch.runtime.workspace.packages.python_here import normalized, python_tag
+from monarch.runtime.workspace.packages.wheels import BadWheel, unpack
+
+_OURS = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
+_NAME = "monarch-loop"
+_INDEX = "index.json"
+_MAX_STATES = 6
+_making = threading.Lock()
+
+# pip asks its own Python what depends on the version of Python: these are for an older one.
+_OF_OLDER_PYTHONS = ("exceptiongroup", "typing-extensions")
+
+
+class Bundle(NamedTuple):
+    """``path`` is an archive, ``digest`` the name of the folder that a host unpacks it into."""
+
+    digest: str
+    path: Path
+
+
+def known_bundles() -> dict[str, str]:
+    """The digests of the bundles of this state of ours that were made, by the kind of Python."""
+    state = _state()
+    try:
+        index = json.loads((_folder() / _INDEX).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    found = index.get(state, {}) if isinstance(index, dict) else {}
+    return {str(tag): str(digest) for tag, digest in found.items()}
+
+
+def bundle_for(tag: str, platforms: Sequence[str]) -> Bundle:
+    """The bundle for Pythons that say ``tag`` of themselves, and take wheels for ``platforms``.
+
+    Raises ``JobError`` in one line where the packages cannot be had for it.
+    """
+    with _making:
+        digest = known_bundles().get(tag, "")
+        path = _folder() / f"{digest}.tar.gz"
+        if not digest or not path.is_file():
+            digest = _make(tag, platforms)
+            path = _folder() / f"{digest}.tar.gz"
+        return Bundle(digest, path)
+
+
+def _folder() -> Path:
+    return cache_folder() / "made"
+
+
+@functools.cache
+def _state() -> str:
+    """What names our code as it is imported here: an edit of any file makes another."""
+    known = hashlib.sha256(f"{__version__} {_dependencies()}".encode())
+    for name, path in _our_files():
+        status = path.stat()
+        known.update(f"{name} {path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return known.hexdigest()
+
+
+def _our_files() -> list[tuple[str, Path]]:
+    found = []
+    for package in _OURS:
+        spec = importlib.util.find_spec(package)
+        for root in spec.submodule_search_locations or () if spec is not None else ():
+            for path in Path(root).rglob("*"):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    found.append((f"{package}/{path.relative_to(root).as_posix()}", path))
+    return sorted(found)
+
+
+@functools.cache
+def _dependencies() -> tuple[str, ...]:
+    """Our base dependencies, as our metadata has them."""
+    return tuple(one for one in metadata.requires(_NAME) or () if "extra ==" not in one)
+
+
+def _make(tag: str, platforms: Sequence[str]) -> str:
+    with tempfile.TemporaryDirectory(prefix="monarch-bundle-") as folder:
+        place = Path(folder)
+        if not (tag == python_tag() and _takes_ours(platforms)):
+            _unpack_wheels(tag, platforms, place)
+            files = [(path.relative_to(place).as_posix(), path) for path in place.rglob("*")]
+        else:
+            files = list(_installed_files())
+        made = _archive(sorted((name, path) for name, path in [*files, *_our_files()]
+                               if path.is_file()))  # fmt: skip
+    digest = hashlib.sha256(made).hexdigest()[:32]
+    _folder().mkdir(parents=True, exist_ok=True)
+    _write(_folder() / f"{digest}.tar.gz", made)
+    try:
+        index = json.loads((_folder() / _INDEX).read_bytes())
+    except (OSError, ValueError):
+        index = {}
+    # The oldest are forgotten: each edit of a checkout makes another.
+    now = index.pop(_state(), {}) | {tag: digest}
+    index = dict([*index.items(), (_state(), now)][-_MAX_STATES:])
+    _write(_folder() / _INDEX, json.dumps(index).encode())
+    wanted = {one for digests in index.values() for one in digests.values()}
+    for path in _folder().glob("*.tar.gz"):
+        if path.name.removesuffix(".tar.gz") not in wanted:
+            path.unlink(missing_ok=True)
+    return digest
+
+
+def _write(path: Path, data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(data)
+    os.replace(file.name, path)
+
+
+def _archive(files: Sequence[tuple[str, Path]]) -> bytes:
+    """The same bytes for the same files, whenever and by whom it is made."""
+    out = io.BytesIO()
+    about = f"Metadata-Version: 2.1\nName: {_NAME}\nVersion: {__version__}\n"
+    entries = "[monarch.recipes]\n" + "".join(
+        f"{one.name} = {one.value}\n" for one in metadata.entry_points(group="monarch.recipes")
+    )
+    info = f"{_NAME.replace('-', '_')}-{__version__}.dist-info"
+    with (
+        gzip.GzipFile(fileobj=out, mode="wb", compresslevel=6, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+        for name, data in (
+            (f"{info}/METADATA", about.encode()),
+            (f"{info}/entry_points.txt", entries.encode()),
+            *((name, path.read_bytes()) for name, path in files),
+        ):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _takes_ours(platforms: Sequence[str]) -> bool:
+    """Whether the packages that are installed here would run on these platforms, too."""
+    for found in _closure():
+        tags = re.findall(r"^Tag: (\S+)", found.read_text("WHEEL") or "", re.MULTILINE)
+        if not tags or not any(_fits(tag, platforms) for tag in tags):
+            return False
+    return True
+
+
+def _fits(tag: str, platforms: Sequence[str]) -> bool:
+    return any(one == "any" or one in platforms for one in tag.rsplit("-", 1)[-1].split("."))
+
+
+@functools.cache
+def _closure() -> tuple[metadata.Distribution, ...]:
+    """The distributions here that ours needs, and what they need. Raises ``JobError``."""
+    found: dict[str, metadata.Distribution] = {}
+    wanted = list(_dependencies())
+    while wanted:
+        requirement = wanted.pop()
+        name = normalized(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
+        if name in found or not _is_for(requirement, sys.version_info[:2]):
+            continue
+        try:
+            one = found[name] = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            if ";" in requirement:
+                continue  # Of some other platform.
+            raise JobError(
+                f"the package {name} is not installed here, which a host needs"
+            ) from None
+        wanted += [other for other in one.requires or () if "extra ==" not in other]
+    return tuple(found.values())
+
+
+def _is_for(requirement: str, version: tuple[int, ...]) -> bool:
+    """Whether a Python of this version needs it, as far as its marker speaks of that."""
+    marker = re.search(r"python_version\s*(<|>=)\s*[\"'](\d+)\.(\d+)", requirement)
+    if marker is None:
+        return True
+    bound = int(marker[2]), int(marker[3])
+    return version < bound if marker[1] == "<" else version >= bound
+
+
+def _installed_files() -> Iterator[tuple[str, Path]]:
+    for one in _closure():
+        for file in one.files or ():
+            if ".." not in file.parts and "__pycache__" not in file.parts:
+                yield file.as_posix(), Path(str(one.locate_file(file)))
+
+
+def _unpack_wheels(tag: str, platforms: Sequence[str], place: Path) -> None:
+    found = re.match(r"cpython-(\d)(\d+) on (?:linux|macosx)", tag)
+    if found is None:
+        raise JobError(f"there are no wheels for {tag}: install monarch there, for a CPython")
+    version = int(found[1]), int(found[2])
+    wanted = [one.partition(";")[0].strip() for one in _dependencies() if _is_for(one, version)]
+    if version < (3, 13):
+        wanted += _OF_OLDER_PYTHONS
+    try:
+        wheels = build(
+            Needs((), tuple(wanted), (), ""), [HostPython("it", tag, {}, platforms)], cache_folder()
+        )
+        assert wheels is not None
+        for wheel in wheels.glob("*.whl"):
+            unpack(str(wheel), str(place))
+    except EnvironmentFailed as error:
+        last = next((line for line in error.lines.splitlines()[::-1] if line.strip()), "")
+        raise JobError(
+            f"monarch's dependencies cannot be had as wheels for {tag}: {last or error.reason}"
+        ) from None
+    except (BadWheel, OSError) as error:
+        raise JobError(f"a wheel for {tag} cannot be unpacked: {error}") from None

@@ -1,0 +1,151 @@
+"""Where a host that has no monarch of its own finds one: a folder of its user's cache.
+
+Needs Python 3.10, and only the standard library: its text is sent over a login
+(``monarch/job/login_session.py``).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+BUNDLE = "MONARCH_BUNDLE"
+"""The variable that has the folder, for processes that are started from it."""
+
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_UNUSED_SECONDS = 30 * 24 * 3600.0
+_ATTIC = ".new-"
+
+
+def import_from_bundle(
+    known: Mapping[str, str], tell: Callable[[Mapping[str, Any]], None], read: Callable[[], str]
+) -> list[str] | None:
+    """Import what is ours from a bundle, which is asked for where it is not here yet.
+
+    ``known``: the digests of bundles by the kind of Python. Gives the lines that came before the
+    bundle did; ``None`` if there is none, and that has been told.
+    """
+    kept: list[str] = []
+    tag = f"{sys.implementation.cache_tag} on {sysconfig.get_platform()}"
+    base = _cache_folder()
+    try:
+        folder = _found(base, known.get(tag, ""))
+        if not folder:
+            tell({"bundle": {"tag": tag, "platforms": _platforms()}})
+            for line in iter(read, ""):
+                if line.startswith("bundle"):
+                    break
+                kept.append(line)
+            else:
+                return None
+            word, _, rest = line.strip().partition(" ")
+            if word != "bundle":
+                tell({"error": rest.strip('"')})
+                return None
+            digest, _, data = rest.partition(" ")
+            folder = _unpacked(base, digest, base64.b64decode(data))
+    except OSError as error:
+        why = error.strerror or error
+        tell(
+            {
+                "error": f"monarch cannot be put into {error.filename or base}: {why}. Make room "
+                "there, or name another folder with XDG_CACHE_HOME in the environment of logins"
+            }
+        )
+        return None
+    # What another version has left is not to be met again.
+    for name in [one for one in sys.modules if one.partition(".")[0] in _OURS]:
+        del sys.modules[name]
+    sys.path.insert(0, folder)
+    os.environ[BUNDLE] = folder
+    return kept
+
+
+_OURS = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
+
+
+def _cache_folder() -> str:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(base, "monarch", "bundles")
+
+
+def _found(base: str, digest: str) -> str:
+    """The folder of a bundle that is here; "" for none."""
+    if not _DIGEST.fullmatch(digest):
+        return ""
+    folder = os.path.join(base, digest)
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return ""
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(1, "others could have changed what is there; remove it", folder)
+    with contextlib.suppress(OSError):
+        os.utime(folder)  # It is in use: see _trim.
+    return folder
+
+
+def _unpacked(base: str, digest: str, archive: bytes) -> str:
+    """Unpack beside its place, and rename: others may do the same at this moment."""
+    os.makedirs(base, 0o700, exist_ok=True)
+    fresh = tempfile.mkdtemp(prefix=_ATTIC, dir=base)
+    folder = os.path.join(base, digest)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
+            for member in members:
+                parts = member.name.split("/")
+                if not member.isreg() or "" in parts or ".." in parts:
+                    raise OSError(22, "the bundle has a file that leads out of it", member.name)
+                path = os.path.join(fresh, *parts)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                source = members.extractfile(member)
+                assert source is not None
+                with open(path, "wb") as file:
+                    shutil.copyfileobj(source, file)
+        try:
+            os.rename(fresh, folder)
+        except OSError:
+            if not _found(base, digest):  # Else another start was quicker, with the same.
+                raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    _trim(base, digest)
+    return folder
+
+
+def _trim(base: str, kept: str) -> None:
+    """Remove what nobody has started from for long, and what a start has left half done."""
+    long_ago = time.time() - _UNUSED_SECONDS
+    for name in os.listdir(base):
+        path = os.path.join(base, name)
+        with contextlib.suppress(OSError):
+            if name != kept and os.lstat(path).st_mtime < long_ago:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _platforms() -> list[str]:
+    """The platforms whose wheels run here, best first."""
+    own = re.sub(r"[-.]", "_", sysconfig.get_platform())
+    if not own.startswith("linux_"):
+        return [own]
+    machine = own[len("linux_") :]
+    try:
+        libc = re.match(r"glibc 2\.(\d+)", os.confstr("CS_GNU_LIBC_VERSION") or "")
+    except (ValueError, OSError):
+        libc = None
+    if libc is None:
+        return [f"musllinux_1_2_{machine}", f"musllinux_1_1_{machine}", own]
+    minors = range(int(libc[1]), 4, -1)
+    names = [*(f"manylinux_2_{minor}" for minor in minors), "manylinux2014", "manylinux2010"]
+    return [*(f"{name}_{machine}" for name in [*names, "manylinux1"]), own]
