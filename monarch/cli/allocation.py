@@ -31,11 +31,11 @@ def apply(spec: str | None, file: str | None, yes: bool) -> None:
     wanted = _wanted(spec, file)
     noted = noted_job()
     if noted is not None and noted.can_run(wanted) and noted.ending is None:
-        if noted.is_running():
+        if noted.is_whole():
             say("already up")
             _show_unasked(noted)
             return
-        if noted.num_running() and _is_repaired(noted):
+        if (noted.is_running() or noted.num_running()) and _is_repaired(noted):
             _show_unasked(noted)
             return
     if noted is not None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from monarch.config_file import ConfigError, load_config
 from monarch.errors import JobError
@@ -59,10 +59,28 @@ class SlurmSection:
 
 
 @dataclass
+class KubernetesSection:
+    """What hosts of kind kubernetes are, which are pods. Without `image` and `template`, pods that
+    run are attached to."""
+
+    namespace: str = "default"
+    image: str | None = None  # with Python and monarch
+    resources: dict[str, str] = field(default_factory=dict)  # of each pod: "nvidia.com/gpu" = "8"
+    template: str | None = None  # a YAML file with a pod template, instead of an image
+    selector: str | None = None  # the labels of pods that run, instead of both
+    python: str = "python3"  # the Python in the pods, which must have monarch
+    port: int = 26600  # where each host listens
+    kubeconfig: str | None = None  # by default as kubectl finds it
+    context: str | None = None
+    timeout: float | None = None  # seconds that pods may take to get a place
+    grace_seconds: int = 30  # that a pod has left which is to go
+
+
+@dataclass
 class JobSection:
     """The allocation: what `monarch apply` brings up."""
 
-    kind: Literal["process", "local", "ssh", "slurm"] = (
+    kind: Literal["process", "local", "ssh", "slurm", "kubernetes"] = (
         "process"  # local: none that outlives its command
     )
     # how many hosts each mesh has, by its name; for ssh, the names of its hosts
@@ -72,6 +90,7 @@ class JobSection:
     preload: list[str] = field(default_factory=list)
     ssh: SSHSection = field(default_factory=SSHSection)
     slurm: SlurmSection = field(default_factory=SlurmSection)
+    kubernetes: KubernetesSection = field(default_factory=KubernetesSection)
 
     def __post_init__(self) -> None:
         for name, hosts in self.hosts.items():
@@ -127,6 +146,8 @@ class Project(NamedTuple):
             return self._make_ssh_job(job)
         if job.kind == "slurm":
             return _make_slurm_job(job)
+        if job.kind == "kubernetes":
+            return self._make_kubernetes_job(job)
         return ProcessJob(job.num_hosts(), job.env, job.preload)
 
     def _make_ssh_job(self, wanted: JobSection) -> JobTrait:
@@ -140,6 +161,28 @@ class Project(NamedTuple):
         try:
             for name, hosts in wanted.hosts.items():
                 job.add_mesh(name, hosts if isinstance(hosts, list) else [])
+        except ValueError as error:
+            raise ConfigError(f"[job] in {self.directory / PROJECT_FILE}: {error}") from None
+        return job
+
+    def _make_kubernetes_job(self, wanted: JobSection) -> JobTrait:
+        from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
+
+        pods = wanted.kubernetes
+        path = None if pods.kubeconfig is None else str(self.directory / pods.kubeconfig)
+        job = KubernetesJob(
+            pods.namespace, pods.timeout, KubeConfig(path, context=pods.context),
+            python_exe=pods.python, grace_seconds=pods.grace_seconds, env=wanted.env,
+            preload=wanted.preload,
+        )  # fmt: skip
+        image = None if pods.image is None else ImageSpec(pods.image, pods.resources)
+        template = None if pods.template is None else _read_yaml(self.directory / pods.template)
+        try:
+            for name, num_hosts in wanted.num_hosts().items():
+                job.add_mesh(
+                    name, num_hosts, pods.selector, image_spec=image, port=pods.port,
+                    pod_template=template,
+                )  # fmt: skip
         except ValueError as error:
             raise ConfigError(f"[job] in {self.directory / PROJECT_FILE}: {error}") from None
         return job
@@ -189,6 +232,20 @@ def _make_slurm_job(wanted: JobSection) -> JobTrait:
         job_start_timeout=slurm.start_timeout, account=slurm.account, qos=slurm.qos,
         env=wanted.env, preload=wanted.preload,
     )  # fmt: skip
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise JobError(
+            "a job of kind kubernetes needs Kubernetes' client library: "
+            "pip install 'monarch-loop[kubernetes]'"
+        ) from None
+    try:
+        return yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read the pod template {path}: {error}") from None
 
 
 def _is_of_runs(folder: Path) -> bool:

@@ -160,7 +160,7 @@ def _brought_up_again(wanted: int | None) -> JobTrait | None:
     if job is None or job.ending is not None:
         return None
     left = job.num_running()
-    if left == 0:
+    if left == 0 and not job.is_running():
         return None
     why = job.why_ended()
     try:

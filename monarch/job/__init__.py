@@ -10,7 +10,10 @@ What to open, by what is to be changed:
 - several allocations in one folder: `contexts.py`, `current_job.py`
 - what a host gets that has no monarch; how it finds and keeps that: `bundle.py`;
   `monarch/runtime/hosts/bundle_place.py`
+- how hosts are waited for that a scheduler places, and places again: `scheduled.py`
 - what Slurm is asked, and what its states mean: `slurm.py`
+- what Kubernetes is asked for, how, and what pods' states mean: `kube_manifests.py`,
+  `kube_api.py`; `kubernetes.py`, `kube_pods.py`
 - how a host is brought up again; how others learn that a job is being ended, or was: `process.py`
   (`repair`); `job.py` (`ending`), `ended.py`
 """
@@ -20,6 +23,8 @@ from monarch.job.commands import PortForwarder, exec_command, shell
 from monarch.job.contexts import DEFAULT_JOB_PATH
 from monarch.job.current_job import load_current_job, set_current_job
 from monarch.job.job import JobState, JobTrait, job_load, job_loads
+from monarch.job.kube_api import KubeConfig
+from monarch.job.kubernetes import ImageSpec, KubernetesJob
 from monarch.job.local import LocalJob
 from monarch.job.login import LoginJob
 from monarch.job.process import ProcessJob
@@ -29,8 +34,11 @@ from monarch.job.ssh import SSHJob
 
 __all__ = [
     "DEFAULT_JOB_PATH",
+    "ImageSpec",
     "JobState",
     "JobTrait",
+    "KubeConfig",
+    "KubernetesJob",
     "LocalJob",
     "LoginJob",
     "MeshAdminConfig",

@@ -117,6 +117,10 @@ class JobTrait(ABC):
         """Whether the allocation is still there, and is to stay."""
         return self.ending is None and self._is_running()
 
+    def is_whole(self) -> bool:
+        """Whether it runs, and none of its hosts is missing."""
+        return self.is_running()
+
     def running_urls(self) -> list[str]:
         """Of its hosts those that are still there, as far as can be told without waiting."""
         return self.urls() if self._is_running() else []
@@ -224,7 +228,10 @@ class JobTrait(ABC):
                 return self._running._state()
             self.kill()
         path = Path(cached_path) if cached_path is not None else None
-        cached = _load_cached(path)
+        cached = None
+        if path is not None and path.exists():
+            with contextlib.suppress(_Damaged):
+                cached = job_load(path)
         if cached is not None:
             if cached.is_running() and cached.can_run(self):
                 self._running = cached
@@ -390,10 +397,3 @@ def _end_left(job: JobTrait) -> None:
             "what is left of it may go on running",
             job.kind, job._state_path, exc_info=True,
         )  # fmt: skip
-
-
-def _load_cached(path: Path | None) -> JobTrait | None:
-    if path is not None and path.exists():
-        with contextlib.suppress(_Damaged):
-            return job_load(path)
-    return None

@@ -14,10 +14,16 @@ from typing import Any, NamedTuple
 
 from monarch.errors import JobError
 from monarch.job.contexts import DEFAULT_JOB_PATH
-from monarch.job.job import JobState, JobTrait, keep_from_git
-from monarch.job.remote import RemoteJob, job_secret
+from monarch.job.job import JobState, keep_from_git
+from monarch.job.remote import job_secret
+from monarch.job.scheduled import (
+    LONGEST_LOOK_SECONDS,
+    SHORTEST_LOOK_SECONDS,
+    PlacedHost,
+    ScheduledJob,
+)
 from monarch.runtime import process
-from monarch.runtime.slurm_task import node_addresses
+from monarch.runtime.slurm_task import limit_seconds, node_addresses
 
 _log = logging.getLogger(__name__)
 
@@ -30,20 +36,10 @@ _HOPELESS = {
     "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
     "InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed",
 }  # fmt: skip
-_SHORTEST_LOOK_SECONDS = 0.05
-_LONGEST_LOOK_SECONDS = 2.0
-_UP_SECONDS = 120.0
 _GONE_SECONDS = 90.0
+_WARNING_SECONDS = 120.0
 _UNANSWERED_SECONDS = 60.0
 _TAIL_LINES = 8
-
-
-class SlurmHost(NamedTuple):
-    """The host agent of a node."""
-
-    mesh: str
-    name: str
-    url: str
 
 
 class _Seen(NamedTuple):
@@ -58,7 +54,7 @@ class _Seen(NamedTuple):
         return self.state in _LIVE
 
 
-class SlurmJob(RemoteJob):
+class SlurmJob(ScheduledJob):
     """``SlurmJob(meshes={"trainers": 2})``: a number of nodes for each mesh, in one job of Slurm.
 
     ``python_exe`` is the Python on the nodes, which must have monarch. Each host listens at
@@ -74,6 +70,11 @@ class SlurmJob(RemoteJob):
     """
 
     kind = "slurm"
+    _KEPT = (
+        "python_exe", "slurm_args", "monarch_port", "job_name", "ntasks_per_node", "time_limit",
+        "partition", "log_dir", "exclusive", "gpus_per_node", "cpus_per_task", "mem",
+        "job_start_timeout", "account", "qos",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -99,15 +100,12 @@ class SlurmJob(RemoteJob):
         env: Mapping[str, str] | None = None,
         preload: Sequence[str] = (),
     ) -> None:
-        super().__init__(preload)
+        super().__init__(meshes, env, preload)
         if out_of_cluster or attach_to is not None:
             raise NotImplementedError(
                 "out_of_cluster, attach_to: hosts are spoken to directly, there is no gateway yet. "
                 "Run this on a machine that reaches the nodes, such as a login node"
             )
-        self._meshes: dict[str, int] = {}
-        for name, num_nodes in meshes.items():
-            self.add_mesh(name, num_nodes)
         self.python_exe = python_exe
         self.slurm_args = list(slurm_args)
         self.monarch_port = monarch_port
@@ -123,30 +121,13 @@ class SlurmJob(RemoteJob):
         self.job_start_timeout = job_start_timeout
         self.account = account
         self.qos = qos
-        self.env = dict(env or {})
         self.job_id = ""
         self._logs = ""
-        self._hosts: list[SlurmHost] = []
+        self._nodes = ""  # where the hosts that are known are
 
     def add_mesh(self, name: str, num_nodes: int) -> None:
         """Raises ``ValueError`` for a name that is taken, or no node."""
-        if name in self._meshes:
-            raise ValueError(f"there is a mesh {name!r} already")
-        if num_nodes < 1:
-            raise ValueError(f"mesh {name!r} needs at least one node, got {num_nodes}")
-        self._meshes[name] = num_nodes
-
-    @property
-    def meshes(self) -> dict[str, int]:
-        return dict(self._meshes)
-
-    @property
-    def hosts(self) -> Sequence[SlurmHost]:
-        return self._hosts
-
-    @property
-    def num_nodes(self) -> int:
-        return sum(self._meshes.values())
+        self._add(name, num_nodes)
 
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
         # In its own batch job, a program runs on the nodes of that, whatever else is noted.
@@ -165,7 +146,7 @@ class SlurmJob(RemoteJob):
             keep_from_git(Path(logs).parent)
         name = f"{self.job_name}_{os.getpid()}"
         options = {
-            "job-name": name, "nodes": self.num_nodes, "ntasks-per-node": self.ntasks_per_node,
+            "job-name": name, "nodes": self.num_hosts, "ntasks-per-node": self.ntasks_per_node,
             "output": f"{logs}/slurm_%j_{self.job_name}.out",
             "error": f"{logs}/slurm_%j_{self.job_name}.err",
             "time": self.time_limit, "partition": self.partition, "account": self.account,
@@ -174,6 +155,8 @@ class SlurmJob(RemoteJob):
         }  # fmt: skip
         words = [f"--{option}={value}" for option, value in options.items() if value is not None]
         words += ["--exclusive"] if self.exclusive else []
+        # A job that loses a node is queued again, and its output goes on in the same files.
+        words += ["--requeue", "--open-mode=append", f"--signal=USR1@{self._warning_seconds()}"]
         # The secret is in the environment: arguments and scripts may be visible to others.
         environment = {**os.environ, **self.env, "MONARCH_JOB_SECRET": self._secret.hex()}
         said = _run(
@@ -183,8 +166,13 @@ class SlurmJob(RemoteJob):
         self.job_id = said.split(";")[0].strip().splitlines()[-1]
         self._logs = f"{logs}/slurm_{self.job_id}_{self.job_name}"
 
+    def _warning_seconds(self) -> int:
+        """How long before its time limit the hosts are to warn of that."""
+        limit = limit_seconds(self.time_limit or "")
+        return int(min(_WARNING_SECONDS, limit / 4 if limit else _WARNING_SECONDS))
+
     def _script(self, client_script: str | None) -> str:
-        num = self.num_nodes
+        num = self.num_hosts
         hosts = (
             f"srun --nodes={num} --ntasks={num} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 "
             f"--cpu-bind=none --export=ALL {self.python_exe} -m "
@@ -195,24 +183,20 @@ class SlurmJob(RemoteJob):
         client = f"MONARCH_BATCH_JOB=1 {self.python_exe} {shlex.quote(client_script)}"
         return f"#!/bin/sh\n{hosts} &\n{client}\nstatus=$?\nkill $!\nwait\nexit $status\n"
 
-    def _state(self) -> JobState:
-        """Waits for the nodes, and until all their host agents answer."""
+    def _place(self) -> list[PlacedHost]:
         seen = self._wait_for_nodes()
-        urls = self.urls()
-        self._hosts = self._hosts_on(seen.nodes)
-        self._wait_for_agents()
-        if self.urls() != urls and self._state_path is not None:
-            self.dump(self._state_path)
-        return super()._state()
+        if seen.nodes != self._nodes or not self._hosts:
+            self._hosts, self._nodes = self._hosts_on(seen.nodes), seen.nodes
+        return self._hosts
 
     def _wait_for_nodes(self) -> _Seen:
-        began, pause, told = time.monotonic(), _SHORTEST_LOOK_SECONDS, ""
+        began, pause, told = time.monotonic(), SHORTEST_LOOK_SECONDS, ""
         while True:
             seen = self._look()
             if seen.state == "RUNNING":
                 return seen
             if not seen.is_live:
-                raise JobError(self._why_over(seen))
+                raise JobError(self._why_over_now(seen))
             if seen.reason in _HOPELESS:
                 raise JobError(f"Slurm would never run job {self.job_id}: {seen.reason}")
             waited = time.monotonic() - began
@@ -221,43 +205,26 @@ class SlurmJob(RemoteJob):
                     f"Slurm job {self.job_id} is {seen.state} ({seen.reason}) after "
                     f"{self.job_start_timeout:.0f} s: it is given up"
                 )
-            if waited > _LONGEST_LOOK_SECONDS and told != seen.reason:
+            if waited > LONGEST_LOOK_SECONDS and told != seen.reason:
                 told = seen.reason
                 _log.warning("Slurm job %s is %s (%s)", self.job_id, seen.state, seen.reason)
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+            pause = min(2 * pause, LONGEST_LOOK_SECONDS)
 
-    def _hosts_on(self, nodes: str) -> list[SlurmHost]:
+    def _hosts_on(self, nodes: str) -> list[PlacedHost]:
         names = _run(["scontrol", "show", "hostnames", nodes], "scontrol fails").split()
-        if len(names) != self.num_nodes:
+        if len(names) != self.num_hosts:
             raise JobError(
-                f"Slurm job {self.job_id} has {len(names)} nodes ({nodes}), not {self.num_nodes}"
+                f"Slurm job {self.job_id} has {len(names)} nodes ({nodes}), not {self.num_hosts}"
             )
         try:
             addresses = node_addresses(nodes)
         except OSError as error:
             raise JobError(str(error)) from None
-        meshes = [mesh for mesh, num_nodes in self._meshes.items() for _ in range(num_nodes)]
         return [
-            SlurmHost(mesh, name, f"tcp://{addresses[name]}:{self.monarch_port}")
-            for mesh, name in zip(meshes, names, strict=True)
+            PlacedHost(mesh, name, f"tcp://{addresses[name]}:{self.monarch_port}")
+            for mesh, name in zip(self._slots(), names, strict=True)
         ]
-
-    def _wait_for_agents(self) -> None:
-        deadline = time.monotonic() + _UP_SECONDS
-        while True:
-            found = self.ask(self.urls())
-            silent = {url: str(found[url]["error"]) for url in found if "error" in found[url]}
-            if not silent:
-                return
-            seen = self._look()
-            if seen.state != "RUNNING":
-                raise JobError(self._why_over(seen))
-            if time.monotonic() > deadline:
-                names = self.names_by_url()
-                told = "\n".join(f"{names[url]} at {url}: {why}" for url, why in silent.items())
-                raise JobError(f"Slurm job {self.job_id} runs, but\n{told}{self._last_words()}")
-            time.sleep(_SHORTEST_LOOK_SECONDS)
 
     def _look(self) -> _Seen:
         """What squeue says; it is asked again for a while if it cannot reach the controller."""
@@ -273,13 +240,19 @@ class SlurmJob(RemoteJob):
                     return _Seen("")
                 if "ontroller" not in str(error) or time.monotonic() > deadline:
                     raise
-                time.sleep(_LONGEST_LOOK_SECONDS)
+                time.sleep(LONGEST_LOOK_SECONDS)
                 continue
             if not said:
                 return _Seen("")
             return _Seen(*said.splitlines()[0].split("|", 2))
 
-    def _why_over(self, seen: _Seen) -> str:
+    def _title(self) -> str:
+        return f"Slurm job {self.job_id}"
+
+    def _why_over(self) -> str:
+        return self._why_over_now(self._look())
+
+    def _why_over_now(self, seen: _Seen) -> str:
         reason = f" ({seen.reason})" if seen.reason not in ("", "None") else ""
         over = f"is {seen.state}{reason}" if seen.state else "has ended: Slurm knows it no more"
         return f"Slurm job {self.job_id} {over}{self._last_words()}"
@@ -293,18 +266,8 @@ class SlurmJob(RemoteJob):
             told += f"\nthe last lines of {path}:\n{tail}" if tail else ""
         return told
 
-    def _is_running(self) -> bool:
-        if not self.job_id or not self._look().is_live:
-            return False
-        # Without hosts it waits in the queue still.
-        return not self._hosts or not self.ended()
-
-    def running_urls(self) -> list[str]:
-        return super().running_urls() if self.job_id and self._look().is_live else []
-
-    def why_ended(self) -> str:
-        seen = self._look()
-        return super().why_ended() if seen.is_live else self._why_over(seen)
+    def _is_kept(self) -> bool:
+        return bool(self.job_id) and self._look().is_live
 
     def _kill(self) -> None:
         """scancel, and wait until Slurm says that it is over."""
@@ -320,39 +283,12 @@ class SlurmJob(RemoteJob):
                         f"Slurm job {job_id} is still {seen.state} {_GONE_SECONDS:.0f} s after "
                         f"scancel; try again, or `scancel --signal=KILL {job_id}`"
                     )
-                time.sleep(_SHORTEST_LOOK_SECONDS)
+                time.sleep(SHORTEST_LOOK_SECONDS)
         self._hosts = []
-        self.job_id = ""
+        self.job_id = self._nodes = ""
 
-    def can_run(self, spec: JobTrait) -> bool:
-        return isinstance(spec, type(self)) and self._wanted() == spec._wanted()
-
-    def _wanted(self) -> dict[str, Any]:
-        """All that makes the job what it is, as JSON data."""
-        names = (
-            "python_exe", "slurm_args", "monarch_port", "job_name", "ntasks_per_node",
-            "time_limit", "partition", "log_dir", "exclusive", "gpus_per_node", "cpus_per_task",
-            "mem", "job_start_timeout", "account", "qos", "env", "preload",
-        )  # fmt: skip
-        return {"meshes": self.meshes} | {name: getattr(self, name) for name in names}
-
-    def _to_data(self) -> dict[str, Any]:
-        return {
-            "wanted": self._wanted(),
-            "secret": self._secret.hex(),
-            "job_id": self.job_id,
-            "logs": self._logs,
-            "hosts": [host._asdict() for host in self._hosts],
-        }
-
-    @classmethod
-    def _from_data(cls, data: dict[str, Any]) -> SlurmJob:
-        job = cls(**data["wanted"])
-        job._secret = bytes.fromhex(data["secret"])
-        job.job_id = data["job_id"]
-        job._logs = data["logs"]
-        job._hosts = [SlurmHost(**host) for host in data["hosts"]]
-        return job
+    def _placement(self) -> dict[str, Any]:
+        return {"job_id": self.job_id, "_logs": self._logs, "_nodes": self._nodes}
 
 
 def _own_job_id() -> str:

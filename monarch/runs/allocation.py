@@ -17,6 +17,7 @@ from monarch.actor import HostMesh
 from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.job import JobTrait, job_load
 from monarch.job.ended import how_ended
+from monarch.job.scheduled import ScheduledJob
 from monarch.runs.ranks import RunLost
 from monarch.runtime.client_agent import client
 from monarch_sync.words import counted
@@ -139,7 +140,7 @@ class RunAllocation:
 
     def _repaired(self, job: JobTrait, hosts: HostMesh, any_number: bool) -> HostMesh:
         """Have the hosts that have ended brought up again; nothing where all are up."""
-        if job.is_running():
+        if job.is_whole():
             return hosts
         why = job.why_ended()
         try:
@@ -158,7 +159,18 @@ class RunAllocation:
             first = why.partition("\n")[0].partition(";")[0]
             others = f", as {counted(len(names) - 1, 'other host')} did" if names[1:] else ""
             self._tell(f"{first}{others}: brought up again")
+            if isinstance(job, ScheduledJob):
+                return self._attached_again(job, hosts)
         return hosts
+
+    def _attached_again(self, job: JobTrait, hosts: HostMesh) -> HostMesh:
+        """What a scheduler has placed anew may be elsewhere, and has nothing of the run's files."""
+        try:
+            moved = self._move(job, len(hosts))
+        except MonarchError as error:
+            raise AllocationLost(f"hosts were brought up again, but {error}") from None
+        self._job = job
+        return moved
 
     def _without(self, left: HostMesh, hosts: HostMesh, lost: str, any_number: bool) -> HostMesh:
         """What to go on with, after some of ``hosts`` were lost for good, as ``lost`` tells."""

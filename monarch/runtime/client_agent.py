@@ -172,7 +172,7 @@ class ClientAgent(ProcAgent):
         """The address of a host agent, to ask it things without becoming its client."""
         host = HostUrl.parse(url)
         address = host.address(machine_id())
-        if url not in self.links:
+        if url not in self.links or self.links[url].is_lost:
             if host.advertise.startswith("tcp://"):
                 self.listen_beyond(host.advertise)  # where its answer comes in
             self.node.address_book.expect(address)

@@ -16,6 +16,7 @@ import threading
 from monarch.config import settings
 from monarch.net.gate import adopt, is_loopback
 from monarch.runtime.hosts.directory import new_directory
+from monarch.runtime.hosts.end_notice import obey_notices
 from monarch.runtime.hosts.host_service import HostService
 from monarch.runtime.node import Node
 from monarch.runtime.secret import take_secret
@@ -26,10 +27,13 @@ from monarch.wire.keys import JobKeys
 _log = logging.getLogger("monarch.host")
 
 
-def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
+def serve_host(
+    address: str, name: str = "", insecure: bool = False, *, notices: int | None = None
+) -> None:
     """Be the host agent at ``address`` until a client shuts it down, or SIGTERM comes.
 
-    Without a ``name`` it is the machine's, with the port: one machine may have several.
+    Without a ``name`` it is the machine's, with the port: one machine may have several. Where the
+    descriptor ``notices`` is given, it tells of ends to come; SIGTERM is its business then.
     """
     url = _adopted(address) or HostUrl.parse(address)
     secret = take_secret()
@@ -47,7 +51,10 @@ def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
     service = HostService(node, directory, name, lambda: over.put(None), workspace=workspace)
     if url.bind.startswith("tcp://"):
         service.agent.bind_host = url.bind.removeprefix("tcp://").rpartition(":")[0]
-    if threading.current_thread() is threading.main_thread():
+    if notices is not None:
+        signal.signal(signal.SIGTERM, lambda *_: None)  # not SIG_IGN, which procs would inherit
+        obey_notices(notices, service.agent, lambda: over.put(None))
+    elif threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: over.put(None))
     try:
         # Last, because a client that was waiting for us asks at once.

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 
 from monarch.net.gate import is_loopback
-from monarch.runtime.host_main import serve_host
+from monarch.runtime.hosts.end_notice import EndNotice
+from monarch.runtime.scheduled_task import keep_host
+
+_ASK_SECONDS = 10.0
 
 
 def node_addresses(nodes: str) -> dict[str, str]:
@@ -42,7 +46,47 @@ def main() -> None:
     if "WORKSPACE_DIR" in os.environ and os.environ.get("SLURM_NNODES", "1") != "1":
         # Two hosts must not share one folder.
         os.environ["WORKSPACE_DIR"] = os.path.join(os.environ["WORKSPACE_DIR"], node)
-    serve_host(f"{address}@{bind}", node)
+    sys.exit(abs(keep_host(f"{address}@{bind}", node, _meaning, again=True)))
+
+
+def _meaning(number: int) -> EndNotice | None:
+    """Slurm sends SIGTERM for a job that was cancelled, and for one that may still run for a while
+    before it gives way to another; SIGUSR1 is what we ask for before the time limit."""
+    state, seconds = _time_left(os.environ.get("SLURM_JOB_ID", ""))
+    if number == signal.SIGUSR1:
+        return EndNotice("the time limit of its Slurm job", seconds)
+    if state != "RUNNING":
+        return None
+    return EndNotice("its Slurm job gives way to another", seconds, is_last=True)
+
+
+def _time_left(job: str) -> tuple[str, float | None]:
+    """The state of a job, and the seconds until Slurm ends it, as far as it says."""
+    try:
+        done = subprocess.run(
+            ["squeue", "-h", "-j", job, "-o", "%T|%L"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=_ASK_SECONDS,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return "", None
+    state, _, left = done.stdout.strip().partition("|")
+    return state, limit_seconds(left)
+
+
+def limit_seconds(text: str) -> float | None:
+    """Seconds of a time as Slurm writes it; nothing for words, as UNLIMITED."""
+    # minutes | minutes:seconds | hours:minutes:seconds | days-hours[:minutes[:seconds]]
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if match is None:
+        return None
+    days, *rest = (int(part) if part else None for part in match.groups())
+    first, second, third = rest
+    if days is not None or third is not None:
+        hours, minutes, seconds = first, second, third
+    else:
+        hours, minutes, seconds = 0, first, second
+    return float((((days or 0) * 24 + (hours or 0)) * 60 + (minutes or 0)) * 60 + (seconds or 0))
 
 
 if __name__ == "__main__":

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from monarch.actor import shutdown_context
 from monarch.job import JobTrait, ProcessJob, SlurmJob, SSHJob
+from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.process import is_bootstrapped
+from tests.job.fakes.kube_server import KubeServer
+from tests.job.kube_cluster import KubeCluster, pod_template
 from tests.job.slurm_cluster import SlurmCluster
 from tests.job.sshd import Sshd, free_port
 
@@ -33,6 +39,17 @@ def make(kind: str, meshes: Mapping[str, int], mark: str) -> JobTrait:
     if kind.startswith("slurm"):
         port = int(os.environ["CONTRACT_PORT"])
         return SlurmJob(meshes, sys.executable, monarch_port=port, env=env)
+    if kind.startswith("kubernetes"):
+        config = KubeConfig.from_path(os.environ["KUBECONFIG"])
+        pods = KubernetesJob(
+            "default", 60.0, config, python_exe=sys.executable, grace_seconds=10, env=env
+        )
+        for mesh, num in meshes.items():
+            if kind == "kubernetes":
+                pods.add_mesh(mesh, num, pod_template=pod_template())
+            else:
+                pods.add_mesh(mesh, num, image_spec=ImageSpec("python"))
+        return pods
     args = os.environ["CONTRACT_SSH_ARGS"].split()
     job = SSHJob(sys.executable, args, monarch_port=0, env=env)
     for mesh, num in meshes.items():
@@ -45,7 +62,7 @@ class Kind:
 
     def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.name = name
-        self._server: Sshd | SlurmCluster | None = None
+        self._server: Sshd | SlurmCluster | KubeServer | KubeCluster | None = None
         if name == "ssh_fake":
             monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
             monkeypatch.setenv("CONTRACT_SSH_ARGS", "")
@@ -55,6 +72,13 @@ class Kind:
             monkeypatch.setenv("FAKE_SLURM", str(folder / "slurm"))
             monkeypatch.setenv("CONTRACT_PORT", str(free_port()))
             monkeypatch.chdir(folder)  # for the logs
+        elif name == "kubernetes_fake":
+            self._server = server = KubeServer()
+            config = folder / "kubeconfig"
+            config.write_text(json.dumps(server.kubeconfig))  # which is YAML, too
+            monkeypatch.setenv("KUBECONFIG", str(config))
+        elif name == "kubernetes":
+            monkeypatch.setenv("KUBECONFIG", str(KubeCluster.shared().kubeconfig))
         elif name == "ssh":
             self._server = sshd = Sshd(folder)
             monkeypatch.setenv("CONTRACT_SSH_ARGS", f"-F {sshd.config}")
@@ -72,7 +96,12 @@ class Kind:
     @property
     def can_repair(self) -> bool:
         """Whether a single host of it can be brought up again."""
-        return not self.name.startswith("slurm")
+        return not self.replaces
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a host that is lost comes again by itself."""
+        return self.name.startswith(("slurm", "kubernetes"))
 
     def make(self, meshes: Mapping[str, int], mark: str) -> JobTrait:
         return make(self.name, meshes, mark)
@@ -87,6 +116,17 @@ class Kind:
                 f'[job]\nkind = "slurm"\nhosts = {{ trainers = 2 }}\n{env}'
                 f'[job.slurm]\npython = "{sys.executable}"\nport = {os.environ["CONTRACT_PORT"]}\n'
             )
+        if self.name.startswith("kubernetes"):
+            template = (
+                'image = "python"\n'
+                if self.name.endswith("fake")
+                else f'template = "{_write_template()}"\n'
+            )
+            return (
+                f'[job]\nkind = "kubernetes"\nhosts = {{ trainers = 2 }}\n{env}'
+                f'[job.kubernetes]\npython = "{sys.executable}"\n'
+                f"grace_seconds = 10\n{template}"
+            )
         args = os.environ["CONTRACT_SSH_ARGS"].split()
         return (
             f'[job]\nkind = "ssh"\nhosts = {{ trainers = ["gpu1", "gpu2"] }}\n{env}'
@@ -100,11 +140,19 @@ class Kind:
             self._server.close()
 
 
+def _write_template() -> str:
+    """A file with the template of the real cluster's pods."""
+    path = Path(os.environ["KUBECONFIG"]).parent / "template.yaml"
+    path.write_text(json.dumps(pod_template()))
+    return str(path)
+
+
 KINDS = [
     "process",
     "ssh_fake",
     "slurm_fake",
-    *(pytest.param(name, marks=pytest.mark.system) for name in ("ssh", "slurm")),
+    "kubernetes_fake",
+    *(pytest.param(name, marks=pytest.mark.system) for name in ("ssh", "slurm", "kubernetes")),
 ]
 
 
@@ -112,7 +160,23 @@ def agent_pids(job: JobTrait) -> list[int]:
     """Of the host agents that answer; all hosts are this machine."""
     addresses = {url: job.visit(url) for url in job.urls()}
     found = ask_hosts(client().node, addresses)
-    return [int(answer["pid"]) for answer in found.values() if "error" not in answer]
+    return [_pid_here(answer) for answer in found.values() if "error" not in answer]
+
+
+def _pid_here(answer: Mapping[str, Any]) -> int:
+    """The pid of an agent in the numbers of this machine: a pod has its own."""
+    inside, pod = int(answer["pid"]), f"MONARCH_POD_NAME={answer['host']}".encode()
+    for folder in Path("/proc").iterdir():
+        try:
+            numbers = re.search(r"NSpid:\s+(.*)", (folder / "status").read_text())
+            if numbers is None or int(numbers[1].split()[-1]) != inside:
+                continue
+            # In a namespace of pids, several have the same: the pod tells them apart.
+            if len(numbers[1].split()) == 1 or pod in (folder / "environ").read_bytes():
+                return int(folder.name)
+        except (OSError, ValueError):
+            continue
+    raise AssertionError(f"no process here is the agent {answer['host']}")
 
 
 def processes_marked(mark: str) -> list[str]:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from monarch.job import JobTrait, job_load
+from monarch.actor import SupervisionError
+from monarch.job import JobState, JobTrait, job_load
+from monarch.runs import Deaths
 from tests.actors import Echo
 from tests.cli.command_folder import CommandFolder
 from tests.job.kinds import KINDS, Kind, agent_pids, processes_marked
@@ -112,6 +114,9 @@ def test_a_lost_host_is_told_of_and_brought_back(
     state = job.state(str(cache))
     state.trainers.initialized.get(timeout=60)
     dead, _ = pids = agent_pids(job)
+    if kind.replaces:
+        _check_replacement(job, state, cache, dead)
+        return
     os.kill(dead, signal.SIGKILL)
     wait_for(lambda: not job.is_running(), what="the loss to be noticed")
     assert job.num_running() == 1
@@ -122,6 +127,26 @@ def test_a_lost_host_is_told_of_and_brought_back(
     hosts = again.state(str(cache)).trainers
     assert not set(agent_pids(again)) & set(pids)
     assert hosts.spawn_procs().spawn("echo", Echo).echo.call(5).get(timeout=60).values() == [5, 5]
+
+
+def _check_replacement(job: JobTrait, state: JobState, cache: Path, dead: int) -> None:
+    """Its scheduler brings the host again, by its name, and the job finds it."""
+    before = job.names_by_url()
+    echo = state.trainers.spawn_procs().spawn("echo", Echo)
+    assert echo.echo.call(5).get(timeout=60).values() == [5, 5]
+    [other] = {*agent_pids(job)} - {dead}
+    with Deaths() as deaths:
+        os.kill(dead, signal.SIGKILL)
+        assert deaths.wait(60), "the loss of a host was not told"
+        with pytest.raises(SupervisionError):
+            echo.echo.call(6).get(timeout=60)
+    job.repair()
+    hosts = job.state(str(cache)).trainers
+    assert other in agent_pids(job)
+    assert dead not in agent_pids(job)
+    assert list(job.names_by_url().values()) == list(before.values())
+    assert job_load(cache).names_by_url() == job.names_by_url()
+    assert hosts.spawn_procs().spawn("echo", Echo).echo.call(7).get(timeout=60).values() == [7, 7]
 
 
 def test_kill_leaves_nothing_and_it_can_be_applied_again(
@@ -186,8 +211,13 @@ def test_the_command_line_drives_it(kind: Kind, mark: str, tmp_path: Path) -> No
         folder.monarch("sync")
         pids = agent_pids(job := job_load(path / ".monarch/job_state.json"))
         os.kill(pids[0], signal.SIGKILL)
-        wait_for(lambda: job.num_running() == 1, what="the loss to be noticed")
-        assert "nobody listens there" in folder.monarch("status")
+        if kind.replaces:
+            wait_for(lambda: pids[0] not in agent_pids(job) and job.is_whole(), 60.0, "its return")
+            assert "already up" in folder.monarch("apply")
+            assert pids[1] in agent_pids(job)
+        else:
+            wait_for(lambda: job.num_running() == 1, what="the loss to be noticed")
+            assert "nobody listens there" in folder.monarch("status")
         if kind.can_repair:
             assert "brought up again" in folder.monarch("apply")
             assert agent_pids(job_load(path / ".monarch/job_state.json"))[1] == pids[1]

@@ -62,6 +62,7 @@ class HostLink:
         self._node = node
         self._process = process
         self._num_waits = 0
+        self._has_ended = False
         self.url = url
         self.address = HostUrl.parse(url).address(machine_id())
         self.ready: Promise[MonarchError | None] = Promise()
@@ -87,7 +88,8 @@ class HostLink:
 
     @property
     def is_lost(self) -> bool:
-        return self._node.failure_of(self.address.uid) is not None
+        # The agent may be back, and asked things by who is no client of it yet.
+        return self._has_ended or self._node.failure_of(self.address.uid) is not None
 
     def _answered(self, outcome: Response) -> None:
         self._timer.cancel()
@@ -135,6 +137,7 @@ class HostLink:
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         if uid != self.address.uid:
             return
+        self._has_ended = True
         self._node.peer_down.on_down.remove(self._on_peer_down)
         self._timer.cancel()
         # Its procs are gone already: a waiting thread may attach again at once.

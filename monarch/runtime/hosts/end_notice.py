@@ -1,0 +1,69 @@
+"""That a host is about to end, as its scheduler has announced."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from monarch.wire.bulletin import Bulletin
+
+if TYPE_CHECKING:
+    # Who makes notices is a small process, which has no agent in it.
+    from monarch.runtime.hosts.host_agent import HostAgent
+
+ENDING = "ending"  # the kind of its bulletin
+_LOOK_SECONDS = 0.1
+_MARGIN_SECONDS = 1.0
+_MARGIN_SHARE = 0.2
+
+
+class EndNotice(NamedTuple):
+    """``why`` it ends; in ``seconds``, as far as that is known. ``is_last``: there will be no other
+    word, so the host ends as soon as nothing runs on it, or its time is up."""
+
+    why: str
+    seconds: float | None = None
+    is_last: bool = False
+
+
+def obey_notices(fd: int, agent: HostAgent, over: Callable[[], object]) -> None:
+    """Tell the listeners of a host of the notices that come through a pipe, on a thread; ``over``
+    when it is to end, as when the other end of the pipe is gone."""
+
+    def read() -> None:
+        with os.fdopen(fd) as lines:
+            for line in lines:
+                if line == "end\n":
+                    break
+                notice = EndNotice(**json.loads(line))
+                agent.node.loop.call_soon(functools.partial(_tell, agent, notice))
+                if notice.is_last:
+                    agent.node.loop.call_soon(functools.partial(_end_in_time, agent, notice, over))
+        over()
+
+    threading.Thread(target=read, name="monarch-notices", daemon=True).start()
+
+
+def _tell(agent: HostAgent, notice: EndNotice) -> None:
+    when = "soon" if notice.seconds is None else f"in {notice.seconds:.0f} s"
+    text = f"{agent.name} ends {when}: {notice.why}"
+    data = {"host": agent.name, "why": notice.why, "seconds": notice.seconds}
+    agent.publish(Bulletin(f"host {agent.name}", ENDING, text, stands=True, data=data))
+
+
+def _end_in_time(agent: HostAgent, notice: EndNotice, over: Callable[[], object]) -> None:
+    seconds = notice.seconds or 0.0
+    left = [seconds - max(_MARGIN_SECONDS, _MARGIN_SHARE * seconds)]
+
+    def look() -> None:
+        if agent.num_running == 0 or left[0] <= 0:
+            over()
+            return
+        left[0] -= _LOOK_SECONDS
+        agent.node.loop.call_later(_LOOK_SECONDS, look)
+
+    look()

@@ -1,0 +1,42 @@
+"""What a pod runs: the host agent of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+from monarch.net.gate import is_loopback
+from monarch.runtime.hosts.end_notice import EndNotice
+from monarch.runtime.scheduled_task import keep_host
+
+_DEFAULT_PORT = 26600
+_DEFAULT_GRACE_SECONDS = 30.0
+
+
+def main() -> None:
+    """``python -m monarch.runtime.pod_task``, at ``MONARCH_PORT`` (26600) of the pod's address.
+
+    ``MONARCH_POD_IP`` is that address where the machine's name does not stand for it.
+    """
+    port = int(os.environ.get("MONARCH_PORT") or _DEFAULT_PORT)
+    name = os.environ.get("MONARCH_POD_NAME") or socket.gethostname()
+    ip = os.environ.get("MONARCH_POD_IP") or socket.gethostbyname(socket.gethostname())
+    # Kubernetes starts a container again whose first process ends: it counts, and waits longer
+    # each time.
+    url = f"tcp://{ip}:{port}"
+    bind = url if is_loopback(url) else f"tcp://0.0.0.0:{port}"
+    sys.exit(abs(keep_host(f"{url}@{bind}", name, _meaning, again=False)))
+
+
+def _meaning(number: int) -> EndNotice | None:
+    """The pod was deleted, evicted or preempted: it has its grace period left."""
+    if number != signal.SIGTERM:
+        return None
+    seconds = float(os.environ.get("MONARCH_GRACE_SECONDS") or _DEFAULT_GRACE_SECONDS)
+    return EndNotice("its pod is being deleted", seconds, is_last=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""Jobs of Kubernetes: what goes wrong, in the server's own words, and what is asked for."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import shutdown_context
+from monarch.errors import JobError
+from monarch.job import ImageSpec, KubeConfig, KubernetesJob, job_load, job_loads
+from monarch.runtime.process import is_bootstrapped
+from tests.actors import Echo
+from tests.job.fakes.kube_server import KubeServer
+from tests.job.kube_cluster import KubeCluster, pod_template
+from tests.support import wait_for
+
+AT_ONCE_SECONDS = 20.0
+
+
+@pytest.fixture
+def server() -> Iterator[KubeServer]:
+    made = KubeServer()
+    yield made
+    made.close()
+    if is_bootstrapped():
+        shutdown_context().get()
+
+
+def make(server: KubeServer, namespace: str = "default", image: str = "python") -> KubernetesJob:
+    job = KubernetesJob(
+        namespace, 30.0, KubeConfig.from_config(server.kubeconfig), python_exe=sys.executable
+    )
+    job.add_mesh("trainers", 2, image_spec=ImageSpec(image))
+    return job
+
+
+def refusal(job: KubernetesJob) -> str:
+    began = time.monotonic()
+    with pytest.raises(JobError) as caught:
+        job.state(cached_path=None)
+    assert time.monotonic() - began < AT_ONCE_SECONDS
+    return str(caught.value)
+
+
+def stored(server: KubeServer) -> list[str]:
+    return [name for kind in server.stored.values() for _, name in kind if kind is not None]
+
+
+def test_an_image_that_cannot_be_pulled(server: KubeServer) -> None:
+    told = refusal(make(server, image="missing"))
+    assert 'cannot start: ImagePullBackOff: Back-off pulling image "missing"' in told
+    assert not stored(server)
+
+
+def test_a_pod_that_crashes_is_told_of_with_its_last_words(server: KubeServer) -> None:
+    job = make(server)
+    job.env = {"MONARCH_HEARTBEAT_SECONDS": "soon"}
+    told = refusal(job)
+    assert "crashes: its container worker exits with status 1" in told
+    assert "could not convert string to float: 'soon'" in told
+    assert not stored(server)
+
+
+def test_a_namespace_in_which_one_may_do_nothing(server: KubeServer) -> None:
+    told = refusal(make(server, "forbidden"))
+    assert 'User "dev" cannot' in told
+    assert "cannot" in told
+    assert not stored(server)
+
+
+def test_a_quota_that_is_used_up(server: KubeServer) -> None:
+    told = refusal(make(server, "full"))
+    assert "exceeded quota: small" in told
+    assert [name for _, name in server.stored["statefulsets"]] == []
+
+
+def test_no_kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+    job = KubernetesJob("default")
+    job.add_mesh("a", 1, image_spec=ImageSpec("python"))
+    told = refusal(job)
+    assert f"cannot use the kubeconfig {tmp_path}/nowhere" in told
+    assert "KUBECONFIG" in told
+
+
+def test_a_server_that_cannot_be_reached(server: KubeServer) -> None:
+    config = server.kubeconfig
+    config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
+    job = KubernetesJob("default", kubeconfig=KubeConfig.from_config(config))
+    job.add_mesh("a", 1, image_spec=ImageSpec("python"))
+    told = refusal(job)
+    assert "cannot reach the Kubernetes API server at http://127.0.0.1:9" in told
+    assert "refused" in told
+
+
+def test_without_the_client_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *rest: Any) -> Any:
+        if name.partition(".")[0] == "kubernetes":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    job = KubernetesJob("default", kubeconfig=KubeConfig.from_config({}))
+    job.add_mesh("a", 1, image_spec=ImageSpec("python"))
+    with pytest.raises(JobError, match=r"pip install 'monarch-loop\[kubernetes\]'"):
+        job.apply()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("Trainers", {}, "RFC 1123"),
+        ("t" * 50, {}, "at most 40"),
+        ("a", {"image_spec": ImageSpec("i"), "pod_template": {"spec": {}}}, "either"),
+        ("a", {"image_spec": ImageSpec("i"), "label_selector": "a=b"}, "already"),
+        ("a", {"pod_template": {"spec": {}}}, "no containers"),
+    ],
+)
+def test_meshes_that_cannot_be(name: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        KubernetesJob("default").add_mesh(name, 1, **options)
+
+
+def test_attached_pods_go_on_when_the_job_is_killed(server: KubeServer, tmp_path: Path) -> None:
+    maker = make(server)
+    maker.state(cached_path=None)
+    guest = KubernetesJob("default", 30.0, KubeConfig.from_config(server.kubeconfig))
+    selector = f"monarch.pytorch.org/mesh-name=trainers-{maker._allocation}"
+    guest.add_mesh("workers", 2, selector)
+    path = tmp_path / "state.json"
+    try:
+        maker._forget_links()  # A host has one client at a time, which would be the same program.
+        workers = guest.state(str(path)).workers
+        echo = workers.spawn_procs().spawn("echo", Echo)
+        assert echo.echo.call(1).get(timeout=60).values() == [1, 1]
+        assert job_load(path).is_running()
+        guest.kill()
+        assert len(server.stored["pods"]) == 2
+        assert maker.is_running()
+    finally:
+        maker.kill()
+    assert not stored(server)
+
+
+def test_no_pods_to_attach_to(server: KubeServer) -> None:
+    job = KubernetesJob("default", 0.2, KubeConfig.from_config(server.kubeconfig))
+    job.add_mesh("workers", 2)
+    told = refusal(job)
+    assert "no pod of rank 0 has the labels app.kubernetes.io/name=monarch-worker" in told
+
+
+def test_pods_without_a_secret_are_not_attached_to(server: KubeServer) -> None:
+    server.answer("POST", "/api/v1/namespaces/default/pods", {
+        "metadata": {"name": "w-0", "labels": {"mine": "yes"}}, "status": {},
+        "spec": {"containers": [{"name": "worker", "image": "python"}]},
+    })  # fmt: skip
+    job = KubernetesJob("default", 1.0, KubeConfig.from_config(server.kubeconfig))
+    job.add_mesh("workers", 1, "mine=yes")
+    assert "the pod w-0 has no MONARCH_JOB_SECRET" in refusal(job)
+
+
+def test_where_there_is_an_operator_it_makes_the_pods() -> None:
+    server = KubeServer(has_operator=True)
+    try:
+        job = make(server)
+        echo = job.state(cached_path=None).trainers.spawn_procs().spawn("echo", Echo)
+        assert echo.echo.call(2).get(timeout=60).values() == [2, 2]
+        assert len(server.stored["monarchmeshes"]) == 1
+        assert not server.stored["statefulsets"]
+        job.kill()
+        assert not stored(server)
+    finally:
+        server.close()
+        shutdown_context().get()
+
+
+def test_a_pod_that_is_deleted_comes_again_elsewhere(server: KubeServer, faults: Any) -> None:
+    job = make(server)
+    before = job.state(cached_path=None)
+    names, urls = list(job.names_by_url().values()), job.urls()
+    try:
+        server.delete_pod(names[0], 0.0)
+        wait_for(lambda: job.num_running() == 1, what="the loss")
+        assert job.repair() == [names[0]]
+        assert list(job.names_by_url().values()) == names
+        assert job.urls()[0] != urls[0]
+        assert job.urls()[1] == urls[1]
+        echo = job.state(cached_path=None).trainers.spawn_procs().spawn("echo", Echo)
+        assert echo.echo.call(4).get(timeout=60).values() == [4, 4]
+    finally:
+        job.kill()
+    del before
+
+
+def test_the_secret_is_in_no_state_of_the_pods_and_in_no_argument(server: KubeServer) -> None:
+    job = make(server)
+    job._allocation, job._secret = "abc", b"s" * 32
+    secret, *rest = job.render()
+    assert secret["kind"] == "Secret"
+    assert job._secret.hex() in str(secret)
+    assert job._secret.hex() not in str(rest)
+
+
+def test_the_state_file_says_which_context_it_was(
+    server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import json
+
+    path = tmp_path / "config"
+    path.write_text(json.dumps(server.kubeconfig))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    job = KubernetesJob("default", 30.0, python_exe=sys.executable)
+    job.add_mesh("a", 1, image_spec=ImageSpec("python"))
+    job.apply()
+    try:
+        other = {**server.kubeconfig, "current-context": "nowhere"}
+        path.write_text(json.dumps(other))
+        assert job_loads(job.dumps()).is_running()
+    finally:
+        job.kill()
+
+
+def test_manifests_are_valid_for_the_kubernetes_of_today() -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    job = KubernetesJob("default")
+    job.add_mesh("a", 2, image_spec=ImageSpec("python", {"nvidia.com/gpu": 8}), labels={"x": "y"})
+    job.add_mesh("b", 1, pod_template=pod_template(), annotations={"n": "1"})
+    job._allocation = "abc"
+    for manifest in job.render():
+        validate.validate(manifest, "1.31", strict=True)
+
+
+@pytest.mark.system
+def test_another_user_of_a_real_cluster_is_refused() -> None:
+    cluster = KubeCluster.shared()
+    job = KubernetesJob("default", 30.0, KubeConfig.from_path(str(cluster.other_user)))
+    job.add_mesh("a", 1, pod_template=pod_template())
+    assert 'User "dev" cannot' in refusal(job)
+
+
+@pytest.mark.system
+def test_a_real_cluster_has_not_that_many_gpus() -> None:
+    cluster = KubeCluster.shared()
+    config = KubeConfig.from_path(str(cluster.kubeconfig))
+    job = KubernetesJob("default", 3.0, config)
+    job.add_mesh("a", 1, image_spec=ImageSpec("python", {"nvidia.com/gpu": 64}))
+    told = refusal(job)
+    assert "Insufficient nvidia.com/gpu" in told
+    with job._api() as api:
+        assert not api.pods("")
+
+
+@pytest.mark.system
+def test_a_real_cluster_cannot_pull_an_image() -> None:
+    cluster = KubeCluster.shared()
+    config = KubeConfig.from_path(str(cluster.kubeconfig))
+    job = KubernetesJob("default", 60.0, config)
+    job.add_mesh("a", 1, image_spec=ImageSpec("127.0.0.1:1/nowhere:1"))
+    told = refusal(job)
+    assert "127.0.0.1:1/nowhere:1" in told
+    assert "cannot start" in told
+
+
+@pytest.mark.system
+def test_a_real_pod_that_crashes() -> None:
+    cluster = KubeCluster.shared()
+    config = KubeConfig.from_path(str(cluster.kubeconfig))
+    job = KubernetesJob("default", 60.0, config, python_exe=f"{os.sep}nowhere/python")
+    job.add_mesh("a", 1, pod_template=pod_template())
+    told = refusal(job)
+    assert "crashes" in told
+    assert "/nowhere/python" in told
