@@ -118,7 +118,7 @@ def _of_slurm(job: SlurmJob) -> Iterator[Finding]:
         )  # fmt: skip
         return
     options = {
-        "nodes": job.num_nodes, "ntasks-per-node": job.ntasks_per_node, "time": job.time_limit,
+        "nodes": job.num_hosts, "ntasks-per-node": job.ntasks_per_node, "time": job.time_limit,
         "partition": job.partition, "account": job.account, "qos": job.qos, "mem": job.mem,
         "gpus-per-node": job.gpus_per_node, "cpus-per-task": job.cpus_per_task,
     }  # fmt: skip
