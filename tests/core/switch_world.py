@@ -25,12 +25,14 @@ from monarch.core.code_switch.effects import (
     Work,
 )
 from monarch.core.code_switch.participant import Participant
+from monarch.core.code_switch.succession import Succession, is_led, shown
 from monarch.core.code_switch.table import (
     CoordinatorState,
     IllegalEvent,
     ParticipantState,
     SwitchOrder,
     Vote,
+    successor_of,
 )
 
 __all__ = ["Chances", "World"]
@@ -79,6 +81,54 @@ class Member:
         self.votes: dict[int, Vote] = {}
         self.askers: dict[int, tuple[str, int]] = {}
         self.recovery: Driver | None = None
+        self.succession: Succession | None = None
+        self.asked_by: list[str] = []
+
+    # When the author has died.
+
+    def author_gone(self) -> None:
+        self.carry_out(self.machine.author_gone("author", self.world.now))
+
+    def succeed(self) -> None:
+        """The switch is to be ended by the first of us that lives."""
+        world = self.world
+        if self.succession is None:
+            self.succession = Succession([one.name for one in world.owners], self.name)
+        first = self.succession.first()
+        if first == self.name:
+            self.lead()
+        else:
+            world.post(self.name, first, lambda: world.members[first].asked_to_lead(self.name))
+            world.relies(self.name, first)
+
+    def asked_to_lead(self, owner: str) -> None:
+        self.asked_by.append(owner)
+        self.lead_if_asked()
+
+    def lead_if_asked(self) -> None:
+        """Not before the author is gone for us as well, or has brought us to an end."""
+        if is_led(self.machine, "author"):
+            return
+        if self.asked_by and (self.recovery is None or self.recovery.machine.is_over):
+            self.asked_by = []
+            self.lead()
+
+    def lead(self) -> None:
+        world = self.world
+        if self.recovery is not None and not self.recovery.machine.is_over:
+            return
+        others = [one.name for one in world.owners if one is not self]
+        if self.succession is not None:
+            others = self.succession.others()
+        self.recovery = Driver(world, self.name, [self.name, *others], successor_of("author"))
+        self.recovery.carry_out(
+            self.recovery.machine.recover(shown=shown(self.machine, "author", GENERATION))
+        )
+
+    def owner_lost(self, owner: str) -> None:
+        if self.succession is not None and self.machine.state is not ParticipantState.IDLE:
+            self.succession.lost(owner)
+            self.succeed()
 
     # What arrives.
 
@@ -110,8 +160,10 @@ class Member:
             elif order is SwitchOrder.PATCH:
                 effects = machine.patch(token, uid, GENERATION, now)
             elif order is SwitchOrder.GO:
-                self.world.decided(self)
+                is_patched = machine.state is ParticipantState.PATCHED
                 effects = machine.go(token, uid, GENERATION)
+                if is_patched and machine.state is ParticipantState.IDLE:
+                    self.world.decided(self)
             else:
                 effects = machine.revert(token, uid, GENERATION, now)
         except IllegalEvent:
@@ -142,8 +194,8 @@ class Member:
                 if self.stuck:
                     self.carry_out(self.machine.held(0, world.now))
             elif isinstance(effect, TakeOver):
-                self.recovery = Driver(world, self.name, [self.name], self.machine.coordinator)
-                self.recovery.start(may_be_shown=effect.may_be_shown)
+                self.succeed()
+        self.lead_if_asked()
 
     def held(self, attempt: int) -> None:
         self.carry_out(self.machine.held(attempt, self.world.now))
@@ -248,12 +300,7 @@ class Driver:
         self.machine = Coordinator(len(owners), lambda longest: world.random.uniform(0, longest))
         self.shown: dict[str, bool | None] = {}
         self.files: AskParty | None = None
-
-    def start(self, *, may_be_shown: bool | None = None) -> None:
-        machine = self.machine
-        self.carry_out(
-            machine.begin() if may_be_shown is None else machine.recover(may_be_shown=may_be_shown)
-        )
+        world.drivers.append(self)
 
     def carry_out(self, effects: Sequence[Any]) -> None:
         for effect in effects:
@@ -264,6 +311,8 @@ class Driver:
             else:
                 owner, asked = self.owners[effect.party], effect
                 self.world.ask(self.name, effect.number, owner, effect.order, asked, self)
+        if self.machine.is_over and self.name in self.world.members:
+            self.world.members[self.name].lead_if_asked()
 
     def ask_hosts(self, effect: AskParty) -> None:
         self.files = effect
@@ -313,6 +362,8 @@ class World:
         self.random = random.Random(seed)
         self.chances = chances
         self.now = 0.0
+        self.drivers: list[Driver] = []
+        self.reliances: list[tuple[str, str]] = []
         self.links: dict[tuple[str, str], deque[tuple[Callable[[], None], bool]]] = {}
         self.works: list[tuple[Member, Do]] = []
         self.pauses: list[Driver] = []
@@ -382,8 +433,7 @@ class World:
     def reply(self, sender: str, to: str, number: int, vote: Vote, gives_way: bool) -> None:
         askers: list[Any] = [self.author] if to == "author" else []
         if to in self.members:
-            member = self.members[to]
-            askers = [one for one in (member.recovery, member) if one is not None]
+            askers = [one for one in self.drivers if one.name == to] + [self.members[to]]
         for asker in askers:
             if self.open.get((id(asker), number), ("", ""))[1] == sender:
                 self.post(sender, to, lambda a=asker: self.heard(a, number, vote, gives_way))
@@ -409,9 +459,8 @@ class World:
         for host in self.hosts:
             if host.name == name:
                 host.is_alive = False
-                drivers = [self.author, *(one.recovery for one in self.owners)]
-                for driver in drivers:
-                    if driver is not None and driver.files is not None:
+                for driver in self.drivers:
+                    if driver.files is not None:
                         ask = driver.files
                         lost = lambda d=driver, a=ask: d.heard(a, name, None)  # noqa: E731
                         self.post(driver.name, driver.name, lost)
@@ -424,10 +473,22 @@ class World:
             if sender in dead:
                 for _ in range(self.random.randint(0, len(queue))):
                     queue.pop()
+        for owner, relied_on in self.reliances:
+            if relied_on in dead:
+                self._tell_lost(owner, relied_on)
         for (_, number), (asker, to) in list(self.open.items()):
             if to in dead:
                 heard = lambda a=asker, n=number: self.heard(a, n, Vote.GONE, False)  # noqa: E731
                 self.post(asker.name, asker.name, heard)
+
+    def relies(self, owner: str, on: str) -> None:
+        """``owner`` waits for that one to act, and hears of its death."""
+        self.reliances.append((owner, on))
+        if not self.is_alive(on):
+            self._tell_lost(owner, on)
+
+    def _tell_lost(self, owner: str, lost: str) -> None:
+        self.post(owner, owner, lambda: self.members[owner].owner_lost(lost))
 
     def mortals(self) -> list[str]:
         names = [member.name for member in self.members.values() if member.is_alive]
@@ -438,7 +499,7 @@ class World:
 
     def run(self, max_steps: int = 20_000) -> None:
         """Until nothing happens any more."""
-        self.author.start()
+        self.author.carry_out(self.author.machine.begin())
         for _ in range(max_steps):
             if not self.step():
                 return
@@ -467,7 +528,7 @@ class World:
             choices = [lambda: self._tick(self.random.choice(timers))]
         if not choices:
             return False
-        if self.happens(self.chances.death):
+        if self.happens(self.chances.death) and self.mortals():
             choices = [lambda: self.kill(self.random.choice(self.mortals()))]
         elif self.happens(self.chances.spawn):
             choices = [self._spawn]
@@ -492,7 +553,7 @@ class World:
         """An owner hears that the author is gone; what was on its way may still come."""
         self.author_hears.remove(owner)
         if owner.is_alive:
-            owner.carry_out(owner.machine.author_gone("author", self.now))
+            owner.author_gone()
 
     def _unstick(self, member: Member) -> None:
         self.works += [(member, one) for one in member.stuck]
@@ -516,15 +577,14 @@ class World:
 
     def decided(self, member: Member) -> None:
         """Somebody is told to run the new code: nobody may have stayed behind."""
-        if member.machine.state is ParticipantState.PATCHED:
-            self.has_gone.add(member.name)
-            for other in self.living():
-                if other.gives_way:
-                    continue  # It ends, on its old code.
-                assert other.runs == "new", f"{other.name} has not the new code"
+        self.has_gone.add(member.name)
+        for other in self.living():
+            if other.gives_way:
+                continue  # It ends, on its old code.
+            assert other.runs == "new", f"{other.name} has not the new code"
 
     def check(self) -> None:
-        if not self.has_gone:
+        if not any(self.is_alive(name) for name in self.has_gone):
             return
         for member in self.living():
             if member.gives_way:

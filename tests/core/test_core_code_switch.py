@@ -39,9 +39,11 @@ def test_where_nobody_objects_all_run_the_new_code() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(SEEDS, st.integers(0, 3))
-def test_whoever_dies_the_others_end_on_one_generation(seed: int, num_procs: int) -> None:
-    world = World(seed, 1, num_procs)
+@given(SEEDS, st.integers(1, 4), st.integers(0, 3))
+def test_whoever_dies_the_others_end_on_one_generation(
+    seed: int, num_owners: int, num_procs: int
+) -> None:
+    world = World(seed, num_owners, num_procs)
     world.run()
     world.check_end()
 

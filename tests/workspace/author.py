@@ -47,7 +47,9 @@ def main(text: str) -> None:
         whose = {"owners": [owner]}
     hosts = [agent.visit(url) for url in order["urls"]]
     folder = Path(order["folder"])
-    strike = Strike(order["step"], _die, is_after=order["is_after"]) if order.get("step") else None
+    strike = None
+    if order.get("step"):
+        strike = Strike(order["step"], _die, order.get("target", ""), order["is_after"])
     for number, mark in enumerate(order["marks"]):
         if number == 1 and "between" in order:
             subprocess.run([sys.executable, "-c", order["between"]], check=True, timeout=60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from monarch.core.code_switch.table import Vote
 from monarch.runtime.workspace.code_switch.author_lost import AuthorLost
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 
@@ -53,7 +54,7 @@ def test_what_a_slow_host_shows_already_is_not_taken_back() -> None:
     node: Any = Node()
     owner: Any = Owner()
     plan = ReloadPlan(7, "new", "auto", hosts={"host": []})
-    AuthorLost(node, plan, owner, may_be_shown=True).settle()
+    AuthorLost(node, plan, [owner], shown=None).settle()
     assert owner.done == ["patch 7", "go 7"]
 
 
@@ -63,5 +64,5 @@ def test_hosts_drop_what_was_staged_before_anybody_may_push_again() -> None:
     owner: Any = Owner()
     plan = ReloadPlan(8, "newer", "auto", hosts={"a": [], "b": []})
     owner.done = node.done
-    AuthorLost(node, plan, owner, may_be_shown=False).settle()
+    AuthorLost(node, plan, [owner], shown=Vote.NO).settle()
     assert node.done == ["ask a", "ask b", "revert"]

@@ -65,6 +65,10 @@ class SwitchBarrier:
             return None
         return self.held_at + self.seconds
 
+    @property
+    def why_late(self) -> Reason:
+        return Reason.PROCS if self.has_own_come else Reason.ACTORS
+
     def answer(self, *reasons: Reason) -> list[Effect]:
         """Answer the process that ordered it; for a second time, nothing."""
         token, self.token = self.token, 0

@@ -70,7 +70,8 @@ class Coordinator:
     """Of a switch of so many owners.
 
     ``draw`` gives a random number between 0 and its argument. Events are methods; each returns the
-    effects to carry out, in order. Once it is ``over`` there are none any more.
+    effects to carry out, in order. Once it is ``over`` there are none any more. One that
+    ``is_successor`` has taken the place of an author.
     """
 
     def __init__(self, num_owners: int, draw: Callable[[float], float]) -> None:
@@ -84,6 +85,7 @@ class Coordinator:
         self._seconds = _SHORTEST_SECONDS
         self._halts = [*_HALT_SECONDS]
         self._has_shown = False
+        self.is_successor = False
 
     @property
     def is_over(self) -> bool:
@@ -108,13 +110,15 @@ class Coordinator:
         """Drive a switch from its beginning."""
         return self._move(Said.BEGIN)
 
-    def recover(self, *, may_be_shown: bool) -> Sequence[Effect]:
+    def recover(self, *, shown: Vote | None) -> Sequence[Effect]:
         """Take the place of an author that has died, and bring its switch to one end for all.
 
-        ``may_be_shown``: processes have been halted, so that hosts may show the files already.
+        ``shown``: whether hosts show the files already, ``None`` where they have to be asked.
+        Owners that are lost do not count: the author may have had the others go already.
         """
+        self.is_successor = True
         effects = self._move(Said.RECOVER)
-        return effects if may_be_shown else self.voted(self._number, Vote.NO)
+        return effects if shown is None else self.voted(self._number, shown)
 
     def voted(self, number: int, vote: Vote) -> Sequence[Effect]:
         """A party has answered. Its answer to what is not asked any longer says nothing."""
@@ -125,7 +129,8 @@ class Coordinator:
             return []
         if vote is Vote.GONE and asked.party in self._owners:
             self._owners.remove(asked.party)
-            if Said.LOST in COORDINATOR[self.state] and self.state not in _TOLERANT:
+            is_tolerant = self.is_successor or self.state in _TOLERANT
+            if Said.LOST in COORDINATOR[self.state] and not is_tolerant:
                 return self._move(Said.LOST)
         self._votes.append(vote)
         if self.state is CoordinatorState.FENCING and vote is Vote.YES and not self._open:

@@ -91,12 +91,13 @@ class Look(NamedTuple):
 
 
 class TakeOver(NamedTuple):
-    """The author has died. ``may_be_shown``: hosts may show the files already."""
+    """The author has died, and one owner ends its switch: see ``succession``."""
 
-    may_be_shown: bool
+    author: str
 
 
 Effect = Do | AskProcs | TellProcs | AnswerOrder | Say | TellHeld | Look | TakeOver
+Effects = Sequence[Effect]
 
 
 def answer_to(token: int, *reasons: Reason) -> list[Effect]:

@@ -16,6 +16,7 @@ from monarch.core.code_switch.effects import (
     AskProcs,
     Do,
     Effect,
+    Effects,
     Reason,
     TakeOver,
     TellProcs,
@@ -24,7 +25,6 @@ from monarch.core.code_switch.effects import (
 )
 from monarch.core.code_switch.round import Round
 from monarch.core.code_switch.table import (
-    MAY_BE_SHOWN,
     PARTICIPANT,
     IllegalEvent,
     ParticipantState,
@@ -32,6 +32,7 @@ from monarch.core.code_switch.table import (
     SwitchOrder,
     Vote,
     next_of,
+    successor_of,
 )
 
 _PREPARE_SECONDS = 300.0
@@ -45,6 +46,9 @@ class Participant:
     ``is_root`` takes the author's place if that dies. ``uid`` is our own, as what is sent to our
     own actors waits at the fence, too.
 
+    ``went`` is the push that it last went to, until that is taken back: the name
+    ``successor_of(author)``, in which a successor of its author orders, and its generation.
+
     Events are methods; each returns the effects to carry out, in order. ``number`` in them tells
     what is answered: answers to what is over say nothing. ``wakes_at`` is when to call ``tick``.
     """
@@ -54,8 +58,7 @@ class Participant:
     ) -> None:
         self.state = ParticipantState.IDLE
         self.coordinator = ""
-        self.generation = 0
-        self.num_lifted = 0
+        self.generation, self.num_lifted, self.went = 0, 0, ("", 0)
         self.replaced: set[str] = set()
         self.fence: SwitchBarrier | None = None
         self._uid = uid
@@ -69,16 +72,20 @@ class Participant:
         self._lifting: tuple[int, float] | None = None
         self._told = Telling(_TELL_SECONDS)
 
+    @property
+    def is_idle(self) -> bool:
+        return self.state is ParticipantState.IDLE
+
     def accepts(self, sender: str) -> bool:
         """Whether ``prepare`` of this one would be obeyed."""
         is_again = sender == self.coordinator and self.state is not ParticipantState.REVERTING
-        return self.state is ParticipantState.IDLE or is_again
+        return self.is_idle or is_again
 
-    def prepare(self, token: int, sender: str, generation: int, now: float) -> Sequence[Effect]:
+    def prepare(self, token: int, sender: str, generation: int, now: float) -> Effects:
         """The first coordinator is obeyed. One that begins anew has given up what was before."""
         effects: list[Effect] = []
         before = 0
-        if self.state is not ParticipantState.IDLE:
+        if not self.is_idle:
             if not self.accepts(sender):
                 return [AnswerOrder(token, [(Reason.OTHERS, self.coordinator)])]
             before = self.generation
@@ -97,7 +104,7 @@ class Participant:
     def raise_fence(
         self, token: int, sender: str, generation: int, attempt: int, now: float,
         seconds: float | None, *, is_held: bool = False,
-    ) -> Sequence[Effect]:  # fmt: skip
+    ) -> Effects:  # fmt: skip
         """Have all come to a fence. ``seconds`` is ``None`` for one in another process's order,
         which is raised at once and answered when all have come past it, even if it was lifted."""
         if self._knows(sender, generation) and attempt <= self.num_lifted:
@@ -113,7 +120,7 @@ class Participant:
 
     def lift(
         self, token: int, sender: str, generation: int, attempt: int, seconds: float, now: float
-    ) -> Sequence[Effect]:
+    ) -> Effects:
         """All go on as before a fence, and a process that comes to it later passes."""
         fence = self.fence
         if not self._knows(sender, generation):
@@ -125,11 +132,8 @@ class Participant:
         if not fence.is_lifted:
             self._expect(SwitchOrder.LIFT, sender, generation)
             fence.is_lifted = True
-            effects = [
-                *self._drop_round(),
-                TellProcs(self._fenced(), SwitchOrder.LIFT, attempt),
-                Do(0, Work.LIFT_FENCE),
-            ]
+            told = TellProcs(self._fenced(), SwitchOrder.LIFT, attempt)
+            effects = [*self._drop_round(), told, Do(0, Work.LIFT_FENCE)]
             if fence.seconds is not None and fence.token:
                 effects += fence.answer(Reason.PROCS)
         if not seconds or fence.is_passed:
@@ -137,9 +141,7 @@ class Participant:
         self._lifting = token, now + seconds
         return effects
 
-    def halt(
-        self, token: int, sender: str, generation: int, seconds: float, now: float
-    ) -> Sequence[Effect]:
+    def halt(self, token: int, sender: str, generation: int, seconds: float, now: float) -> Effects:
         """Stop all between two messages."""
         self._expect(SwitchOrder.HALT, sender, generation)
         turn = self._begin(SwitchOrder.HALT, token, now, seconds + _PREPARE_SECONDS)
@@ -148,7 +150,7 @@ class Participant:
         turn.own.add(self._next())
         return [*effects, Do(self._number, Work.HALT, token)]
 
-    def resume(self, sender: str, generation: int) -> Sequence[Effect]:
+    def resume(self, sender: str, generation: int) -> Effects:
         """Go on as before the halt, behind the fences."""
         if not self._knows(sender, generation):
             return []
@@ -158,8 +160,10 @@ class Participant:
 
     def patch(
         self, token: int, sender: str, generation: int, now: float, leaving: Iterable[str] = ()
-    ) -> Sequence[Effect]:
+    ) -> Effects:
         """Change the code. Procs that are ``leaving`` go back: their hosts do not show it."""
+        if self.went == (sender, generation) and not self._knows(sender, generation):
+            return answer_to(token)  # The author had decided, and its successor asks again.
         self._expect(SwitchOrder.PATCH, sender, generation)
         turn = self._begin(SwitchOrder.PATCH, token, now, _PATCH_SECONDS)
         left = [*leaving]
@@ -171,11 +175,12 @@ class Participant:
         turn.own.add(self._next())
         return effects if turn.leaving else [*effects, Do(self._number, Work.PATCH, token)]
 
-    def go(self, token: int, sender: str, generation: int) -> Sequence[Effect]:
+    def go(self, token: int, sender: str, generation: int) -> Effects:
         """It is decided: run the new code. A proc that gives way ends in order, on the old."""
         if not self._knows(sender, generation):
             return answer_to(token)
         self._expect(SwitchOrder.GO, sender, generation)
+        self.went = successor_of(self.coordinator), generation
         fenced = self._fenced()
         staying = [proc for proc in fenced if proc not in self.replaced]
         going = [proc for proc in fenced if proc in self.replaced]
@@ -185,19 +190,20 @@ class Participant:
             Do(0, Work.END), Do(0, Work.GO, token),
         ]  # fmt: skip
 
-    def revert(self, token: int, sender: str, generation: int, now: float) -> Sequence[Effect]:
+    def revert(self, token: int, sender: str, generation: int, now: float) -> Effects:
         """Run what ran before, also after ``go``."""
-        if self.state is not ParticipantState.IDLE and not self._knows(sender, generation):
+        if not self.is_idle and not self._knows(sender, generation):
             return answer_to(token)  # Of another coordinator, or of an earlier switch.
         effects = [*self._drop_orders()]
         self._go_to(SwitchOrder.REVERT)
+        self.went = ("", 0) if self.went[1] == generation else self.went
         self.coordinator, self.generation = sender, generation
         turn = self._begin(SwitchOrder.REVERT, token, now, _REVERT_SECONDS)
         effects += self._ask(turn.asked, SwitchOrder.REVERT, self._members(), token)
         turn.own.add(self._next())
         return [*effects, Do(self._number, Work.REVERT, token, generation)]
 
-    def did(self, number: int, vote: Vote, now: float) -> Sequence[Effect]:
+    def did(self, number: int, vote: Vote, now: float) -> Effects:
         """Own work is done."""
         self._check(number)
         turn, fence = self._round, self.fence
@@ -212,9 +218,7 @@ class Participant:
             return []
         return [*turn.did(number, vote), *self._check_round()]
 
-    def voted(
-        self, number: int, vote: Vote, now: float, *, gives_way: bool = False
-    ) -> Sequence[Effect]:
+    def voted(self, number: int, vote: Vote, now: float, *, gives_way: bool = False) -> Effects:
         """A proc has answered, or is gone. ``gives_way``: to a new one, when all go on."""
         self._check(number)
         turn, fence = self._round, self.fence
@@ -237,32 +241,32 @@ class Participant:
         effects = turn.voted(number, vote, gives_way=gives_way, replaced=self.replaced)
         return [*effects, *self._check_round()]
 
-    def held(self, attempt: int, now: float) -> Sequence[Effect]:
+    def held(self, attempt: int, now: float) -> Effects:
         """A fence holds a process up, of ours (``attempt`` 0) or of a process below."""
         fence = self.fence
         return fence.hold(now) if fence and attempt in (0, fence.attempt) else []
 
-    def author_gone(self, uid: str, now: float) -> Sequence[Effect]:
-        """The coordinator has died: the root, and only that, ends what it has begun."""
-        if self.state is ParticipantState.IDLE or uid != self.coordinator or not uid:
+    def author_gone(self, uid: str, now: float) -> Effects:
+        """The coordinator has died: the roots, and only they, end what it has begun."""
+        names = (uid, successor_of(uid))
+        if self.is_idle or self.coordinator not in names or not uid:
             return []
         if self.generation < 0:
             return self.revert(0, uid, self.generation, now)  # An upgrade has no files.
         if not self._is_root:
             return []
-        self.coordinator = f"{uid} (gone)"
-        return [TakeOver(may_be_shown=self.state in MAY_BE_SHOWN)]
+        self.coordinator = successor_of(uid)
+        return [TakeOver(uid)]
 
-    def tick(self, now: float) -> Sequence[Effect]:
+    def tick(self, now: float) -> Effects:
         """Time has passed."""
         effects: list[Effect] = []
-        fence, turn = self.fence, self._round
-        if fence is not None and self.state is ParticipantState.FENCING and fence.is_awaited:
-            effects += fence.tick(now)
-            effects += self._told.tick(now)
+        fence, turn = self._awaited(), self._round
+        if fence is not None:
+            effects += [*fence.tick(now), *self._told.tick(now)]
             if fence.gives_up_at is not None and now >= fence.gives_up_at:
                 fence.is_late = True
-                effects += fence.answer(self._why_late(fence))
+                effects += fence.answer(Reason.NEW_PROC if self._preparing else fence.why_late)
         if self._lifting is not None and now >= self._lifting[1]:
             effects += self._end_lift(Reason.NOT_PASSED)
         if turn is not None:
@@ -271,18 +275,19 @@ class Participant:
 
     def wakes_at(self) -> float | None:
         """When ``tick`` is to be called, at the latest."""
-        times = []
-        fence, turn = self.fence, self._round
-        if fence is not None and self.state is ParticipantState.FENCING and fence.is_awaited:
-            times += [fence.wakes_at, self._told.wakes_at]
-        times += [self._lifting[1]] if self._lifting is not None else []
-        if turn is not None:
-            times.append(turn.wakes_at)
+        fence, turn = self._awaited(), self._round
+        times = [] if fence is None else [fence.wakes_at, self._told.wakes_at]
+        times += [] if self._lifting is None else [self._lifting[1]]
+        times += [] if turn is None else [turn.wakes_at]
         return min(times, default=None)
 
     def _knows(self, sender: str, generation: int) -> bool:
-        is_it = sender == self.coordinator and generation == self.generation
-        return is_it and self.state is not ParticipantState.IDLE
+        """Whether this one may give orders. That a successor does says that the author has died."""
+        if generation != self.generation or self.is_idle:
+            return False
+        if self.coordinator and sender == successor_of(self.coordinator):
+            self.coordinator = sender
+        return sender == self.coordinator
 
     def _expect(self, order: SwitchOrder, sender: str, generation: int) -> None:
         """Enter the state that an order leads to, if its sender may give it."""
@@ -305,10 +310,9 @@ class Participant:
             raise IllegalEvent(f"nothing was asked under the number {number}")
 
     def _begin(self, order: SwitchOrder, token: int, now: float, seconds: float) -> Round:
-        turn = self._round = Round(
-            order, token, ends_at=now + seconds, seconds=seconds, next_number=self._next
-        )
-        return turn
+        ends_at = now + seconds
+        self._round = Round(order, token, ends_at=ends_at, seconds=seconds, next_number=self._next)
+        return self._round
 
     def _fenced(self) -> list[str]:
         """The procs that were sent the last fence."""
@@ -333,8 +337,8 @@ class Participant:
 
     def _advance(self, now: float) -> list[Effect]:
         """Bring the fence to the procs that have yet to come to it, step by step."""
-        fence = self.fence
-        if fence is None or self.state is not ParticipantState.FENCING or not fence.is_awaited:
+        fence = self._awaited()
+        if fence is None:
             return []
         effects: list[Effect] = []
         if not fence.own or fence.has_own_come:
@@ -359,10 +363,10 @@ class Participant:
         self._go_to(Said.ALL)
         return [*effects, *fence.answer()]
 
-    def _why_late(self, fence: SwitchBarrier) -> Reason:
-        if self._preparing:
-            return Reason.NEW_PROC
-        return Reason.PROCS if fence.has_own_come else Reason.ACTORS
+    def _awaited(self) -> SwitchBarrier | None:
+        """The fence that processes have yet to come to."""
+        fence = self.fence if self.state is ParticipantState.FENCING else None
+        return fence if fence is not None and fence.is_awaited else None
 
     def _pass(self, fence: SwitchBarrier) -> list[Effect]:
         """Answer the order that waits until all have come past a lifted fence, if they have."""
@@ -379,11 +383,7 @@ class Participant:
         if turn is None or turn.is_open or (turn.order is SwitchOrder.PREPARE and self._preparing):
             return []
         self._round = None
-        if (
-            turn.vote is Vote.YES
-            or turn.order is SwitchOrder.REVERT
-            or turn.order is SwitchOrder.PREPARE
-        ):
+        if turn.vote is Vote.YES or turn.order in (SwitchOrder.REVERT, SwitchOrder.PREPARE):
             self._go_to(Said.ALL)
         return turn.answer()
 

@@ -172,6 +172,14 @@ class IllegalEvent(Exception):
     """This party does not expect this in the state that it is in."""
 
 
+def successor_of(author: str) -> str:
+    """The name in which an owner orders that takes the place of an author that has died."""
+    return author if author.endswith(_GONE) else author + _GONE
+
+
+_GONE = " (gone)"
+
+
 def next_of(table: Mapping[_S, Mapping[_E, _S]], state: _S, event: _E) -> _S:
     """The state that an event leads to. Raises ``IllegalEvent``."""
     following = table[state].get(event)

@@ -7,7 +7,7 @@ import json
 import msgspec
 
 from monarch.runtime.code_states import CodePush
-from monarch.wire.address import Uid
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
 
 
@@ -35,7 +35,9 @@ class ReloadPlan(msgspec.Struct):
     ``others`` are hosts which had a state of it, or of another together with hosts of this push,
     and are left with that: the owner of all adds them. An upgrade of a class has no files,
     and a number below 0: it is for the procs of one mesh, and goes no further down. ``attempt`` is
-    another one for each push, whatever became of the last.
+    another one for each push, whatever became of the last. ``owners`` and ``places`` say where the
+    owners of all procs listen, and the hosts: one of the owners takes the author's place if that
+    dies, and it is the first that lives.
     """
 
     generation: int
@@ -54,6 +56,8 @@ class ReloadPlan(msgspec.Struct):
     behind: list[Uid] = []
     upgrade: Upgrade | None = None
     attempt: str = ""
+    owners: list[ProcAddress] = []
+    places: list[ProcAddress] = []
 
     def code_change(self, before: int) -> CodePush:
         """What hosts run when this was switched to, by a process that ran ``before``."""

@@ -41,6 +41,7 @@ from monarch.wire.message.generations import (
     Onward,
     Prepare,
     Revert,
+    Settle,
     Share,
     Step,
     StepName,
@@ -191,6 +192,7 @@ __all__ = [
     "RingFound",
     "RunProgram",
     "SetLogLevel",
+    "Settle",
     "Share",
     "Shutdown",
     "SignalProgram",
@@ -228,7 +230,7 @@ AnyMessage = (
     | Preload | SpawnProcs | StopProcs | ReplaceProcs | StopSelf
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
     | SpawnActor | StopActor | ActorFailed | AskOrigin
-    | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Waiting | HeldUp
+    | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Settle | Waiting | HeldUp
     | LeftBehind
     | Grow | Cast | Replies | Wither
     | AskWait | Chase | RingFound

@@ -117,7 +117,8 @@ class Step(Message, tag=47, kw_only=True):
 
     ``HALT``: actors take up no message, within ``seconds``. ``RESUME``: as before the halt.
     ``LIFT``: as before the ``Switch`` of this ``attempt``, which is given up. ``PATCH``: change
-    the code; procs on hosts that are ``behind`` go back instead. ``GO``: run it.
+    the code; procs on hosts that are ``behind`` go back instead. ``GO``: run it. The author
+    ``instead_of`` which an owner orders has died.
     """
 
     generation: int
@@ -127,14 +128,32 @@ class Step(Message, tag=47, kw_only=True):
     sender: Uid
     attempt: int = 0
     behind: tuple[Uid, ...] = ()
+    instead_of: Uid = ""
 
 
 class Revert(Message, tag=46):
-    """To an owner or a proc: drop a generation that was prepared or switched to."""
+    """To an owner or a proc: drop a generation that was prepared or switched to.
+
+    The author ``instead_of`` which an owner orders has died.
+    """
 
     generation: int
     port: int
     sender: Uid
+    instead_of: Uid = ""
+
+
+class Settle(Message, tag=99):
+    """To the owner that is to bring a push to one end for all, as its author has died.
+
+    The payload is the plan, ``pid`` the sender's. Answered when all that could be reached have come
+    to that end.
+    """
+
+    author: Uid
+    port: int
+    sender: Uid
+    pid: int
 
 
 class Waiting(Message, tag=49):

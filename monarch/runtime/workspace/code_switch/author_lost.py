@@ -1,13 +1,13 @@
 """What becomes of a push whose author has died: cooperative termination, with presumed abort.
 
 Once a host shows the new files, the push is carried to its end, and before that it is taken back.
-The owner of the processes decides, because it is the only one left who knows of all of them.
+The owner that leads decides, for all owners.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from monarch.core.code_switch.table import Vote
 from monarch.runtime.answers import Response
@@ -28,27 +28,39 @@ others must not be taken back behind its back."""
 
 
 class AuthorLost:
-    """A push without its author, which ``owner`` brings to its end.
+    """A push without its author, which is brought to its end for ``owners``.
 
-    ``may_be_shown``: all have been halted, so hosts may show the files already.
+    ``shown``: whether hosts show the files already, ``None`` where they have to be asked.
+    ``is_told``: people have been told of its end.
     """
 
-    def __init__(self, node: Node, plan: ReloadPlan, owner: Owner, *, may_be_shown: bool) -> None:
+    def __init__(
+        self,
+        node: Node,
+        plan: ReloadPlan,
+        owners: Sequence[Owner],
+        *,
+        shown: Vote | None,
+        is_told: bool = False,
+    ) -> None:
         self._node = node
         self._plan = plan
-        self._owner = owner
-        self._may_be_shown = may_be_shown
+        self._owners = owners
+        self._shown = shown
+        self._is_told = is_told
 
     def settle(self) -> None:
         """Finish the push or take it back, and say so. Blocks."""
         number, author = self._plan.generation, self._plan.author
-        files = _HostFiles(self._node, self._plan, is_waiting=self._may_be_shown)
-        switch = Coordinating([self._owner], self._plan, files)
-        is_done = switch.recover(may_be_shown=self._may_be_shown)
+        files = _HostFiles(self._node, self._plan, is_waiting=self._shown is not Vote.NO)
+        switch = Coordinating(self._owners, self._plan, files)
+        is_done = switch.recover(shown=self._shown)
         _wait_for(files.dropped)
         if switch.error is not None:
             _log.error("the push of generation %d (%s) could not be ended", number, author)
             raise switch.error
+        if self._is_told:
+            return
         if is_done:
             _log.warning(
                 "the author of generation %d (%s) has died after its files had come: all run it "

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from monarch.core.code_switch.coordinator import HOSTS, AskParty, Coordinator, Effect, Pause
 from monarch.core.code_switch.table import CoordinatorState, Said, SwitchOrder, Vote
 from monarch.errors import MonarchError
-from monarch.runtime.workspace.code_switch.owner import Owner
+from monarch.runtime.workspace.code_switch.owner import Owner, OwnerLost
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import Uid
 
@@ -76,9 +76,10 @@ class Coordinating:
         """Whether all have switched. Blocks."""
         return self._run(self._machine.begin())
 
-    def recover(self, *, may_be_shown: bool) -> bool:
-        """Bring a switch to its end whose author has died. Blocks."""
-        return self._run(self._machine.recover(may_be_shown=may_be_shown))
+    def recover(self, *, shown: Vote | None) -> bool:
+        """Bring a switch to its end whose author has died. ``shown``: whether hosts show its files,
+        if that is known. Blocks."""
+        return self._run(self._machine.recover(shown=shown))
 
     def _run(self, begin: Sequence[Effect]) -> bool:
         machine, effects = self._machine, deque(begin)
@@ -90,12 +91,16 @@ class Coordinating:
                 self._enter()
                 more = self._carry_out(effect)
             except BaseException as error:
-                if self.error is None:
+                if self.error is None and not self._may_be_lost(error):
                     self.error = error
-                more = self._go_on(effect)
+                more = self._go_on(effect, error)
             effects.extend(more)
         self._enter()
         return machine.state is CoordinatorState.COMMITTED
+
+    def _may_be_lost(self, error: BaseException) -> bool:
+        """A successor goes on without an owner that is lost."""
+        return self._machine.is_successor and isinstance(error, OwnerLost)
 
     def _enter(self) -> None:
         if self._state is not self._machine.state:
@@ -109,9 +114,11 @@ class Coordinating:
                 self.outcome = ReloadOutcome()
             self._purpose.entered(self._state)
 
-    def _go_on(self, effect: Effect) -> Sequence[Effect]:
+    def _go_on(self, effect: Effect, error: BaseException) -> Sequence[Effect]:
         """After something was raised: all go back, or, where it is decided, on."""
         machine = self._machine
+        if isinstance(effect, AskParty) and self._may_be_lost(error):
+            return machine.voted(effect.number, Vote.GONE)
         if isinstance(effect, AskParty) and machine.is_decided:
             if effect.party != HOSTS:
                 # It may not have been told, and must be.

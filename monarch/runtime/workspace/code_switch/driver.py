@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from monarch.core.code_switch.effects import AnswerOrder, Effect, TakeOver
-from monarch.core.code_switch.table import IllegalEvent, ParticipantState
+from monarch.core.code_switch.table import IllegalEvent, ParticipantState, successor_of
 from monarch.net.loop import Timer
 from monarch.runtime.context import running
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.code_switch.actions import Actions, Event, SwitchUnderWay
-from monarch.runtime.workspace.code_switch.author_lost import AuthorLost
 from monarch.runtime.workspace.code_switch.open_order import Desk, OpenOrder
+from monarch.runtime.workspace.code_switch.succeeding import Succeeding
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
@@ -47,7 +47,7 @@ class CodeSwitch:
         self.alone = threading.Lock()
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
         self._agent = agent
-        self._node = agent.node
+        self.node = agent.node
         self._actions = Actions(
             agent,
             here,
@@ -55,24 +55,30 @@ class CodeSwitch:
             tell=lambda text: self.on_waiting(text),
             on_over=on_over,
         )
-        self._machine = self._actions.machine
+        self.machine = self._actions.machine
+        self.succeeding = Succeeding(self)
         self._lock = threading.RLock()
         self._events: deque[Event] = deque()
         self._is_draining = False
         self._timer: Timer | None = None
         self._last_token = 0
         self._pushing: list[Uid] = []
-        self._node.peer_down.on_down.append(self._on_peer_down)
+        self.node.peer_down.on_down.append(self._on_peer_down)
 
     @property
     def is_idle(self) -> bool:
         """Whether no switch is under way here."""
-        return self._machine.state is ParticipantState.IDLE
+        return self.machine.state is ParticipantState.IDLE
+
+    @property
+    def plan(self) -> ReloadPlan | None:
+        """The plan of the last switch."""
+        return None if self._actions.switch is None else self._actions.switch.plan
 
     @property
     def num_lifted(self) -> int:
         """The last fence of the switch that was lifted."""
-        return self._machine.num_lifted
+        return self.machine.num_lifted
 
     @contextmanager
     def pushing(self) -> Iterator[None]:
@@ -156,7 +162,7 @@ class CodeSwitch:
         self._prepare(switch, order)
 
     def _prepare(self, switch: SwitchUnderWay, order: OpenOrder) -> None:
-        plan, machine = switch.plan, self._machine
+        plan, machine = switch.plan, self.machine
 
         def event(token: int, now: float) -> Sequence[Effect]:
             if machine.accepts(switch.asker):
@@ -182,7 +188,7 @@ class CodeSwitch:
         def event(token: int, now: float) -> Sequence[Effect]:
             if self._actions.switch is not None:
                 self._actions.switch.exempt = frozenset(self._pushing)
-            return self._machine.raise_fence(
+            return self.machine.raise_fence(
                 token, asker, generation, attempt, now, seconds, is_held=is_held
             )
 
@@ -192,7 +198,7 @@ class CodeSwitch:
         self, generation: int, attempt: int, seconds: float, asker: Uid, order: OpenOrder
     ) -> None:
         self._obey(
-            lambda token, now: self._machine.lift(token, asker, generation, attempt, seconds, now),
+            lambda token, now: self.machine.lift(token, asker, generation, attempt, seconds, now),
             order,
         )
 
@@ -200,12 +206,12 @@ class CodeSwitch:
         self, generation: int, seconds: float, asker: Uid, order: OpenOrder
     ) -> None:
         self._obey(
-            lambda token, now: self._machine.halt(token, asker, generation, seconds, now), order
+            lambda token, now: self.machine.halt(token, asker, generation, seconds, now), order
         )
 
     def ordered_to_resume(self, generation: int, asker: Uid) -> None:
         self._obey(
-            lambda token, now: [*self._machine.resume(asker, generation), AnswerOrder(token)],
+            lambda token, now: [*self.machine.resume(asker, generation), AnswerOrder(token)],
             OpenOrder(lambda outcome: None),
         )
 
@@ -217,7 +223,7 @@ class CodeSwitch:
         def event(token: int, now: float) -> Sequence[Effect]:
             actions = self._actions
             leaving = actions.members_on(behind)
-            effects = self._machine.patch(token, asker, generation, now, leaving)
+            effects = self.machine.patch(token, asker, generation, now, leaving)
             if actions.switch is not None:
                 actions.switch.behind = tuple(behind)
                 actions.switch.plan.behind += behind
@@ -227,11 +233,11 @@ class CodeSwitch:
         self._obey(event, order)
 
     def ordered_to_go(self, generation: int, asker: Uid, order: OpenOrder) -> None:
-        self._obey(lambda token, now: self._machine.go(token, asker, generation), order)
+        self._obey(lambda token, now: self.machine.go(token, asker, generation), order)
 
     def ordered_to_revert(self, generation: int, asker: Uid, order: OpenOrder) -> None:
         def event(token: int, now: float) -> Sequence[Effect]:
-            if self._machine.state is ParticipantState.IDLE:
+            if self.machine.state is ParticipantState.IDLE:
                 # The generation that was switched to is taken back. An upgrade was for the procs of
                 # one mesh.
                 self._actions.switch = SwitchUnderWay(
@@ -240,7 +246,7 @@ class CodeSwitch:
                     targets=None if generation > 0 else (),
                     here=self.here.prepare,
                 )
-            return self._machine.revert(token, asker, generation, now)
+            return self.machine.revert(token, asker, generation, now)
 
         self._obey(event, order)
 
@@ -248,7 +254,7 @@ class CodeSwitch:
         """A push could not come here: no call from here, or from what we own, may meet both."""
         self._agent.code_states.inherit(codes)
         for proc in self._agent.owned_procs():
-            self._node.send(proc, LeftBehind(codes))
+            self.node.send(proc, LeftBehind(codes))
 
     def waits(self, generation: int, text: str) -> None:
         """A process below, or one of another client that we push to, waits for a process that has
@@ -261,13 +267,13 @@ class CodeSwitch:
 
     def held_up(self, generation: int, attempt: int) -> None:
         """A process waits behind the fence of a process below."""
-        if generation == self._machine.generation:
-            self._feed(lambda now: self._machine.held(attempt, now))
+        if generation == self.machine.generation:
+            self._feed(lambda now: self.machine.held(attempt, now))
 
     def author_gone(self, uid: Uid) -> None:
         """The author of the push has died half-way: its switch is finished here, or taken back."""
-        if uid == self._machine.coordinator:
-            self._feed(lambda now: self._machine.author_gone(uid, now))
+        if self.machine.coordinator in (uid, successor_of(uid)):
+            self._feed(lambda now: self.machine.author_gone(uid, now))
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         self.author_gone(uid)
@@ -310,62 +316,25 @@ class CodeSwitch:
             self._is_draining = True
             try:
                 while self._events:
-                    for effect in self._events.popleft()(self._node.loop.time()):
+                    for effect in self._events.popleft()(self.node.loop.time()):
                         if isinstance(effect, TakeOver):
-                            self._take_over(effect)
+                            self.succeeding.take_over(effect.author)
                         else:
                             self._actions.carry_out(effect)
             finally:
                 self._is_draining = False
             self._set_timer()
+        self.succeeding.look()
 
     def _set_timer(self) -> None:
-        at = self._machine.wakes_at()
+        at = self.machine.wakes_at()
         if self._timer is not None and (at is None or self._timer.when > at):
             self._timer.cancel()
             self._timer = None
         if at is not None and at != math.inf and self._timer is None:
-            self._timer = self._node.loop.call_later(at - self._node.loop.time(), self._tick)
+            self._timer = self.node.loop.call_later(at - self.node.loop.time(), self._tick)
 
     def _tick(self) -> None:
         with self._lock:
             self._timer = None
-            self._feed(self._machine.tick)
-
-    def _take_over(self, effect: TakeOver) -> None:
-        switch = self._actions.switch
-        assert switch is not None
-        owner = _Successor(self, self._machine.coordinator)
-        lost = AuthorLost(self._node, switch.plan, owner, may_be_shown=effect.may_be_shown)
-        threading.Thread(target=lost.settle, name="monarch-abandoned", daemon=True).start()
-
-
-class _Successor:
-    """The owner, in the place of an author that is gone: its own orders, in that one's name."""
-
-    def __init__(self, switch: CodeSwitch, author: Uid) -> None:
-        self._switch = switch
-        self._author = author
-
-    def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
-        return self._switch.prepare(plan, self._author)
-
-    def fence(
-        self, generation: int, attempt: int, seconds: float, *, is_held: bool = False
-    ) -> ReloadOutcome:
-        return self._switch.fence(generation, attempt, seconds, is_held=is_held, asker=self._author)
-
-    def lift(self, generation: int, attempt: int, seconds: float) -> ReloadOutcome:
-        return self._switch.lift(generation, attempt, seconds, self._author)
-
-    def halt(self, generation: int, seconds: float) -> ReloadOutcome:
-        return self._switch.halt(generation, seconds, self._author)
-
-    def patch(self, generation: int, behind: Sequence[Uid] = ()) -> ReloadOutcome:
-        return self._switch.patch(generation, behind, self._author)
-
-    def go(self, generation: int) -> ReloadOutcome:
-        return self._switch.go(generation, self._author)
-
-    def revert(self, generation: int) -> None:
-        self._switch.revert(generation, self._author)
+            self._feed(self.machine.tick)

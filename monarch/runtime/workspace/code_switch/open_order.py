@@ -77,6 +77,10 @@ class OpenOrder:
         """``label`` names the process that says no."""
         self.outcome.refused.append(RefusedFile(label, why))
 
+    def end(self) -> None:
+        """Reply with what was heard."""
+        self._reply(self.outcome)
+
     def answer(
         self,
         answer: AnswerOrder,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
+from monarch.core.code_switch.table import successor_of
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.code_switch.driver import CodeSwitch
 from monarch.runtime.workspace.code_switch.open_order import OpenOrder
@@ -15,6 +18,7 @@ from monarch.wire.message import (
     LeftBehind,
     Prepare,
     Revert,
+    Settle,
     Step,
     StepName,
     Switch,
@@ -33,6 +37,7 @@ class SwitchOrders:
         self._node.handle(Switch, self._on_switch, on_any_thread=True)
         self._node.handle(Step, self._on_step)
         self._node.handle(Revert, self._on_revert)
+        self._node.handle(Settle, self._on_settle)
         self._node.handle(Waiting, self._on_waiting)
         self._node.handle(HeldUp, self._on_held_up)
         self._node.handle(LeftBehind, self._on_left_behind)
@@ -65,7 +70,8 @@ class SwitchOrders:
     def _on_step(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Step)
-        number, switch, asker = order.generation, self._switch, self._asker(order.sender)
+        number, switch = order.generation, self._switch
+        asker = self._asker(order.sender, order.instead_of)
         answer = self._answered(order.sender, order.port)
         if order.name is StepName.GO:
             switch.ordered_to_go(number, asker, answer)
@@ -82,7 +88,20 @@ class SwitchOrders:
         order = envelope.message
         assert isinstance(order, Revert)
         answer = self._answered(order.sender, order.port)
-        self._switch.ordered_to_revert(order.generation, self._asker(order.sender), answer)
+        asker = self._asker(order.sender, order.instead_of)
+        self._switch.ordered_to_revert(order.generation, asker, answer)
+
+    def _on_settle(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Settle)
+        node = self._node
+        self._switch.succeeding.asked(
+            ReloadPlan.decode(envelope.payload),
+            order.author,
+            OpenOrder(lambda _: node.answer(order.sender, order.port, {"pid": os.getpid()})),
+            owner=node.address_of(order.sender),
+            pid=order.pid,
+        )
 
     def _on_waiting(self, envelope: Envelope) -> None:
         message = envelope.message
@@ -99,8 +118,10 @@ class SwitchOrders:
         assert isinstance(message, LeftBehind)
         self._switch.left_behind(message.codes)
 
-    def _asker(self, sender: Uid) -> Uid:
+    def _asker(self, sender: Uid, instead_of: Uid = "") -> Uid:
         """The process that asks; ``""`` if it is ourselves."""
+        if instead_of:
+            return successor_of(instead_of)
         return sender if sender != self._node.uid else ""
 
     def _author_left(self, uid: Uid) -> None:

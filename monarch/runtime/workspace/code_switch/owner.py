@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from monarch.errors import MonarchError
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import Uid
+
+
+class OwnerLost(MonarchError):
+    """The owner is gone."""
 
 
 class Owner(Protocol):

@@ -9,6 +9,7 @@ import msgspec
 
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
+from monarch.runtime.workspace.code_switch.owner import OwnerLost
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import AnyMessage, Prepare, Revert, Step, StepName, Switch
@@ -17,11 +18,15 @@ _ANSWER_SECONDS = 330.0
 
 
 class RemoteOwner:
-    """Asks a client to take its processes through a change of generation."""
+    """Asks a client to take its processes through a change of generation.
 
-    def __init__(self, node: Node, client: ProcAddress) -> None:
+    ``instead_of`` names the author that has died, where it is not the author that asks.
+    """
+
+    def __init__(self, node: Node, client: ProcAddress, *, instead_of: Uid = "") -> None:
         self._node = node
         self._client = client
+        self._instead_of = instead_of
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
         # It may die while we wait for it, and no other process would tell us.
@@ -66,7 +71,7 @@ class RemoteOwner:
 
     def revert(self, generation: int) -> None:
         try:
-            self._ask(lambda port: Revert(generation, port, self._node.uid))
+            self._ask(lambda port: Revert(generation, port, self._node.uid, self._instead_of))
         finally:
             self._node.failure_detector.unexpect(self._client.uid)
 
@@ -88,6 +93,7 @@ class RemoteOwner:
                 sender=uid,
                 attempt=attempt,
                 behind=left,
+                instead_of=self._instead_of,
             )
         )
 
@@ -103,6 +109,8 @@ class RemoteOwner:
                 f"the client that runs there ({self._client.uid}) has not answered for "
                 f"{seconds:g} s: is it stopped, or stuck?"
             )
+        if answer.value.is_down:
+            raise OwnerLost(f"the client that runs there: {answer.value.error}")
         if answer.value.error:
             raise MonarchError(f"the client that runs there: {answer.value.error}")
         return msgspec.convert(answer.value.body, ReloadOutcome)

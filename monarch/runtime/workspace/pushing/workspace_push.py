@@ -85,6 +85,7 @@ class WorkspacePush(Purpose):
         self._in_push = HostsInPush(memory, node)
         self._finds_owners = owners is None
         self._owners: Sequence[Owner] = owners or ()
+        self._clients: list[ProcAddress] = []
         self._mode = mode
         self._is_best_effort = best_effort
         self._silent = dict(silent or {})
@@ -182,6 +183,7 @@ class WorkspacePush(Purpose):
             mode=self._mode,
             here=self._here,
         )
+        plan.owners, plan.places = self._clients, list(addresses)
         report.changed_files = changed
         if report.errors:
             in_push.abort(hosts)
@@ -195,7 +197,8 @@ class WorkspacePush(Purpose):
     def _find_owners(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
         self._in_push.hear_all(hosts, manifest)
         clients = {client.uid: client for client in self._in_push.clients.values() if client}
-        self._owners = [RemoteOwner(self._node, client) for client in clients.values()]
+        self._clients = [clients[uid] for uid in sorted(clients)]
+        self._owners = [RemoteOwner(self._node, client) for client in self._clients]
 
     def _has_news(
         self, hosts: Sequence[HostInPush], plan: ReloadPlan, changed: Sequence[str]

@@ -1,0 +1,173 @@
+"""How owners bring a push to one end whose author has died: one of them leads, the others ask it.
+
+``core.code_switch.succession`` says which one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from monarch.core.code_switch.succession import Succession, is_led, shown
+from monarch.core.code_switch.table import successor_of
+from monarch.errors import MonarchError
+from monarch.runtime.workspace.code_switch.author_lost import AuthorLost
+from monarch.runtime.workspace.code_switch.open_order import OpenOrder
+from monarch.runtime.workspace.code_switch.owner import Owner
+from monarch.runtime.workspace.code_switch.remote_owner import RemoteOwner
+from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Settle
+
+if TYPE_CHECKING:
+    from monarch.runtime.workspace.code_switch.driver import CodeSwitch
+
+_log = logging.getLogger("monarch.reload")
+
+
+class _Request(NamedTuple):
+    """To end the push of ``author``. An order is answered when it has ended."""
+
+    plan: ReloadPlan
+    author: Uid
+    order: OpenOrder | None
+
+
+class Succeeding:
+    """The part of one owner in that."""
+
+    def __init__(self, switch: CodeSwitch) -> None:
+        self._switch = switch
+        self._node = switch.node
+        self._lock = threading.Lock()
+        self._requests: list[_Request] = []
+        self._is_busy = False
+        self._settled = ""
+
+    def take_over(self, author: Uid) -> None:
+        """Our author has died. Does not block."""
+        plan = self._switch.plan
+        assert plan is not None
+        self._requests.append(_Request(plan, author, None))
+
+    def asked(
+        self, plan: ReloadPlan, author: Uid, order: OpenOrder, *, owner: ProcAddress, pid: int
+    ) -> None:
+        """Another owner, which is the process ``pid``, asks us to lead. Does not block."""
+        self._watch(owner, pid)
+        self._requests.append(_Request(plan, author, order))
+        self.look()
+
+    def look(self) -> None:
+        """Begin, if somebody asks for it, and if the author is gone for us as well, or has brought
+        us to an end."""
+        with self._lock:
+            if self._is_busy or not self._due():
+                return
+            self._is_busy = True
+        threading.Thread(target=self._run, name="monarch-abandoned", daemon=True).start()
+
+    def _due(self) -> list[_Request]:
+        machine = self._switch.machine
+        return [request for request in self._requests if not is_led(machine, request.author)]
+
+    def _run(self) -> None:
+        try:
+            while due := self._due():
+                for request in due:
+                    self._requests.remove(request)
+                try:
+                    self._settle(due[0].plan, due[0].author)
+                finally:
+                    for request in due:
+                        if request.order is not None:
+                            request.order.end()
+        finally:
+            with self._lock:
+                self._is_busy = False
+        self.look()
+
+    def _settle(self, plan: ReloadPlan, author: Uid) -> None:
+        """Have the first owner that lives end it; that may be us."""
+        owners = {owner.uid: owner for owner in plan.owners}
+        node = self._node
+        unmet = [one for one in (*plan.owners, *plan.places) if not node.address_of(one.uid).urls]
+        for address in unmet:
+            node.address_book.introduce(address)
+        succession = Succession([*owners], node.uid)
+        while (first := succession.first()) != node.uid:
+            if self._ask(owners[first], plan, author) and self._switch.is_idle:
+                return
+            succession.lost(first)
+        leading: list[Owner] = [_Own(self._switch, successor_of(author))]
+        leading += [
+            RemoteOwner(node, owners[uid], instead_of=author) for uid in succession.others()
+        ]
+        known = shown(self._switch.machine, author, plan.generation)
+        # Asked again by an owner that the author's last message has reached since.
+        is_again, self._settled = plan.attempt == self._settled, plan.attempt
+        AuthorLost(node, plan, leading, shown=known, is_told=is_again).settle()
+        for host in plan.places:
+            if host in unmet:
+                node.peer_down.left(host.uid)
+
+    def _watch(self, owner: ProcAddress, pid: int) -> None:
+        """Close the connection to another owner when it ends. Between machines sockets do that."""
+        if owner.machine == self._node.address.machine:
+            left = self._node.peer_down.left
+            self._node.failure_detector.watch(owner, pid, lambda: left(owner.uid))
+
+    def _ask(self, owner: ProcAddress, plan: ReloadPlan, author: Uid) -> bool:
+        """Whether this one has ended it."""
+        _log.warning(
+            "the author of generation %d (%s) has died: another client, %s, ends its push for all",
+            plan.generation, plan.author, owner.uid,
+        )  # fmt: skip
+        detector, uid = self._node.failure_detector, self._node.uid
+        # It may die while we wait for it, and no other process would tell us.
+        detector.expect(owner.uid)
+        try:
+            answer = self._node.request(
+                owner, lambda port: Settle(author, port, uid, os.getpid()), plan.encode()
+            )
+            answer.wait()
+            self._watch(owner, answer.value.body.get("pid", 0))
+            return not answer.value.error
+        except MonarchError:
+            return False
+        finally:
+            detector.unexpect(owner.uid)
+
+
+class _Own:
+    """Our own part, where we lead: our orders, in the name ``author``."""
+
+    def __init__(self, switch: CodeSwitch, author: Uid) -> None:
+        self._switch = switch
+        self._author = author
+
+    def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
+        return self._switch.prepare(plan, self._author)
+
+    def fence(
+        self, generation: int, attempt: int, seconds: float, *, is_held: bool = False
+    ) -> ReloadOutcome:
+        return self._switch.fence(generation, attempt, seconds, is_held=is_held, asker=self._author)
+
+    def lift(self, generation: int, attempt: int, seconds: float) -> ReloadOutcome:
+        return self._switch.lift(generation, attempt, seconds, self._author)
+
+    def halt(self, generation: int, seconds: float) -> ReloadOutcome:
+        return self._switch.halt(generation, seconds, self._author)
+
+    def patch(self, generation: int, behind: Sequence[Uid] = ()) -> ReloadOutcome:
+        return self._switch.patch(generation, behind, self._author)
+
+    def go(self, generation: int) -> ReloadOutcome:
+        return self._switch.go(generation, self._author)
+
+    def revert(self, generation: int) -> None:
+        self._switch.revert(generation, self._author)
