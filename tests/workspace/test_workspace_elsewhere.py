@@ -106,7 +106,7 @@ def test_death_during_a_switch_ends_the_push(
     pusher = threading.Thread(target=lambda: ends.append(_outcome(lambda: project.sync(procs))))
     pusher.start()
     owner = session_of(process.current()).reload
-    wait_for(lambda: (fence := owner._machine.fence) and len(fence.fenced) == 3)
+    wait_for(lambda: (fence := owner.machine.fence) and len(fence.fenced) == 3)
     assert "ANSWER = 1" in (replica_of(job) / "busy.py").read_text(), "files before all stand"
     victim = pid if who == "proc" else job.hosts[0].pid
     os.kill(victim, signal.SIGKILL)
