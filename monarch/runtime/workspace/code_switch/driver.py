@@ -48,7 +48,7 @@ class CodeSwitch:
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
         self._agent = agent
         self.node = agent.node
-        self._actions = Actions(
+        self._actions = actions = Actions(
             agent,
             here,
             feed=self._feed,
@@ -56,7 +56,12 @@ class CodeSwitch:
             on_over=on_over,
         )
         self.machine = self._actions.machine
-        self.succeeding = Succeeding(self)
+        self.succeeding = Succeeding(
+            self.node,
+            self.machine,
+            plan=lambda: None if actions.switch is None else actions.switch.plan,
+            own=lambda name: _InNameOf(self, name),
+        )
         self._lock = threading.RLock()
         self._events: deque[Event] = deque()
         self._is_draining = False
@@ -69,11 +74,6 @@ class CodeSwitch:
     def is_idle(self) -> bool:
         """Whether no switch is under way here."""
         return self.machine.state is ParticipantState.IDLE
-
-    @property
-    def plan(self) -> ReloadPlan | None:
-        """The plan of the last switch."""
-        return None if self._actions.switch is None else self._actions.switch.plan
 
     @property
     def num_lifted(self) -> int:
@@ -338,3 +338,34 @@ class CodeSwitch:
         with self._lock:
             self._timer = None
             self._feed(self.machine.tick)
+
+
+class _InNameOf:
+    """Our own part, where we lead: orders in the name of an author that has died."""
+
+    def __init__(self, switch: CodeSwitch, author: Uid) -> None:
+        self._switch = switch
+        self._author = author
+
+    def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
+        return self._switch.prepare(plan, self._author)
+
+    def fence(
+        self, generation: int, attempt: int, seconds: float, *, is_held: bool = False
+    ) -> ReloadOutcome:
+        return self._switch.fence(generation, attempt, seconds, is_held=is_held, asker=self._author)
+
+    def lift(self, generation: int, attempt: int, seconds: float) -> ReloadOutcome:
+        return self._switch.lift(generation, attempt, seconds, self._author)
+
+    def halt(self, generation: int, seconds: float) -> ReloadOutcome:
+        return self._switch.halt(generation, seconds, self._author)
+
+    def patch(self, generation: int, behind: Sequence[Uid] = ()) -> ReloadOutcome:
+        return self._switch.patch(generation, behind, self._author)
+
+    def go(self, generation: int) -> ReloadOutcome:
+        return self._switch.go(generation, self._author)
+
+    def revert(self, generation: int) -> None:
+        self._switch.revert(generation, self._author)

@@ -8,22 +8,21 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
+from monarch.core.code_switch.participant import Participant
 from monarch.core.code_switch.succession import Succession, is_led, shown
 from monarch.core.code_switch.table import successor_of
 from monarch.errors import MonarchError
+from monarch.runtime.node import Node
 from monarch.runtime.workspace.code_switch.author_lost import AuthorLost
 from monarch.runtime.workspace.code_switch.open_order import OpenOrder
 from monarch.runtime.workspace.code_switch.owner import Owner
 from monarch.runtime.workspace.code_switch.remote_owner import RemoteOwner
-from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.reload_plan import ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Settle
-
-if TYPE_CHECKING:
-    from monarch.runtime.workspace.code_switch.driver import CodeSwitch
 
 _log = logging.getLogger("monarch.reload")
 
@@ -37,11 +36,24 @@ class _Request(NamedTuple):
 
 
 class Succeeding:
-    """The part of one owner in that."""
+    """The part of one owner in that.
 
-    def __init__(self, switch: CodeSwitch) -> None:
-        self._switch = switch
-        self._node = switch.node
+    ``plan`` gives the push that it is in, ``own`` its own part of it, where orders come in the name
+    that this is called with.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        machine: Participant,
+        *,
+        plan: Callable[[], ReloadPlan | None],
+        own: Callable[[Uid], Owner],
+    ) -> None:
+        self._node = node
+        self._machine = machine
+        self._plan = plan
+        self._own = own
         self._lock = threading.Lock()
         self._requests: list[_Request] = []
         self._is_busy = False
@@ -49,7 +61,7 @@ class Succeeding:
 
     def take_over(self, author: Uid) -> None:
         """Our author has died. Does not block."""
-        plan = self._switch.plan
+        plan = self._plan()
         assert plan is not None
         self._requests.append(_Request(plan, author, None))
 
@@ -71,8 +83,7 @@ class Succeeding:
         threading.Thread(target=self._run, name="monarch-abandoned", daemon=True).start()
 
     def _due(self) -> list[_Request]:
-        machine = self._switch.machine
-        return [request for request in self._requests if not is_led(machine, request.author)]
+        return [one for one in self._requests if not is_led(self._machine, one.author)]
 
     def _run(self) -> None:
         try:
@@ -99,14 +110,14 @@ class Succeeding:
             node.address_book.introduce(address)
         succession = Succession([*owners], node.uid)
         while (first := succession.first()) != node.uid:
-            if self._ask(owners[first], plan, author) and self._switch.is_idle:
+            if self._ask(owners[first], plan, author) and self._machine.is_idle:
                 return
             succession.lost(first)
-        leading: list[Owner] = [_Own(self._switch, successor_of(author))]
+        leading: list[Owner] = [self._own(successor_of(author))]
         leading += [
             RemoteOwner(node, owners[uid], instead_of=author) for uid in succession.others()
         ]
-        known = shown(self._switch.machine, author, plan.generation)
+        known = shown(self._machine, author, plan.generation)
         # Asked again by an owner that the author's last message has reached since.
         is_again, self._settled = plan.attempt == self._settled, plan.attempt
         AuthorLost(node, plan, leading, shown=known, is_told=is_again).settle()
@@ -140,34 +151,3 @@ class Succeeding:
             return False
         finally:
             detector.unexpect(owner.uid)
-
-
-class _Own:
-    """Our own part, where we lead: our orders, in the name ``author``."""
-
-    def __init__(self, switch: CodeSwitch, author: Uid) -> None:
-        self._switch = switch
-        self._author = author
-
-    def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
-        return self._switch.prepare(plan, self._author)
-
-    def fence(
-        self, generation: int, attempt: int, seconds: float, *, is_held: bool = False
-    ) -> ReloadOutcome:
-        return self._switch.fence(generation, attempt, seconds, is_held=is_held, asker=self._author)
-
-    def lift(self, generation: int, attempt: int, seconds: float) -> ReloadOutcome:
-        return self._switch.lift(generation, attempt, seconds, self._author)
-
-    def halt(self, generation: int, seconds: float) -> ReloadOutcome:
-        return self._switch.halt(generation, seconds, self._author)
-
-    def patch(self, generation: int, behind: Sequence[Uid] = ()) -> ReloadOutcome:
-        return self._switch.patch(generation, behind, self._author)
-
-    def go(self, generation: int) -> ReloadOutcome:
-        return self._switch.go(generation, self._author)
-
-    def revert(self, generation: int) -> None:
-        self._switch.revert(generation, self._author)
