@@ -42,6 +42,10 @@ def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits, labels)
 '''
 
+_OTHER_KINDS = (
+    "# Hosts of other kinds (ssh, slurm, ...) have keys of their own:\n# docs/allocations.md"
+)
+
 _CONFIG = """# The config of a run: monarch run ddp --config ddp.toml
 # `monarch recipe show ddp --toml` prints all keys, with what they mean.
 task = "task"  # the module with your model and loss: task.py
@@ -78,11 +82,15 @@ def init(folder: Path | None, hosts: int | None) -> None:
     say("\nNow:")
     if folder != Path():
         say(f"    cd {folder}")
-    say("    monarch dev ddp --config ddp.toml    # hosts, a watch and a run in one terminal")
+    say("    monarch dev ddp --config ddp.toml    # hosts, a watch and a run together")
     say("then edit task.py while it trains, and save")
 
 
 def _project_text(num_hosts: int) -> str:
     job = JobSection(hosts={"hosts": num_hosts}, preload=["torch"])
     workspace = WorkspaceSection(ignore=["runs/"])
-    return to_commented_toml(ProjectFile(job, workspace))
+    # Other kinds of hosts have tables of their own, which these have no use for.
+    text = to_commented_toml(ProjectFile(job, workspace), leave_out="job.")
+    first, found, workspace_text = text.partition("\n\n# The folders")
+    assert found
+    return f"{first}\n\n{_OTHER_KINDS}{found}{workspace_text}"

@@ -29,12 +29,15 @@ def to_toml(config: Any, origins: Mapping[str, Origin] | None = None) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def to_commented_toml(config: Any) -> str:
-    """The same, with what the config's class says of its keys; fits 80 columns where it can."""
+def to_commented_toml(config: Any, *, leave_out: str = "") -> str:
+    """The same, with what the config's class says of its keys; fits 80 columns where it can.
+    Tables whose names begin with ``leave_out`` are not written."""
     notes, live = notes_of(type(config)), set(live_keys(type(config)))
     tables: dict[str, list[str]] = {}
     for key, value in leaves(config):
         table, _, name = key.rpartition(".")
+        if leave_out and table.startswith(leave_out):
+            continue
         note = notes[key]
         if key in live:
             note = note._replace(text=f"{note.text} (live)".lstrip())

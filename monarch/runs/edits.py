@@ -58,7 +58,8 @@ class Failure:
 
     @property
     def first_line(self) -> str:
-        return f"{self.doing} failed on generation {self.generation}: {self._error_line}"
+        error = self._error_line.removeprefix(f"{self.doing} ")  # of a hang, which says it too
+        return f"{self.doing} failed on generation {self.generation}: {error}"
 
     @property
     def _error_line(self) -> str:
@@ -91,6 +92,7 @@ class Edits:
     good: dict[str, int] = field(default_factory=dict)
     origins: dict[int, int] = field(default_factory=dict)
     held_since: float | None = None  # while what failed has not gone well
+    told: object = None  # how the last hold was explained at length
     _well: set[int] = field(default_factory=set)  # generations with which anything went well
     _losses: dict[tuple[int, str], int] = field(default_factory=dict)
     _usual: dict[str, deque[float]] = field(default_factory=dict)

@@ -81,19 +81,30 @@ class HoldReport:
             else ("after the mend it begins again, in new processes", "stops it")
         )
         again = f"and {failure.doing} is made again, on all ranks, with the new code"
-        if self._record is not None:
-            back = "or go back: `monarch sync rollback`, or b in a `monarch sync --watch`"
-            # Code that was never edited has nothing to go back to.
-            or_back = f"; {back}" if failure.good < failure.generation else ""
+        it = "The run holds" if self._record is not None else "It holds"
+        # Code that was never edited has nothing to go back to.
+        has_older = failure.good < failure.generation
+        if any(host.uid == process.current().node.uid for host in self._hosts):
             what_now = (
-                f"The run holds: {state or usual}.\n"
-                f"Save a mend, {again}{or_back}.\n"
-                f"Ctrl-C in the terminal of the run {stop}."
+                f"{it}: {state or usual}.\n"
+                "Its processes are this program's own, and no other can push to them: interrupt it "
+                "(Ctrl-C), save a mend, `await procs.sync_workspace(...)`, and run it again."
             )
-        else:
+        elif self._record is None:
             what_now = (
-                f"It holds: {state or usual}.\n"
-                f"Push a mend, {again}; or interrupt it, as with Ctrl-C."
+                f"{it}: {state or usual}.\nPush a mend, {again}; or interrupt it, as with Ctrl-C."
+            )
+        elif self._edits.told == (in_place, has_older, state):
+            # Whoever mends one edit after the other has read it all.
+            back = " or go back (b)," if has_older else ""
+            what_now = f"The run holds, as before: save a mend,{back} or Ctrl-C."
+        else:
+            self._edits.told = in_place, has_older, state
+            back = "; or go back: `monarch sync rollback`, or b in a `monarch sync --watch`"
+            what_now = (
+                f"{it}: {state or usual}.\n"
+                f"Save a mend, {again}{back if has_older else ''}.\n"
+                f"Ctrl-C in the terminal of the run {stop}."
             )
         self._alarm("held", failure, failure.told(what_now), in_place=in_place)
         if self._record is not None:

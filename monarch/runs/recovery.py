@@ -88,7 +88,8 @@ def with_restarts(
             except BeginAgain as mended:
                 lost_at = time.monotonic()
                 # What had failed was told as it did; said again after the mend, it reads as new.
-                text = "all begin again in new processes, from the last checkpoint"
+                text = "all begin again in new processes"
+                text += ", from the last checkpoint" if last_step else ""
                 record.event("begun_again", text, why=str(mended))
                 if record.is_stopping:
                     raise KeyboardInterrupt from mended

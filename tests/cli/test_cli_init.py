@@ -23,7 +23,11 @@ def test_what_it_writes_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     said = folder.here(monkeypatch, "init")
     for name in ("monarch.toml", "task.py", "ddp.toml"):
         assert f"wrote {name}" in said
-    assert load_project(str(tmp_path / "monarch.toml")).file.job.hosts == {"hosts": 2}
+    project = tmp_path / "monarch.toml"
+    assert load_project(str(project)).file.job.hosts == {"hosts": 2}
+    assert re.findall(r"^\[.*\]", project.read_text(), re.MULTILINE) == ["[job]", "[workspace]"]
+    assert "Hosts of other kinds" in project.read_text()
+    assert max(map(len, project.read_text().splitlines())) <= 80
     said = folder.here(monkeypatch, "recipe", "validate", "ddp", "--config", "ddp.toml")
     assert "ddp can run on" in said
     plan = folder.here(monkeypatch, "run", "ddp", "--config", "ddp.toml", "--plan")

@@ -42,6 +42,10 @@ def _warnings(project: Project, edit: str) -> list[str]:
         ("def f():\n    two(1, 2, 3)\n", "7: two() takes 2 positional arguments, not 3"),
         ("def f():\n    two(1, c=2, b=3)\n", "7: two() got an unexpected keyword argument 'c'"),
         ("def f():\n    warn_other.two()\n", "7: warn_other.two() is missing a required argument: 'a'"),
+        (
+            "def __reload__(change):\n    pass\n",
+            "6: __reload__ of a module is never called: it is a method of an actor's class",
+        ),
         ("def g(x): pass\ndef f():\n    g()\n", "8: g() is missing a required argument: 'x'"),
         (
             "class A:\n    def f(self):\n        self.g(1)\n    def g(self):\n        return 1\n",

@@ -96,3 +96,10 @@ def test_new_code_has_its_time_and_less_of_it_where_a_mend_waits(
         assert edits.patience_seconds("step", 1, 120.0) == 120.0
         assert edits.patience_seconds("step", 2, 120.0) == usual
         assert edits.patience_seconds("step", 2, 120.0, mend_waits=True) == with_mend
+
+
+def test_what_hangs_is_named_once() -> None:
+    hang = Failure("step 1", "step 1 has not ended within 30 s: ranks 0, 1 hang", 3, 2)
+    assert hang.first_line == (
+        "step 1 failed on generation 3: has not ended within 30 s: ranks 0, 1 hang"
+    )

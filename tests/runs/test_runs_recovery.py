@@ -40,17 +40,21 @@ def test_what_is_lost_is_begun_again_and_told(record: Record) -> None:
     assert respawned["text"].endswith("s later, from step 3; steps 3 to 4 are made again")
 
 
-def test_what_was_mended_is_not_told_once_more(record: Record) -> None:
+@pytest.mark.parametrize("num_steps", [0, 4])
+def test_what_was_mended_is_not_told_once_more(record: Record, num_steps: int) -> None:
     tries = iter([BeginAgain("step 5 failed on generation 2: NameError"), None])
 
     def attempt(step_made: StepMade) -> str:
         if (mended := next(tries)) is not None:
+            if num_steps:
+                step_made(num_steps)
             raise mended
         return "done"
 
     assert with_restarts(attempt, Restarts(0), record) == "done"
     (begun_again,) = read_rows(record.folder / "events.jsonl")
-    assert begun_again["text"] == "all begin again in new processes, from the last checkpoint"
+    where = ", from the last checkpoint" if num_steps else ""
+    assert begun_again["text"] == f"all begin again in new processes{where}"
     assert begun_again["why"] == "step 5 failed on generation 2: NameError"
 
 

@@ -31,6 +31,10 @@ class CodeWarning:
         return f"{self.path}:{self.line}: {self.text}"
 
 
+_HOOK = "__reload__"
+_NEVER_CALLED = f"{_HOOK} of a module is never called: it is a method of an actor's class"
+
+
 class CodeWarnings:
     """Of one edited module. `sources` are of all modules, as they will be; `namespaces` what they
     have by now."""
@@ -48,6 +52,9 @@ class CodeWarnings:
         for line, name in sorted(set(self._unbound(changed))):
             yield CodeWarning(self._source.path, line, f"name {name!r} is not defined")
         for statement in changed:
+            if statement.is_function and statement.name == _HOOK:
+                line = statement.node.lineno + statement.moved_by
+                yield CodeWarning(self._source.path, line, _NEVER_CALLED)
             calls = misfit_calls(statement.node, self._candidate, self._is_overridden)
             for one in calls:
                 if one.owner is not None or self._is_sure(one.called):
