@@ -176,6 +176,13 @@ for _command in HOST_COMMANDS:
     help="what to do where a host is lost and cannot be brought up again: go on with fewer, wait "
     "for it, or end [default: ask in a terminal, end elsewhere]",
 )
+@click.option(
+    "--on-error",
+    is_flag=False,
+    flag_value="all",
+    type=click.Choice(["first", "all"]),
+    help="hold calls where they raise, for `monarch debug`: those of all ranks, or the first",
+)
 def run(**given: Any) -> None:
     """Run RECIPE: a built-in name such as ddp, a Python file, or module:name.
 

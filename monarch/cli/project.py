@@ -123,11 +123,20 @@ class WorkspaceSection:
 
 
 @dataclass
+class DebugSection:
+    """What becomes of calls that fail, for `monarch debug`."""
+
+    # which calls stand where an endpoint raises, in the runs of this folder: "" for none
+    on_error: Literal["", "first", "all"] = ""
+
+
+@dataclass
 class ProjectFile:
     """All that ``monarch.toml`` may hold."""
 
     job: JobSection = field(default_factory=JobSection)
     workspace: WorkspaceSection = field(default_factory=WorkspaceSection)
+    debug: DebugSection = field(default_factory=DebugSection)
 
 
 class Project(NamedTuple):

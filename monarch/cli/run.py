@@ -24,7 +24,7 @@ from monarch.cli.recipe import outline_here, preload_here, recipe_here
 from monarch.cli.run_target import RunTarget, find_target
 from monarch.cli.users import check_free, in_use_text
 from monarch.cli.volume import say
-from monarch.config import configured, settings
+from monarch.config import configure, configured, settings
 from monarch.config_file import (
     ConfigError,
     LoadedConfig,
@@ -77,6 +77,7 @@ def run(
     on_edit_error: OnEditError | None,
     hosts: int | None,
     on_host_loss: OnHostLoss | None,
+    on_error: str | None,
 ) -> None:
     """Run ``recipe`` on the allocation, else on this machine alone, and tell how it ended."""
     if resume and "=" in resume:
@@ -114,6 +115,8 @@ def run(
     if left is None and not new:
         left, loaded = _unfinished(found, request, loaded)
     project = load_project(None)
+    if on_error is not None or project.file.debug.on_error:
+        configure(on_error=on_error or project.file.debug.on_error)
     try:
         mesh, code, generation = target.attach(project, is_agreed=yes, may_ask=True)
     except HostBusy as busy:
@@ -133,6 +136,7 @@ def run(
                 record.edits.policy = on_edit_error
             # Beside a spinner or a table, not through them.
             session_of(client()).reload.on_waiting = record.message
+            client().holds.tell = record.message
             record.allocation = target.allocation(
                 project, record,
                 functools.partial(_after_host_loss, record, on_host_loss),

@@ -163,7 +163,7 @@ class Console:
         self, holds: Sequence[HoldNote], line: str, seconds: float = _STEP_SECONDS
     ) -> dict[tuple[str, int], str | None]:
         """What the debuggers answered, by actor and rank: ``None`` where one has not stopped
-        again within ``seconds``, or its call has ended."""
+        again within ``seconds``, nothing where its call has ended."""
         visit = self._visit
         numbers = {h.id: self._text(h, -1, 0.0) for h in holds}
         for hold in holds:
@@ -188,10 +188,10 @@ class Console:
             try:
                 body = self._ask_text(hold, number, left)
             except NotAnswered:
-                return None
+                return ""
             number, text = int(body["number"]), text + str(body["text"])
             if body["is_over"]:
-                return None
+                return ""
             if body["is_waiting"] and text.endswith(PDB_PROMPT):
                 return text.removesuffix(PDB_PROMPT).removeprefix(f"{line}\n").rstrip("\n")
             if left <= 0:

@@ -1,4 +1,4 @@
-"""ProcHolds: calls that stand at a breakpoint or at an error, as others are told of them."""
+"""Holds: calls that stand at a breakpoint or at an error, as others are told of them."""
 
 from __future__ import annotations
 

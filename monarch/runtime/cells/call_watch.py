@@ -24,6 +24,11 @@ class CallWatch(Protocol):
         """It is over, and is answered next."""
         ...
 
+    def is_early(self, actor: str) -> bool:
+        """Whether a call that is to be run again was let go before the code came that it waits
+        for."""
+        ...
+
     def await_code(self, actor: str) -> None:
         """A call of this actor is to be run again: wait a while for new code, if none is there."""
         ...

@@ -18,6 +18,7 @@ from monarch.wire.codec import Envelope
 from monarch.wire.message import ClocksStand
 
 _CODE_SECONDS = 5.0
+_SWITCH_SECONDS = 60.0
 _POLL_SECONDS = 0.01
 
 
@@ -30,6 +31,7 @@ class ObserveDoor:
         self._pid = os.getpid()
         self._holds: Any = None
         self._lock = threading.Lock()
+        self._promised: dict[str, tuple[int, float]] = {}
         self._clocks_stand = False
 
     def open(self) -> None:
@@ -75,17 +77,39 @@ class ObserveDoor:
     def raised(self, error: BaseException) -> bool:
         if not isinstance(error, Exception) or isinstance(error, BdbQuit):
             return False
-        is_wanted = bool(settings().on_error) or self.holds.has_call()
+        is_wanted = settings().on_error == "all" or self.holds.has_call()
+        if settings().on_error == "first":
+            is_wanted = is_wanted or not self._clocks_stand
         return is_wanted and bool(self.holds.at_error(error))
 
     def ended(self) -> None:
         if self._holds is not None:
             self._holds.ended()
 
+    def is_early(self, actor: str) -> bool:
+        promised = self._promised.get(actor)
+        if promised is None:
+            return False
+        generation, deadline = promised
+        if self._agent.generation == generation and time.monotonic() < deadline:
+            return True
+        del self._promised[actor]
+        return False
+
     def await_code(self, actor: str) -> None:
+        """Code that is on its way shows by a fence that waits for the actor."""
         deadline = time.monotonic() + _CODE_SECONDS
+        if actor in self._promised:
+            deadline = self._promised[actor][1]
+        elif self.holds.runs_now(actor):
+            return
         while time.monotonic() < deadline and not self._agent.fences.awaits(actor):
             time.sleep(_POLL_SECONDS)
+        if self._agent.fences.awaits(actor):
+            until = time.monotonic() + _SWITCH_SECONDS
+            self._promised.setdefault(actor, (self._agent.generation, until))
+        else:
+            sys.stderr.write("redo: no new code has come, so the call runs again on the same\n")
 
     def _on_clocks(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, ClocksStand)

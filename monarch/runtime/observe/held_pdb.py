@@ -33,6 +33,7 @@ class HeldPdb(pdb.Pdb):
             readrc=False,
         )
         self.runs_again = False
+        self.is_hasty = False
         self.refuses_redo = ""
         self._stops = stops
 
@@ -100,13 +101,18 @@ class HeldPdb(pdb.Pdb):
         return self.stoplineno == -1 and not self.breaks
 
     def do_redo(self, arg: str) -> bool | None:
-        """redo
-        End the call here, take the code that was saved, and run the same call again.
+        """redo [now]
+        End the call here, take the code that was saved, and run the same call again, as if it
+        had just come: what it did to `self` so far stays. It waits 5 s for new code; `redo now`
+        does not.
         """
+        if arg.strip() not in ("", "now"):
+            self.error("redo, or redo now")
+            return None
         if self.refuses_redo:
             self.message(self.refuses_redo)
             return None
-        self.runs_again = True
+        self.runs_again, self.is_hasty = True, arg.strip() == "now"
         self._user_requested_quit = True
         self.set_quit()
         return True

@@ -38,6 +38,7 @@ class ProcHolds:
         self._of: dict[int, HeldCall] = {}
         self._lock = threading.Lock()
         self._count = 0
+        self._hasty: set[str] = set()
         self._asked: list[HoldText] = []
         self._is_watching = False
         self._told: tuple[HoldNote, ...] = ()
@@ -70,10 +71,18 @@ class ProcHolds:
         """The call that runs here is over."""
         call = self._of.pop(self._key(), None) if self._of else None
         if call is not None:
+            if call.pdb.runs_again and call.pdb.is_hasty and (now := running.get()) is not None:
+                self._hasty.add(now.record.uid)
             call.end(sys._getframe().f_back)
             with self._lock:
                 self._calls.pop(call.about.id, None)
             self._tell()
+
+    def runs_now(self, actor: str) -> bool:
+        """Whether `redo now` was typed for this actor's call, which is over."""
+        is_hasty = actor in self._hasty
+        self._hasty.discard(actor)
+        return is_hasty
 
     def _key(self) -> int:
         now = running.get()
