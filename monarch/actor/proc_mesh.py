@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from monarch.actor.actor import Actor
 from monarch.actor.actor_mesh import ActorMesh, stop_actors
 from monarch.actor.endpoint import NO_TENSORS, check_arguments
+from monarch.actor.env_report import EnvReport, ask_environment, change_environment_of
 from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather, within
 from monarch.actor.logs import DEFAULT_WINDOW, flush_printed, hosts_of, set_logging
@@ -226,6 +227,22 @@ class ProcMesh(StartingMesh):
         self._is_stopped = True
         process.current().supervisor.stopped(self._uid)
         return stop_procs(self._procs, reason).then(lambda _: flush_printed())
+
+    def env(self, *patterns: str, at_start: bool = False) -> EnvReport:
+        """The environment variables of these procs, as in ``procs.env("NCCL_*", "HOME")``.
+
+        ``at_start``: as their processes were started. Answered while actors are busy, too; a proc
+        that does not answer within 5 s is among the report's ``silent``.
+        """
+        return ask_environment(self._procs, patterns, at_start=at_start)
+
+    def set_env(self, values: Mapping[str, str | None]) -> None:
+        """Set variables of these procs while they run; ``None`` unsets one.
+
+        Raises ``TypeError`` for what is no text, ``SupervisionError`` where a proc is gone or
+        silent.
+        """
+        change_environment_of(self._procs, values)
 
     def _sync_hosts(self) -> list[ProcAddress]:
         return hosts_of(self._procs)

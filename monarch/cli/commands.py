@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from monarch import __version__
+from monarch.cli.debug_commands import debug, env, stacks
 from monarch.cli.host_commands import HOST_COMMANDS
 from monarch.cli.options import agreed_to_send, config_file, project_file
 from monarch.cli.runs_commands import runs
@@ -310,19 +311,8 @@ def recipe_export(**given: Any) -> None:
     export(**given)
 
 
-@cli.command()
-@click.argument("name", required=False)
-@click.argument("rank", required=False, type=click.IntRange(min=0))
-def debug(**given: Any) -> None:
-    """A console for calls that stand at a breakpoint, or at an error.
-
-    `breakpoint()` in an endpoint holds that call, and says so. This opens its debugger, for all
-    hosts of this folder's allocation and all programs that you run on this machine: without a
-    port, and beside others. NAME and RANK attach to one call at once. `help` lists the commands.
-    """
-    from monarch.cli.debug import debug
-
-    debug(**given)
+for _command in (debug, env, stacks):
+    cli.add_command(_command)
 
 
 @cli.command()

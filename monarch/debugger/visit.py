@@ -6,6 +6,7 @@ user runs on this machine, which are hosts too, and know of all calls that stand
 
 from __future__ import annotations
 
+import getpass
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -22,9 +23,10 @@ from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.hold import HoldNote
-from monarch.wire.message import AnyMessage, HoldsAsked, Inspect
+from monarch.wire.message import AnyMessage, EnvSet, HoldsAsked, Inspect
 
 _SECONDS = 3.0
+_PROGRAM_SECONDS = 0.5
 
 Ask = Callable[[int], AnyMessage]
 
@@ -50,8 +52,9 @@ class Visit:
     def __init__(self, node: Node, hosts: Callable[[], Iterable[ProcAddress]]) -> None:
         self._node = node
         self._hosts = hosts
+        self._programs: set[Uid] = set()
         self._met: dict[Uid, ProcAddress] = {}
-        self.who = f"{os.environ.get('USER') or os.getuid()}:{os.getpid()}"
+        self.who = f"{_user()}:{os.getpid()}"
 
     @property
     def uid(self) -> Uid:
@@ -68,7 +71,9 @@ class Visit:
     def places(self) -> list[ProcAddress]:
         """Whom to ask what runs: the hosts, and the programs of this user here."""
         found = {address.uid: address for address in self._hosts()}
-        for address in programs_here():
+        programs = programs_here()
+        self._programs = {address.uid for address in programs}
+        for address in programs:
             if address.uid != self._node.uid:
                 found.setdefault(address.uid, address)
         return list(found.values())
@@ -99,6 +104,18 @@ class Visit:
                 )  # fmt: skip
         return sorted(found.values(), key=lambda proc: (proc.mesh, proc.rank))
 
+    def ask_places(self, places: Iterable[ProcAddress], make: Ask) -> list[dict[str, Any]]:
+        """What hosts and programs answer, but for those that do not."""
+        return list(self._ask_all(places, make).values())
+
+    def env_notes(self) -> dict[str, str]:
+        """Which variables of procs that start later were set, by whom and when."""
+        found: dict[str, str] = {}
+        bodies = self.ask_places(self.places(), lambda port: EnvSet({}, "", (), port, self.uid))
+        for body in bodies:
+            found.update(body.get("notes", {}))
+        return found
+
     def ask(self, proc: Uid, make: Ask, seconds: float = _SECONDS) -> dict[str, Any]:
         """What one proc answers. Raises ``NotAnswered``."""
         answer = self.begin(proc, make)
@@ -125,11 +142,13 @@ class Visit:
         self, places: Iterable[ProcAddress], make: Ask, seconds: float = _SECONDS,
         *, with_errors: bool = False,
     ) -> dict[Uid, dict[str, Any]]:  # fmt: skip
+        began = time.monotonic()
         asked = {place.uid: self._request(place, make) for place in places}
-        deadline = time.monotonic() + seconds
         found: dict[Uid, dict[str, Any]] = {}
         for uid, answer in asked.items():
-            if not answer.wait(max(0.0, deadline - time.monotonic())):
+            # Of a program here that is silent we want nothing: it may be one of another version.
+            patience = min(seconds, _PROGRAM_SECONDS) if uid in self._programs else seconds
+            if not answer.wait(max(0.0, began + patience - time.monotonic())):
                 body = {"error": "does not answer"}
             elif answer.value.error:
                 body = {"error": answer.value.error}
@@ -145,6 +164,13 @@ class Visit:
             book.expect(address)
             book.peer_up(address)
         return self._node.request(address, make)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def programs_here() -> list[ProcAddress]:

@@ -84,6 +84,16 @@ class ActorCell:
         """Whether something waits behind a fence that it stands at. From any thread."""
         return self._mailbox.is_holding
 
+    @property
+    def thread_id(self) -> int:
+        """The thread that runs it, or its loop; 0 before it has one. From any thread."""
+        raise NotImplementedError
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """What it runs in where it is on a loop. From any thread."""
+        return None
+
     def wait_in_hand(self) -> Wait | None:
         """The call's answer that the message in hand waits for, if it does. From any thread."""
         raise NotImplementedError

@@ -42,6 +42,10 @@ class SyncCell(ActorCell):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def thread_id(self) -> int:
+        return self._thread.ident or 0
+
     def wait_in_hand(self) -> Wait | None:
         return self._wait_by(self._thread.ident)
 
@@ -114,6 +118,14 @@ class AsyncCell(ActorCell):
         self._main: asyncio.Task[None] | None = None
         self._thread = 0
         own.loop.call_soon_threadsafe(self._start)
+
+    @property
+    def thread_id(self) -> int:
+        return self._thread
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        return self._main
 
     def wait_in_hand(self) -> Wait | None:
         # One that blocks the thread holds up all of the loop.

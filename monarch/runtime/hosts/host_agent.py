@@ -32,6 +32,7 @@ from monarch.runtime.hosts.templates import Templates
 from monarch.runtime.hosts.waiting_spawns import WaitingSpawns
 from monarch.runtime.node import Node
 from monarch.runtime.observe.hold_book import HoldBook
+from monarch.runtime.observe.later_environment import LaterEnvironment
 from monarch.runtime.output.log_sender import LogSender
 from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.runtime.procs.seen_imports import is_read_at_import
@@ -88,6 +89,7 @@ class HostAgent:
         self.others = HostWatch(node)
         self.bulletins = Bulletins(node)
         self.holds = HoldBook(node)
+        self._later_env = LaterEnvironment(node)
         self._replacements = Replacements(node, self.procs, self._end_to_replace)
         self.waiting = WaitingSpawns(self)
         self.watchers = ProcWatchers(node, self.name, self.procs, self.waiting.has)
@@ -188,6 +190,7 @@ class HostAgent:
         if self.follows_client:
             env.update(proc.launcher.drift())
         env.update(spec.env)
+        env.update(self._later_env.of(spec.rank))
         for name in SECRET_VARIABLES:
             env.pop(name, None)
         keys = self.node.keys

@@ -15,7 +15,15 @@ from monarch.runtime.observe.clocks import hold_process_groups
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.wire.codec import Envelope
-from monarch.wire.message import ClocksStand
+from monarch.wire.message import (
+    BreakPlace,
+    ClocksStand,
+    EnvAsked,
+    EnvSet,
+    PeekLine,
+    StacksAsked,
+    StopAt,
+)
 
 _CODE_SECONDS = 5.0
 _SWITCH_SECONDS = 60.0
@@ -30,6 +38,7 @@ class ObserveDoor:
         self._config = config
         self._pid = os.getpid()
         self._holds: Any = None
+        self._looks: Any = None
         self._lock = threading.Lock()
         self._promised: dict[str, tuple[int, float]] = {}
         self._clocks_stand = False
@@ -38,6 +47,8 @@ class ObserveDoor:
         node = self._agent.node
         sys.breakpointhook = self._breakpoint
         node.handle(ClocksStand, self._on_clocks)
+        for kind in (EnvAsked, EnvSet, StacksAsked, PeekLine, StopAt, BreakPlace):
+            node.handle(kind, self._on_asked)
         if settings().on_error:
             self._agent.watch = self
 
@@ -72,7 +83,8 @@ class ObserveDoor:
     # What cells ask: see CallWatch.
 
     def begins(self) -> None:
-        """Nothing is to be done yet."""
+        if self._looks is not None:
+            self._looks.call_begins()
 
     def raised(self, error: BaseException) -> bool:
         if not isinstance(error, Exception) or isinstance(error, BdbQuit):
@@ -83,6 +95,8 @@ class ObserveDoor:
         return is_wanted and bool(self.holds.at_error(error))
 
     def ended(self) -> None:
+        if self._looks is not None:
+            self._looks.call_ends()
         if self._holds is not None:
             self._holds.ended()
 
@@ -110,6 +124,14 @@ class ObserveDoor:
             self._promised.setdefault(actor, (self._agent.generation, until))
         else:
             sys.stderr.write("redo: no new code has come, so the call runs again on the same\n")
+
+    def _on_asked(self, envelope: Envelope) -> None:
+        if self._looks is None:
+            # Imported when used, like all that few ask for.
+            from monarch.runtime.observe.looks import Looks
+
+            self._looks = Looks(self._agent, lambda: self.holds)
+        self._looks.take(envelope)
 
     def _on_clocks(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, ClocksStand)

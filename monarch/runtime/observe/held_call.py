@@ -46,6 +46,11 @@ class HeldCall:
         self._because(reason)
         self.pdb.stand_here(frame)
 
+    def stand_next(self, reason: str) -> None:
+        """Stop at the next line of the user's."""
+        self._because(reason)
+        self.pdb.stand_next()
+
     def stand_at_error(self, error: BaseException) -> bool:
         """Stop where ``error`` was raised. Whether the call is to be run again."""
         lines = traceback.format_exception_only(type(error), error)

@@ -63,6 +63,12 @@ class HeldPdb(pdb.Pdb):
         if self.stoplineno != -1 or self.breaks:
             sys.settrace(self.trace_dispatch)
 
+    def stand_next(self) -> None:
+        """Ask for lines where the user's code is entered next, on this thread."""
+        self.reset()
+        self.set_step()
+        sys.settrace(self.trace_dispatch)
+
     def stand_at_error(self, error: BaseException) -> bool:
         """Ask for lines at the place where ``error`` was raised. Whether the call is to be run
         again."""

@@ -55,9 +55,16 @@ class ProcHolds:
             return
         self._begin("breakpoint()").set_trace(frame)
 
-    def at_line(self, frame: FrameType, reason: str) -> None:
-        """The call that runs here is to stand at the line where ``frame`` is."""
-        self._begin(reason).stand_here(frame, reason)
+    def at_line(self, frame: FrameType, reason: str) -> bool:
+        """The call that runs here is to stand at the line where ``frame`` is. Whether it is traced
+        from there on."""
+        call = self._begin(reason)
+        call.stand_here(frame, reason)
+        return not call.pdb.goes_on
+
+    def at_start(self, reason: str) -> None:
+        """The call that is about to run is to stand at its beginning."""
+        self._begin(reason).stand_next(reason)
 
     def at_error(self, error: BaseException) -> bool:
         """The call that runs here has raised. Whether it is to be run again."""

@@ -132,12 +132,13 @@ class EnvAsked(Message, tag=110):
 class EnvSet(Message, tag=111):
     """To a proc: set these variables, or, where ``None``, unset them.
 
-    To a host agent: do so in the procs of ``uids`` that are started later; those that match
-    ``mesh`` by name or uid, or all.
+    To a host agent: do so in procs that are started later, those of ``ranks``, or, where there are
+    none, all. No ``values``: only say what was set so, by ``note`` of each name.
     """
 
     values: dict[str, str | None]
     who: str
+    ranks: tuple[int, ...]
     port: int
     sender: Uid
 

@@ -1,0 +1,96 @@
+"""The environment variables of the procs of a mesh."""
+
+from __future__ import annotations
+
+import getpass
+import html
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from monarch.core.environment import EnvRow, lines_of, rows_of
+from monarch.errors import SupervisionError
+from monarch.runtime import process
+from monarch.runtime.answers import Response
+from monarch.wire.address import ProcAddress
+from monarch.wire.message import AnyMessage, EnvAsked, EnvSet
+
+_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class EnvReport:
+    """``ranks`` has the variables of each rank that answered; ``silent`` are the others, with why.
+
+    Values of variables that look like secrets are hidden; equal ones are equal still.
+    """
+
+    ranks: Mapping[int, Mapping[str, str]]
+    silent: Mapping[int, str]
+
+    @property
+    def rows(self) -> list[EnvRow]:
+        """A row for each variable, with the ranks of each value."""
+        return rows_of(self.ranks)
+
+    @property
+    def odd(self) -> dict[int, dict[str, str]]:
+        """By rank, the variables in which it differs from most of the others."""
+        found: dict[int, dict[str, str]] = {}
+        for row in self.rows:
+            for one in row.values:
+                for rank in one.ranks if one.is_odd else ():
+                    found.setdefault(rank, {})[row.name] = one.answer
+        return found
+
+    @property
+    def differs(self) -> list[EnvRow]:
+        """The variables that are not the same everywhere."""
+        return [row for row in self.rows if row.differs]
+
+    def __getitem__(self, name: str) -> dict[int, str | None]:
+        """One variable by rank; ``None`` where it is not set."""
+        return {rank: env.get(name) for rank, env in self.ranks.items()}
+
+    def __str__(self) -> str:
+        lines = lines_of(self.rows)
+        return "\n".join([*lines, *(f"rank {r}: {why}" for r, why in self.silent.items())])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def ask_environment(
+    procs: Sequence[ProcAddress], patterns: Sequence[str], *, at_start: bool
+) -> EnvReport:
+    """What these procs, which are ranks by their place, have."""
+    salt, uid = secrets.token_hex(8), process.current().node.uid
+    answers = _ask(procs, lambda port: EnvAsked(tuple(patterns), at_start, salt, False, port, uid))
+    told = {rank: dict(one.body["env"]) for rank, one in answers.items() if not one.error}
+    return EnvReport(told, {rank: one.error for rank, one in answers.items() if one.error})
+
+
+def change_environment_of(procs: Sequence[ProcAddress], values: Mapping[str, str | None]) -> None:
+    """Set these variables in these procs."""
+    for name, value in values.items():
+        if not isinstance(name, str) or not (value is None or isinstance(value, str)):
+            raise TypeError(f"{name!r} takes text, or None to unset it, not {value!r}")
+    uid = process.current().node.uid
+    answers = _ask(procs, lambda port: EnvSet(dict(values), getpass.getuser(), (), port, uid))
+    failed = {rank: one.error for rank, one in answers.items() if one.error}
+    if failed:
+        raise SupervisionError("; ".join(f"rank {rank}: {why}" for rank, why in failed.items()))
+
+
+def _ask(procs: Sequence[ProcAddress], make: Callable[[int], AnyMessage]) -> dict[int, Response]:
+    node = process.current().node
+    asked = [node.request(proc, make) for proc in procs]
+    deadline = time.monotonic() + _SECONDS
+    found = {}
+    for rank, answer in enumerate(asked):
+        is_there = answer.wait(max(0.0, deadline - time.monotonic()))
+        found[rank] = answer.value if is_there else Response({}, "it does not answer")
+    return found

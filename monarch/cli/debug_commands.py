@@ -1,0 +1,124 @@
+"""``monarch debug``, ``env`` and ``stacks``: their arguments, options and help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.argument("rank", required=False, type=click.IntRange(min=0))
+def debug(**given: Any) -> None:
+    """A console for calls that stand at a breakpoint, or at an error.
+
+    `breakpoint()` in an endpoint holds that call, and says so. This opens its debugger, for all
+    hosts of this folder's allocation and all programs that you run on this machine: without a
+    port, and beside others. NAME and RANK attach to one call at once. `help` lists the commands.
+    """
+    from monarch.cli.debug import debug
+
+    debug(**given)
+
+
+_ranks = click.option(
+    "--ranks", default="all", help="of these only: 3, 0-3,7, ::2", metavar="RANKS"
+)
+_mesh = click.option("--mesh", default="", help="procs of this mesh only", metavar="NAME")
+_at_start = click.option(
+    "--at-start", is_flag=True, help="as the process was started, for what C libraries saw"
+)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--versions", is_flag=True, help="what runs there: Python, torch, driver, limits")
+@_ranks
+@_mesh
+@click.pass_context
+def env(context: click.Context, versions: bool, ranks: str, mesh: str) -> None:
+    """Environment variables of all ranks, also while they are busy; the odd ones are marked.
+
+    Values of variables that look like secrets are hidden behind a digest, by which they can still
+    be compared. What is set is remembered for procs that start later.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if not versions:
+        click.echo(context.get_help())
+        return
+    from monarch.cli.env import versions as show_versions
+
+    show_versions(ranks, mesh)
+
+
+@env.command("get")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@_ranks
+@_mesh
+@_at_start
+def env_get(**given: Any) -> None:
+    """Show variables by name, or by pattern as in NCCL_*: a row for each value."""
+    from monarch.cli.env import get
+
+    get(**given)
+
+
+@env.command("list")
+@click.argument("patterns", metavar="[PREFIX*]...", nargs=-1)
+@_ranks
+@_mesh
+@_at_start
+def env_list(**given: Any) -> None:
+    """List all variables, or those that match."""
+    from monarch.cli.env import list_all
+
+    list_all(**given)
+
+
+@env.command("set")
+@click.argument("words", metavar="NAME=VALUE... [RANKS]", nargs=-1, required=True)
+@click.option("--new-only", is_flag=True, help="only in procs that start later")
+@_mesh
+def env_set(words: tuple[str, ...], new_only: bool, mesh: str) -> None:
+    """Set variables, in procs that run and in those that start later."""
+    from monarch.cli.env import change
+
+    change(words, mesh, new_only=new_only, is_unset=False)
+
+
+@env.command("unset")
+@click.argument("words", metavar="NAME... [RANKS]", nargs=-1, required=True)
+@click.option("--new-only", is_flag=True, help="only in procs that start later")
+@_mesh
+def env_unset(words: tuple[str, ...], new_only: bool, mesh: str) -> None:
+    """Take variables out, of procs that run and of those that start later."""
+    from monarch.cli.env import change
+
+    change(words, mesh, new_only=new_only, is_unset=True)
+
+
+@env.command("diff")
+@click.argument("wanted", metavar="[RANK RANK]", nargs=-1)
+@click.option("--against", type=click.Choice(["local"]), help="with this shell's environment")
+@_mesh
+def env_diff(**given: Any) -> None:
+    """Show the variables that differ between ranks."""
+    from monarch.cli.env import diff
+
+    diff(**given)
+
+
+@click.command()
+@click.argument("ranks", default="all", metavar="[RANKS]")
+@click.option("--locals", "with_locals", is_flag=True, help="with the local variables")
+@click.option("--native", is_flag=True, help="with frames of C, by py-spy")
+@_mesh
+def stacks(**given: Any) -> None:
+    """Show where the threads of all ranks are; equal stacks are shown once.
+
+    Nothing is stopped for it. RANKS are as in 3, 0-3,7 or ::2.
+    """
+    from monarch.cli.stacks import stacks
+
+    stacks(**given)

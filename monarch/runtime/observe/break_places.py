@@ -1,0 +1,173 @@
+"""Breakpoints by file and line, armed in a process that runs, and kept when its code is reloaded.
+
+From Python 3.12 on by ``sys.monitoring``: lines that have none cost nothing, and a loop that is
+under way stops at its next turn. Before, calls that begin later are traced where a file has some.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+from monarch.core.moved_lines import moved_line
+from monarch.wire.message import BreakPlace
+
+_TOOL = 4  # one that no known tool takes
+
+Stand = Callable[[FrameType, str], bool]
+
+
+@dataclass
+class _Place:
+    number: int
+    file: str
+    line: int
+    condition: str
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    lines: dict[tuple[str, int], int | None] = field(default_factory=dict)
+
+    def is_in(self, file: str) -> bool:
+        return file == self.file or file.endswith("/" + self.file.lstrip("/"))
+
+    def line_in(self, file: str, generation: int) -> int | None:
+        """Where it is by now. What the file held when it was first met says which line is meant."""
+        key = file, generation
+        if key not in self.lines:
+            linecache.checkcache(file)
+            now = linecache.getlines(file)
+            before = self.texts.setdefault(file, now)
+            self.lines[key] = moved_line(before, now, self.line)
+        return self.lines[key]
+
+
+class BreakPlaces:
+    """``stand`` holds the call that runs in a frame, and says whether it is traced on.
+    ``generation`` counts how often code was changed here."""
+
+    def __init__(self, stand: Stand, generation: Callable[[], int]) -> None:
+        self._stand = stand
+        self._generation = generation
+        self._places: dict[int, _Place] = {}
+        self._found: dict[tuple[CodeType, int], dict[int, _Place]] = {}
+        self._lock = threading.Lock()
+        self._is_monitoring = False
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._places)
+
+    def change(self, order: BreakPlace) -> str:
+        """Set or take away one; the text of its line, as far as the file is known here."""
+        text = ""
+        with self._lock:
+            self._found.clear()
+            if order.is_gone:
+                self._places.pop(order.number, None)
+            else:
+                place = _Place(order.number, order.file, order.line, order.condition)
+                self._places[order.number] = place
+                text = self._meet(place)
+        if sys.version_info >= (3, 12):
+            self._monitor()
+        return text
+
+    def _meet(self, place: _Place) -> str:
+        text = ""
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None) or ""
+            if place.is_in(file):
+                line = place.line_in(file, self._generation())
+                text = linecache.getline(file, line or 0).strip()
+        return text
+
+    def _in(self, code: CodeType) -> dict[int, _Place]:
+        """The places in a function, by line."""
+        generation = self._generation()
+        key = code, generation
+        found = self._found.get(key)
+        if found is None:
+            found = {}
+            lines = None
+            for place in self._places.values():
+                if not place.is_in(code.co_filename):
+                    continue
+                lines = lines or {line for _, _, line in code.co_lines() if line}
+                line = place.line_in(code.co_filename, generation)
+                if line in lines and line is not None and line != code.co_firstlineno:
+                    found[line] = place
+            self._found[key] = found
+        return found
+
+    def _hit(self, place: _Place, frame: FrameType) -> bool:
+        if not place.condition:
+            return True
+        try:
+            return bool(eval(place.condition, frame.f_globals, frame.f_locals))
+        except Exception as error:
+            sys.stderr.write(f"break {place.number}: {place.condition!r} raised {error!r}\n")
+            return False
+
+    # Before Python 3.12.
+
+    def trace_call(self) -> None:
+        """A call begins on this thread."""
+        if sys.version_info < (3, 12) and self._places:
+            sys.settrace(self._trace)
+
+    def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return self._trace_lines if self._in(frame.f_code) else None
+
+    def _trace_lines(self, frame: FrameType, event: str, arg: Any) -> Any:
+        place = self._in(frame.f_code).get(frame.f_lineno) if event == "line" else None
+        if place is None or not self._hit(place, frame):
+            return self._trace_lines
+        if self._stand(frame, f"{place.file.rpartition('/')[2]}:{frame.f_lineno}"):
+            return frame.f_trace
+        sys.settrace(self._trace)
+        return self._trace_lines
+
+    # From Python 3.12 on.
+
+    if sys.version_info >= (3, 12):
+
+        def _monitor(self) -> None:
+            monitoring = sys.monitoring
+            events = monitoring.events
+            if self._places and not self._is_monitoring:
+                monitoring.use_tool_id(_TOOL, "monarch debug")
+                monitoring.register_callback(_TOOL, events.PY_START, self._on_start)
+                monitoring.register_callback(_TOOL, events.PY_RESUME, self._on_start)
+                monitoring.register_callback(_TOOL, events.LINE, self._on_line)
+                self._is_monitoring = True
+            elif not self._places and self._is_monitoring:
+                monitoring.set_events(_TOOL, 0)
+                monitoring.free_tool_id(_TOOL)
+                self._is_monitoring = False
+                return
+            if self._is_monitoring:
+                monitoring.set_events(_TOOL, events.PY_START | events.PY_RESUME)
+                monitoring.restart_events()
+                for frame in sys._current_frames().values():
+                    at: FrameType | None = frame
+                    while at is not None:
+                        self._on_start(at.f_code, 0)
+                        at = at.f_back
+
+        def _on_start(self, code: CodeType, offset: int) -> Any:
+            if self._in(code):
+                sys.monitoring.set_local_events(_TOOL, code, sys.monitoring.events.LINE)
+            return sys.monitoring.DISABLE
+
+        def _on_line(self, code: CodeType, line: int) -> Any:
+            place = self._in(code).get(line)
+            if place is None:
+                return sys.monitoring.DISABLE
+            frame = sys._getframe(1)
+            if self._hit(place, frame):
+                self._stand(frame, f"{place.file.rpartition('/')[2]}:{line}")
+            return None

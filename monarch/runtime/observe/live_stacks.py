@@ -1,0 +1,150 @@
+"""Where the threads and the actors of this process are, told by its I/O thread: nothing stops."""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+import os
+import sys
+import threading
+from types import CodeType, FrameType
+from typing import Any
+
+import monarch
+from monarch.core.environment import is_secret
+from monarch.runtime.cells.actor_cell import ActorCell
+from monarch.runtime.procs.proc_agent import ProcAgent
+
+_OURS = os.path.dirname(os.path.abspath(monarch.__file__)) + os.sep
+_LIBRARY = os.path.dirname(os.__file__)
+_LONGEST_REPR = 200
+_MOST_LOCALS = 30
+
+
+def stacks_of(agent: ProcAgent, *, with_locals: bool) -> dict[str, Any]:
+    """``threads`` and ``actors``, each with ``name`` and ``frames``, the innermost last; an actor
+    has its ``rank``, the ``method`` in hand, and what it ``waits`` for."""
+    frames = sys._current_frames()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return {
+        "pid": os.getpid(),
+        "actors": [_actor(cell, frames, with_locals) for cell in agent.cells],
+        "threads": [
+            {"name": names.get(ident, str(ident)), "frames": _frames(frame, with_locals)}
+            for ident, frame in frames.items()
+            if names.get(ident) != "monarch-io"
+        ],
+    }
+
+
+def _actor(cell: ActorCell, frames: dict[int, FrameType], with_locals: bool) -> dict[str, Any]:
+    wait = cell.wait_in_hand()
+    frame = frame_of(cell, frames)
+    return {
+        "name": cell.record.name,
+        "rank": cell.record.rank,
+        "labels": cell.record.labels,
+        "sizes": cell.record.sizes,
+        "method": "" if frame is None else cell.method,
+        "waits": wait is not None,
+        "frames": [] if frame is None else _frames(frame, with_locals, users_only=True),
+    }
+
+
+def frame_of(cell: ActorCell, frames: dict[int, FrameType]) -> FrameType | None:
+    """The innermost frame of what an actor runs, wherever it waits; ``None`` for an idle one."""
+    task = cell.task
+    if task is not None:
+        stack = task.get_stack(limit=64) if not task.done() else []
+        running = frames.get(cell.thread_id)
+        if running is not None and _has_cell(running):
+            return running
+        chain = _awaited(task)
+        return chain[-1] if len(chain) > 1 else (stack[-1] if len(stack) > 1 else None)
+    frame = frames.get(cell.thread_id)
+    return frame if frame is not None and _has_cell(frame) else None
+
+
+def _has_cell(frame: FrameType | None) -> bool:
+    """Whether a call of an actor is among the callers."""
+    while frame is not None:
+        if frame.f_code is _CALL:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_CALL: CodeType = ActorCell._call.__code__
+
+
+def _awaited(task: asyncio.Task[Any]) -> list[FrameType]:
+    """The frames of the coroutines that a task waits in, the outermost first, from the call on."""
+    found: list[FrameType] = []
+    at: Any = task.get_coro()
+    while at is not None:
+        frame = getattr(at, "cr_frame", None) or getattr(at, "gi_frame", None)
+        if frame is not None:
+            found.append(frame)
+        at = getattr(at, "cr_await", None) or getattr(at, "gi_yieldfrom", None)
+    calls = [index for index, frame in enumerate(found) if frame.f_code is _CALL]
+    return found[calls[-1] :] if calls else []
+
+
+def users_frames(frame: FrameType | None) -> list[FrameType]:
+    """Of a frame and its callers those of the user's code, the innermost first; those of a
+    suspended coroutine are looked up by who calls it."""
+    found = []
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith((_OURS, "<frozen")):
+            found.append(frame)
+        if frame.f_code is _CALL:
+            break
+        frame = frame.f_back
+    return found
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own, and neither ours nor a library's."""
+    is_library = file.startswith((_OURS, _LIBRARY, "<frozen")) or "site-packages" in file
+    return not is_library
+
+
+def _frames(
+    frame: FrameType | None, with_locals: bool, *, users_only: bool = False
+) -> list[dict[str, Any]]:
+    chain = users_frames(frame) if users_only else _callers(frame)
+    return [_told(one, with_locals) for one in reversed(chain)]
+
+
+def _callers(frame: FrameType | None) -> list[FrameType]:
+    found = []
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _told(frame: FrameType, with_locals: bool) -> dict[str, Any]:
+    code = frame.f_code
+    told: dict[str, Any] = {
+        "file": code.co_filename,
+        "line": frame.f_lineno,
+        "function": getattr(code, "co_qualname", code.co_name),
+        "text": linecache.getline(code.co_filename, frame.f_lineno).strip(),
+        "is_users": is_users(code.co_filename),
+    }
+    if with_locals and told["is_users"]:
+        values = list(frame.f_locals.items())[:_MOST_LOCALS]
+        told["locals"] = {name: shown_value(name, value) for name, value in values}
+    return told
+
+
+def shown_value(name: str, value: object) -> str:
+    """Cut to 200 characters; what looks like a secret is left out."""
+    if is_secret(name, ""):
+        return "(hidden)"
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<its repr raised {type(error).__name__}>"
+    return text if len(text) <= _LONGEST_REPR else f"{text[:_LONGEST_REPR]}..."

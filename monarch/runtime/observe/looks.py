@@ -1,0 +1,135 @@
+"""What visitors ask of a proc that runs: stacks, values, its environment, and to stop somewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from monarch.runtime.context import running
+from monarch.runtime.observe.break_places import BreakPlaces
+from monarch.runtime.observe.environment import (
+    change_environment,
+    shown_environment,
+    versions,
+)
+from monarch.runtime.observe.live_stacks import frame_of, shown_value, stacks_of, users_frames
+from monarch.runtime.observe.stop_at import Stops
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.wire.codec import Envelope
+from monarch.wire.message import BreakPlace, EnvAsked, EnvSet, PeekLine, StacksAsked, StopAt
+
+
+class Looks:
+    """Everything is answered on the I/O thread, so also while actors are busy. ``holds`` gives the
+    held calls of this process."""
+
+    def __init__(self, agent: ProcAgent, holds: Callable[[], Any]) -> None:
+        self._agent = agent
+        self._node = agent.node
+        self._holds = holds
+        self._breaks = BreakPlaces(self._stand, lambda: agent.generation)
+        self._stops = Stops(self._stand)
+
+    def take(self, envelope: Envelope) -> None:
+        """Answer one question."""
+        order = envelope.message
+        if isinstance(order, EnvAsked):
+            self._tell_environment(order)
+        elif isinstance(order, EnvSet):
+            change_environment(order.values)
+            self._node.answer(order.sender, order.port)
+        elif isinstance(order, StacksAsked):
+            told = stacks_of(self._agent, with_locals=order.with_locals)
+            self._node.answer(order.sender, order.port, told)
+        elif isinstance(order, PeekLine):
+            self._node.answer(order.sender, order.port, {"text": self._peek(order)})
+        elif isinstance(order, StopAt):
+            self._stop(order)
+        elif isinstance(order, BreakPlace):
+            self._watch_calls()
+            text = self._breaks.change(order)
+            self._node.answer(order.sender, order.port, {"text": text})
+
+    # On the thread of a call.
+
+    def call_begins(self) -> None:
+        """One begins on this thread."""
+        now = running.get()
+        reason = ""
+        if self._stops.has_any and now is not None:
+            reason = self._stops.reason_at_call(now.record.uid)
+        if reason:
+            self._holds().at_start(reason)
+        else:
+            self._breaks.trace_call()
+
+    def call_ends(self) -> None:
+        """It is over: whatever traces it does so no longer."""
+        if sys.version_info < (3, 12) and self._breaks.has_any:
+            sys.settrace(None)
+
+    def _stand(self, frame: FrameType, reason: str) -> bool:
+        return bool(self._holds().at_line(frame, reason))
+
+    # On the I/O thread.
+
+    def _watch_calls(self) -> None:
+        self._holds()  # From then on calls are watched.
+
+    def _tell_environment(self, order: EnvAsked) -> None:
+        def answer() -> None:
+            body = {"env": versions() if order.versions else shown_environment(order)}
+            self._node.answer(order.sender, order.port, body)
+
+        if order.versions:
+            threading.Thread(target=answer, name="monarch-versions", daemon=True).start()
+        else:
+            answer()
+
+    def _stop(self, order: StopAt) -> None:
+        self._watch_calls()
+        how: dict[str, str] = {}
+        error = ""
+        for cell in self._agent.cells:
+            name = cell.record.name
+            is_ours = cell.record.class_name.startswith("monarch.")
+            if is_ours or order.actor not in ("", name):
+                continue
+            try:
+                how[name] = self._stops.stop(cell, f"stopped by {order.who}")
+            except RuntimeError as refused:
+                error = str(refused)
+        self._node.answer(order.sender, order.port, {"how": how}, error)
+
+    def _peek(self, order: PeekLine) -> str:
+        frames: list[FrameType] = []
+        for cell in self._agent.cells:
+            if cell.record.name == order.actor:
+                frames = users_frames(frame_of(cell, sys._current_frames()))
+        if not frames:
+            return "it runs no call at this moment\n"
+        frame = frames[min(max(0, order.number), len(frames) - 1)]
+        word, _, rest = order.line.strip().partition(" ")
+        code = frame.f_code
+        if word in ("p", "pp"):
+            try:
+                return f"{eval(rest, frame.f_globals, frame.f_locals)!r}\n"
+            except Exception as error:
+                return f"*** {type(error).__name__}: {error}\n"
+        if word in ("locals", "args", "a"):
+            names = code.co_varnames[: code.co_argcount] if word != "locals" else frame.f_locals
+            known = [n for n in names if n in frame.f_locals]
+            return "".join(f"{n} = {shown_value(n, frame.f_locals[n])}\n" for n in known)
+        if word in ("w", "where", "bt"):
+            chain = reversed(frames)
+            return "".join(f"  {_place(f)}{'  <-' if f is frame else ''}\n" for f in chain)
+        if word in ("up", "down", "u", "d", ""):
+            return f"> {_place(frame)}\n"
+        return "it runs: up, down, w, p, pp, args, locals; `stop` holds it\n"
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}({frame.f_lineno}){frame.f_code.co_name}()"

@@ -1,0 +1,75 @@
+"""Stopping actors that run: at their next line from Python 3.12 on, before at their next call."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from monarch.runtime.cells.actor_cell import ActorCell
+from monarch.runtime.observe.live_stacks import frame_of, is_users
+
+Stand = Callable[[FrameType, str], bool]
+
+CAN_STOP_NOW = sys.version_info >= (3, 12)
+
+
+class Stops:
+    """``stand`` holds the call that runs in a frame; ``reason`` will be its."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._stand = stand
+        self._wanted: dict[int, str] = {}  # by thread
+        self._next: dict[str, str] = {}  # by actor
+        self._lock = threading.Lock()
+
+    @property
+    def has_any(self) -> bool:
+        """Whether an actor is to stop at its next call."""
+        return bool(self._next)
+
+    def stop(self, cell: ActorCell, reason: str) -> str:
+        """``now`` where it stops at its next line, else ``call``: at its next call. Raises
+        ``RuntimeError`` where it must not be stopped."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.compiler.is_compiling():
+            raise RuntimeError("torch.compile traces at this moment: stop it when that is over")
+        frame = frame_of(cell, sys._current_frames())
+        if frame is None or not CAN_STOP_NOW:
+            self._next[cell.record.uid] = reason
+            return "call"
+        with self._lock:
+            self._wanted[cell.thread_id] = reason
+        if sys.version_info >= (3, 12):
+            threading.settrace_all_threads(self._trace)
+        at: FrameType | None = frame
+        while at is not None:
+            if is_users(at.f_code.co_filename):
+                at.f_trace = self._trace_lines
+            at = at.f_back
+        return "now"
+
+    def reason_at_call(self, actor: str) -> str:
+        """Why the call that begins is to stand; empty where it is not to."""
+        return self._next.pop(actor, "")
+
+    def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        is_meant = threading.get_ident() in self._wanted and is_users(frame.f_code.co_filename)
+        return self._trace_lines if is_meant else None
+
+    def _trace_lines(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event != "line":
+            return self._trace_lines
+        with self._lock:
+            reason = self._wanted.pop(threading.get_ident(), "")
+            is_last = not self._wanted
+        if not reason:
+            return None
+        if is_last and sys.version_info >= (3, 12):
+            # They would stay slow.
+            sys._settraceallthreads(None)  # type: ignore[attr-defined]
+            threading.settrace(None)  # type: ignore[arg-type]
+        self._stand(frame, reason)
+        return frame.f_trace

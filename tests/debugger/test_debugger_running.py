@@ -1,0 +1,159 @@
+"""What a console asks of ranks that run: where they are, to stop, and to stop at a line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import ProcMesh, this_host
+from monarch.config import configured
+from monarch_sync import Workspace
+from tests.debugger.held_actors import AsyncStepper, Stepper
+from tests.debugger.typist import console, wait_for_holds
+from tests.support import wait_for
+
+needs_3_12 = pytest.mark.skipif(
+    sys.version_info < (3, 12), reason="before Python 3.12 a thread cannot be traced by another"
+)
+
+
+@pytest.fixture(autouse=True)
+def waits() -> Iterator[None]:
+    with configured(breakpoint="wait"):
+        yield
+
+
+@pytest.fixture
+def procs() -> ProcMesh:
+    return this_host().spawn_procs({"gpus": 3})
+
+
+@pytest.fixture
+def steppers(procs: ProcMesh) -> Any:
+    made = procs.spawn("stepper", Stepper)
+    made.echo.call(0).get(timeout=20)  # From here on all procs are up.
+    return made
+
+
+def _line_of(text: str) -> int:
+    source = Path(__file__).with_name("held_actors.py").read_text()
+    return source[: source.index(text)].count("\n") + 1
+
+
+def test_where_tells_who_is_held_who_runs_and_who_is_idle(steppers: Any) -> None:
+    held = steppers.slice(gpus=0).step.call_one(1)
+    steppers.slice(gpus=1).loops.broadcast()
+    wait_for_holds(1)
+    wait_for(lambda: "in loops" in console("where"))
+    shown = console("where")
+    assert "rank 0        HELD at held_actors.py:" in shown
+    assert "rank 1        in loops, held_actors.py:" in shown
+    assert "rank 2        idle" in shown
+    console("continue")
+    assert held.get(timeout=10) == 2
+
+
+def test_stacks_show_the_users_frames_with_their_locals(steppers: Any) -> None:
+    held = steppers.slice(gpus=0).nested.call_one(41)
+    wait_for_holds(1)
+    shown = console("stacks 0 --locals")
+    assert "stepper in nested, rank 0" in shown
+    assert "in deeper" in shown
+    assert "number = 41" in shown
+    assert "monarch/runtime" not in shown.partition("held_pdb")[0].partition("in nested")[2][:60]
+    console("continue")
+    assert held.get(timeout=10) == 151
+
+
+def test_an_idle_rank_is_held_at_its_next_call(steppers: Any) -> None:
+    assert "stepper rank 1 stops at its next call" in console("stop 1")
+    answer = steppers.echo.call("x")
+    (hold,) = wait_for_holds(1)
+    assert (hold.rank, hold.reason.partition(" by ")[0]) == (1, "stopped")
+    shown = console("attach stepper 1", "n", "p value", "c")
+    assert "(Pdb) p value\n'x'\n" in shown
+    assert list(answer.get(timeout=10).values()) == ["x"] * 3
+    assert list(steppers.echo.call("y").get(timeout=10).values()) == ["y"] * 3
+
+
+@needs_3_12
+def test_a_rank_in_a_loop_is_held_at_its_next_line(steppers: Any) -> None:
+    answer = steppers.slice(gpus=2).loops.call_one()
+    wait_for(lambda: "in loops" in console("where 2"))
+    assert "stops at its next line" in console("stop 2")
+    (hold,) = wait_for_holds(1)
+    assert hold.method == "loops"
+    shown = console("attach stepper 2", "p turns > 0", "!self.loss = 0", "c")
+    assert "(Pdb) p turns > 0\nTrue\n" in shown
+    assert answer.get(timeout=10) > 0
+
+
+def test_what_matches_nobody_says_so(steppers: Any) -> None:
+    assert "that is no rank of those that run: 0-2" in console("stop 9")
+    assert "that is no rank of those that run: 0-2" in console("stacks 9")
+    assert "there is no breakpoint 4" in console("break clear 4")
+    assert "break FILE:LINE" in console("break nonsense")
+    assert "is no condition" in console("break a.py:3 if x >")
+
+
+@pytest.mark.parametrize("cls", [Stepper, AsyncStepper])
+def test_a_breakpoint_is_hit_where_its_condition_holds(procs: ProcMesh, cls: type[Any]) -> None:
+    steppers = procs.spawn("stepper", cls)
+    assert len(steppers.divide_until.call(0).get(timeout=10)) == 3
+    text = "self.finally_ran < good" if cls is Stepper else "self.runs <= good"
+    line = _line_of(text)
+    shown = console(f"break held_actors.py:{line} if current_rank().rank == 2", "break")
+    assert f"1  held_actors.py:{line} if current_rank().rank == 2, on 3 procs: return 10 /" in shown
+    answer = steppers.divide_until.call(0)
+    (hold,) = wait_for_holds(1)
+    assert (hold.rank, hold.reason) == (2, f"held_actors.py:{line}")
+    console("attach stepper 2", "p good", "c")
+    assert list(answer.get(timeout=10).values()) == [2.0] * 3
+
+
+def test_a_breakpoint_that_was_cleared_is_hit_no_more(steppers: Any) -> None:
+    line = _line_of("        return value")
+    shown = console(f"break held_actors.py:{line}", "break clear", "break")
+    assert "1 taken away" in shown
+    assert "no breakpoint is set here" in shown
+    assert list(steppers.echo.call(1).get(timeout=10).values()) == [1, 1, 1]
+
+
+_CODE = """
+from monarch.actor import Actor, endpoint
+
+
+class Trainer(Actor):
+    @endpoint
+    def step(self, number):
+        loss = number * 2
+        return loss
+"""
+
+
+def test_a_breakpoint_is_kept_where_lines_move_in_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "train_moving.py"
+    file.write_text(_CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("train_moving")
+    procs = this_host().spawn_procs({"gpus": 2})
+    trainers = procs.spawn("trainer", module.Trainer)
+    assert list(trainers.step.call(1).get(timeout=10).values()) == [2, 2]
+    console("break train_moving.py:9 ranks 1")
+    file.write_text(
+        _CODE.replace("class Trainer", "A = 1\nB = 2\nC = 3\nD = 4\nE = 5\nclass Trainer")
+    )
+    assert procs.sync_workspace(Workspace(dirs=[tmp_path])).get(timeout=30).ok
+    answer = trainers.step.call(4)
+    (hold,) = wait_for_holds(1)
+    assert (hold.rank, hold.line) == (1, 14)
+    shown = console("attach trainer 1", "p loss", "c")
+    assert "(Pdb) p loss\n8\n" in shown
+    assert list(answer.get(timeout=10).values()) == [8, 8]
