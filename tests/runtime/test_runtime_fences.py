@@ -28,6 +28,7 @@ class Cell:
             ancestors=(),
         )  # type: ignore[arg-type]
         self.method = ""
+        self.held_at = ""
         self.done: list[Any] = []
         self._mailbox = Mailbox()
         self._cells = cells

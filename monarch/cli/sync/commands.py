@@ -20,6 +20,7 @@ from monarch.cli.options import SyncOptions, agreed_to_send, json_too, project_f
 @click.option(
     "--env", is_flag=True, help="bring the packages of the lock file, too, for hosts to install"
 )
+@click.option("--no-wait", is_flag=True, help="push nothing where a call stands in `monarch debug`")
 @click.option("--json", "is_json", is_flag=True, help="an object a push, for programs")
 @click.option("--keys", "has_keys", is_flag=True, hidden=True, help="keys come by stdin")
 @project_file

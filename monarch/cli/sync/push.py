@@ -25,6 +25,8 @@ from monarch.cli.sync.pusher import Pusher, find_pusher, interruptions, pusher_h
 from monarch.cli.sync.watching import Watching
 from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_quiet
+from monarch.core.holds import named
+from monarch.errors import JobError
 from monarch_sync import Scanner
 from monarch_sync.report import Problem
 from monarch_sync.scanning.explain import explain
@@ -35,7 +37,7 @@ _NOT_WHOLE = 3  # the exit code where something could not be read, and stays as 
 
 def sync(
     options: SyncOptions, *, watch: bool, dry_run: bool, explained: str | None, best_effort: bool,
-    allow_empty: bool, env: bool, has_keys: bool, yes: bool,
+    allow_empty: bool, env: bool, has_keys: bool, yes: bool, no_wait: bool,
 ) -> None:  # fmt: skip
     """Push the workspace once or at every save, or only tell what would be pushed."""
     output: Output = JsonLines() if options.is_json else Lines(Terminal())
@@ -62,7 +64,21 @@ def sync(
             with asked_to_end():
                 watching.run()
         else:
+            if no_wait:
+                check_nobody_stands()
             _push(options, output, **how)
+
+
+def check_nobody_stands() -> None:
+    """Raise ``JobError`` where a push would wait for a call that stands."""
+    from monarch.cli.debug import visit_here
+
+    holds = [hold for hold in visit_here().holds() if hold.is_waiting]
+    if holds:
+        raise JobError(
+            f"nothing was pushed: {named(holds)} at {holds[0].place} is held for `monarch debug`, "
+            "and a push would wait for that; without --no-wait it does"
+        )
 
 
 def _push(

@@ -71,6 +71,7 @@ class ActorCell:
         self.is_ending = False
         # The endpoint in hand, named in reports about waiting for its end.
         self.method = ""
+        self.held_at = ""
         self._host = host
         self._mailbox = Mailbox()
         self._endpoint = finder(record.name, lambda: self.cls)

@@ -138,6 +138,12 @@ class ProcHolds:
 
     # On any thread.
 
+    def _mark(self) -> None:
+        """Say of each actor where it is held, for whoever waits for it."""
+        at = {call.about.actor: call.about.place for call in list(self._calls.values())}
+        for cell in self._agent.cells:
+            cell.held_at = at.get(cell.record.name, "")
+
     def _changed(self) -> None:
         """A call stands, or goes on; that is told when it has not stood again for a moment."""
         with self._lock:
@@ -158,6 +164,7 @@ class ProcHolds:
             if now == self._told:
                 return
             self._told = now
+        self._mark()
         told = HoldsChanged(self._node.uid, now)
         self._node.send(self._agent.host, told)
         if self._agent.root.uid != self._agent.host.uid:

@@ -26,6 +26,7 @@ class Fenced(Protocol):
 
     record: ActorRecord
     method: str
+    held_at: str
 
     @property
     def is_holding(self) -> bool: ...

@@ -83,7 +83,7 @@ class Fencing:
     def busy(self) -> list[tuple[str, str]]:
         """The actors that have yet to come to the fence or to halt, and what they are in."""
         cells = self._agent.fences.waiting_for(self._number)
-        return [(cell.record.title, cell.method) for cell in cells]
+        return [(cell.record.title, f"{cell.method}{_held(cell.held_at)}") for cell in cells]
 
     def look(self) -> None:
         """See whether something waits for an own actor that stands already."""
@@ -103,3 +103,7 @@ class Fencing:
     def _let_spawn(self) -> None:
         self._agent.spawn_gate.open()
         self._node.outboxes.behind_fence.forget()
+
+
+def _held(place: str) -> str:
+    return f", held at {place} for `monarch debug`" if place else ""
