@@ -35,7 +35,7 @@ from monarch.actor.context import (
     current_rank,
     current_size,
 )
-from monarch.actor.controllers import get_or_spawn_controller
+from monarch.actor.controllers import debug_controller, get_or_spawn_controller
 from monarch.actor.endpoint import (
     Endpoint,
     as_endpoint,
@@ -97,6 +97,7 @@ __all__ = [
     "current_actor_name",
     "current_rank",
     "current_size",
+    "debug_controller",
     "default_bootstrap_cmd",
     "enable_transport",
     "endpoint",

@@ -6,6 +6,7 @@ are handled one after the other, and two callers at once get the same controller
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from monarch.actor.actor import Actor
@@ -60,6 +61,16 @@ def get_or_spawn_controller(
     ref = MeshRef(f"{root.uid}.{_NAME}", _NAME, _Registry, Shape.unity(), procs=[root])
     registry: ActorMesh[Any] = ActorMesh(ref)
     return registry.get_or_spawn.call_one(name, Class, args, kwargs)  # type: ignore[no-any-return]
+
+
+def debug_controller() -> Any:
+    """Upstream's actor for calls that stand at a breakpoint; `monarch debug` needs none.
+
+    ``wait_pending_session`` and ``list`` are its endpoints.
+    """
+    # By name: it is above the actors, and only programs that ask for it pay for it.
+    controllers = importlib.import_module("monarch.compat.debug_controller")
+    return controllers.debug_controller()
 
 
 def _spawn_registry(agent: client_agent.ClientAgent) -> None:

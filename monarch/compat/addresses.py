@@ -93,6 +93,11 @@ _SRC: dict[str, Address] = {
     "actor.code_sync.auto_reload": Address(same_as="monarch.compat.auto_reload"),
     "actor.concurrent": Address(same_as="monarch.actor.endpoint"),
     "actor.config": Address(same_as="monarch.actor.config"),
+    "actor.debugger": Address(),
+    "actor.debugger.debug_command": Address(same_as="monarch.compat.debug_command"),
+    "actor.debugger.debug_controller": Address(same_as="monarch.compat.debug_controller"),
+    "actor.debugger.debug_io": Address(same_as="monarch.compat.debug_io"),
+    "actor.debugger.debug_session": Address(same_as="monarch.compat.debug_session"),
     "actor.device_utils": Address(("monarch.compat.hosts: _local_device_count",)),
     "actor.endpoint": Address(
         ("monarch.actor: Endpoint Future endpoint", "monarch.mesh: Extent", *_ENDPOINTS)
@@ -103,6 +108,7 @@ _SRC: dict[str, Address] = {
     "actor.proc_mesh": Address((*_PROCS, "monarch.actor: HostMesh", _GEOMETRY)),
     "actor.returns_future": Address(("monarch.actor: returns_future",)),
     "actor.shape": Address((_GEOMETRY, "monarch.compat.geometry: ShapeExt Slices iter_ranks")),
+    "actor.source_loader": Address(same_as="monarch.compat.source_loader"),
     "actor.supervision": Address(
         ("monarch.actor: MeshFailure SupervisionError unhandled_fault_hook",)
     ),
@@ -164,6 +170,7 @@ _TOOLS: dict[str, Address] = {
     "config": Address((*_WORKSPACES, "monarch.compat.launch: NOT_SET Config")),
     "config.environment": Address(_WORKSPACES),
     "config.workspace": Address(_WORKSPACES),
+    "debug_env": Address(same_as="monarch.compat.debug_env"),
     "utils": Address(("monarch.compat.launch: MONARCH_HOME conda",)),
 }
 

@@ -283,12 +283,17 @@ def holds_table(holds: Sequence[HoldNote]) -> str:
             str(hold.rank),
             str(coordinates(hold.rank, hold.labels, hold.sizes)),
             hold.host or socket.gethostname(),
-            f"{hold.file.rpartition('/')[2].removesuffix('.py')}.{hold.function}",
+            _function(hold),
             str(hold.line),
         ]
         for hold in holds
     ]
     return grid(["Actor Name", "Rank", "Coords", "Hostname", "Function", "Line No."], rows)
+
+
+def _function(hold: HoldNote) -> str:
+    stem = hold.file.rpartition("/")[2].removesuffix(".py")
+    return f"{stem}.{hold.function.rpartition('.')[2]}"
 
 
 def grid(headers: list[str], rows: list[list[str]]) -> str:

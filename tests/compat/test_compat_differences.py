@@ -53,7 +53,7 @@ def listed_as_missing() -> dict[str, set[str]]:
 
 
 def test_the_page_has_its_table() -> None:
-    assert set(listed_as_missing()) == {"monarch", "monarch.actor", "monarch.job"}
+    assert set(listed_as_missing()) == {"monarch", "monarch.job"}
 
 
 @pytest.mark.parametrize("name", UPSTREAM)

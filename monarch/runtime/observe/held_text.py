@@ -11,10 +11,12 @@ _MOST_CHARACTERS = 1_000_000
 
 
 class Shown(NamedTuple):
-    """``number`` is of the character after ``text``."""
+    """``number`` is of the character after ``text``; ``cuts`` are the ends of what was written at
+    a time, from the beginning of the text."""
 
     number: int
     text: str
+    cuts: tuple[int, ...] = ()
 
 
 class HeldText:
@@ -33,6 +35,7 @@ class HeldText:
         self._text = ""
         self._dropped = 0
         self._since_line = 0
+        self._cuts: list[int] = []
         self._lock = threading.Lock()
 
     # As pdb wants its streams.
@@ -41,10 +44,12 @@ class HeldText:
     def write(self, text: str) -> int:
         with self._lock:
             self._text += text
+            self._cuts.append(self._dropped + len(self._text))
             if len(self._text) > _MOST_CHARACTERS:
                 cut = len(self._text) - _MOST_CHARACTERS // 2
                 self._text = self._text[cut:]
                 self._dropped += cut
+                self._cuts = [end for end in self._cuts if end > self._dropped]
         self._on_text()
         return len(text)
 
@@ -68,11 +73,13 @@ class HeldText:
     # As consoles want it.
 
     def type(self, line: str, who: str = "") -> None:
-        """A line for the debugger. Other consoles see it, as ``[anna] n``. From any thread."""
+        """A line for the debugger. Where ``who`` typed it is known, other consoles see it, as
+        ``[anna] n``. From any thread."""
         with self._lock:
             self._since_line = self._dropped + len(self._text)
             self.is_waiting = False
-        self.write(f"[{who}] {line}\n" if who else f"{line}\n")
+        if who:
+            self.write(f"[{who}] {line}\n")
         self._lines.put(line + "\n")
 
     def close(self) -> None:
@@ -86,4 +93,5 @@ class HeldText:
         with self._lock:
             start = max(self._since_line if number < 0 else number, self._dropped)
             end = self._dropped + len(self._text)
-            return Shown(end, self._text[start - self._dropped :])
+            cuts = tuple(at - start for at in self._cuts if at > start)
+            return Shown(end, self._text[start - self._dropped :], cuts)

@@ -239,13 +239,13 @@ class ProcHolds:
             self._node.answer(order.sender, order.port, body)
             return True
         is_waiting = call.text.is_waiting
-        number, text = call.since(order.number)
+        number, text, cuts = call.since(order.number)
         is_news = bool(text) or is_waiting != order.was_waiting or order.number < 0
         if not (is_news or is_last or call.is_over):
             return False
         body = {
             "number": number, "text": text, "is_waiting": is_waiting, "is_over": call.is_over,
-            "place": call.about.place,
+            "place": call.about.place, "cuts": cuts,
         }  # fmt: skip
         self._node.answer(order.sender, order.port, body)
         return True

@@ -69,7 +69,6 @@ class Stops:
             return None
         if is_last and sys.version_info >= (3, 12):
             # They would stay slow.
-            sys._settraceallthreads(None)  # type: ignore[attr-defined]
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace_all_threads(None)
         self._stand(frame, reason)
         return frame.f_trace

@@ -1,0 +1,73 @@
+"""Where upstream's debugger console reads and writes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from abc import ABC, abstractmethod
+
+
+class DebugIO(ABC):
+    """A person at a console."""
+
+    @abstractmethod
+    async def input(self, prompt: str = "") -> str:
+        """A line that was typed, without its end."""
+
+    @abstractmethod
+    async def output(self, msg: str) -> None:
+        """Show a text as it is."""
+
+    @abstractmethod
+    async def quit(self) -> None:
+        """The person leaves."""
+
+
+class DebugStdIO(DebugIO):
+    """This program's own terminal."""
+
+    async def input(self, prompt: str = "") -> str:
+        return await asyncio.to_thread(input, prompt)
+
+    async def output(self, msg: str) -> None:
+        sys.stdout.write(msg)
+        sys.stdout.flush()
+
+    async def quit(self) -> None:
+        """The terminal stays."""
+
+
+class DebugIOError(RuntimeError):
+    """The console has gone."""
+
+    def __init__(self) -> None:
+        super().__init__("Error encountered during debugger I/O operation.")
+
+
+class DebugCliIO(DebugIO):
+    """A connection, as from netcat."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def input(self, prompt: str = "") -> str:
+        if prompt:
+            await self.output(prompt)
+        try:
+            line = await self._reader.readline()
+        except (ConnectionError, ValueError) as error:
+            raise DebugIOError from error
+        if not line:
+            raise DebugIOError
+        return line.decode(errors="replace").rstrip("\r\n")
+
+    async def output(self, msg: str) -> None:
+        try:
+            self._writer.write(msg.encode())
+            await self._writer.drain()
+        except ConnectionError as error:
+            raise DebugIOError from error
+
+    async def quit(self) -> None:
+        self._writer.close()

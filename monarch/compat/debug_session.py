@@ -1,0 +1,226 @@
+"""Upstream's debug sessions: here each is the console's side of a call that stands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from monarch.compat.debug_io import DebugIO
+from monarch.core.rank_sets import RanksType, is_in
+from monarch.runtime import process
+from monarch.runtime.answers import Response
+from monarch.runtime.node import Node
+from monarch.wire.hold import HoldNote
+from monarch.wire.message import AnyMessage, HoldLine, HoldText
+
+_LISTEN_SECONDS = 20.0
+
+
+@dataclass
+class DebugSessionInfo:
+    """One row of `list`."""
+
+    actor_name: str
+    rank: int
+    coords: dict[str, int]
+    hostname: str
+    function: str | None
+    lineno: int | None
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, DebugSessionInfo):
+            return NotImplemented
+        return (self.actor_name, self.rank) < (other.actor_name, other.rank)
+
+
+class DebugSession:
+    """Of one rank. ``hold`` is the call that stands, and ``None`` for one that was made by hand."""
+
+    def __init__(
+        self, rank: int, coords: dict[str, int], hostname: str, actor_name: str,
+        hold: HoldNote | None = None,
+    ) -> None:  # fmt: skip
+        self.rank = rank
+        self.coords = coords
+        self.hostname = hostname
+        self.actor_name = actor_name
+        self.hold = hold
+        self._number = 0
+        self._since_line = 0
+        self._was_attached = False
+
+    def get_info(self) -> DebugSessionInfo:
+        """As `list` shows it."""
+        hold = self.hold
+        function = lineno = None
+        if hold is not None:
+            stem = hold.file.rpartition("/")[2].removesuffix(".py")
+            function, lineno = f"{stem}.{hold.function.rpartition('.')[2]}", hold.line
+        return DebugSessionInfo(
+            self.actor_name, self.rank, self.coords, self.hostname, function, lineno
+        )
+
+    async def attach(
+        self, debug_io: DebugIO, line: str | None = None, suppress_output: bool = False
+    ) -> None:
+        """Talk to the call's debugger, until `detach` or the call's end. With a ``line``: send it,
+        and come back when it has been carried out."""
+        title = f"{self.actor_name} {self.rank}"
+
+        async def say(text: str) -> None:
+            if not suppress_output:
+                await debug_io.output(text)
+
+        await say(f"Attached to debug session for {title} ({self.hostname})\n")
+        if self._was_attached:
+            await say(f"<last pdb output for {title} follows>\n")
+            self._number = self._since_line
+        self._was_attached = True
+        is_waiting = False
+        while True:
+            body = await self._text(is_waiting)
+            for chunk in _chunks(body):
+                await say(chunk)
+            self._number, is_waiting = int(body["number"]), bool(body["is_waiting"])
+            if body["is_over"]:
+                break
+            if not is_waiting:
+                continue
+            if line is None and suppress_output:
+                return
+            typed = line if line is not None else await debug_io.input()
+            if typed.strip() == "detach":
+                break
+            line = None
+            self._since_line = self._number
+            await self._type(typed)
+            is_waiting = False
+            if suppress_output and typed.strip() in ("c", "cont", "continue"):
+                return
+        await say(f"Detaching from debug session for {title} ({self.hostname})\n")
+        await say(f"Detached from debug session for {title} ({self.hostname})\n")
+
+    async def _text(self, was_waiting: bool) -> dict[str, Any]:
+        hold = self._held()
+        answer = await _asked(
+            hold,
+            lambda port, uid: HoldText(
+                hold.id, self._number, was_waiting, _LISTEN_SECONDS, port, uid
+            ),
+        )
+        if answer.error:
+            return {"number": self._number, "text": "", "is_waiting": False, "is_over": True}
+        return answer.body
+
+    async def _type(self, line: str) -> None:
+        hold = self._held()
+        await _asked(hold, lambda port, uid: HoldLine(hold.id, line, "", port, uid, True))
+
+    def _held(self) -> HoldNote:
+        if self.hold is None:
+            raise RuntimeError("no call stands behind this session")
+        return self.hold
+
+
+def _chunks(body: dict[str, Any]) -> list[str]:
+    """The text as it was written, piece by piece."""
+    text, found, start = str(body["text"]), [], 0
+    for end in body.get("cuts", ()):
+        found.append(text[start:end])
+        start = end
+    return [chunk for chunk in [*found, text[start:]] if chunk]
+
+
+async def _asked(hold: HoldNote, make: Callable[[int, str], AnyMessage]) -> Response:
+    """What the proc of a hold answers."""
+    node: Node = process.current().node
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    promise = node.request(node.address_of(hold.proc), lambda port: make(port, node.uid))
+
+    def finish() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    promise.on_set(lambda: _soon(loop, finish))
+    await done
+    return promise.value
+
+
+def _soon(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # The loop has ended.
+        loop.call_soon_threadsafe(action)
+
+
+class DebugSessions:
+    """Sessions by actor and rank."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, dict[int, DebugSession]] = {}
+
+    def insert(self, session: DebugSession) -> None:
+        """Raises ``ValueError`` where there is one of that rank."""
+        ranks = self._sessions.setdefault(session.actor_name, {})
+        if session.rank in ranks:
+            raise ValueError(
+                f"Debug session for rank {session.rank} already exists for actor "
+                f"{session.actor_name}"
+            )
+        ranks[session.rank] = session
+
+    def remove(self, actor_name: str, rank: int) -> DebugSession:
+        """Raises ``ValueError`` where there is none."""
+        session = self.get(actor_name, rank)
+        ranks = self._sessions[actor_name]
+        del ranks[rank]
+        if not ranks:
+            del self._sessions[actor_name]
+        return session
+
+    def get(self, actor_name: str, rank: int) -> DebugSession:
+        """Raises ``ValueError`` where there is none."""
+        if actor_name not in self._sessions:
+            raise ValueError(f"No debug sessions for actor {actor_name}")
+        if rank not in self._sessions[actor_name]:
+            raise ValueError(f"No debug session for rank {rank} for actor {actor_name}")
+        return self._sessions[actor_name][rank]
+
+    def iter(self, selection: tuple[str, RanksType | None] | None = None) -> Iterator[DebugSession]:
+        """Those of one actor, and of these ranks, or all."""
+        if selection is None:
+            for ranks in list(self._sessions.values()):
+                yield from list(ranks.values())
+            return
+        actor_name, wanted = selection
+        if actor_name not in self._sessions:
+            raise ValueError(f"No debug sessions for actor {actor_name}")
+        ranks = self._sessions[actor_name]
+        if isinstance(wanted, int):
+            yield self.get(actor_name, wanted)
+            return
+        for _, session in sorted(ranks.items()):
+            if wanted is None or _is_meant(wanted, session):
+                yield session
+
+    def info(self) -> list[DebugSessionInfo]:
+        """Of all, by actor and rank."""
+        return sorted(session.get_info() for session in self.iter())
+
+    def __len__(self) -> int:
+        return sum(len(ranks) for ranks in self._sessions.values())
+
+    def __contains__(self, item: tuple[str, int]) -> bool:
+        actor_name, rank = item
+        return rank in self._sessions.get(actor_name, {})
+
+
+def _is_meant(wanted: RanksType, session: DebugSession) -> bool:
+    if not isinstance(wanted, dict):
+        return is_in(wanted, session.rank)
+    return all(
+        name in session.coords and is_in(choice, session.coords[name])
+        for name, choice in wanted.items()
+    )

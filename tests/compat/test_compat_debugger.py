@@ -1,0 +1,218 @@
+"""Upstream's debugger at upstream's addresses: its grammar, its sessions, its controller."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from monarch._src.actor.debugger.debug_command import (
+    Attach,
+    Cast,
+    Continue,
+    DebugCommand,
+    Help,
+    ListCommand,
+    Quit,
+)
+from monarch._src.actor.debugger.debug_controller import DebugController
+from monarch._src.actor.debugger.debug_io import DebugStdIO
+from monarch._src.actor.debugger.debug_session import DebugSession, DebugSessions
+from monarch._src.actor.source_loader import SourceLoaderController
+from monarch.actor import debug_controller, endpoint, get_or_spawn_controller, this_host
+from monarch.config import configured
+from monarch.tools.debug_env import _get_debug_server_host, _get_debug_server_port
+from tests.debugger.held_actors import AsyncStepper, Stepper
+
+_END = sys.maxsize
+
+
+@pytest.fixture(autouse=True)
+def waits() -> Iterator[None]:
+    with configured(breakpoint="wait"):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("attach debugee 1", Attach("debugee", 1)),
+        ("a my-actor_2 100", Attach("my-actor_2", 100)),
+        ("  attach   debugee   7  ", Attach("debugee", 7)),
+        ("list", ListCommand()),
+        ("l", ListCommand()),
+        ("quit", Quit()),
+        ("q", Quit()),
+        ("help", Help()),
+        ("h", Help()),
+        ("continue", Continue()),
+        ("c", Continue()),
+        ("cast debugee ranks(123) n", Cast("debugee", 123, "n")),
+        ("cast debugee ranks(1,2,3) b 25", Cast("debugee", [1, 2, 3], "b 25")),
+        ("cast debugee ranks(:) p x", Cast("debugee", range(0, _END), "p x")),
+        ("cast debugee ranks(1:5:2) n", Cast("debugee", range(1, 5, 2), "n")),
+        ("cast debugee ranks(a=1,b=(2,3)) up 2", Cast("debugee", {"a": 1, "b": [2, 3]}, "up 2")),
+        ("cast debugee ranks(a=:3) n", Cast("debugee", {"a": range(0, 3)}, "n")),
+        (
+            "cast debugee ranks(a = 1 , b = 2:) n",
+            Cast("debugee", {"a": 1, "b": range(2, _END)}, "n"),
+        ),
+        ("cast debugee ranks(1)n", Cast("debugee", 1, "n")),
+        ("cast ranks ranks(1) n", Cast("ranks", 1, "n")),
+    ],
+)
+def test_commands_are_read(line: str, meant: DebugCommand) -> None:
+    assert asyncio.run(DebugCommand.parse(DebugStdIO(), line)) == meant
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "a", "attach", "attach debugee", "attach debugee x", "attach debugee 1 2",
+        "a debugee -1", "attach 1", "attachdebugee 1", "lists", "list 1", "quit now", "continue 1",
+        "help me", "cast", "cast debugee", "cast debugee ranks(1)", "cast debugee ranks(1) ",
+        "cast debugee ranks() n", "cast debugee ranks(1,) n", "cast debugee ranks(-1) n",
+        "cast debugee ranks(1 n", "cast debugee rank(1) n", "cast ranks(1) n",
+        "cast debugee ranks(a=) n", "cast debugee ranks(a=(1)) n", "cast debugee ranks(a=1,) n",
+        "cast debugee ranks(1:2:3:4) n", "cast debugee ranks(1) !x = 1", "castdebugee ranks(1) n",
+        "cast debu.gee ranks(1) n", "breakpoint",
+    ],
+)  # fmt: skip
+def test_what_is_no_command_says_so(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asyncio.run(DebugCommand.parse(DebugStdIO(), line)) is None
+    assert capsys.readouterr().out.startswith("Error parsing input: ")
+
+
+def _sessions() -> DebugSessions:
+    sessions = DebugSessions()
+    for actor in ("one", "two"):
+        for rank in range(4):
+            sessions.insert(DebugSession(rank, {"host": rank // 2, "gpu": rank % 2}, "h", actor))
+    return sessions
+
+
+def test_sessions_are_kept_by_actor_and_rank() -> None:
+    sessions = _sessions()
+    assert len(sessions) == 8
+    assert ("one", 3) in sessions
+    assert ("one", 4) not in sessions
+    with pytest.raises(ValueError, match="rank 1 already exists for actor one"):
+        sessions.insert(DebugSession(1, {}, "h", "one"))
+    with pytest.raises(ValueError, match="No debug sessions for actor three"):
+        sessions.get("three", 0)
+    with pytest.raises(ValueError, match="No debug session for rank 9 for actor two"):
+        sessions.remove("two", 9)
+    assert sessions.remove("two", 3).rank == 3
+    assert ("two", 3) not in sessions
+
+
+def test_sessions_are_chosen_by_ranks_and_dimensions() -> None:
+    sessions = _sessions()
+
+    def ranks(selection: Any) -> list[int]:
+        return [session.rank for session in sessions.iter(selection)]
+
+    assert len([*sessions.iter()]) == 8
+    assert ranks(("one", None)) == [0, 1, 2, 3]
+    assert ranks(("one", 2)) == [2]
+    assert ranks(("one", [1, 3, 9])) == [1, 3]
+    assert ranks(("one", range(1, _END, 2))) == [1, 3]
+    assert ranks(("one", {"gpu": 1, "host": range(0, 1)})) == [1]
+    assert ranks(("one", {"rack": 1})) == []
+
+
+class Scripted(DebugController):
+    """A controller whose console is scripted, as upstream's tests have it."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self.outputs: list[str] = []
+        self._lines = lines
+        outputs = self.outputs
+
+        class Io(DebugStdIO):
+            async def input(self, prompt: str = "") -> str:
+                return lines.pop(0)
+
+            async def output(self, msg: str) -> None:
+                outputs.append(msg)
+
+        self._debug_io = Io()
+
+    @endpoint
+    async def blocking_enter(self) -> list[str]:
+        async with self._task_lock:
+            assert self._task is None
+            await self._enter()
+        return self.outputs
+
+
+def test_a_controller_enters_sessions_and_writes_as_pdb_does() -> None:
+    debugees = this_host().spawn_procs({"hosts": 2, "gpus": 2}).spawn("debugee", AsyncStepper)
+    lines = [
+        "list", "attach debugee 1", "n", "p number", "detach", "attach debugee 9",
+        "cast debugee ranks(hosts=1) n", "attach debugee 1", "c", "continue", "quit",
+    ]  # fmt: skip
+    controller = get_or_spawn_controller("scripted", Scripted, lines).get()
+    answer = debugees.step.call(1)
+    controller.wait_pending_session.call_one().get(timeout=20)
+    found: list[Any] = []
+    while len(found) < 4:
+        found = controller.list.call_one(print_output=False).get(timeout=20)
+    assert [(one.actor_name, one.rank, one.coords) for one in found][3] == (
+        "debugee", 3, {"hosts": 1, "gpus": 1},
+    )  # fmt: skip
+    assert found[0].function == "held_actors.step"
+    outputs = controller.blocking_enter.call_one().get(timeout=60)
+    assert list(answer.get(timeout=20).values()) == [2] * 4
+    attached = outputs.index(f"Attached to debug session for debugee 1 ({found[1].hostname})\n")
+    assert outputs[attached + 1].startswith("> ")
+    assert "step()" in outputs[attached + 1]
+    assert outputs[attached + 2 : attached + 4] == ["\n", "(Pdb) "]
+    assert "2" in outputs  # What `p number` wrote.
+    assert "<last pdb output for debugee 1 follows>\n" in outputs
+    assert "Error processing command: No debug session for rank 9 for actor debugee\n" in outputs
+    assert outputs[-1] == "Quitting debug session...\n"
+
+
+def test_the_server_listens_only_where_a_port_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Served(DebugController):
+        @endpoint
+        async def port(self) -> int:
+            server = await self._server
+            return int(server.sockets[0].getsockname()[1])
+
+        @endpoint
+        async def is_open(self) -> bool:
+            return self._server.done()
+
+    closed = get_or_spawn_controller("closed", Served).get()
+    assert closed.is_open.call_one().get(timeout=20) is False
+    monkeypatch.setenv("MONARCH_DEBUG_SERVER_PORT", "0")
+    served = get_or_spawn_controller("served", Served).get()
+    stepper = this_host().spawn_procs({"gpus": 1}).spawn("stepper", Stepper)
+    answer = stepper.step.call_one(1)
+    served.wait_pending_session.call_one().get(timeout=20)
+    with socket.create_connection(("localhost", served.port.call_one().get(timeout=20))) as console:
+        console.settimeout(20)
+        file = console.makefile("rw")
+        for line in ("attach stepper 0", "p 6 * 7", "c", "quit"):
+            file.write(f"{line}\n")
+        file.flush()
+        said = file.read()
+    assert "MONARCH DEBUGGER" in said
+    assert "42" in said
+    assert "Quitting debug session..." in said
+    assert answer.get(timeout=20) == 2
+    served.stop().get(timeout=20)
+
+
+def test_the_public_door_and_its_surroundings() -> None:
+    assert debug_controller().list.call_one(print_output=False).get(timeout=20) == []
+    assert (_get_debug_server_host(), _get_debug_server_port()) == ("localhost", "27000")
+    loader = get_or_spawn_controller("source_loader", SourceLoaderController).get()
+    assert "Upstream's debugger" in loader.get_source.call_one(__file__).get(timeout=20)
