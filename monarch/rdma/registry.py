@@ -24,8 +24,8 @@ from monarch.rdma.table import (
     FREED,
     LIVE,
     NUM_ENTRIES,
-    TableEntry,
     Table,
+    TableEntry,
     TablePlace,
     new_key,
 )
