@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from monarch.rdma.layout import Run
-from monarch.rdma.region import Part, RemoteRegion
+from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.table import TableEntry
 
 
@@ -25,7 +25,7 @@ class Backend(Protocol):
     name: str
 
     def read(
-        self, part: Part, into: Sequence[Run], deadline: float
+        self, part: Part | Ranges, into: Sequence[Run], deadline: float
     ) -> tuple[TableEntry, TableEntry]:
         """Copy the part to ``into``; gives its table entry from before and from after."""
         ...

@@ -17,7 +17,7 @@ from monarch.rdma.backend import BackendUnavailable
 from monarch.rdma.device_memory import staged
 from monarch.rdma.layout import Run
 from monarch.rdma.own_process import copy_runs
-from monarch.rdma.region import Part, RemoteRegion
+from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import registry
 from monarch.rdma.serving import answers
 from monarch.rdma.table import TableEntry
@@ -37,7 +37,7 @@ class CudaIpc:
         self._lock = threading.Lock()
 
     def read(
-        self, part: Part, into: Sequence[Run], deadline: float
+        self, part: Part | Ranges, into: Sequence[Run], deadline: float
     ) -> tuple[TableEntry, TableEntry]:
         storage, runs = self._mapping(part, deadline)
         before = _entry(part.region)
@@ -69,7 +69,7 @@ class CudaIpc:
     ) -> int:
         raise BackendUnavailable("atomic operations on a GPU's memory go by its owner")
 
-    def _mapping(self, part: Part, deadline: float) -> tuple[Any, Sequence[Run]]:
+    def _mapping(self, part: Part | Ranges, deadline: float) -> tuple[Any, Sequence[Run]]:
         """The storage as it is mapped here, and the runs of the part in it."""
         region = part.region
         key = region.slot, region.key

@@ -12,7 +12,7 @@ from monarch.rdma import table as tables
 from monarch.rdma.backend import BackendUnavailable
 from monarch.rdma.device_memory import on_host
 from monarch.rdma.layout import Run, RunReader
-from monarch.rdma.region import Part, RemoteRegion
+from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import Registration, Registrations, is_registry_made, registry
 from monarch.rdma.streams import view_at
 from monarch.rdma.table import TableEntry
@@ -31,13 +31,17 @@ class OwnProcess:
     name = "local"
 
     def read(
-        self, part: Part, into: Sequence[Run], deadline: float
+        self, part: Part | Ranges, into: Sequence[Run], deadline: float
     ) -> tuple[TableEntry, TableEntry]:
         region, table = part.region, _registered(part.region).table
         before = table.read(region.slot)
         found, held = registry().find(region), registry().hold(region)
-        with on_host(found, held, part.start, part.stop, is_read=True, is_written=False) as runs:
-            copy_runs(runs, into)
+        if isinstance(part, Ranges):
+            copy_runs(list(part.runs()), into)
+        else:
+            start, stop = part.start, part.stop
+            with on_host(found, held, start, stop, is_read=True, is_written=False) as runs:
+                copy_runs(runs, into)
         after = table.read(region.slot)
         region.check(after)
         return before, after

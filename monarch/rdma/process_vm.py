@@ -18,7 +18,7 @@ from monarch.net.machine import machine_id
 from monarch.rdma import table as tables
 from monarch.rdma.backend import BackendUnavailable
 from monarch.rdma.layout import Run, RunReader, batches
-from monarch.rdma.region import Part, RemoteRegion
+from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.table import ENTRY, ENTRY_BYTES, TableEntry, TablePlace
 from monarch.runtime.ends.process_start import process_start
 
@@ -59,13 +59,13 @@ class ProcessVm:
         self._probed: dict[TablePlace, str] = {}
 
     def read(
-        self, part: Part, into: Sequence[Run], deadline: float
+        self, part: Part | Ranges, into: Sequence[Run], deadline: float
     ) -> tuple[TableEntry, TableEntry]:
         region = part.region
         self._check_way(region)
-        if region.layout.is_contiguous and len(into) == 1 and part.nbytes <= _MOST_BYTES:
-            runs = [(region.address + part.start, part.nbytes)]
-            return self._read(region, runs, list(into), part.nbytes)
+        is_plain = isinstance(part, Part) and region.layout.is_contiguous
+        if is_plain and len(into) == 1 and part.nbytes <= _MOST_BYTES:
+            return self._read(region, list(part.runs()), list(into), part.nbytes)
         filled = RunReader(into)
         first = last = None
         for runs, num_bytes in batches(part.runs(), _MOST_RUNS, _MOST_BYTES):

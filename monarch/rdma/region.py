@@ -64,6 +64,21 @@ _WHY = {
 
 
 @dataclass(frozen=True)
+class Ranges:
+    """Several ranges of a contiguous region's bytes, in the order in which they are wanted."""
+
+    region: RemoteRegion
+    ranges: tuple[Run, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(length for _, length in self.ranges)
+
+    def runs(self) -> Iterator[Run]:
+        return at(self.region.address, self.ranges)
+
+
+@dataclass(frozen=True)
 class Part:
     """The bytes ``start`` to ``stop`` of a region."""
 

@@ -1,7 +1,7 @@
 """Who holds which part of a tensor, and what to copy from whom for another layout. Pure.
 
-A tensor is a *box* of elements; each rank holds pieces of it. A *piece* says where its box begins in
-the whole tensor, and where in the rank's local tensor.
+A tensor is a *box* of elements; each rank holds pieces of it. A *piece* says where its box begins
+in the whole tensor, and where in the rank's local tensor.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Piece(NamedTuple):
 
 class Split(NamedTuple):
     """One dimension of a device mesh shards dimension ``dim`` of the tensor among ``size`` ranks,
-    of which this is number ``index``. ``is_late``: the part that other dimensions of the mesh leave
+    of which this is number ``number``. ``is_late``: the part that other dimensions of the mesh leave
     is what is split (torch's strided shards, as FSDP over tensor parallelism makes them).
     """
 
     dim: int
     size: int
-    index: int
+    number: int
     is_late: bool = False
 
 
@@ -81,7 +81,7 @@ def _line(size: int, splits: Sequence[Split]) -> list[tuple[int, int, int]]:
     for split in early + late:
         total = sum(length for _, length in intervals)
         chunk = -(-total // split.size)
-        first = min(total, split.index * chunk)
+        first = min(total, split.number * chunk)
         intervals = _between(intervals, first, min(total, first + chunk))
     placed, place = [], 0
     for start, length in intervals:

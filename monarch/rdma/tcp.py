@@ -12,7 +12,7 @@ from monarch.config import settings
 from monarch.errors import MonarchError
 from monarch.rdma.backend import BackendUnavailable
 from monarch.rdma.layout import Run
-from monarch.rdma.region import Part, RemoteRegion
+from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.streams import (
     Ticket,
     prove_to_owner,
@@ -22,7 +22,7 @@ from monarch.rdma.streams import (
     set_time,
 )
 from monarch.rdma.table import LIVE, TableEntry
-from monarch.rdma.tcp_server import ADD, DONE, READ, REQUEST, RESPONSE, SWAP, WRITE
+from monarch.rdma.tcp_server import ADD, DONE, RANGE, RANGES, READ, REQUEST, RESPONSE, SWAP, WRITE
 from monarch.runtime import process
 from monarch.runtime.links.network import Gone
 from monarch.wire.address import Uid
@@ -40,10 +40,13 @@ class Tcp:
         self._lock = threading.Lock()
 
     def read(
-        self, part: Part, into: Sequence[Run], deadline: float
+        self, part: Part | Ranges, into: Sequence[Run], deadline: float
     ) -> tuple[TableEntry, TableEntry]:
         with self._stream(part.region, deadline) as sock:
-            _ask(sock, READ, part)
+            if isinstance(part, Ranges):
+                _ask_ranges(sock, part)
+            else:
+                _ask(sock, READ, part)
             before = _answer(sock, part.region)
             receive_runs(sock, into)
             return before, _answer(sock, part.region)
@@ -150,6 +153,12 @@ class Tcp:
 def _ask(sock: socket.socket, kind: int, part: Part, first: int = 0, second: int = 0) -> None:
     region = part.region
     sock.sendall(REQUEST.pack(kind, region.slot, region.key, part.start, part.stop, first, second))
+
+
+def _ask_ranges(sock: socket.socket, part: Ranges) -> None:
+    region = part.region
+    head = REQUEST.pack(RANGES, region.slot, region.key, 0, len(part.ranges), 0, 0)
+    sock.sendall(head + b"".join(RANGE.pack(*one) for one in part.ranges))
 
 
 def _answer(sock: socket.socket, region: RemoteRegion) -> TableEntry:

@@ -14,10 +14,12 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 
 from monarch.errors import RemoteMemoryError
 from monarch.rdma import table as tables
 from monarch.rdma.device_memory import on_host
+from monarch.rdma.layout import Run
 from monarch.rdma.own_process import exchange
 from monarch.rdma.registry import Registration, registry
 from monarch.rdma.streams import (
@@ -36,13 +38,17 @@ REQUEST = struct.Struct("=B7xQQQQQQ")
 RESPONSE = struct.Struct("=B7xQQQ")
 """How it went, writes begun and ended, a value."""
 
-READ, WRITE, ADD, SWAP = range(1, 5)
+RANGE = struct.Struct("=QQ")
+"""What follows a request for ``RANGES``, as many times as its last byte says."""
+
+READ, WRITE, ADD, SWAP, RANGES = range(1, 6)
 DONE, GONE = range(2)
 
 _HANDSHAKE_SECONDS = 10.0
 _TICKET_SECONDS = 60.0
 _LOCK_SECONDS = 30.0
 _MOST_TICKETS = 4096
+_MOST_RANGES = 2**20
 _log = logging.getLogger("monarch.rdma")
 
 
@@ -122,6 +128,12 @@ class StreamServer:
 
     def _handle(self, sock: socket.socket, request: bytes) -> None:
         kind, slot, key, start, stop, first, second = REQUEST.unpack(request)
+        ranges: list[Run] = []
+        if kind == RANGES:
+            if stop > _MOST_RANGES:
+                raise ValueError("too many ranges")
+            ranges = list(RANGE.iter_unpack(receive_exactly(sock, stop * RANGE.size)))
+            start, stop = 0, max((at + size for at, size in ranges), default=0)
         try:
             found, held = _find(slot, key, start, stop)
         except RemoteMemoryError as error:
@@ -129,7 +141,9 @@ class StreamServer:
                 discard(sock, stop - start)
             _refuse(sock, error.reason)
             return
-        if kind == READ:
+        if kind == RANGES:
+            _send(sock, found, [(found.address + at, size) for at, size in ranges])
+        elif kind == READ:
             _read(sock, found, held, start, stop)
         elif kind == WRITE:
             _write(sock, found, held, start, stop)
@@ -167,11 +181,16 @@ def _refuse(sock: socket.socket, why: str) -> None:
 
 
 def _read(sock: socket.socket, found: Registration, held: object, start: int, stop: int) -> None:
+    with on_host(found, held, start, stop, is_read=True, is_written=False) as runs:
+        _send(sock, found, runs)
+
+
+def _send(sock: socket.socket, found: Registration, runs: Sequence[Run]) -> None:
+    """Runs of this host's memory, between the entry as it was before and as it is behind."""
     table = registry().table
     before = table.read(found.slot)
     sock.sendall(RESPONSE.pack(DONE, before.begun, before.ended, 0))
-    with on_host(found, held, start, stop, is_read=True, is_written=False) as runs:
-        send_runs(sock, runs)
+    send_runs(sock, runs)
     try:
         registry().find_entry(found.slot, found.key)
         after = table.read(found.slot)

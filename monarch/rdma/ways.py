@@ -19,7 +19,7 @@ from monarch.rdma.cuda_ipc import CudaIpc
 from monarch.rdma.layout import Run, RunReader
 from monarch.rdma.own_process import OwnProcess, is_own
 from monarch.rdma.process_vm import ProcessVm
-from monarch.rdma.region import Part, RemoteRegion
+from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import close_registry
 from monarch.rdma.serving import serve
 from monarch.rdma.table import TableEntry
@@ -123,6 +123,10 @@ class Ways:
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
+
+    def read_ranges(self, ranges: Ranges, into: Sequence[Run], deadline: float) -> None:
+        """Copy ranges of a region, in their order, into runs of this process's memory."""
+        self.by_first(ranges.region, lambda way: way.read(ranges, into, deadline))
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
         """Copy runs of this process's memory into the part: all of it is one version."""
