@@ -5,6 +5,7 @@ What to open, by what is to be changed:
 - what programs call: `buffer.py`, `action.py`
 - what may be registered, and when that ends: `memory.py`, `registry.py`, `table.py`
 - which way a transfer takes: `ways.py`; a new way: a class like `backend.py` says, named there
+- published weights: `state_dict.py`, who has which version `directory.py`, the plan `reshard.py`
 - the ways: `process_vm.py`, `tcp.py` and `tcp_server.py`, `verbs/`, `cuda_ipc.py`
 """
 
@@ -21,6 +22,7 @@ from monarch.rdma.availability import (
     is_rdma_available,
 )
 from monarch.rdma.buffer import RDMABuffer
+from monarch.rdma.state_dict import SharedStateDict, Subscription
 
 __all__ = [
     "RDMAAction",
@@ -29,6 +31,8 @@ __all__ = [
     "RDMATcpFallbackWarning",
     "RDMAWriteTransferWarning",
     "RemoteMemoryError",
+    "SharedStateDict",
+    "Subscription",
     "get_rdma_backend",
     "is_ibverbs_available",
     "is_rdma_available",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import time
 import warnings
@@ -271,7 +272,9 @@ def start(way: Ways, work: Callable[[Ways], T], *, is_quick: bool = False) -> Fu
     if is_quick:
         run()
     else:
-        way.workers.submit(run)
+        # What it makes and asks for is the running actor's.
+        context = contextvars.copy_context()
+        way.workers.submit(lambda: context.run(run))
     return make_future(promise, _outcome)
 
 

@@ -28,8 +28,8 @@ class Piece(NamedTuple):
 
 class Split(NamedTuple):
     """One dimension of a device mesh shards dimension ``dim`` of the tensor among ``size`` ranks,
-    of which this is number ``number``. ``is_late``: the part that other dimensions of the mesh leave
-    is what is split (torch's strided shards, as FSDP over tensor parallelism makes them).
+    of which this is number ``number``. ``is_late``: the part that other dimensions of the mesh
+    leave is what is split (torch's strided shards, as FSDP over tensor parallelism makes them).
     """
 
     dim: int
