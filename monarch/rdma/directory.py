@@ -34,7 +34,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class WholeVersion:
     """A version that is there whole. ``halves`` by rank; ``held`` where the reader lacks it."""
 
     version: int
@@ -138,7 +138,7 @@ class Directory(Actor):
         return max(common, default=0)
 
     @concurrent_endpoint
-    async def look(self, at_least: int, known_epoch: int, seconds: float) -> Snapshot | None:
+    async def look(self, at_least: int, known_epoch: int, seconds: float) -> WholeVersion | None:
         """The newest version once it is ``at_least`` that; ``None`` if it is not in time."""
         deadline = time.monotonic() + seconds
         async with self._changed:
@@ -150,7 +150,7 @@ class Directory(Actor):
             ranks = [self._ranks[rank] for rank in range(self._num_ranks)]
             held = tuple(one.held for one in ranks) if known_epoch != self._epoch else None
             halves = tuple(one.recent[newest] for one in ranks)
-            return Snapshot(newest, self._epoch, halves, held)
+            return WholeVersion(newest, self._epoch, halves, held)
 
     @concurrent_endpoint
     async def source(

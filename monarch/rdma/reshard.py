@@ -14,7 +14,7 @@ from typing import NamedTuple
 Coordinates = tuple[int, ...]
 
 
-class Piece(NamedTuple):
+class ShardPiece(NamedTuple):
     """``sizes`` elements from ``start`` on in the whole, and from ``local`` on in what is held."""
 
     start: Coordinates
@@ -38,7 +38,7 @@ class Split(NamedTuple):
     is_late: bool = False
 
 
-class Step(NamedTuple):
+class CopyStep(NamedTuple):
     """Copy ``sizes`` elements of what ``rank`` holds of ``key``, from ``source`` on, to ``target``
     of the local tensor that is wanted.
     """
@@ -50,7 +50,7 @@ class Step(NamedTuple):
     sizes: Coordinates
 
 
-def pieces_of(shape: Sequence[int], splits: Sequence[Split]) -> tuple[Piece, ...]:
+def pieces_of(shape: Sequence[int], splits: Sequence[Split]) -> tuple[ShardPiece, ...]:
     """What one rank holds of a tensor of ``shape``; each split leaves chunks as ``torch.chunk``
     makes them.
     """
@@ -61,7 +61,7 @@ def pieces_of(shape: Sequence[int], splits: Sequence[Split]) -> tuple[Piece, ...
     found = []
     for parts in itertools.product(*lines):
         start, sizes, local = zip(*parts, strict=True) if parts else ((), (), ())
-        found.append(Piece(tuple(start), tuple(sizes), tuple(local)))
+        found.append(ShardPiece(tuple(start), tuple(sizes), tuple(local)))
     return tuple(found)
 
 
@@ -101,12 +101,12 @@ def _between(intervals: Sequence[tuple[int, int]], first: int, last: int) -> lis
 
 
 def plan(
-    wanted: Mapping[str, Sequence[Piece]],
-    held: Sequence[Mapping[str, Sequence[Piece]]],
+    wanted: Mapping[str, Sequence[ShardPiece]],
+    held: Sequence[Mapping[str, Sequence[ShardPiece]]],
     *,
     first: int = 0,
     lost: frozenset[int] = frozenset(),
-) -> list[Step]:
+) -> list[CopyStep]:
     """Steps that fill ``wanted`` with each element once, from ranks that hold them.
 
     Where several do, the work is divided: readers that pass different ``first`` begin at different
@@ -114,7 +114,7 @@ def plan(
     does.
     """
     load = [0] * len(held)
-    steps: list[Step] = []
+    steps: list[CopyStep] = []
     for key, pieces in wanted.items():
         holders = [
             (rank, piece)
@@ -133,8 +133,12 @@ def plan(
 
 
 def _fill(
-    key: str, wanted: Piece, holders: Sequence[tuple[int, Piece]], load: Sequence[int], first: int
-) -> list[Step]:
+    key: str,
+    wanted: ShardPiece,
+    holders: Sequence[tuple[int, ShardPiece]],
+    load: Sequence[int],
+    first: int,
+) -> list[CopyStep]:
     num = max(1, len(load))
     order = sorted(holders, key=lambda one: (load[one[0]], (one[0] - first) % num))
     missing = [(wanted.start, wanted.sizes)] if wanted.num_elements else []
@@ -148,7 +152,7 @@ def _fill(
                 continue
             begin, extent = common
             steps.append(
-                Step(
+                CopyStep(
                     rank,
                     key,
                     _moved(begin, piece.start, piece.local),
@@ -171,7 +175,7 @@ def _moved(place: Coordinates, origin: Coordinates, to: Coordinates) -> Coordina
 
 
 def _common(
-    start: Coordinates, sizes: Coordinates, piece: Piece
+    start: Coordinates, sizes: Coordinates, piece: ShardPiece
 ) -> tuple[Coordinates, Coordinates] | None:
     begin = tuple(map(max, start, piece.start))
     extent = tuple(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from monarch.rdma.layout import Run, layout_of
-from monarch.rdma.reshard import Coordinates, Piece, Split, local_shape, pieces_of
+from monarch.rdma.reshard import Coordinates, ShardPiece, Split, local_shape, pieces_of
 
 _ALIGNMENT = 64
 
@@ -22,7 +22,7 @@ class HeldTensor:
     item_bytes: int
     shape: Coordinates
     local: Coordinates
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ShardPiece, ...]
     offset: int
 
     @property
@@ -79,7 +79,7 @@ def splits_of(tensor: Any) -> tuple[Split, ...]:
     return tuple(found)
 
 
-def pieces_wanted(tensor: Any) -> tuple[Piece, ...]:
+def pieces_wanted(tensor: Any) -> tuple[ShardPiece, ...]:
     """The pieces that fill what this rank holds of a tensor."""
     splits = splits_of(tensor)
     _check(tensor, splits)

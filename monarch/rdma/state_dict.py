@@ -13,11 +13,11 @@ from monarch.actor.future import Future
 from monarch.errors import RemoteMemoryError
 from monarch.net.machine import machine_id
 from monarch.rdma.buffer import DEFAULT_TIMEOUT, RDMABuffer, deadline_of, start
-from monarch.rdma.directory import Directory, Held, Snapshot, Source
+from monarch.rdma.directory import Directory, Held, Source, WholeVersion
 from monarch.rdma.layout import joined
 from monarch.rdma.memory import memory_of
 from monarch.rdma.region import Part, Ranges
-from monarch.rdma.reshard import Piece, Step, plan
+from monarch.rdma.reshard import CopyStep, ShardPiece, plan
 from monarch.rdma.shards import (
     HeldTensor,
     box,
@@ -47,7 +47,7 @@ class SharedStateDict:
         self.name = name
         self._lock = threading.Lock()
         self._publisher: _Publisher | None = None
-        self._reader: _Reader | None = None
+        self._reader: _Fetcher | None = None
 
     def publish(
         self, state: Any, *, rank: int = 0, num_ranks: int = 1, version: int | None = None
@@ -83,7 +83,7 @@ class SharedStateDict:
         def work(way: Ways) -> int:
             with self._lock:
                 if self._reader is None:
-                    self._reader = _Reader(_directory(self.name))
+                    self._reader = _Fetcher(_directory(self.name))
                 return self._reader.fetch(way, tensors, version, deadline)
 
         return start(ways(), work)
@@ -132,11 +132,11 @@ def _directory(name: str) -> Any:
     return found
 
 
-def _look(directory: Any, at_least: int, epoch: int, deadline: float) -> Snapshot:
+def _look(directory: Any, at_least: int, epoch: int, deadline: float) -> WholeVersion:
     while True:
         left = deadline - time.monotonic()
         asked = directory.look.call_one(at_least, epoch, max(0.0, min(left, _LOOK_SECONDS)))
-        found: Snapshot | None = asked.get()
+        found: WholeVersion | None = asked.get()
         if found is not None:
             return found
         if left <= 0:
@@ -181,14 +181,14 @@ class _Replaced(Exception):
     """A newer version has taken the place of the one that was being copied."""
 
 
-class _Reader:
+class _Fetcher:
     """Fetches for one process: remembers what is published, and the slabs that it has mapped."""
 
     def __init__(self, directory: Any) -> None:
         self._directory = directory
         self._epoch = 0
         self._held: tuple[Held, ...] = ()
-        self._pieces: list[dict[str, Sequence[Piece]]] = []
+        self._pieces: list[dict[str, Sequence[ShardPiece]]] = []
         self._mapped: dict[SlabPlace, Slab] = {}
         self._copies: dict[int, tuple[Slab, RDMABuffer]] = {}
         self._uid = process.current().node.uid
@@ -210,7 +210,7 @@ class _Reader:
                 if error is not None:
                     raise error from None
                 raise
-            by_rank: dict[int, list[Step]] = {}
+            by_rank: dict[int, list[CopyStep]] = {}
             for step in steps:
                 by_rank.setdefault(step.rank, []).append(step)
             failed = None
@@ -230,7 +230,7 @@ class _Reader:
             if time.monotonic() > deadline:
                 raise error or TimeoutError("versions came faster than they could be fetched")
 
-    def _learn(self, snapshot: Snapshot) -> None:
+    def _learn(self, snapshot: WholeVersion) -> None:
         if snapshot.held is not None:
             self._held, self._epoch = snapshot.held, snapshot.epoch
             self._pieces = [
@@ -248,7 +248,7 @@ class _Reader:
                     raise TypeError(f"{key!r} has a dtype that is not known here: {one.dtype}")
 
     def _fetch_rank(
-        self, way: Ways, snapshot: Snapshot, rank: int, steps: Sequence[Step],
+        self, way: Ways, snapshot: WholeVersion, rank: int, steps: Sequence[CopyStep],
         targets: Mapping[str, Any], deadline: float,
     ) -> bool:  # fmt: skip
         """Whether the rank's part was there, of this version, until it had been copied."""
@@ -328,7 +328,7 @@ def _num(sizes: Sequence[int]) -> int:
 
 
 def _unpack(
-    slab: Slab, half: int, version: int, held: Held, steps: Sequence[Step],
+    slab: Slab, half: int, version: int, held: Held, steps: Sequence[CopyStep],
     targets: Mapping[str, Any], deadline: float,
 ) -> bool:  # fmt: skip
     """Copy from a slab of this host, which nobody changes meanwhile."""
@@ -345,7 +345,7 @@ def _unpack(
 
 
 def _read_steps(
-    way: Ways, source: Source, version: int, held: Held, steps: Sequence[Step],
+    way: Ways, source: Source, version: int, held: Held, steps: Sequence[CopyStep],
     targets: Mapping[str, Any], deadline: float,
 ) -> bool:  # fmt: skip
     """Read what the steps need, and nothing else, from another host."""

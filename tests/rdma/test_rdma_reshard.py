@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.rdma.reshard import Piece, Split, local_shape, pieces_of, plan
+from monarch.rdma.reshard import ShardPiece, Split, local_shape, pieces_of, plan
 
 np = pytest.importorskip("numpy")
 
@@ -38,7 +38,7 @@ def box(start: Any, sizes: Any) -> tuple[slice, ...]:
     return tuple(slice(a, a + n) for a, n in zip(start, sizes, strict=True))
 
 
-def local_of(whole: Any, pieces: tuple[Piece, ...], shape: tuple[int, ...]) -> Any:
+def local_of(whole: Any, pieces: tuple[ShardPiece, ...], shape: tuple[int, ...]) -> Any:
     """What a rank holds, cut out of the whole."""
     local = np.full(shape, -1, dtype=whole.dtype)
     for piece in pieces:
@@ -79,7 +79,7 @@ def test_the_ranks_of_a_layout_hold_all_of_a_tensor(ranks: list[list[Split]]) ->
 
 
 def test_a_scalar_is_one_piece() -> None:
-    assert pieces_of((), []) == (Piece((), (), ()),)
+    assert pieces_of((), []) == (ShardPiece((), (), ()),)
     (step,) = plan({"s": pieces_of((), [])}, [{"s": pieces_of((), [])}])
     assert step.sizes == ()
 
@@ -107,6 +107,6 @@ def test_what_is_lost_comes_from_another_or_is_an_error() -> None:
 def test_strided_shards_are_as_torch_has_them() -> None:
     """FSDP over tensor parallelism: the chunks of FSDP are of what tensor parallelism leaves."""
     (piece,) = pieces_of((8,), [Split(0, 2, 1, is_late=True), Split(0, 2, 0)])
-    assert piece == Piece((2,), (2,), (0,))
+    assert piece == ShardPiece((2,), (2,), (0,))
     (piece,) = pieces_of((8,), [Split(0, 2, 1), Split(0, 2, 0)])
-    assert piece == Piece((4,), (2,), (0,))
+    assert piece == ShardPiece((4,), (2,), (0,))
