@@ -1,11 +1,11 @@
 #!/bin/sh
-# Installs the servers that `make system` tests against: OpenSSH and Slurm. Debian and its kin, as
+# Installs what `make system` tests against: OpenSSH, Slurm, network namespaces. Debian and its kin, as
 # root. Nothing is started or configured: tests start their own, with settings of their own.
 set -eu
 # Where sshd of root confines what speaks to strangers; elsewhere a service makes it at boot.
 [ "$(id -u)" != 0 ] || mkdir -p -m 755 /run/sshd
 missing=
-for program in sshd:openssh-server ssh:openssh-client slurmctld:slurm-wlm munged:munge; do
+for program in sshd:openssh-server ssh:openssh-client rsync:rsync ip:iproute2 slurmctld:slurm-wlm munged:munge; do
     PATH="$PATH:/usr/sbin" command -v "${program%%:*}" > /dev/null || missing="$missing ${program#*:}"
 done
 [ -n "$missing" ] || exit 0

@@ -34,7 +34,7 @@ _COMING_UP_SECONDS = 30.0
 class SSHSection:
     """How hosts of kind ssh are reached. Names, users and keys are for ~/.ssh/config."""
 
-    python: str = "python3"  # the Python there, which must have monarch
+    python: str = "python3"  # the Python there, 3.10 or later; what it lacks of ours it is given
     args: list[str] = field(default_factory=list)  # for ssh, before the host
     port: int = 22222  # where each host listens; 0: at any port that is free
     gateway: str | None = None  # the only machine that is reached from here; it leads to the hosts
@@ -55,6 +55,9 @@ class SlurmSection:
     mem: str | None = None  # on each node, as sbatch has it: "64G"
     exclusive: bool = True  # nobody else on the nodes
     start_timeout: float | None = None  # seconds to wait in the queue
+    gateway: str | None = (
+        None  # a machine that reaches the nodes, as ssh knows it, if this does not
+    )
     args: list[str] = field(default_factory=list)  # more options of sbatch
 
 
@@ -238,8 +241,8 @@ def _make_slurm_job(wanted: JobSection) -> JobTrait:
         wanted.num_hosts(), slurm.python, slurm.args, slurm.port,
         time_limit=slurm.time_limit, partition=slurm.partition, exclusive=slurm.exclusive,
         gpus_per_node=slurm.gpus_per_node, cpus_per_task=slurm.cpus_per_task, mem=slurm.mem,
-        job_start_timeout=slurm.start_timeout, account=slurm.account, qos=slurm.qos,
-        env=wanted.env, preload=wanted.preload,
+        job_start_timeout=slurm.start_timeout, attach_to=slurm.gateway, account=slurm.account,
+        qos=slurm.qos, env=wanted.env, preload=wanted.preload,
     )  # fmt: skip
 
 

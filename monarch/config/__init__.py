@@ -17,7 +17,6 @@ from monarch.config.settings import (
     inherited_config,
     runtime_dir,
     settings,
-    upstream_value,
 )
 from monarch.config.transport import BindSpec, ChannelTransport
 from monarch.config.upstream import Encoding
@@ -38,5 +37,4 @@ __all__ = [
     "parametrize_config_pointwise",
     "runtime_dir",
     "settings",
-    "upstream_value",
 ]

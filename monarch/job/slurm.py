@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from monarch.errors import JobError
 from monarch.job.contexts import DEFAULT_JOB_PATH
 from monarch.job.job import JobState, keep_from_git
-from monarch.job.remote import job_secret
+from monarch.job.remote import GatewayLogin, job_secret
 from monarch.job.scheduled import (
     LONGEST_LOOK_SECONDS,
     SHORTEST_LOOK_SECONDS,
@@ -65,6 +65,10 @@ class SlurmJob(ScheduledJob):
     the queue takes at most ``job_start_timeout`` seconds. ``env`` is added to the hosts'
     environment, ``preload`` names modules that each imports ahead.
 
+    Where this machine runs Slurm's commands and does not reach the nodes, ``attach_to`` names one
+    that does, as ssh knows it, a login node for example: all messages pass through one connection
+    to it. ``out_of_cluster=True`` alone takes the job's first node for that.
+
     ``apply("train.py")`` has the job run that program on its first node: there the same
     ``SlurmJob`` finds its own nodes, and the job ends with the program.
     """
@@ -73,7 +77,7 @@ class SlurmJob(ScheduledJob):
     _KEPT = (
         "python_exe", "slurm_args", "monarch_port", "job_name", "ntasks_per_node", "time_limit",
         "partition", "log_dir", "exclusive", "gpus_per_node", "cpus_per_task", "mem",
-        "job_start_timeout", "account", "qos",
+        "job_start_timeout", "account", "qos", "out_of_cluster", "attach_to",
     )  # fmt: skip
 
     def __init__(
@@ -101,11 +105,8 @@ class SlurmJob(ScheduledJob):
         preload: Sequence[str] = (),
     ) -> None:
         super().__init__(meshes, env, preload)
-        if out_of_cluster or attach_to is not None:
-            raise NotImplementedError(
-                "out_of_cluster, attach_to: hosts are spoken to directly, there is no gateway yet. "
-                "Run this on a machine that reaches the nodes, such as a login node"
-            )
+        self.out_of_cluster = out_of_cluster
+        self.attach_to = attach_to
         self.python_exe = python_exe
         self.slurm_args = list(slurm_args)
         self.monarch_port = monarch_port
@@ -182,6 +183,14 @@ class SlurmJob(ScheduledJob):
             return f"#!/bin/sh\nexec {hosts}\n"
         client = f"MONARCH_BATCH_JOB=1 {self.python_exe} {shlex.quote(client_script)}"
         return f"#!/bin/sh\n{hosts} &\n{client}\nstatus=$?\nkill $!\nwait\nexit $status\n"
+
+    def _gateway_login(self) -> GatewayLogin | None:
+        """By the user's own ssh, which knows names, users and jump hosts."""
+        if not (self.out_of_cluster or self.attach_to) or _own_job_id() or not self._hosts:
+            return None
+        name = self.attach_to or self._hosts[0].name
+        command = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name]
+        return GatewayLogin(name, command, "python3")
 
     def _place(self) -> list[PlacedHost]:
         seen = self._wait_for_nodes()

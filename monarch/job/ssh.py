@@ -17,11 +17,12 @@ _CONNECT_SECONDS = 10
 class SSHJob(LoginJob):
     """``job = SSHJob(); job.add_mesh("trainers", ["gpu1", "gpu2"])``
 
-    ``ssh`` is the one on the path, with the user's configuration, agent and jump hosts; it does not
-    ask for passwords. ``ssh_args`` come before the host. ``python_exe`` is the Python to use there,
-    which must have monarch. Each host listens at ``monarch_port``, 0 for any that is free, at the
-    interface that ssh comes in by; ``transport`` is "tcp". ``env`` is added to the hosts'
-    environment, ``preload`` names modules that each imports ahead.
+    ``ssh`` is the one on the path, with the user's configuration, agent and jump hosts; it does
+    not ask for passwords. ``ssh_args`` come before the host. ``python_exe`` is the Python to use
+    there, 3.10 or later: where it has no monarch, or another version, it is given ours. Each host
+    listens at ``monarch_port``, 0 for any that is free, at the interface that ssh comes in by;
+    ``transport`` is "tcp". ``env`` is added to the hosts' environment, ``preload`` names modules
+    that each imports ahead.
 
     ``gateway`` is the one machine that is reached from here, a host of the job or another: ssh
     jumps over it to the hosts, and all messages pass through one connection to it. Where ssh has a

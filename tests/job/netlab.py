@@ -145,7 +145,11 @@ class NetLab:
     def inside(self, name: str, command: Sequence[str]) -> list[str]:
         """The command that runs another one on a host."""
         first = str(self._first(name))
-        return ["nsenter", "-t", first, "-m", "-u", "-i", "-n", "-p", "--", *command]
+        # With no more of this program's environment than a login has: its files are its own.
+        return [
+            "nsenter", "-t", first, "-m", "-u", "-i", "-n", "-p", "--", "env", "-i", "HOME=/root",
+            f"PATH={os.environ['PATH']}:/usr/sbin", *command,
+        ]  # fmt: skip
 
     def start(self, name: str, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(self.inside(name, command), text=True, **options)
@@ -167,6 +171,20 @@ class NetLab:
         """All of its processes end, at once and without a word."""
         os.kill(self._first(name), signal.SIGKILL)
         self._inits[name].wait()
+
+    def revive(self, name: str) -> None:
+        """Boot a host that has crashed, with empty disks; its link is as it was."""
+        if self._inits[name].poll() is None:
+            return
+        base = self.folder / name
+        subprocess.run(["umount", "-l", str(base)], check=True, capture_output=True)
+        self._mounts.remove(base)
+        self._boot(name)
+        wait_for(lambda: self._is_up(name), what=f"{name} to boot")
+
+    def write(self, name: str, path: str, text: str) -> None:
+        """Make a file on a host, and its folder."""
+        self.run(name, ["sh", "-c", 'mkdir -p "$(dirname "$0")"; cat > "$0"', path], input=text)
 
     def close(self) -> None:
         for init in self._inits.values():

@@ -14,12 +14,13 @@ import pytest
 
 from monarch.actor import shutdown_context
 from monarch.errors import JobError
-from monarch.job import SSHJob, job_load
+from monarch.job import SlurmJob, SSHJob, job_load
 from monarch.net.gateway import Gateway
 from monarch.runtime.client_agent import client
 from monarch.runtime.process import is_bootstrapped
 from tests.actors import Echo
 from tests.job.kinds import FAKES, MARK, processes_marked
+from tests.job.sshd import free_port
 from tests.support import wait_for
 
 
@@ -98,6 +99,37 @@ def test_a_later_program_comes_in_by_the_same_door(mark: str, tmp_path: Path) ->
         assert _gateway().name == "gpu0"
     finally:
         job_load(cache).kill()
+
+
+@pytest.mark.parametrize(("attach_to", "name"), [("gpu-login", "gpu-login"), (None, None)])
+def test_nodes_of_slurm_are_reached_through_a_login_node_or_the_first_of_them(
+    mark: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    attach_to: str | None,
+    name: str | None,
+) -> None:
+    (tmp_path / "slurm").mkdir()
+    monkeypatch.setenv("PATH", f"{FAKES}/slurm:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "slurm"))
+    monkeypatch.chdir(tmp_path)
+    port, env = free_port(), {MARK: mark}
+    job = SlurmJob(
+        {"trainers": 2}, sys.executable, monarch_port=port, env=env,
+        out_of_cluster=True, attach_to=attach_to,
+    )  # fmt: skip
+    try:
+        if name is None:
+            # The fake's nodes have names by which no ssh knows them: that is said.
+            with pytest.raises(JobError, match=r"cannot reach the gateway .*: ssh: Could not"):
+                job.state(cached_path=None)
+            return
+        trainers = job.state(cached_path=None).trainers
+        echo = trainers.spawn_procs().spawn("echo", Echo)
+        assert echo.echo.call(3).get(timeout=60).values() == [3, 3]
+        assert _gateway().name == name
+    finally:
+        job.kill()
 
 
 def test_a_gateway_that_is_not_there_is_said_in_the_words_of_ssh(mark: str) -> None:

@@ -120,9 +120,3 @@ def test_a_folder_for_logs_that_is_the_users_own_stays_as_it_is(tmp_path: Path) 
         assert [path.name for path in (tmp_path / "mine").iterdir()] == ["logs"]
     finally:
         job.kill()
-
-
-@pytest.mark.parametrize("option", [{"out_of_cluster": True}, {"attach_to": "tcp://h:1"}])
-def test_a_gateway_is_refused(option: dict[str, object]) -> None:
-    with pytest.raises(NotImplementedError, match="no gateway yet"):
-        SlurmJob({"a": 1}, **option)  # type: ignore[arg-type]

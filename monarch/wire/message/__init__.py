@@ -89,7 +89,6 @@ from monarch.wire.message.lives import (
     Watch,
     WatchHost,
 )
-from monarch.wire.message.memory import AskMemory
 from monarch.wire.message.observe import (
     BreakPlace,
     ClocksStand,
@@ -127,7 +126,6 @@ __all__ = [
     "Ancestor",
     "Answer",
     "AnyMessage",
-    "AskMemory",
     "AskOrigin",
     "AskWait",
     "Attach",
@@ -235,7 +233,7 @@ AnyMessage = (
     | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Settle | Waiting | HeldUp
     | LeftBehind
     | Grow | Cast | Replies | Wither
-    | AskWait | Chase | RingFound | AskMemory
+    | AskWait | Chase | RingFound
     | HoldsChanged | HoldsAsked | HoldLine | HoldText | HoldNames | ClocksStand
     | StacksAsked | PeekLine | StopAt | BreakPlace | EnvAsked | EnvSet | DapOpened | DapBytes
     | RunProgram | ViewProgram | LeaveProgram | SignalProgram | ResizeTerminal | ProgramEnded
