@@ -15,27 +15,33 @@ from monarch.cli.phases import phase
 from monarch.cli.project import load_project, may_come_up, no_allocation, noted_job
 from monarch.cli.users import named, users_of
 from monarch.cli.volume import is_quiet, say
+from monarch.config.duration import parse_duration
 from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.job import JobTrait
 from monarch.job.contexts import DEFAULT_CONTEXT, current_context, spec_of, write_spec
 from monarch.job.current_job import job_named
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
-from monarch_sync.words import counted
+from monarch.wire.message import IdleLimit
+from monarch_sync.words import counted, took
 
 _POLL_SECONDS = 0.1
+_ANSWER_SECONDS = 5.0
 
 
-def apply(spec: str | None, file: str | None, yes: bool) -> None:
+def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | None = None) -> None:
     """Bring up the job ``spec`` (MODULE.NAME), else the one of the project file, or find it up."""
+    limit = None if idle_timeout is None else _seconds(idle_timeout)
     wanted = _wanted(spec, file)
     noted = noted_job()
     if noted is not None and noted.can_run(wanted) and noted.ending is None:
         if noted.is_whole():
             say("already up")
+            _limit_idleness(noted, limit)
             _show_unasked(noted)
             return
         if (noted.is_running() or noted.num_running()) and _is_repaired(noted):
+            _limit_idleness(noted, limit)
             _show_unasked(noted)
             return
     if noted is not None:
@@ -46,6 +52,7 @@ def apply(spec: str | None, file: str | None, yes: bool) -> None:
         for name, mesh in state._hosts.items():
             now(f"waiting for {counted(len(mesh), 'host')} of {name} to come up")
             _wait_until_up(mesh, job)
+    _limit_idleness(job, limit)
     _show_unasked(job)
     say("end it with `monarch kill`")
 
@@ -59,6 +66,36 @@ def _wanted(spec: str | None, file: str | None) -> JobTrait:
     if (spec or file) and (context != DEFAULT_CONTEXT or spec_of(context)):
         write_spec(context, told)
     return job
+
+
+def _seconds(text: str) -> float:
+    try:
+        return 0.0 if text.strip() == "0" else parse_duration(text)
+    except ValueError:
+        told = f"--idle-timeout {text}: give it as 30m, 2h, 90s, or 0 for never"
+        raise click.UsageError(told) from None
+
+
+def _limit_idleness(job: JobTrait, seconds: float | None) -> None:
+    """Have the hosts end by themselves when nobody has used any of them for so long."""
+    if seconds is None:
+        return
+    addresses = tuple(job.visit(url) for url in job.urls())
+    if not addresses:
+        raise JobError(f"a {job.kind} job has no hosts that outlive this command")
+    node = client().node
+    answers = [
+        node.request(one, lambda port: IdleLimit(seconds, addresses, port, node.uid))
+        for one in addresses
+    ]
+    for url, answer in zip(job.urls(), answers, strict=True):
+        if not answer.wait(_ANSWER_SECONDS) or answer.value.error:
+            name = job.names_by_url().get(url, url)
+            raise JobError(f"{name} does not know when to end: it gives no answer")
+    if seconds:
+        say(f"it ends when nobody has used it for {took(seconds)}")
+    else:
+        say("it stays, however long nobody uses it")
 
 
 def _show_unasked(job: JobTrait) -> None:

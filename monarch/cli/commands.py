@@ -79,6 +79,11 @@ def init(**given: Any) -> None:
 @click.argument("spec", required=False)
 @project_file
 @click.option("--yes", "-y", is_flag=True, help="end what runs on hosts that are not wanted")
+@click.option(
+    "--idle-timeout",
+    metavar="TIME",
+    help="end it when nobody has used it so long, as in 30m; 0: never",
+)
 def apply(**given: Any) -> None:
     """Bring the allocation up, or find it running.
 
@@ -166,6 +171,9 @@ for _command in HOST_COMMANDS:
 @click.option("--new", is_flag=True, help="begin anew, though such a run was left unfinished")
 @agreed_to_send
 @click.option(
+    "--detach", "-d", is_flag=True, help="on a host of the allocation, whatever becomes of this one"
+)
+@click.option(
     "--on-edit-error",
     type=click.Choice(["hold", "rollback", "end"]),
     help="what to do where new code fails: wait for a mend [default in a terminal], go back to "
@@ -191,12 +199,17 @@ def run(**given: Any) -> None:
     alone. Sends the workspace of monarch.toml to the hosts first. Everything about the run is
     kept in runs/NAME-STAMP. A run that was left unfinished goes on when the same command is
     given again, with as many --hosts as it gets then. Ctrl-C saves and stops; a second one stops
-    at once.
+    at once. With --detach, it goes on when this terminal is closed: `monarch runs attach` shows it.
     """
     if given["resume"] and given["new"]:
         raise click.UsageError(
             "--resume goes on with a run, and --new begins one: give one of them"
         )
+    if given.pop("detach"):
+        from monarch.cli.detached import start
+
+        start(given)
+        return
     from monarch.cli.run import run
 
     run(**given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from monarch.job import JobTrait, LocalJob
 from monarch.runs import Record
 from monarch.runs.allocation import OnHostLoss, RunAllocation
 from monarch.runs.code import RunCode
+from monarch.runs.detached import THERE_VARIABLE
 from monarch.runs.recipe import Recipe
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
@@ -68,6 +70,8 @@ class RunTarget:
             asyncio.run(_up(hosts))
         if not syncs:
             return hosts, None, client().generation
+        if THERE_VARIABLE in os.environ:
+            return self._as_it_is_there(hosts)
         workspace = project.make_workspace()
         large = LargeFiles(
             lambda text, files: say(text), is_agreed=is_agreed, may_ask=may_ask and not is_quiet()
@@ -80,16 +84,17 @@ class RunTarget:
         report = large.pushing(workspace, bring)
         say(report.one_line())
         generation = report.generation
-        some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
-        past = HostHistory(client().node, some, _PATIENCE_SECONDS)
-        code = RunCode(past, workspace, generation)
-        told = ask_hosts(
-            client().node, {one.urls[0]: one for one in some.values() if one.urls}
-        ).values()
-        code.copies = frozenset(str(one["workspace"]) for one in told if "error" not in one)
+        code = _code_of(hosts, workspace, generation)
         session, addresses = session_of(client()), hosts._sync_hosts()
         code.roll_back = lambda wanted: session.roll_back(addresses, workspace, wanted)
         return hosts, code, generation
+
+    def _as_it_is_there(self, hosts: HostMesh) -> tuple[HostMesh, RunCode | None, int]:
+        """Of a run whose author is elsewhere: he pushes, and this folder is a host's copy."""
+        generation = client().generation
+        if not generation:
+            return hosts, None, generation
+        return hosts, _code_of(hosts, Workspace([os.getcwd()]), generation), generation
 
     def allocation(
         self,
@@ -120,6 +125,17 @@ class RunTarget:
         """Procs for a recipe that does not spawn its own."""
         preload = recipe.preload or tuple(name for name in ("torch",) if name in sys.modules)
         return hosts.spawn_procs({"procs": self.procs_per_host}, name=recipe.name, preload=preload)
+
+
+def _code_of(hosts: HostMesh, workspace: Workspace, generation: int) -> RunCode:
+    some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
+    past = HostHistory(client().node, some, _PATIENCE_SECONDS)
+    code = RunCode(past, workspace, generation)
+    told = ask_hosts(
+        client().node, {one.urls[0]: one for one in some.values() if one.urls}
+    ).values()
+    code.copies = frozenset(str(one["workspace"]) for one in told if "error" not in one)
+    return code
 
 
 def find_target(procs: int | None, attach: bool | None, hosts: int | None = None) -> RunTarget:

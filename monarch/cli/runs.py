@@ -18,7 +18,8 @@ from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_quiet, say
 from monarch.config_file.toml_text import TOMLDecodeError, loads
 from monarch.errors import JobError
-from monarch.runs.folder import RUNS, RunFolder, find_run, runs_in
+from monarch.runs.detached import copies_of_running
+from monarch.runs.folder import DETACHED, REMOTE, RUNS, RunFolder, find_run, read_json, runs_in
 from monarch.runs.logs import Line, PrintedLines
 from monarch.runs.plot import smoothed, svg_chart, text_chart
 from monarch.runs.report import curve, figures, names_measured, worth_telling, write_report
@@ -30,8 +31,18 @@ _LOOK_SECONDS = 0.2
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
 
 
+def _refresh() -> None:
+    """Runs that go on elsewhere are looked at as they are now."""
+    if copies_of_running():
+        # Imported when used: it takes the runtime, which no other look at runs needs.
+        from monarch.cli.detached import refresh
+
+        refresh()
+
+
 def ls() -> None:
     """Print a table of the runs of this folder, the last one at the end."""
+    _refresh()
     rows = [("run", "status", "step", "loss", "began", "size")]
     for run in runs_in():
         steps = run.metrics()
@@ -55,6 +66,7 @@ def ls() -> None:
 
 def show(name: str) -> None:
     """Print how a run went, and write its report."""
+    _refresh()
     run = find_run(name)
     steps, events = run.metrics(), run.events()
     click.echo(f"{run.name}: {run.status}")
@@ -74,10 +86,14 @@ def show(name: str) -> None:
     with writing(report):
         write_report(run)
     click.echo(str(report))
+    if remote := read_json(run.path / REMOTE):
+        folder = read_json(run.path / DETACHED).get("folder", "")
+        click.echo(f"  checkpoints: in {folder} on {remote.get('host')}")
 
 
 def compare(names: tuple[str, ...]) -> None:
     """Print a table of where configs differ, and of what came of it."""
+    _refresh()
     _echo_table(comparison([find_run(name) for name in names]))
 
 
@@ -204,6 +220,7 @@ def _remove(run: RunFolder) -> None:
 
 def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> None:
     """Print what the ranks of a run printed; ``tail`` counts lines of each rank."""
+    _refresh()
     run = find_run(name)
     printed = PrintedLines(run.path / "logs", ranks)
     shown = _RankLines(is_of_one=len(ranks) == 1)
@@ -215,6 +232,7 @@ def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> N
             raise JobError(f"nothing was printed{of} in {run.path}")
         while not is_over:
             time.sleep(_LOOK_SECONDS)
+            _refresh()
             is_over = not _goes_on(run)
             shown.tell(printed.take(is_over=is_over))
     except KeyboardInterrupt:

@@ -93,3 +93,16 @@ def runs_plot(**given: Any) -> None:
     from monarch.cli.runs import plot
 
     plot(**given)
+
+
+@runs.command("attach")
+@click.argument("name", metavar="[RUN]", default="latest")
+def runs_attach(name: str) -> None:
+    """Watch a run that goes on detached, with the keys that it has in its own terminal.
+
+    It shows what the run wrote last, and goes on. Ctrl-C asks whether to leave the run to itself or
+    to end it.
+    """
+    from monarch.cli.detached import attach
+
+    attach(name)

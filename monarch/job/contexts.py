@@ -16,7 +16,9 @@ from pathlib import Path
 
 from monarch.errors import JobError
 
-DEFAULT_JOB_PATH = ".monarch/job_state.json"
+# The variable is for the program of a detached run: what it has of its job lies elsewhere.
+JOB_PATH_VARIABLE = "MONARCH_JOB_STATE"
+DEFAULT_JOB_PATH = os.environ.get(JOB_PATH_VARIABLE) or ".monarch/job_state.json"
 DEFAULT_CONTEXT = "default"
 _CONTEXTS = Path(".monarch/contexts")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")

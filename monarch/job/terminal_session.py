@@ -15,7 +15,6 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 from monarch.errors import JobError
 from monarch.runtime.node import Node
@@ -56,7 +55,6 @@ class TerminalSession:
         self._on_keys = on_keys
         self._output: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
         self._is_over = threading.Event()
-        self._is_paused = threading.Event()
         self.program = RemoteProgram(
             node, host, lambda stream, data: self._output.put((stream, data)), uid=uid
         )
@@ -69,6 +67,7 @@ class TerminalSession:
             raise JobError(f"the host has not answered for {_START_SECONDS:.0f} s")
         if program.started.value.error:
             raise JobError(program.started.value.error)
+        self._is_over.clear()
         with self._raw(), self._resizing():
             reader = threading.Thread(target=self._read, name="monarch-keys", daemon=True)
             reader.start()
@@ -96,11 +95,8 @@ class TerminalSession:
 
     def _read(self) -> None:
         while not self._is_over.is_set():
-            if self._is_paused.is_set():
-                self._is_over.wait(_LOOK_SECONDS)
-                continue
             try:
-                if not select.select([0], [], [], _LOOK_SECONDS)[0] or self._is_paused.is_set():
+                if not select.select([0], [], [], _LOOK_SECONDS)[0]:
                     continue
                 keys = os.read(0, _READ_BYTES)
             except OSError:
@@ -115,7 +111,6 @@ class TerminalSession:
     @contextmanager
     def _raw(self) -> Iterator[None]:
         before = termios.tcgetattr(0)
-        self._before = before
 
         def leave(number: int, frame: FrameType | None) -> None:
             raise SystemExit(128 + number)
@@ -131,20 +126,6 @@ class TerminalSession:
                 if not self.program.ended.is_set:
                     _write(_RESET)
                 termios.tcsetattr(0, termios.TCSADRAIN, before)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Within, the terminal is as it was: a person is asked something."""
-        self._is_paused.set()
-        raw: list[Any] = termios.tcgetattr(0)
-        _write(_RESET)
-        termios.tcsetattr(0, termios.TCSADRAIN, self._before)
-        try:
-            yield
-        finally:
-            termios.tcsetattr(0, termios.TCSADRAIN, raw)
-            self._is_paused.clear()
-            self.program.resize(terminal_size())
 
     @contextmanager
     def _resizing(self) -> Iterator[None]:

@@ -26,9 +26,12 @@ from monarch.runs.rows import EVENTS, METRICS, read_rows
 from monarch.runs.whole_file import write_whole, writing
 from monarch.runtime.ends.process_start import process_start
 
-RUNS = Path("runs")
+RUNS = Path(os.environ.get("MONARCH_RUNS_DIR") or "runs").expanduser()
 HOSTS_OPTION = "--hosts"
 CONFIG = "config.toml"
+# Of runs that go on without their author: see `detached.py`.
+DETACHED = "detached.json"
+REMOTE = "remote.json"
 # Of a run's events, those that say how it stands.
 _ENDS = ("begun", "ended")
 _TURNS = (*_ENDS, "held", "mended", "begun_again")
@@ -103,12 +106,20 @@ class RunFolder:
     def running_pid(self) -> int | None:
         """The program that runs it now."""
         last = self._last_turn()
-        if last is None or last["kind"] != "begun" or not _is_alive(last):
+        if last is None or last["kind"] != "begun" or not self._is_alive(last):
             return None
         return int(last["pid"])
 
     def _last_turn(self) -> dict[str, Any] | None:
         return next((e for e in reversed(self.events()) if e["kind"] in _ENDS), None)
+
+    def _is_alive(self, begun: Mapping[str, Any]) -> bool:
+        """Whether the program of a ``begun`` event still lives; of one elsewhere, at the last
+        look."""
+        remote = read_json(self.path / REMOTE)
+        if remote:
+            return bool(remote.get("is_running"))
+        return bool(process_start(begun.get("pid", 0)) == begun.get("started", -1))
 
     @property
     def status(self) -> Status:
@@ -118,7 +129,7 @@ class RunFolder:
         if last["kind"] == "ended":
             status: Status = last.get("status", "failed")
             return status
-        if not _is_alive(last):
+        if not self._is_alive(last):
             return "killed"
         kinds = [event["kind"] for event in self.events() if event["kind"] in _TURNS]
         return "held" if kinds[-1] == "held" else "running"
@@ -168,11 +179,6 @@ class RunFolder:
         made.unlink(missing_ok=True)
         made.symlink_to(self.name)
         os.replace(made, link)
-
-
-def _is_alive(begun: Mapping[str, Any]) -> bool:
-    """Whether the program of a ``begun`` event still lives."""
-    return bool(process_start(begun.get("pid", 0)) == begun.get("started", -1))
 
 
 def writing_in(folder: Path) -> AbstractContextManager[None]:

@@ -21,6 +21,7 @@ from monarch import __version__
 from monarch.config_file import LoadedConfig, load_config, to_toml
 from monarch.errors import JobError
 from monarch.runs.code import RunCode
+from monarch.runs.detached import note_detached
 from monarch.runs.error_text import in_words
 from monarch.runs.folder import RunFolder, writing_in
 from monarch.runs.live_config import LiveConfig
@@ -115,6 +116,7 @@ class RunSession:
         )
         folder.write_json("env.json", self._surroundings())
         folder.note_command(self.command)
+        note_detached(folder)
         folder.link_as_latest()
         extras = getattr(self.loaded.config, "extras", None)
         self.record.log_to(getattr(extras, "log_to", ()))

@@ -1,0 +1,48 @@
+"""Sends what is new in a folder of runs: a script of its own, which a host runs for a person.
+
+``carry.py BASE UID``. Standard input says what the person has, as JSON: size and time of each file
+by its path in BASE. Standard output is a tar archive of the files that differ, of the run that the
+program UID is the client of; checkpoints stay where they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tarfile
+
+_MAX_BYTES = 64 << 20
+
+
+def run_of(base: str, uid: str) -> str:
+    """The name of the run's folder; empty where it has none yet."""
+    for name in sorted(os.listdir(base)) if os.path.isdir(base) else ():
+        path = os.path.join(base, name, "detached.json")
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+            if json.load(file).get("uid") == uid:
+                return name
+    return ""
+
+
+def main(base: str, uid: str) -> None:
+    """Write the archive; an empty one where there is no such run."""
+    base = os.path.expanduser(base)
+    known = json.loads(sys.stdin.read() or "{}")
+    name = run_of(base, uid)
+    with tarfile.open(fileobj=sys.stdout.buffer, mode="w|gz") as archive:
+        for folder, folders, files in os.walk(os.path.join(base, name)) if name else ():
+            folders[:] = [one for one in folders if one != "checkpoints"]
+            for one in sorted(files):
+                path = os.path.join(folder, one)
+                inside = os.path.relpath(path, base)
+                with contextlib.suppress(OSError):
+                    status = os.lstat(path)
+                    is_known = known.get(inside) == [status.st_size, int(status.st_mtime)]
+                    if not is_known and status.st_size <= _MAX_BYTES and os.path.isfile(path):
+                        archive.add(path, inside, recursive=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

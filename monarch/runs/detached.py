@@ -1,0 +1,56 @@
+"""Runs whose client program lives on a host of the allocation, and not in a person's terminal.
+
+``detached.json`` in a run's folder says which program of which host it is. Where that host is
+another machine, the folder lies there, and what a person looks at here is a copy of it without
+checkpoints, with ``remote.json`` beside the rest, which tells how the run stood at the last look.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from monarch.runs.folder import DETACHED, REMOTE, RUNS, RunFolder, read_json
+
+# The program of the host that a run is the client in, and the URL of its agent.
+PROGRAM_VARIABLE = "MONARCH_DETACHED"
+# Set where the run's client is on another machine than its author: the code is the hosts' own.
+THERE_VARIABLE = "MONARCH_DETACHED_THERE"
+
+
+class DetachedRun(NamedTuple):
+    """The program ``uid`` of the host agent at ``url``; ``folder`` is the run's own, there."""
+
+    uid: str
+    url: str
+    folder: str
+
+    @classmethod
+    def of(cls, run: RunFolder) -> DetachedRun | None:
+        """How a run was detached; nothing for one that was not."""
+        told = read_json(run.path / DETACHED)
+        return cls(told["uid"], told["url"], told["folder"]) if "uid" in told else None
+
+
+def note_detached(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> None:
+    """In the program of a detached run: say in its folder where it is, before it begins."""
+    uid, _, url = environ.get(PROGRAM_VARIABLE, "").partition(" ")
+    if uid:
+        about = {"uid": uid, "url": url, "folder": str(folder.path.absolute())}
+        folder.write_json(DETACHED, about)
+    else:
+        (folder.path / DETACHED).unlink(missing_ok=True)  # It goes on in a terminal now.
+
+
+def copies_of_running(base: Path = RUNS) -> list[RunFolder]:
+    """The copies here of runs that went on elsewhere at the last look."""
+    found = [RunFolder(path.parent) for path in sorted(base.glob(f"*/{REMOTE}"))]
+    return [run for run in found if read_json(run.path / REMOTE).get("is_running")]
+
+
+def note_remote(run: RunFolder, *, is_running: bool, **about: Any) -> None:
+    """In a copy: whether the run goes on, as its host says."""
+    told = read_json(run.path / REMOTE) | about | {"is_running": is_running}
+    run.write_json(REMOTE, told)
