@@ -61,7 +61,7 @@ _ENDPOINTS = (
     "monarch.compat.words: Propagator Selection",
 )
 _JOBS = (
-    "monarch.job: DEFAULT_JOB_PATH JobState JobTrait LocalJob LoginJob MeshAdminConfig "
+    "monarch.job: BatchJob DEFAULT_JOB_PATH JobState JobTrait LocalJob LoginJob MeshAdminConfig "
     "PortForwarder ProcessJob SSHJob SlurmJob TelemetryConfig exec_command job_load "
     "job_loads load_current_job set_current_job shell",
     "monarch.job.process: ProcessState=HostProcess",
@@ -187,6 +187,7 @@ ADDRESSES: dict[str, Address] = {
     "monarch._rust_bindings.hyperactor_extension.alloc": Address((_ALLOCATORS,)),
     **_below("monarch.tools", _TOOLS),
     "monarch.actor.alloc": Address(same_as="monarch.compat.alloc"),
+    "monarch.job.spmd": Address(same_as="monarch.compat.spmd_job"),
     "monarch.actor_mesh": Address((_ACTORS, _GEOMETRY), instead="monarch.actor"),
     "monarch.allocator": Address((_ALLOCATORS,)),
     "monarch.proc_mesh": Address((_ACTORS, *_PROCS, *_HOSTS, _GEOMETRY), instead="monarch.actor"),

@@ -21,7 +21,7 @@ _PREFIX = "monarch."
 HEADS = frozenset(
     ("_rust_bindings", "_src", "actor_mesh", "allocator", "proc_mesh", "tools", "utils")
 )
-SINGLE = frozenset(("monarch.actor.alloc",))
+SINGLE = frozenset(("monarch.actor.alloc", "monarch.job.spmd"))
 
 
 class _AddressFinder:

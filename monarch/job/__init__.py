@@ -19,6 +19,7 @@ What to open, by what is to be changed:
 """
 
 from monarch.actor import hosts_from_config
+from monarch.job.batch import BatchJob
 from monarch.job.commands import PortForwarder, exec_command, shell
 from monarch.job.contexts import DEFAULT_JOB_PATH
 from monarch.job.current_job import load_current_job, set_current_job
@@ -34,6 +35,7 @@ from monarch.job.ssh import SSHJob
 
 __all__ = [
     "DEFAULT_JOB_PATH",
+    "BatchJob",
     "ImageSpec",
     "JobState",
     "JobTrait",

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from monarch.actor import this_host
+from monarch.job.batch import BATCH_VARIABLE
 from monarch.job.job import JobState, JobTrait
+from monarch.runtime.ends.process_group import kill_group
+
+_TERM_SECONDS = 5.0
 
 
 class LocalJob(JobTrait):
@@ -29,10 +33,10 @@ class LocalJob(JobTrait):
             return
         folder = Path(".monarch/logs") / f"job_{uuid.uuid4().hex[:8]}"
         folder.mkdir(parents=True)
-        with open(folder / "stdout", "wb") as out, open(folder / "stderr", "wb") as err:
+        with open(folder / "stdout.log", "wb") as out, open(folder / "stderr.log", "wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, client_script],
-                env={**os.environ, "MONARCH_BATCH_JOB": "1"},
+                env={**os.environ, BATCH_VARIABLE: "1"},
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
             )  # fmt: skip
 
@@ -49,7 +53,11 @@ class LocalJob(JobTrait):
     def _kill(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
-            self.process.wait()
+            try:
+                self.process.wait(_TERM_SECONDS)
+            except subprocess.TimeoutExpired:
+                kill_group(self.process.pid)
+                self.process.wait()
 
     def _to_data(self) -> dict[str, Any]:
         return {"hosts": list(self.host_names)}

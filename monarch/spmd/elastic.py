@@ -53,13 +53,20 @@ class SPMDActor(Actor):
                 sys.argv = script_args[1:]
                 runpy.run_module(script_args[1], run_name="__main__", alter_sys=True)
             else:
-                sys.argv = script_args
-                with _first_on_path(os.path.dirname(os.path.abspath(script_args[0]))):
-                    runpy.run_path(script_args[0], run_name="__main__")
+                script = _found(script_args[0])
+                sys.argv = [script, *script_args[1:]]
+                with _first_on_path(os.path.dirname(os.path.abspath(script))):
+                    runpy.run_path(script, run_name="__main__")
         except SystemExit as ended:
             if ended.code:
                 raise RuntimeError(f"{sys.argv[0]} exited with {ended.code}") from None
         return True
+
+
+def _found(script: str) -> str:
+    """A script of the workspace need not lie in the folder that the process is in."""
+    in_workspace = os.path.join(os.environ.get("WORKSPACE_DIR", ""), script)
+    return script if os.path.exists(script) or not os.path.exists(in_workspace) else in_workspace
 
 
 @contextlib.contextmanager

@@ -381,8 +381,8 @@ def test_a_local_job_runs_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert job.process is not None
     assert job.process.wait(20) == 1, "its stdin is empty"
     [log] = tmp_path.glob(".monarch/logs/*")
-    assert (log / "stdout").read_text() == "batch 1\n"
-    assert "EOFError" in (log / "stderr").read_text()
+    assert (log / "stdout.log").read_text() == "batch 1\n"
+    assert "EOFError" in (log / "stderr.log").read_text()
     job.kill()
 
 

@@ -104,6 +104,7 @@ def probe_by_login(command: Sequence[str], python: str) -> ProbeSession:
         process.wait()
         reader.join(1.0)
         process.stdout.close()
+        errors.close()
 
     assert process.stdin is not None
     session = ProbeSession(mark, process.stdin.write, words, end)

@@ -2,7 +2,7 @@
 others before it ends.
 
 A host that a run does not need is not ended under the run: all must have been idle for that long.
-One that gives no answer has ended, or will find the same.
+One that gives no answer has ended, or its link is cut: then it takes twice as long.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _log = logging.getLogger("monarch.host")
 _LOOKS = 10  # within the limit
 _LONGEST_LOOK_SECONDS = 30.0
 _ANSWER_SECONDS = 5.0
+_ABOUT = 0.8  # of the limit: the hosts were not told it at the same moment
 
 
 class IdleWatch:
@@ -58,6 +59,9 @@ class IdleWatch:
         self._others = tuple(one for one in order.others if one.uid != self._node.uid)
         self._used_at = self._node.loop.time()
         self._generation += 1
+        for one in self._others:
+            if self._node.failure_of(one.uid) is None:
+                self._node.address_book.peer_up(one)
         self._node.answer(order.sender, order.port)
         if self._seconds > 0:
             self._look_later(self._generation)
@@ -84,8 +88,10 @@ class IdleWatch:
         if generation != self._generation:
             return
         told = [answer.value.body for answer in asked if answer.is_set and not answer.value.error]
-        if self._idle_seconds() >= self._seconds and all(
-            body.get("idle_seconds", 0.0) >= self._seconds - _ANSWER_SECONDS for body in told
+        # One that is silent may be behind a link that is cut, and in use.
+        needed = self._seconds * (2.0 if len(told) < len(asked) else 1.0)
+        if self._idle_seconds() >= needed and all(
+            body.get("idle_seconds", 0.0) >= self._seconds * _ABOUT for body in told
         ):
             _log.warning(
                 "nobody has used this allocation for %s: it ends, as `--idle-timeout` had it",

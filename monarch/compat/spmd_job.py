@@ -1,0 +1,147 @@
+"""``torchrun`` commands on one host of a job of any kind, at ``monarch.job.spmd``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from monarch.actor import HostMesh, ProcMesh
+from monarch.errors import JobError
+from monarch.job import JobState, JobTrait, ProcessJob, SlurmJob
+from monarch.job.contexts import DEFAULT_JOB_PATH
+from monarch.spmd import SPMDActor
+
+_MESH = "workers"
+_FLAGS = ("standalone", "no-python", "run-path", "module")
+_SHORT = {"-m": "--module", "-r": "--redirects", "-t": "--tee"}
+_SCHEDULERS: dict[str, Callable[..., JobTrait]] = {
+    "process": lambda **options: ProcessJob({_MESH: 1}, **options),
+    "slurm": lambda **options: SlurmJob({_MESH: 1}, **options),
+}
+
+
+class TorchrunCommand(NamedTuple):
+    """``num_procs`` ranks of one host run ``script_args``, which begin with ``-m`` or a script."""
+
+    num_procs: int
+    script_args: list[str]
+
+    @classmethod
+    def parse(cls, command: Sequence[str]) -> TorchrunCommand:
+        """Of ``torchrun --nproc-per-node=8 train.py ...``. Raises ``ValueError`` for what is no
+        such command, or one for several nodes."""
+        words = [str(word) for word in command]
+        rest = _behind_torchrun(words)
+        options: dict[str, str] = {}
+        while rest and rest[0].startswith("-") and rest[0] != "--":
+            word, equals, value = rest.pop(0).partition("=")
+            name = _SHORT.get(word, word).lstrip("-").replace("_", "-")
+            if name in _FLAGS:
+                options[name] = "1"
+            elif equals:
+                options[name] = value
+            elif rest:
+                options[name] = rest.pop(0)
+            else:
+                raise ValueError(f"{word} needs a value")
+        if rest[:1] == ["--"]:
+            del rest[0]
+        if not rest:
+            raise ValueError(f"no script in {' '.join(words)!r}")
+        if options.get("nnodes", "1") not in ("1", "1:1"):
+            raise ValueError(
+                f"--nnodes={options['nnodes']}: a command is for one node; for several, spawn "
+                "procs on the job's hosts, and use setup_torch_elastic_env"
+            )
+        if "no-python" in options:
+            raise ValueError("--no-python: the ranks are Python processes, which run a script")
+        number = options.get("nproc-per-node", "1")
+        if not number.isdecimal() or int(number) < 1:
+            raise ValueError(f"--nproc-per-node={number}: give a number")
+        return cls(int(number), (["-m"] if "module" in options else []) + rest)
+
+
+def _behind_torchrun(words: list[str]) -> list[str]:
+    if words and words[0].rpartition("/")[2] == "torchrun":
+        return words[1:]
+    for number in range(len(words) - 1):
+        if words[number : number + 2] in (
+            ["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"],
+        ):  # fmt: skip
+            return words[number + 2 :]
+    raise ValueError(f"{' '.join(words)!r} is no torchrun command")
+
+
+class SPMDJob:
+    """A ``command`` of torchrun's on the first host of ``job``. The job is as any other: ``apply``,
+    ``state`` and ``kill`` are its own, and so is its state file."""
+
+    def __init__(self, job: JobTrait, command: TorchrunCommand) -> None:
+        self.job, self.command = job, command
+        self._procs: ProcMesh | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.job.active
+
+    def apply(self) -> None:
+        """Bring the allocation up, unless this object did so already."""
+        self.job.apply()
+
+    def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
+        """The job's hosts."""
+        return self.job.state(cached_path)
+
+    def can_run(self, spec: SPMDJob) -> bool:
+        """Whether the allocation serves for another command, too."""
+        return self.job.can_run(spec.job)
+
+    def run_spmd(self, cached_path: str | None = DEFAULT_JOB_PATH) -> None:
+        """Run the command, with the environment that torchrun gives, and wait for its end.
+
+        It can be run again, in the same processes' hosts. Raises ``ActorError`` where a rank
+        raises, or exits with another status than 0.
+        """
+        hosts: HostMesh = next(iter(self.state(cached_path)._hosts.values()))
+        first = hosts.slice(**dict.fromkeys(hosts.sizes, 0)) if hosts.sizes else hosts
+        procs = first.spawn_procs({"gpus": self.command.num_procs}, name="spmd")
+        try:
+            ranks = procs.spawn("spmd_main", SPMDActor)
+            address, port = ranks.slice(gpus=0).get_host_port.call_one(None, ()).get()
+            ranks.main.call(address, port, self.command.script_args).get()
+        finally:
+            procs.stop().get()
+
+    def kill(self) -> None:
+        """End the allocation."""
+        self.job.kill()
+
+
+def serve(
+    appdef: Sequence[str],
+    scheduler: str | JobTrait = "process",
+    scheduler_cfg: Mapping[str, Any] | None = None,
+) -> SPMDJob:
+    """The job of ``["torchrun", "--nproc-per-node=8", "train.py", ...]``, brought up.
+
+    ``scheduler`` is a job of any kind, or the name of one: "process" or "slurm", whose other
+    arguments are ``scheduler_cfg``. Raises ``ValueError`` for a command that cannot be run so, and
+    ``JobError`` where the allocation cannot be had.
+    """
+    if isinstance(appdef, str) or not isinstance(appdef, Sequence):
+        raise ValueError(
+            "give the command as a list, as in ['torchrun', '--nproc-per-node=8', ...]"
+        )
+    command = TorchrunCommand.parse(appdef)
+    if isinstance(scheduler, JobTrait):
+        if scheduler_cfg:
+            raise ValueError("scheduler_cfg is for the name of a scheduler, and this is a job")
+        job = scheduler
+    elif scheduler in _SCHEDULERS:
+        job = _SCHEDULERS[scheduler](**(scheduler_cfg or {}))
+    else:
+        raise JobError(
+            f"there is no scheduler {scheduler!r} here; give a job, or one of: "
+            f"{', '.join(_SCHEDULERS)}"
+        )
+    return SPMDJob(job, command)

@@ -1,0 +1,50 @@
+"""The allocation that a client script runs within: as its job left it, for that script alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from monarch.job.job import JobState, JobTrait, job_loads
+
+BATCH_VARIABLE = "MONARCH_BATCH_JOB"
+
+
+class BatchJob(JobTrait):
+    """Stands for ``job`` in a program that the job itself has started (``apply(client_script)``),
+    and serves for whatever that asks for; for no other program."""
+
+    kind = "batch"
+
+    def __init__(self, job: JobTrait) -> None:
+        super().__init__()
+        self.job = job
+
+    def _create(self, client_script: str | None) -> None:
+        self.job._create(client_script)
+
+    def _state(self) -> JobState:
+        return self.job._state()
+
+    def _is_running(self) -> bool:
+        return self.job._is_running()
+
+    def _kill(self) -> None:
+        self.job._kill()
+
+    def urls(self) -> list[str]:
+        return self.job.urls()
+
+    def names_by_url(self) -> dict[str, str]:
+        return self.job.names_by_url()
+
+    def can_run(self, spec: JobTrait) -> bool:
+        return os.environ.get(BATCH_VARIABLE) == "1"
+
+    def _to_data(self) -> dict[str, Any]:
+        return {"job": json.loads(self.job.dumps())}
+
+    @classmethod
+    def _from_data(cls, data: dict[str, Any]) -> BatchJob:
+        return cls(job_loads(json.dumps(data["job"]).encode()))
