@@ -63,6 +63,7 @@ class Holding:
         self._rejoin = rejoin
         self._seconds = seconds
         self._must_rejoin = False
+        self._is_fresh = False  # All that has gone well is what cannot be put back, as a `setup`.
         self._lives: set[str] = set()  # of the ranks' processes
         self._ahead: list[Future[Any]] | None = None  # the answers to come to the next `ask`
         self._last_seconds = math.inf
@@ -162,9 +163,13 @@ class Holding:
                 raise
             except Exception as error:
                 # Calls that ranks were asked for ahead have changed them, or will.
-                failed, in_place = error, in_place and not self.is_ahead
+                # Of ranks that are fresh nothing is lost, and a mend of what they were made with
+                # counts where they are made anew.
+                failed = error
+                in_place = in_place and not (self.is_ahead or self._is_fresh)
             else:
                 self.edits.went_well(activity, generation, time.monotonic() - started)
+                self._is_fresh = not in_place
                 if self._held.has_begun:
                     self._held.over(doing or activity, _generation())
                 return result

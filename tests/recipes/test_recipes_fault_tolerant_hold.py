@@ -58,9 +58,10 @@ RATE = "    return config.learning_rate\n"
 EDITS = {
     "labelz": (LOSS, LOSS.replace("labels", "labelz")),
     "in backward": (LOSS, LOSS.replace("(logits,", "(Fails.apply(logits),")),
+    "SystemExit: 3": (LOSS, "    raise SystemExit(3)\n"),
     "mine": (LOSS, IN_GROUP_1 + LOSS),
     "has not ended within 2": (LOSS, "    while True:\n        pass\n" + LOSS),
-    "later": (RATE, f"    if step == 140:\n        return config.later\n{RATE}"),
+    "later": (RATE, f"    if step == 170:\n        return config.later\n{RATE}"),
 }
 
 
@@ -78,7 +79,7 @@ def groups(root: Path, name: str) -> HeldRun:
     run = HeldRun(root, name)
     run.module, run.config_class = fault_tolerant, fault_tolerant.FaultTolerantConfig
     run.settings = {
-        "task": "task", "hidden_size": 16, "num_steps": 150, "device": "cpu",
+        "task": "task", "hidden_size": 16, "num_steps": 180, "device": "cpu",
         "hang_timeout_seconds": 30.0, "collective_timeout_seconds": 4.0, "checkpoint_every": 0,
     }  # fmt: skip
     return run
@@ -127,7 +128,11 @@ def test_a_typo_that_is_saved_while_the_run_starts_does_not_end_it(run: HeldRun)
     assert run.push("task.py", TASK.replace(LOSS, LOSS.replace("labels", "labelz"))).ok
     held = run.when_held(2)
     assert "labelz" in held["error"]
-    assert (held["doing"], held["in_place"]) == ("step 1", True)
+    assert held["doing"] == "step 1"
+    assert run.push("task.py", TASK.replace("nn.Linear(16, 10)", "nn.Linear(17, 10)")).ok
+    held = run.when_held(3)
+    assert "mat1 and mat2" in held["error"]
+    assert held["doing"] == "step 1"
     assert run.push("task.py", TASK).ok
     run.end()
     assert run.error is None, run.error
@@ -143,6 +148,7 @@ def test_code_that_was_never_edited_holds_where_a_person_watches(
     monkeypatch.setattr(HoldReport, "is_watched", lambda self: watched)
     run.settings["num_steps"] = 20
     (run.root / "task.py").write_text(TASK.replace(LOSS, LOSS.replace("labels", "labelz")))
+    importlib.import_module("task")  # What nobody has imported here is nothing to push.
     run.start()
     if not watched:
         run.end()

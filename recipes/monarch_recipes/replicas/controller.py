@@ -212,7 +212,7 @@ class Controller(Actor):
                     self.hold.begin_after_loss(group, lost, are_left=are_left)
             except TaskError as error:
                 doing = f"step {group.step + 1}" if activity == STEP else f"setting up {group.name}"
-                await self.hold.begin_after_error(activity, doing, error)
+                await self.hold.begin_after_error(activity, doing, error, is_anew=True)
                 is_held = True
                 group.is_training = False
                 self.let_others_wait(group)
@@ -299,8 +299,10 @@ class Controller(Actor):
                 results: list[GroupStep] = await self.groups.ask(group, asked, self.hold.patience)
                 seconds = time.monotonic() - started
             except TaskError as error:
-                if ahead is not None:
-                    raise  # It is to make another, with the same code.
+                # It is to make another, with the same code; or the mend may be of what it was
+                # built with, and nothing is lost.
+                if ahead is not None or not group.has_stepped:
+                    raise
                 group.num_met = met
                 await self.hold.begin_after_error(STEP, f"step {group.step + 1}", error)
                 continue
@@ -308,7 +310,7 @@ class Controller(Actor):
                 raise GroupLost(group.accused_of)
             if results[0].committed:
                 committed_at = time.monotonic()
-                group.step, group.discarded_at = results[0].step, None
+                group.step, group.discarded_at, group.has_stepped = results[0].step, None, True
                 self.hold.step_went_well(results[0], seconds)
                 self.groups.accuse(self.event_log.committed(group.number, results))
                 if ahead is None:

@@ -40,7 +40,8 @@ class Group:
     """One replica group, dead or alive.
 
     ``lighthouse_number`` is of the lighthouse that it has joined, of those one after the other.
-    ``step`` is what it has committed as far as is known; ``ahead_since`` the time since when
+    ``step`` is what it has committed as far as is known, ``has_stepped`` whether these processes
+    have committed any; ``ahead_since`` the time since when
     others are further than a group that takes part can be. ``discarded_at`` is when it last made
     the step after that in vain. ``num_met`` groups were at the lighthouse
     when it joined, for its first step there.
@@ -61,6 +62,7 @@ class Group:
     is_given_up: bool = False
     num_starts: int = 0
     step: int = 0
+    has_stepped: bool = False
     accused_of: str | None = None
     ahead_since: float | None = None
     discarded_at: float | None = None
@@ -112,7 +114,7 @@ class Group:
         """Forget the processes; they are returned, to be ended."""
         procs, self.procs = self.procs, None
         self.trainers = self.bells = self.witnesses = self.trials = None
-        self.is_training = self.has_finished = False
+        self.is_training = self.has_finished = self.has_stepped = False
         self.accused_of = self.ahead_since = self.discarded_at = None
         return procs
 

@@ -40,17 +40,19 @@ class GroupsHold:
         self._step_seconds = step_seconds
         self._is_local = is_local
 
-    async def begin_after_error(self, activity: str, doing: str, error: TaskError) -> None:
+    async def begin_after_error(
+        self, activity: str, doing: str, error: TaskError, *, is_anew: bool = False
+    ) -> None:
         """All groups wait for newer code from here on; nothing of a step was committed. Raises
         the error where the code is no newer than that with which the run began, and no person is
-        there who may mend it."""
+        there who may mend it. ``is_anew``: the group is started again after the mend."""
         generation = process.current().generation
         if not self.edits.is_edited(generation) and not await self._is_worth_a_mend(
             activity, error
         ):
             raise error
         good = max(self.edits.good_before(activity, generation), error.good_generation or 0)
-        if activity == SETUP:
+        if is_anew:
             state = "the group is started again after the mend, and the others wait"
         elif self._is_local:
             state = "all groups wait, and what one has made of it by itself is made again"
