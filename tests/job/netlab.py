@@ -187,8 +187,12 @@ class NetLab:
         self.run(name, ["sh", "-c", 'mkdir -p "$(dirname "$0")"; cat > "$0"', path], input=text)
 
     def close(self) -> None:
-        for init in self._inits.values():
-            init.kill()  # The first process inside ends with it, and all others with that.
+        for name, init in self._inits.items():
+            # All other processes of a host end with its first, which its parent waits for.
+            try:
+                os.kill(self._first(name), signal.SIGKILL)
+            except (OSError, IndexError):
+                init.kill()
             init.wait()
         if self._switch is not None:
             assert self._switch.stdin is not None
