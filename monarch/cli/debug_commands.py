@@ -9,17 +9,25 @@ import click
 
 @click.command()
 @click.argument("name", required=False)
-@click.argument("rank", required=False, type=click.IntRange(min=0))
-def debug(**given: Any) -> None:
+@click.argument("rank", required=False)
+@click.option(
+    "--vscode", is_flag=True, help="let an editor attach to all ranks, or those of NAME RANKS"
+)
+def debug(name: str | None, rank: str | None, vscode: bool) -> None:
     """A console for calls that stand at a breakpoint, or at an error.
 
     `breakpoint()` in an endpoint holds that call, and says so. This opens its debugger, for all
     hosts of this folder's allocation and all programs that you run on this machine: without a
     port, and beside others. NAME and RANK attach to one call at once. `help` lists the commands.
     """
-    from monarch.cli.debug import debug
+    from monarch.cli.debug import debug, edit
 
-    debug(**given)
+    if vscode:
+        edit(name or "", rank or "all")
+        return
+    if rank is not None and not rank.isdigit():
+        raise click.UsageError("NAME RANK: RANK is a number here; RANKS go with --vscode")
+    debug(name, None if rank is None else int(rank))
 
 
 _ranks = click.option(

@@ -113,7 +113,13 @@ class Console:
 
     def _attach(self, typed: Typed) -> None:
         assert isinstance(typed.ranks, int)
-        Attachment(self._visit, self._screen, self._one(typed.actor, typed.ranks)).run()
+        try:
+            hold = self._one(typed.actor, typed.ranks)
+        except NotAnswered:
+            if not self._running.peek(typed.actor, typed.ranks):
+                raise
+            return
+        Attachment(self._visit, self._screen, hold).run()
 
     def _one(self, actor: str, rank: int) -> HoldNote:
         of_actor = [hold for hold in self._holds() if hold.actor == actor]

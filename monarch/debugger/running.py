@@ -12,7 +12,7 @@ from monarch.debugger.command_line import BreakOrder, Typed, parse_break
 from monarch.debugger.screen import Screen
 from monarch.debugger.visit import NotAnswered, SeenProc, Visit
 from monarch.wire.hold import HoldNote
-from monarch.wire.message import BreakPlace, StacksAsked, StopAt
+from monarch.wire.message import BreakPlace, PeekLine, StacksAsked, StopAt
 
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py", "torch/distributed/nn/functional.py")
 _NO_COLLECTIVES = ("wrapper", "_wrapper", "<module>")
@@ -107,6 +107,35 @@ class RunningRanks:
             lambda port: BreakPlace(own, at, line, condition, is_gone, port, visit.uid),
         )
         return [str(answer.get("text", "")) for answer in answers.values()]
+
+    def peek(self, actor: str, rank: int) -> bool:
+        """Look at the frames of a call that runs, and goes on; false where none does."""
+        visit = self._visit
+        procs = [proc for proc in visit.procs() if proc.rank == rank]
+        found = [s for s in states_of(visit, procs, rank) if s.actor == actor and s.method]
+        if not found:
+            return False
+        state, number = found[0], 0
+        self._screen.write(f"{actor} {rank} runs, and does not stand: {state.doing(())}\n")
+        while True:
+            try:
+                line = self._screen.read("(peek) ", lambda text: ()).strip()
+            except (EOFError, KeyboardInterrupt):
+                self._screen.write("\n")
+                return True
+            if line in ("detach", "q", "quit", "c", "continue"):
+                return True
+            number += {"up": 1, "u": 1, "down": -1, "d": -1}.get(line, 0)
+            number = max(0, number)
+            text = self._peek_line(state, number, line)
+            self._screen.write(text)
+
+    def _peek_line(self, state: ActorState, number: int, line: str) -> str:
+        visit = self._visit
+        body = visit.ask(
+            state.proc, lambda port: PeekLine(state.actor, number, line, port, visit.uid)
+        )
+        return str(body["text"])
 
     def tell_missing(self, missing: Sequence[HoldNote]) -> None:
         """These have not stopped again: where they are, and whom they wait for."""

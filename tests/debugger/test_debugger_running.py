@@ -157,3 +157,19 @@ def test_a_breakpoint_is_kept_where_lines_move_in_a_reload(
     shown = console("attach trainer 1", "p loss", "c")
     assert "(Pdb) p loss\n8\n" in shown
     assert list(answer.get(timeout=10).values()) == [8, 8]
+
+
+def test_a_rank_that_runs_is_looked_at_while_it_goes_on(steppers: Any) -> None:
+    answer = steppers.slice(gpus=1).loops.call_one()
+    wait_for(lambda: "in loops" in console("where 1"))
+    shown = console(
+        "attach stepper 1", "p self.loss", "args", "locals", "w", "up", "down", "p nothing", "n",
+        "detach", "attach stepper 2",
+    )  # fmt: skip
+    assert "stepper 1 runs, and does not stand: in loops" in shown
+    assert "(peek) p self.loss\n0.5\n" in shown
+    assert "turns = " in shown
+    assert "*** NameError" in shown
+    assert "`stop` holds it" in shown
+    assert "No debug sessions for actor stepper" in shown  # Rank 2 runs nothing.
+    assert not answer.done()

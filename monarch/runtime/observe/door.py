@@ -18,6 +18,7 @@ from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     BreakPlace,
     ClocksStand,
+    DapOpened,
     EnvAsked,
     EnvSet,
     PeekLine,
@@ -47,7 +48,7 @@ class ObserveDoor:
         node = self._agent.node
         sys.breakpointhook = self._breakpoint
         node.handle(ClocksStand, self._on_clocks)
-        for kind in (EnvAsked, EnvSet, StacksAsked, PeekLine, StopAt, BreakPlace):
+        for kind in (EnvAsked, EnvSet, StacksAsked, PeekLine, StopAt, BreakPlace, DapOpened):
             node.handle(kind, self._on_asked)
         if settings().on_error:
             self._agent.watch = self

@@ -10,6 +10,7 @@ from typing import Any
 
 from monarch.runtime.context import running
 from monarch.runtime.observe.break_places import BreakPlaces
+from monarch.runtime.observe.dap_tunnel import DapTunnel
 from monarch.runtime.observe.environment import (
     change_environment,
     shown_environment,
@@ -19,7 +20,15 @@ from monarch.runtime.observe.live_stacks import frame_of, shown_value, stacks_of
 from monarch.runtime.observe.stop_at import Stops
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.codec import Envelope
-from monarch.wire.message import BreakPlace, EnvAsked, EnvSet, PeekLine, StacksAsked, StopAt
+from monarch.wire.message import (
+    BreakPlace,
+    DapOpened,
+    EnvAsked,
+    EnvSet,
+    PeekLine,
+    StacksAsked,
+    StopAt,
+)
 
 
 class Looks:
@@ -32,6 +41,7 @@ class Looks:
         self._holds = holds
         self._breaks = BreakPlaces(self._stand, lambda: agent.generation)
         self._stops = Stops(self._stand)
+        self._tunnel = DapTunnel(agent.node)
 
     def take(self, envelope: Envelope) -> None:
         """Answer one question."""
@@ -48,6 +58,8 @@ class Looks:
             self._node.answer(order.sender, order.port, {"text": self._peek(order)})
         elif isinstance(order, StopAt):
             self._stop(order)
+        elif isinstance(order, DapOpened):
+            self._tunnel.open(order)
         elif isinstance(order, BreakPlace):
             self._watch_calls()
             text = self._breaks.change(order)

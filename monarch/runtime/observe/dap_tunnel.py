@@ -1,0 +1,126 @@
+"""debugpy in this process, speaking with an editor's adapter through our links: no port is opened.
+
+What debugpy takes for its connection is one end of a socket pair; the bytes at the other end travel
+as messages. The session belongs to the process, so there is one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from monarch.errors import MonarchError
+from monarch.runtime.node import Node
+from monarch.wire.codec import Envelope
+from monarch.wire.message import DapBytes, DapOpened
+
+_MOST_BYTES = 64 * 1024
+
+
+class DapTunnel:
+    """Of one process."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._ours: socket.socket | None = None
+        self._channel = ""
+        node.handle(DapBytes, self._on_bytes)
+
+    def open(self, order: DapOpened) -> None:
+        """Begin a session; its answer says when debugpy is connected, or why it is not."""
+        if self._ours is not None:
+            self._node.answer(order.sender, order.port, error="an editor is attached there already")
+            return
+        ours, theirs = socket.socketpair()
+        self._ours, self._channel = ours, order.channel
+        threading.Thread(
+            target=self._pump, args=(ours, order), name="pydevd.monarch-out", daemon=True
+        ).start()
+        threading.Thread(
+            target=self._connect, args=(theirs, order), name="pydevd.monarch", daemon=True
+        ).start()
+
+    def _connect(self, theirs: socket.socket, order: DapOpened) -> None:
+        """Imports debugpy, which takes a second; it comes back when an editor has attached."""
+        has_begun = threading.Event()
+
+        def begun() -> None:
+            has_begun.set()
+            self._node.answer(order.sender, order.port)
+
+        try:
+            connect_debugpy(theirs, order.token, order.parent, begun)
+            error = ""
+        except ImportError:
+            error = "there is no debugpy: pip install 'monarch-loop[debug]', or monarch sync --env"
+        except Exception as failed:
+            error = f"debugpy could not begin: {failed}"
+        if error:
+            self._close()
+            if not has_begun.is_set():
+                self._node.answer(order.sender, order.port, error=error)
+
+    def _pump(self, ours: socket.socket, order: DapOpened) -> None:
+        while True:
+            try:
+                data = ours.recv(_MOST_BYTES)
+            except OSError:
+                data = b""
+            with contextlib.suppress(MonarchError, OSError):
+                self._node.send(order.client, DapBytes(order.channel), data)
+            if not data:
+                self._close()
+                return
+
+    def _on_bytes(self, envelope: Envelope) -> None:
+        told = envelope.message
+        assert isinstance(told, DapBytes)
+        ours = self._ours
+        if ours is None or told.channel != self._channel:
+            return
+        if not envelope.payload:
+            self._close()
+            return
+        with contextlib.suppress(OSError):
+            ours.sendall(bytes(envelope.payload))
+
+    def _close(self) -> None:
+        ours, self._ours = self._ours, None
+        if ours is not None:
+            with contextlib.suppress(OSError):
+                ours.shutdown(socket.SHUT_RDWR)
+            ours.close()
+
+
+def connect_debugpy(
+    sock: socket.socket, token: str, parent: int, begun: Callable[[], None]
+) -> None:
+    """Have debugpy speak over ``sock`` instead of a connection that it would make.
+
+    ``begun`` is called when it does. Blocks until an editor has attached.
+    """
+    import debugpy
+
+    importlib.import_module("debugpy.server.api")  # It brings pydevd.
+    module: Any = importlib.import_module("pydevd")
+    for thread in threading.enumerate():
+        if thread.name.startswith(("monarch-", "pydevd.")):
+            # A breakpoint stops all other threads: without these nobody would hear of it.
+            vars(thread).update(is_pydev_daemon_thread=True, pydev_do_not_trace=True)
+    before = module.start_client
+
+    def start_client(host: str, port: int) -> socket.socket:
+        module.start_client = before
+        begun()
+        return sock
+
+    module.start_client = start_client
+    try:
+        more = {"parent_session_pid": parent} if parent else {}
+        debugpy.connect(("127.0.0.1", 1), access_token=token, **more)
+    finally:
+        module.start_client = before
