@@ -40,13 +40,16 @@ def doctor(file: str | None, timeout: float, is_json: bool) -> None:
     is_up = up is not None and up.can_run(job) and bool(up.urls()) and up.is_running()
     # A host's port is taken by its own agent while that is up.
     port = getattr(job, "monarch_port", 0) if isinstance(job, LoginJob) and not is_up else 0
-    brings = hasattr(job, "brings_monarch")
+    brings = isinstance(job, LoginJob)
     examination = Examination(timeout, port=port, brings_monarch=brings)
     before = list(_before(job, examination))
     with phase("looking at the hosts"):
         probes = _probes(job, up if is_up else None)
         examination.run(probes, dict.fromkeys(probes, _how_to_reach(job)))
     findings = [*before, *examination.findings]
+    if not probes and not findings:
+        text = f"hosts of kind {job.kind} can be looked at once they are up"
+        findings.append(Finding("note", "all hosts", text, "run this again after `monarch apply`"))
     if is_up:
         findings.append(Finding("ok", "allocation", "it is up, and is what is configured"))
     _tell(findings, {name: summary(told) for name, told in examination.told.items()}, is_json)

@@ -70,9 +70,7 @@ def test_one_host_that_is_unknown_is_named_with_what_to_do(tmp_path: Path) -> No
 @pytest.mark.usefixtures("fakes")
 def test_a_python_that_is_not_there_and_one_that_is_too_old(tmp_path: Path) -> None:
     said = plain(ssh_project(tmp_path, "gpu1", python="/no/python").monarch("doctor", status=1))
-    assert "name the Python there with `python`" in said.lower().replace(
-        "name the python", "name the Python"
-    )
+    assert "Name the Python there with `python` in monarch.toml" in said
     old = tmp_path / "old-python"
     old.write_text(textwrap.dedent(f"""\
         #!/bin/sh
@@ -115,6 +113,13 @@ def test_no_ssh_and_no_slurm(tmp_path: Path) -> None:
     folder.write("monarch.toml", '[job]\nkind = "slurm"\nhosts = { trainers = 2 }\n')
     said = plain(folder.monarch("doctor", status=1, PATH=str(tmp_path / "bin")))
     assert "not on the path: sbatch, squeue, scontrol, scancel" in said
+
+
+def test_hosts_that_cannot_be_looked_at_before_they_are_up(tmp_path: Path) -> None:
+    folder = CommandFolder(tmp_path)
+    folder.write("monarch.toml", '[job]\nkind = "kubernetes"\nhosts = { trainers = 2 }\n')
+    said = plain(folder.monarch("doctor"))
+    assert "hosts of kind kubernetes can be looked at once they are up" in said
 
 
 def test_what_slurm_says(tmp_path: Path) -> None:
