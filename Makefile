@@ -75,7 +75,7 @@ slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
 .PHONY: system
 system: $(STAMP) ## run the tests against a real sshd and a real Slurm, which it installs (apt)
 	@tools/system.sh
-	@$(BIN)/python -m pytest -m system tests/job tests/examples
+	@$(BIN)/python -m pytest -m system tests/job tests/examples tests/rdma
 
 .PHONY: huge
 huge: $(STAMP) ## run the tests with hundreds of thousands of files, or gigabytes

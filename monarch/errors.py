@@ -6,6 +6,7 @@
         └── MonarchError           something of the runtime, not of the user's code
             ├── SupervisionError   a member of the mesh is dead or failed
             │   └── MessageTooLarge    a message is beyond the limit; a ValueError too
+            ├── RemoteMemoryError  memory of another process is not there any longer
             ├── HostUnreachable    no host agent answers at an address
             ├── HostBusy           a host agent serves another client already
             ├── GenerationBehind   a rank runs older code than the call that came to it
@@ -32,6 +33,7 @@ __all__ = [
     "MessageTooLarge",
     "MonarchError",
     "ReloadRefused",
+    "RemoteMemoryError",
     "SupervisionError",
     "WireError",
 ]
@@ -187,6 +189,21 @@ class SupervisionError(MonarchError):
 
 class MessageTooLarge(SupervisionError, ValueError):
     """A message is beyond ``max_message_bytes``, and was not sent."""
+
+
+class RemoteMemoryError(MonarchError):
+    """Registered memory cannot be used: its owner has died, it was dropped or freed, or the way
+    there is broken. What was read so far is not to be used.
+    """
+
+    def __init__(self, buffer: str, owner: str, reason: str) -> None:
+        super().__init__(buffer, owner, reason)
+        self.buffer = buffer
+        self.owner = owner
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.buffer}, owned by {self.owner}, cannot be used: {self.reason}"
 
 
 class HostUnreachable(MonarchError):

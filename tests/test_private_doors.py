@@ -278,6 +278,16 @@ DOORS = [
     ),
     Door("torch._utils", "titan does not run without a GPU", _torchtitan_asks_torch_for_the_device),
     Door(
+        "torch.UntypedStorage._new_shared_cuda",
+        "memory of a GPU goes through the host, within a machine too",
+        _torch(lambda torch: torch.UntypedStorage._new_shared_cuda),
+    ),
+    Door(
+        "torch.UntypedStorage._share_cuda_",
+        "memory of a GPU goes through the host, within a machine too",
+        _torch(lambda torch: torch.UntypedStorage._share_cuda_),
+    ),
+    Door(
         "atexit._run_exitfuncs",
         "a proc ends without the exit handlers of what it imported",
         _named("atexit", "_run_exitfuncs"),

@@ -5,9 +5,12 @@ set -eu
 # Where sshd of root confines what speaks to strangers; elsewhere a service makes it at boot.
 [ "$(id -u)" != 0 ] || mkdir -p -m 755 /run/sshd
 missing=
-for program in sshd:openssh-server ssh:openssh-client rsync:rsync ip:iproute2 slurmctld:slurm-wlm munged:munge; do
+for program in sshd:openssh-server ssh:openssh-client rsync:rsync ip:iproute2 slurmctld:slurm-wlm munged:munge \
+    qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio modprobe:kmod; do
     PATH="$PATH:/usr/sbin" command -v "${program%%:*}" > /dev/null || missing="$missing ${program#*:}"
 done
+# What reads memory by RDMA, in the guest that QEMU runs.
+[ -e /usr/lib/python3/dist-packages/pyverbs ] || missing="$missing python3-pyverbs ibverbs-providers"
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get > /dev/null || [ "$(id -u)" != 0 ]; then
     echo "cannot install$missing: that needs apt-get, and root. Tests that need them are skipped" >&2

@@ -71,6 +71,10 @@ _CONFIG = (
     "get_global_config get_global_config get_runtime_config parametrize_config "
     "parametrize_config_pointwise reset_config_to_defaults=clear_runtime_config"
 )
+_RDMA = (
+    "monarch.rdma: RDMAAction RDMABuffer RDMAReadTransferWarning RDMATcpFallbackWarning "
+    "RDMAWriteTransferWarning get_rdma_backend is_ibverbs_available is_rdma_available"
+)
 _SPMD = (
     "monarch.spmd: SPMDActor host_mesh_from_store setup_torch_elastic_env "
     "setup_torch_elastic_env_async"
@@ -135,6 +139,8 @@ _SRC: dict[str, Address] = {
     ),
     "job.slurm": Address(("monarch.job: SlurmJob",)),
     "job.telemetry_config": Address(("monarch.job: TelemetryConfig",)),
+    "rdma": Address((_RDMA,)),
+    "rdma.rdma": Address((_RDMA,)),
     "spmd": Address((_SPMD,)),
     "spmd.actor": Address((_SPMD,)),
     "spmd.host_mesh": Address((_SPMD, "monarch.spmd.store: StoreLike")),

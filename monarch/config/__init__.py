@@ -17,6 +17,7 @@ from monarch.config.settings import (
     inherited_config,
     runtime_dir,
     settings,
+    upstream_value,
 )
 from monarch.config.transport import BindSpec, ChannelTransport
 from monarch.config.upstream import Encoding
@@ -37,4 +38,5 @@ __all__ = [
     "parametrize_config_pointwise",
     "runtime_dir",
     "settings",
+    "upstream_value",
 ]

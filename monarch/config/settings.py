@@ -88,6 +88,12 @@ class Settings:
     sync_relay_bytes: int = 8 * 2**20
     # how many hosts each host sends a push on to
     sync_relay_degree: int = 4
+    # whether memory of processes on the same host is read by system calls
+    rdma_same_host: bool = True
+    # how many connections a process keeps to another one whose memory it reads over TCP
+    rdma_tcp_streams: int = 4
+    # whether memory that is read over TCP is encrypted on its way
+    rdma_tcp_encrypted: bool = False
     # whether hosts import early what their procs were seen importing
     learn_imports: bool = True
 
@@ -190,10 +196,11 @@ def configured(**values: Any) -> Iterator[dict[str, Any]]:
 
 def get_global_config() -> dict[str, Any]:
     """All settings in force, ours and upstream's, as a dictionary of its own."""
-    return {**{name: _upstream_value(name) for name in UPSTREAM}, **asdict(_current)}
+    return {**{name: upstream_value(name) for name in UPSTREAM}, **asdict(_current)}
 
 
-def _upstream_value(name: str) -> Any:
+def upstream_value(name: str) -> Any:
+    """The value in force of a setting that upstream has."""
     upstream = UPSTREAM[name]
     if name in _runtime:
         return _runtime[name]

@@ -87,6 +87,10 @@ UPSTREAM: dict[str, UpstreamSetting] = {
     "message_delivery_timeout": UpstreamSetting("duration", "30s", "heartbeat_timeout_seconds"),
     "codec_max_frame_length": UpstreamSetting(int, 10 * 2**30, "max_message_bytes"),
     "tail_log_lines": UpstreamSetting(int, 0, "log_tail_lines"),
+    # Settings that mean here what they mean there.
+    "rdma_allow_tcp_fallback": UpstreamSetting(bool, True),
+    "rdma_disable_ibverbs": UpstreamSetting(bool, False),
+    "rdma_max_chunk_size_mb": UpstreamSetting(int, 64),
     # Settings that have no meaning here.
     "actor_queue_dispatch": UpstreamSetting(bool, True),
     "actor_spawn_max_idle": UpstreamSetting("duration", "30s"),
@@ -113,11 +117,8 @@ UPSTREAM: dict[str, UpstreamSetting] = {
     "message_ttl_default": UpstreamSetting(int, 64),
     "proc_stop_max_idle": UpstreamSetting("duration", "30s"),
     "pyspy_bin": UpstreamSetting(str, ""),
-    "rdma_allow_tcp_fallback": UpstreamSetting(bool, True),
     "rdma_cq_poller_per_device": UpstreamSetting(bool, True),
-    "rdma_disable_ibverbs": UpstreamSetting(bool, False),
     "rdma_ibverbs_target": UpstreamSetting(str, ""),
-    "rdma_max_chunk_size_mb": UpstreamSetting(int, 64),
     "rdma_max_nics_per_buffer": UpstreamSetting("count", None),
     "rdma_min_stripe_size_kb": UpstreamSetting(int, 512),
     "rdma_peer_device_affinity": UpstreamSetting(str, ""),

@@ -40,6 +40,10 @@ UPSTREAM = {
         load_current_job new_service_proc_id ranked_service_proc_id_from_env
         serialize_service_proc_ids service_proc_addr service_proc_addrs set_current_job shell
     """,
+    "monarch.rdma": """
+        RDMAAction RDMABuffer RDMAReadTransferWarning RDMATcpFallbackWarning
+        RDMAWriteTransferWarning get_rdma_backend is_ibverbs_available is_rdma_available
+    """,
     "monarch.spmd": "SPMDActor setup_torch_elastic_env setup_torch_elastic_env_async",
     "monarch.tools.config": "Config NOT_SET Workspace",
     "monarch.tools.network": "AddrType get_ipaddr get_sockaddr",

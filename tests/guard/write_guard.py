@@ -59,7 +59,9 @@ def install(roots: str, report: str, is_on: Callable[[], bool] = lambda: True) -
     def _is_allowed(path: str) -> bool:
         if path.startswith(allowed) or f"{path}/" in allowed or path.startswith(_DEVICES):
             return True
-        if path == report:
+        if path == report or path.startswith(
+            "/memfd:"
+        ):  # Memory, by the name that it has in /proc.
             return True
         return "/__pycache__/" in f"{path}/" and path.startswith(bytecode)
 

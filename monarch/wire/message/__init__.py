@@ -89,6 +89,7 @@ from monarch.wire.message.lives import (
     Watch,
     WatchHost,
 )
+from monarch.wire.message.memory import AskMemory
 from monarch.wire.message.observe import (
     BreakPlace,
     ClocksStand,
@@ -126,6 +127,7 @@ __all__ = [
     "Ancestor",
     "Answer",
     "AnyMessage",
+    "AskMemory",
     "AskOrigin",
     "AskWait",
     "Attach",
@@ -233,7 +235,7 @@ AnyMessage = (
     | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Settle | Waiting | HeldUp
     | LeftBehind
     | Grow | Cast | Replies | Wither
-    | AskWait | Chase | RingFound
+    | AskWait | Chase | RingFound | AskMemory
     | HoldsChanged | HoldsAsked | HoldLine | HoldText | HoldNames | ClocksStand
     | StacksAsked | PeekLine | StopAt | BreakPlace | EnvAsked | EnvSet | DapOpened | DapBytes
     | RunProgram | ViewProgram | LeaveProgram | SignalProgram | ResizeTerminal | ProgramEnded

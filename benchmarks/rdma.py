@@ -1,0 +1,333 @@
+"""Times one-sided memory beside what bounds it and its peers; prints one JSON object a line.
+
+    python benchmarks/rdma.py [same_host] [small] [tcp] [weights]
+    python benchmarks/rdma.py same_host --peer /path/to/python    # whose `monarch` is the original
+
+Each figure is taken in turns with what it is compared to, so that both meet the same load. Figures
+are medians over rounds; `load1` is the load average at the time: on a busy machine they are lower
+bounds of a bandwidth.
+"""
+
+import ctypes
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+
+from monarch.actor import Actor, endpoint, this_host
+from monarch.rdma import RDMABuffer
+
+MIB = 2**20
+ROUNDS = 7
+
+
+def emit(metric: str, value: float, unit: str, **more: object) -> None:
+    line = {"metric": metric, "value": round(value, 4), "unit": unit, **more}
+    print(json.dumps({**line, "load1": os.getloadavg()[0]}), flush=True)
+
+
+def seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+class Owner(Actor):
+    """Memory in a proc of its own, and a plain socket that sends it."""
+
+    def __init__(self, size: int) -> None:
+        self.data = bytearray(os.urandom(1 << 16)) * (size >> 16)
+        self.buffer = RDMABuffer(memoryview(self.data))
+
+    @endpoint
+    def handle(self) -> RDMABuffer:
+        return self.buffer
+
+    @endpoint
+    def place(self) -> tuple[int, int]:
+        return os.getpid(), ctypes.addressof(ctypes.c_char.from_buffer(self.data))
+
+    @endpoint
+    def echo(self) -> None:
+        return None
+
+    @endpoint
+    def serve_plain(self) -> int:
+        """A port at which each connection that says a byte is sent all of it."""
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def serve() -> None:
+            sock, _ = listener.accept()
+            while sock.recv(1):
+                sock.sendall(self.data)
+
+        threading.Thread(target=serve, daemon=True).start()
+        return int(listener.getsockname()[1])
+
+
+class IoVec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def system_call(name: str, pid: int, here: bytearray, there: int) -> Callable[[], None]:
+    call = getattr(ctypes.CDLL(None), name)
+    call.restype = ctypes.c_ssize_t
+    size = len(here)
+    ours = IoVec(ctypes.addressof(ctypes.c_char.from_buffer(here)), size)
+    theirs = IoVec(there, size)
+
+    def run() -> None:
+        assert call(pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) == size
+
+    return run
+
+
+def compare(
+    metric: str, size: int, ours: Callable[[], object], limit: Callable[[], object], what: str
+) -> None:
+    ours(), limit()
+    mine, other = [], []
+    for _ in range(ROUNDS):
+        mine.append(size / seconds(ours) / 1e9)
+        other.append(size / seconds(limit) / 1e9)
+    ratio = statistics.median(a / b for a, b in zip(mine, other, strict=True))
+    emit(metric, statistics.median(mine), "GB/s", n=ROUNDS)
+    emit(f"{metric}.{what}", statistics.median(other), "GB/s", n=ROUNDS)
+    emit(f"{metric}.ratio", ratio, f"of {what}")
+
+
+def same_host() -> None:
+    """Reads and writes of another process's memory, against the bare system call."""
+    procs = this_host().spawn_procs({"gpus": 1})
+    for size in (4 * MIB, 256 * MIB):
+        owner = procs.spawn("owner", Owner, size)
+        buffer = owner.handle.call_one().get()
+        pid, there = owner.place.call_one().get()
+        here = bytearray(size)
+        for kind, call in (("read", "process_vm_readv"), ("write", "process_vm_writev")):
+            move = buffer.read_into if kind == "read" else buffer.write_from
+            compare(
+                f"same_host.{kind}_{size // MIB}_MiB", size,
+                lambda move=move, here=here: move(here).get(),
+                system_call(call, pid, here, there), "the system call",
+            )  # fmt: skip
+        owner.stop().get()
+    procs.stop().get()
+
+
+def small() -> None:
+    """A read of 4 KiB, against the round trip of a call."""
+    procs = this_host().spawn_procs({"gpus": 1})
+    owner = procs.spawn("owner", Owner, 1 << 16)
+    part = owner.handle.call_one().get()[:4096]
+    into = bytearray(4096)
+    reads, calls = [], []
+    for _ in range(20):
+        reads += [seconds(lambda: part.read_into(into).get()) for _ in range(100)]
+        calls += [seconds(lambda: owner.echo.call_one().get()) for _ in range(100)]
+    read, call = statistics.median(reads), statistics.median(calls)
+    emit("small.read_4_KiB.p50", read * 1e6, "us", n=len(reads))
+    emit("small.call_one.p50", call * 1e6, "us", n=len(calls))
+    emit("small.ratio", read / call, "of call_one")
+    procs.stop().get()
+
+
+def tcp() -> None:
+    """Reads over TCP, on the loopback, against a plain socket's `recv_into`."""
+    from monarch.config import configured
+
+    size = 256 * MIB
+    with configured(rdma_same_host=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        procs = this_host().spawn_procs({"gpus": 1})
+        owner = procs.spawn("owner", Owner, size)
+        buffer = owner.handle.call_one().get()
+        into = bytearray(size)
+        plain = socket.create_connection(("127.0.0.1", owner.serve_plain.call_one().get()))
+
+        def receive() -> None:
+            plain.sendall(b"x")
+            view = memoryview(into)
+            while view.nbytes:
+                view = view[plain.recv_into(view) :]
+
+        compare(
+            "tcp.read_256_MiB", size, lambda: buffer.read_into(into).get(), receive,
+            "a plain socket",
+        )  # fmt: skip
+        plain.close()
+        procs.stop().get()
+
+
+NUM_TENSORS = 200
+ROWS, COLUMNS = 1024, 640  # of four bytes: 500 MiB in all
+
+
+class Rank(Actor):
+    """Ranks 0 and 1 train, sharded by rows; 2 to 5 read, sharded by columns and rows."""
+
+    def __init__(self) -> None:
+        from monarch.rdma import SharedStateDict
+
+        self.shared = SharedStateDict("weights")
+
+    @endpoint
+    def set_up(self) -> int:
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.tensor import DTensor, Shard
+
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        self.rank = dist.get_rank()
+        self.trainers, self.readers = dist.new_group([0, 1]), dist.new_group([0, 2, 3, 4, 5])
+        mesh = DeviceMesh("cpu", [0, 1])
+        readers = DeviceMesh("cpu", [[2, 3], [4, 5]])
+        names = [f"layer{number}.weight" for number in range(NUM_TENSORS)]
+        if self.rank < 2:
+            local = [torch.randn(ROWS // 2, COLUMNS) for _ in names]
+            self.state = {
+                name: DTensor.from_local(one, mesh, [Shard(0)])
+                for name, one in zip(names, local, strict=True)
+            }
+        else:
+            local = [torch.zeros(ROWS // 2, COLUMNS // 2) for _ in names]
+            self.state = {
+                name: DTensor.from_local(one, readers, [Shard(1), Shard(0)])
+                for name, one in zip(names, local, strict=True)
+            }
+        return self.rank
+
+    @endpoint
+    def publish(self) -> int:
+        return self.shared.publish(self.state, rank=self.rank, num_ranks=2).get()
+
+    @endpoint
+    def fetch(self, version: int) -> int:
+        return self.shared.fetch(self.state, version=version).get()
+
+    @endpoint
+    def gather_and_broadcast(self) -> None:
+        """What programs do without it: all of each tensor, to everybody, who cut out their own."""
+        import torch
+        import torch.distributed as dist
+
+        whole = torch.empty(ROWS, COLUMNS)
+        halves = list(whole.chunk(2))
+        for tensor in self.state.values():
+            local = tensor.to_local()
+            if self.rank < 2:
+                dist.all_gather(halves, local, group=self.trainers)
+            if self.rank != 1:
+                dist.broadcast(whole, 0, group=self.readers)
+            if self.rank >= 2:
+                column, row = divmod(self.rank - 2, 2)
+                local.copy_(whole.chunk(2, 0)[row].chunk(2, 1)[column])
+
+
+def weights() -> None:
+    """A state dict of 200 tensors and 500 MiB, from FSDP on two ranks to TP of two by two."""
+    from monarch.spmd import setup_torch_elastic_env
+
+    procs = this_host().spawn_procs({"gpus": 6}, preload=["torch"])
+    setup_torch_elastic_env(procs)
+    ranks = procs.spawn("ranks", Rank)
+    ranks.set_up.call().get()
+    trainers, readers = ranks.slice(gpus=slice(0, 2)), ranks.slice(gpus=slice(2, 6))
+    version = 0
+
+    def follow() -> None:
+        nonlocal version
+        trainers.publish.call().get()
+        version += 1
+        readers.fetch.call(version).get()
+
+    follow(), follow(), ranks.gather_and_broadcast.call().get()
+    ours, theirs = [], []
+    for _ in range(5):
+        ours.append(seconds(follow))
+        theirs.append(seconds(lambda: ranks.gather_and_broadcast.call().get()))
+    ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    emit("weights.publish_and_fetch", statistics.median(ours), "s", n=5)
+    emit("weights.gather_and_broadcast", statistics.median(theirs), "s", n=5)
+    emit("weights.ratio", ratio, "of gather and broadcast")
+    procs.stop().get()
+
+
+PEER = """
+import json, os, statistics, sys, time
+import torch
+from monarch.actor import Actor, endpoint, this_host
+from monarch.rdma import RDMABuffer
+SIZES = (4 * 2**20, 256 * 2**20)
+class Owner(Actor):
+    def __init__(self, size):
+        self.data = torch.randint(0, 255, (size,), dtype=torch.uint8)
+    @endpoint
+    async def handle(self):
+        return RDMABuffer(self.data)
+class Reader(Actor):
+    @endpoint
+    async def use(self, buffer, size):
+        here = torch.zeros(size, dtype=torch.uint8)
+        found = {}
+        for kind, move in (("read", buffer.read_into), ("write", buffer.write_from)):
+            times = []
+            for _ in range(6):
+                started = time.perf_counter()
+                await move(here, timeout=60)
+                times.append(time.perf_counter() - started)
+            found[kind] = size / statistics.median(times[1:]) / 1e9
+        return found
+if __name__ == "__main__":
+    procs = this_host().spawn_procs({"gpus": 2})
+    for size in SIZES:
+        owner = procs.slice(gpus=0).spawn("owner", Owner, size)
+        reader = procs.slice(gpus=1).spawn("reader", Reader)
+        buffer = owner.handle.call_one().get()
+        for kind, value in reader.use.call_one(buffer, size).get().items():
+            print(json.dumps([f"{kind}_{size >> 20}_MiB", value]), flush=True)
+"""
+
+
+def against(peer: str) -> None:
+    """The same program with the original Monarch and with ours, one after the other, in turns."""
+    found: dict[str, dict[str, list[float]]] = {"ours": {}, "the original": {}}
+    for _ in range(2):
+        for who, python in (("ours", sys.executable), ("the original", peer)):
+            done = subprocess.run(
+                [python, "-c", PEER], capture_output=True, text=True, timeout=120, check=False
+            )
+            for line in done.stdout.splitlines():
+                if line.startswith("["):
+                    metric, value = json.loads(line)
+                    found[who].setdefault(metric, []).append(value)
+    for metric, values in found["ours"].items():
+        others = found["the original"].get(metric)
+        emit(f"same_host.{metric}.ours", statistics.median(values), "GB/s")
+        if others:
+            emit(f"same_host.{metric}.the original", statistics.median(others), "GB/s")
+            ratio = statistics.median(values) / statistics.median(others)
+            emit(f"same_host.{metric}.ratio to the original", ratio, "times")
+
+
+PARTS = {one.__name__: one for one in (same_host, small, tcp, weights)}
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    peer_python = ""
+    if "--peer" in arguments:
+        place = arguments.index("--peer")
+        peer_python = arguments[place + 1]
+        del arguments[place : place + 2]
+    for name in arguments or PARTS:
+        PARTS[name]()
+    if peer_python:
+        against(peer_python)

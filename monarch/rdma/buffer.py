@@ -1,0 +1,331 @@
+"""Buffers that other processes read and write without their owner's help."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from monarch.actor.context import context
+from monarch.actor.future import Future, make_future
+from monarch.config import upstream_value
+from monarch.rdma import table as tables
+from monarch.rdma.availability import RDMAReadTransferWarning, RDMAWriteTransferWarning
+from monarch.rdma.device_memory import staged
+from monarch.rdma.memory import LocalMemory, memory_of
+from monarch.rdma.own_process import is_own
+from monarch.rdma.process_vm import is_supported
+from monarch.rdma.region import Part, RemoteRegion
+from monarch.rdma.registry import is_registry_made, registry
+from monarch.rdma.ways import Ways, ways
+from monarch.runtime import process
+from monarch.runtime.promise import Promise
+from monarch.wire.message import AskMemory
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT = 60
+
+_QUICK_BYTES = 256 * 1024
+"""Up to here a copy takes less time than waking another thread."""
+
+_PLAIN_QUICK_BYTES = 16 * 2**20
+"""The same for a thread without a loop, where nobody else waits: handing over and back is a
+millisecond on a busy machine."""
+
+_MOST_SECONDS = 2**31
+
+
+class RDMABuffer:
+    """A tensor's or a ``memoryview``'s bytes, which whoever gets this may read and write.
+
+    Made by the owner, in an actor or the client; pickled, it is a reference. Nothing is copied:
+    what the owner writes later is what later reads see, and a read that races with a write may
+    see a part of it. The registration ends with ``drop()``, or when nothing in the owner's process
+    refers to the memory any longer: then reads and writes raise ``RemoteMemoryError``.
+
+    Tensors may have any shape and strides; their bytes are counted in the order of the elements.
+    ``buffer[a:b]`` is a view of bytes ``a`` to ``b``.
+    """
+
+    def __init__(self, data: Any) -> None:
+        memory = memory_of(data)
+        if memory.nbytes == 0:
+            raise ValueError("Cannot create RDMABuffer with size 0.")
+        if not is_supported() and not upstream_value("rdma_allow_tcp_fallback"):
+            raise RuntimeError(
+                "no way leads to memory of this process from others: there is no RDMA device, and "
+                "TCP is not allowed. Call configure(rdma_allow_tcp_fallback=True)"
+            )
+        ways()
+        owner = str(context().actor_instance.actor_id)
+        region = registry().register(memory, process.current().node.address, owner)
+        self._part = Part(region, 0, region.nbytes)
+        self._kept: Any = data
+
+    @property
+    def part(self) -> Part:
+        """What of which registration this is."""
+        return self._part
+
+    def size(self) -> int:
+        """In bytes."""
+        return self._part.nbytes
+
+    def __len__(self) -> int:
+        return self._part.nbytes
+
+    @property
+    def owner(self) -> str:
+        """The actor that made it: ``str()`` of its address."""
+        return self._part.region.owner_name
+
+    @property
+    def backend(self) -> str:
+        """How this process reaches it, as far as that is known before the first use: "local",
+        "process_vm", "cuda_ipc", "ibverbs", "tcp", or "none"."""
+        found = ways().to(self._part.region)
+        return found[0].name if found else "none"
+
+    def __getitem__(self, index: slice) -> RDMABuffer:
+        if not isinstance(index, slice) or index.step not in (None, 1):
+            raise TypeError("a buffer is sliced by bytes, as in buffer[a:b]")
+        start, stop, _ = index.indices(self.size())
+        if start >= stop:
+            raise ValueError(f"[{index.start}:{index.stop}] of {self.size()} bytes is empty")
+        return _received(self._part.region, self._part.start + start, self._part.start + stop)
+
+    def read_into(
+        self, dst: Any, *, timeout: float = DEFAULT_TIMEOUT, consistent: bool = False
+    ) -> Future[None]:
+        """Copy the buffer into ``dst``, a tensor or a writable buffer of at least its size.
+
+        ``consistent`` reads again until no write was under way: those of ``write_from``, and of
+        the owner's within ``with buffer.changing():``. Raises ``ValueError`` where ``dst`` is
+        smaller. The future raises ``RemoteMemoryError`` where the memory is gone, ``TimeoutError``.
+        """
+        memory = local_memory(dst, "read into", is_written=True)
+        part, deadline = self._part, deadline_of(timeout)
+        if memory.nbytes < part.nbytes:
+            raise ValueError(
+                f"the destination has {memory.nbytes} bytes, and the buffer {part.nbytes}"
+            )
+        return self._start(lambda way: read(way, part, memory, deadline, consistent=consistent))
+
+    def write_from(self, src: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Future[None]:
+        """Copy ``src`` to the beginning of the buffer. Raises ``ValueError`` where it is larger."""
+        memory = local_memory(src, "written from", is_written=False)
+        part, deadline = self._part, deadline_of(timeout)
+        if memory.nbytes > part.nbytes:
+            raise ValueError(f"the source has {memory.nbytes} bytes, and the buffer {part.nbytes}")
+        self.check_writable()
+        target = Part(part.region, part.start, part.start + memory.nbytes)
+        return self._start(lambda way: write(way, target, memory, deadline))
+
+    def fetch_add(
+        self, amount: int, offset: int = 0, *, timeout: float = DEFAULT_TIMEOUT
+    ) -> Future[int]:
+        """Add to the 64-bit word at byte ``offset``, as one step for all who use this, modulo 2^64.
+
+        The future has what it was, as a signed number. The owner's own code sees such steps, and
+        takes part in them only by calling this, too.
+        """
+        place, deadline = self._word(offset), deadline_of(timeout)
+        region = self._part.region
+        return self._start(
+            lambda way: _signed(
+                way.by_first(
+                    region, lambda one: one.fetch_add(region, place, amount % 2**64, deadline)
+                )
+            )
+        )
+
+    def compare_and_swap(
+        self, expected: int, new: int, offset: int = 0, *, timeout: float = DEFAULT_TIMEOUT
+    ) -> Future[int]:
+        """Set the 64-bit word at byte ``offset`` to ``new`` if it is ``expected``.
+
+        The future has what it was, as a signed number: ``expected``, where it was set.
+        """
+        place, deadline = self._word(offset), deadline_of(timeout)
+        region, low, high = self._part.region, expected % 2**64, new % 2**64
+        return self._start(
+            lambda way: _signed(
+                way.by_first(
+                    region, lambda one: one.compare_and_swap(region, place, low, high, deadline)
+                )
+            )
+        )
+
+    def _word(self, offset: int) -> int:
+        self.check_writable()
+        region, place = self._part.region, self._part.start + offset
+        if not 0 <= offset <= self.size() - 8:
+            raise ValueError(f"there is no 64-bit word at byte {offset} of {self.size()}")
+        runs = list(region.runs(place, place + 8))
+        if len(runs) != 1 or runs[0][0] % 8:
+            raise ValueError(f"byte {offset} is not where a 64-bit word can begin in memory")
+        return place
+
+    def check_writable(self) -> None:
+        """Raise ``ValueError`` for memory that its owner may only read."""
+        if self._part.region.is_readonly:
+            raise ValueError("the buffer's memory is read-only in its owner's process")
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Within, the owner changes the memory: consistent readers wait for the end of it."""
+        region = self._part.region
+        if not is_own(region):
+            raise ValueError("only the owner changes memory in place: use write_from")
+        registry().find(region)
+        fd = registry().table.open()
+        try:
+            deadline = time.monotonic() + DEFAULT_TIMEOUT
+            with tables.in_use(fd, region.slot, deadline):
+                tables.begin(fd, region.slot, deadline)
+                try:
+                    yield
+                finally:
+                    # An error of the owner's own is no end half way: the memory is as it meant.
+                    tables.end(fd, region.slot, deadline)
+        finally:
+            os.close(fd)
+
+    def drop(self) -> Future[None]:
+        """End the registration: later reads and writes fail. Idempotent; anybody may."""
+        region = self._part.region
+        if self.size() != region.nbytes:
+            raise ValueError("this is a part of a buffer: drop the whole of it")
+        self._kept = None
+        if is_own(region):
+            registry().drop(region.slot, region.key)
+            return _done(None)
+        node = process.current().node
+        about = {"slot": region.slot, "key": region.key}
+        asked = node.request(
+            region.owner, lambda port: AskMemory("drop", about, port, node.address)
+        )
+
+        def check(response: Any) -> None:
+            if response.error and not response.is_down:
+                raise region.error(response.error)
+
+        return make_future(asked, check)
+
+    def _start(self, work: Callable[[Ways], T]) -> Future[T]:
+        way, region = ways(), self._part.region
+        way.warn_of_tcp(region)
+        limit = _QUICK_BYTES if _has_loop() else _PLAIN_QUICK_BYTES
+        return start(way, work, is_quick=self.size() <= limit and way.is_quick(region))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (self._part.region, self._part.start, self._part.stop)
+
+    def __repr__(self) -> str:
+        return f"<{self._part.region} of {self.owner}>"
+
+    def __del__(self) -> None:
+        # Where this was all that held the memory, its registration ends now.
+        part = self.__dict__.get("_part")
+        if self.__dict__.pop("_kept", None) is not None and part and is_registry_made():
+            region: RemoteRegion = part.region
+            registry().look_at(region.slot, region.key)
+
+
+def _received(region: RemoteRegion, start: int, stop: int) -> RDMABuffer:
+    buffer = object.__new__(RDMABuffer)
+    buffer._part = Part(region, start, stop)
+    buffer._kept = None
+    return buffer
+
+
+def read(way: Ways, part: Part, memory: LocalMemory, deadline: float, *, consistent: bool) -> None:
+    """Copy a part into memory of this process, on this thread."""
+    runs = memory.runs(0, part.nbytes)
+    if memory.device == "cpu":
+        way.read(part, runs, deadline, consistent=consistent)
+        return
+    with staged(memory.keep, runs, is_read=False, is_written=True) as here:
+        way.read(part, here, deadline, consistent=consistent)
+
+
+def write(way: Ways, part: Part, memory: LocalMemory, deadline: float) -> None:
+    """Copy memory of this process into a part, on this thread."""
+    runs = memory.runs()
+    if memory.device == "cpu":
+        way.write(part, runs, deadline)
+        return
+    with staged(memory.keep, runs, is_read=True, is_written=False) as here:
+        way.write(part, here, deadline)
+
+
+def start(way: Ways, work: Callable[[Ways], T], *, is_quick: bool = False) -> Future[T]:
+    """Have ``work`` done on a thread of the workers; at once, on this one, if it is quick."""
+    promise: Promise[tuple[T | None, BaseException | None]] = Promise()
+
+    def run() -> None:
+        try:
+            promise.set((work(way), None))
+        except BaseException as error:
+            promise.set((None, error))
+
+    if is_quick:
+        run()
+    else:
+        # What it makes and asks for is the running actor's.
+        context = contextvars.copy_context()
+        way.workers.submit(lambda: context.run(run))
+    return make_future(promise, _outcome)
+
+
+def _outcome(found: tuple[T | None, BaseException | None]) -> T:
+    value, error = found
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
+
+
+def _done(value: T) -> Future[T]:
+    promise: Promise[T] = Promise()
+    promise.set(value)
+    return make_future(promise, lambda found: found)
+
+
+def local_memory(data: Any, doing: str, *, is_written: bool) -> LocalMemory:
+    memory = memory_of(data)
+    if is_written and memory.is_readonly:
+        raise ValueError(f"this is read-only: it cannot be {doing}")
+    if memory.device != "cpu":
+        kind = RDMAReadTransferWarning if is_written else RDMAWriteTransferWarning
+        warnings.warn(
+            f"memory of {memory.device} is {doing} by way of pinned memory of this host",
+            kind,
+            stacklevel=3,
+        )
+    return memory
+
+
+def deadline_of(timeout: float) -> float:
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
+        raise TypeError(f"a timeout is a number of seconds, not {type(timeout).__name__}")
+    if not 0 <= timeout <= _MOST_SECONDS:
+        raise OverflowError(f"a timeout of {timeout} s is out of range")
+    return time.monotonic() + timeout
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word

@@ -1,0 +1,129 @@
+"""Where the bytes of a tensor lie: runs of memory, in the order of its elements. Pure.
+
+A *layout* is relative to the address of the first element: ``run`` bytes that lie together, and the
+dimensions around them, outermost first, with their strides. A *run* is ``(offset, length)``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+Run = tuple[int, int]
+
+
+class Layout(NamedTuple):
+    """``sizes`` and ``strides`` (in bytes) are those of the dimensions around a run."""
+
+    run: int
+    sizes: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return self.run * math.prod(self.sizes)
+
+    @property
+    def is_contiguous(self) -> bool:
+        return not self.sizes
+
+    def span(self) -> Run:
+        """The lowest and the highest byte that the layout touches, as one run."""
+        reach = [stride * (size - 1) for size, stride in zip(self.sizes, self.strides, strict=True)]
+        low = sum(min(0, step) for step in reach)
+        return low, sum(max(0, step) for step in reach) + self.run - low
+
+    def runs(self, start: int = 0, stop: int | None = None) -> Iterator[Run]:
+        """The runs of the bytes ``start`` to ``stop``, counted in the order of the elements."""
+        stop = self.nbytes if stop is None else stop
+        while start < stop:
+            number, within = divmod(start, self.run)
+            length = min(self.run - within, stop - start)
+            offset = within
+            for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
+                number, index = divmod(number, size)
+                offset += index * stride
+            yield offset, length
+            start += length
+
+
+def layout_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Layout:
+    """The layout of an array whose strides are in bytes; what lies together is one run."""
+    run = itemsize
+    around: list[tuple[int, int]] = []
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size == 1:
+            continue
+        if not around and stride == run:
+            run *= size
+        elif around and stride == around[-1][0] * around[-1][1]:
+            around[-1] = (around[-1][0] * size, around[-1][1])
+        else:
+            around.append((size, stride))
+    around.reverse()
+    return Layout(run, tuple(size for size, _ in around), tuple(stride for _, stride in around))
+
+
+def at(address: int, runs: Iterable[Run]) -> Iterator[Run]:
+    """Runs relative to ``address``, as absolute ones."""
+    return ((address + offset, length) for offset, length in runs)
+
+
+def joined(runs: Iterable[Run]) -> Iterator[Run]:
+    """The same bytes, with neighbours that touch as one run."""
+    before: Run | None = None
+    for offset, length in runs:
+        if before is not None and before[0] + before[1] == offset:
+            before = before[0], before[1] + length
+            continue
+        if before is not None:
+            yield before
+        before = offset, length
+    if before is not None:
+        yield before
+
+
+def batches(
+    runs: Iterable[Run], most_runs: int, most_bytes: int
+) -> Iterator[tuple[list[Run], int]]:
+    """The runs in groups of at most so many runs and bytes, each with its number of bytes."""
+    batch: list[Run] = []
+    total = 0
+    for offset, length in runs:
+        while length:
+            if len(batch) == most_runs or total == most_bytes:
+                yield batch, total
+                batch, total = [], 0
+            part = min(length, most_bytes - total)
+            batch.append((offset, part))
+            total += part
+            offset, length = offset + part, length - part
+    if batch:
+        yield batch, total
+
+
+class RunReader:
+    """Hands out runs by number of bytes: what is to be filled beside something else."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self._runs = iter(runs)
+        self._left: Run = (0, 0)
+
+    def take(self, num_bytes: int) -> list[Run]:
+        """The next runs that have ``num_bytes`` together. Raises ``ValueError`` if there are no
+        more."""
+        taken = []
+        while num_bytes:
+            offset, length = self._left
+            if not length:
+                found = next(self._runs, None)
+                if found is None:
+                    raise ValueError("it is too small")
+                self._left = found
+                continue
+            part = min(length, num_bytes)
+            taken.append((offset, part))
+            self._left = offset + part, length - part
+            num_bytes -= part
+        return taken

@@ -1,0 +1,144 @@
+"""Memory of this process that may be read or written: where it lies, and whose it is.
+
+Tensors, and whatever has Python's buffer protocol: ``memoryview``, ``bytearray``, numpy's arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from monarch.rdma.layout import Layout, Run, at, layout_of
+
+
+class LocalMemory(NamedTuple):
+    """``keep`` holds the bytes where they are; ``root`` is the object whose end frees them.
+
+    ``device`` is torch's name of where they lie.
+    """
+
+    address: int
+    layout: Layout
+    is_readonly: bool
+    keep: object
+    root: object
+    device: str = "cpu"
+
+    @property
+    def nbytes(self) -> int:
+        return self.layout.nbytes
+
+    def runs(self, start: int = 0, stop: int | None = None) -> list[Run]:
+        """Addresses and lengths of the bytes ``start`` to ``stop``."""
+        return list(at(self.address, self.layout.runs(start, stop)))
+
+
+def memory_of(data: Any) -> LocalMemory:
+    """Raises ``TypeError`` for what is neither a tensor nor a buffer."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(data, torch.Tensor):
+        return _of_tensor(data)
+    try:
+        view = data if type(data) is memoryview else memoryview(data)
+    except TypeError:
+        kind = type(data).__name__
+        raise TypeError(f"a tensor or a memoryview is needed here, not {kind}") from None
+    return _of_view(view)
+
+
+def _of_tensor(tensor: Any) -> LocalMemory:
+    if tensor.layout != sys.modules["torch"].strided:
+        raise TypeError(f"a tensor of layout {tensor.layout} has no one place in memory")
+    tensor = tensor.detach()
+    size = tensor.element_size()
+    layout = layout_of(tensor.shape, [stride * size for stride in tensor.stride()], size)
+    if 0 in tensor.shape:
+        layout = Layout(0)
+    storage = tensor.untyped_storage()
+    return LocalMemory(tensor.data_ptr(), layout, False, storage, storage, str(tensor.device))
+
+
+class _PyBuffer(ctypes.Structure):
+    _fields_ = (
+        ("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+_STRIDED_READ_ONLY = 0x10 | 0x08  # PyBUF_STRIDES
+
+
+def _address_of(view: memoryview) -> int:
+    """``ctypes`` itself gives the address of writable memory only."""
+    buffer = _PyBuffer()
+    get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
+    if get(ctypes.py_object(view), ctypes.byref(buffer), _STRIDED_READ_ONLY) != 0:
+        raise TypeError("this memoryview has no address")
+    try:
+        return buffer.buf or 0
+    finally:
+        release(ctypes.byref(buffer))
+
+
+def _of_view(view: memoryview) -> LocalMemory:
+    shape, strides = view.shape or (), view.strides or ()
+    layout = Layout(0) if 0 in shape else layout_of(shape, strides, view.itemsize)
+    root = view.obj
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        while isinstance(root, numpy.ndarray) and root.base is not None:
+            root = root.base
+    return LocalMemory(_address_of(view), layout, view.readonly, view, root)
+
+
+class Life:
+    """Notices that nothing of this process refers to some memory any longer, and lets go of it.
+
+    What can tell (tensors, numpy's arrays) is asked to: ``freed`` is called before the memory is
+    given back. Other memory is held, so that it can neither move nor go, until ``has_ended`` finds
+    that nobody else holds it.
+    """
+
+    def __init__(self, memory: LocalMemory, freed: Callable[[], None]) -> None:
+        self._held: Any = None
+        self._watch: Any = None
+        root: Any = memory.root
+        if _says_when_it_ends(memory.root):
+            self._watch = weakref.finalize(memory.root, freed)
+            self._watch.atexit = False
+        else:
+            # A view of its own: `keep` may share its hold on the memory with the user's view.
+            self._held = memoryview(root) if root is not None else memory.keep
+
+    def has_ended(self) -> bool:
+        """Whether only this still holds the memory."""
+        if self._held is None or not isinstance(self._held, memoryview):
+            return False
+        root = self._held.obj
+        # The view's reference, the local name, and the argument.
+        return sys.getrefcount(root) <= 3
+
+    def hold(self) -> object:
+        """Something that keeps the memory where it is for as long as it is held."""
+        if self._held is not None:
+            return self._held
+        found = self._watch.peek() if self._watch is not None else None
+        return found[0] if found else None
+
+    def end(self) -> None:
+        if self._watch is not None:
+            self._watch.detach()
+        self._watch = self._held = None
+
+
+def _says_when_it_ends(root: object) -> bool:
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(root, torch.UntypedStorage):
+        return True
+    # One that is referred to weakly refuses to be resized, so that its memory stays in its place.
+    return numpy is not None and isinstance(root, numpy.ndarray)

@@ -1,0 +1,111 @@
+"""Memory of this process itself, by copying."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable, Sequence
+
+from monarch.errors import RemoteMemoryError
+from monarch.rdma import table as tables
+from monarch.rdma.backend import BackendUnavailable
+from monarch.rdma.device_memory import on_host
+from monarch.rdma.layout import Run, RunReader
+from monarch.rdma.region import Part, Ranges, RemoteRegion
+from monarch.rdma.registry import Registration, Registrations, is_registry_made, registry
+from monarch.rdma.streams import view_at
+from monarch.rdma.table import TableEntry
+
+_WORD = struct.Struct("=Q")
+
+
+def is_own(region: RemoteRegion) -> bool:
+    """Whether this process has registered it."""
+    return is_registry_made() and registry().table.nonce == region.table.nonce
+
+
+class OwnProcess:
+    """The way to what was registered here. The memory is held meanwhile."""
+
+    name = "local"
+
+    def read(
+        self, part: Part | Ranges, into: Sequence[Run], deadline: float
+    ) -> tuple[TableEntry, TableEntry]:
+        region, table = part.region, _registered(part.region).table
+        before = table.read(region.slot)
+        found, held = registry().find(region), registry().hold(region)
+        if isinstance(part, Ranges):
+            copy_runs(list(part.runs()), into)
+        else:
+            start, stop = part.start, part.stop
+            with on_host(found, held, start, stop, is_read=True, is_written=False) as runs:
+                copy_runs(runs, into)
+        after = table.read(region.slot)
+        region.check(after)
+        return before, after
+
+    def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
+        region = part.region
+        fd = _registered(region).table.open()
+        try:
+            found, held = registry().find(region), registry().hold(region)
+            with (
+                tables.in_use(fd, region.slot, deadline),
+                tables.changing(fd, region.slot, deadline),
+                on_host(found, held, part.start, part.stop, is_read=False, is_written=True) as runs,
+            ):
+                copy_runs(source, runs)
+        finally:
+            os.close(fd)
+
+    def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
+        found = _registered(region).find(region)
+        return exchange(found, offset, lambda old: (old + amount) % 2**64, deadline)
+
+    def compare_and_swap(
+        self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
+    ) -> int:
+        found = _registered(region).find(region)
+        return exchange(found, offset, lambda old: new if old == expected else None, deadline)
+
+
+def exchange(
+    found: Registration, offset: int, change: Callable[[int], int | None], deadline: float
+) -> int:
+    """Change a 64-bit word of this process's to what ``change`` gives for it, if anything."""
+    fd = registry().table.open()
+    try:
+        held = found.life.hold()
+        if held is None:
+            raise RemoteMemoryError("", "", "the memory that it stood for was freed")
+        with (
+            tables.in_use(fd, found.slot, deadline),
+            tables.alone(fd, found.slot, deadline),
+            on_host(found, held, offset, offset + 8, is_read=True, is_written=True) as runs,
+        ):
+            word = view_at(runs[0][0], 8)
+            old = int(_WORD.unpack(word)[0])
+            new = change(old)
+            if new is not None:
+                with tables.changing(fd, found.slot, deadline):
+                    _WORD.pack_into(word, 0, new)
+            return old
+    finally:
+        os.close(fd)
+
+
+def _registered(region: RemoteRegion) -> Registrations:
+    if not is_own(region):
+        raise BackendUnavailable("it is of another process")
+    return registry()
+
+
+def copy_runs(source: Sequence[Run], target: Sequence[Run]) -> None:
+    given = RunReader(source)
+    for address, size in target:
+        place = address
+        for start, length in given.take(size):
+            ctypes.memmove(place, start, length)
+            place += length

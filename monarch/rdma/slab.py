@@ -1,0 +1,135 @@
+"""The memory of a published state dict: shared, in two halves, each with a version.
+
+A writer fills one half while readers use the other. Who reads a half holds a lock on it, which the
+kernel gives back if the reader dies; who is to fill it waits for that, for as long as a copy takes.
+Processes of one host map it, so the bytes stay as long as anybody does, whatever becomes of the
+process that made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from monarch.rdma.table import new_key
+
+HEADER_BYTES = 4096
+VERSION = struct.Struct("=Q")
+
+_MAGIC = struct.Struct("=QQ")
+_VERSIONS = 16
+_FLOCK = struct.Struct("@hhqqi0q")
+_PAUSE_SECONDS = 0.0005
+_PATIENCE_SECONDS = 5.0
+
+
+class SlabPlace(NamedTuple):
+    """Where processes of the same host find a slab."""
+
+    machine: str
+    pid: int
+    fd: int
+    key: int
+    half_bytes: int
+
+
+class Slab:
+    """Two halves of ``half_bytes`` each, behind a page with their versions; 0: none."""
+
+    def __init__(self, fd: int, place: SlabPlace) -> None:
+        self.fd = fd
+        self.place = place
+        self.half_bytes = place.half_bytes
+        self.memory = mmap.mmap(fd, HEADER_BYTES + 2 * place.half_bytes)
+
+    @classmethod
+    def create(cls, num_bytes: int, machine: str) -> Slab:
+        """Raises ``OSError`` where there is no memory."""
+        half = -(-max(num_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+        fd = os.memfd_create("monarch-rdma-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, HEADER_BYTES + 2 * half)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            key = new_key()
+            os.pwrite(fd, _MAGIC.pack(key, half), 0)
+            return cls(fd, SlabPlace(machine, os.getpid(), fd, key, half))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @classmethod
+    def of_peer(cls, place: SlabPlace) -> Slab:
+        """Map the slab of a process of this host. Raises ``OSError`` where it has ended."""
+        fd = os.open(f"/proc/{place.pid}/fd/{place.fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.pread(fd, _MAGIC.size, 0) != _MAGIC.pack(place.key, place.half_bytes):
+                raise ProcessLookupError(f"process {place.pid} is another one by now")
+            return cls(fd, place)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def half(self, number: int) -> memoryview:
+        start = HEADER_BYTES + number * self.half_bytes
+        return memoryview(self.memory)[start : start + self.half_bytes]
+
+    def version(self, half: int) -> int:
+        return int(VERSION.unpack_from(self.memory, _VERSIONS + 8 * half)[0])
+
+    def version_place(self, half: int) -> int:
+        """Where a half's version lies in the slab."""
+        return _VERSIONS + 8 * half
+
+    def _set_version(self, half: int, version: int) -> None:
+        VERSION.pack_into(self.memory, _VERSIONS + 8 * half, version)
+
+    @contextlib.contextmanager
+    def filling(self, half: int, version: int) -> Iterator[memoryview]:
+        """The half, to be filled with ``version``; whoever still reads it is waited for."""
+        fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            # One that was stopped in the middle is not waited for longer: it will notice.
+            with contextlib.suppress(TimeoutError):
+                _lock(fd, half, fcntl.F_WRLCK, time.monotonic() + _PATIENCE_SECONDS)
+            self._set_version(half, 0)
+            yield self.half(half)
+            self._set_version(half, version)
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def reading(self, half: int, version: int, deadline: float) -> Iterator[memoryview | None]:
+        """The half as long as it has ``version``, which nobody changes meanwhile; else ``None``."""
+        fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            _lock(fd, half, fcntl.F_RDLCK, deadline)
+            yield self.half(half) if self.version(half) == version else None
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+        self.fd = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
+
+
+def _lock(fd: int, half: int, kind: int, deadline: float) -> None:
+    wanted = _FLOCK.pack(kind, os.SEEK_SET, half, 1, 0)
+    while True:
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
+            return
+        except (BlockingIOError, PermissionError):
+            if time.monotonic() > deadline:
+                raise TimeoutError("somebody holds this half for longer than that") from None
+            time.sleep(_PAUSE_SECONDS)

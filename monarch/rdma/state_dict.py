@@ -1,0 +1,378 @@
+"""Weights that follow a trainer: a state dict that it publishes and others fetch."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+from monarch.actor.controllers import get_or_spawn_controller
+from monarch.actor.future import Future
+from monarch.errors import RemoteMemoryError
+from monarch.net.machine import machine_id
+from monarch.rdma.buffer import DEFAULT_TIMEOUT, RDMABuffer, deadline_of, start
+from monarch.rdma.directory import Directory, Held, Source, WholeVersion
+from monarch.rdma.layout import joined
+from monarch.rdma.memory import memory_of
+from monarch.rdma.region import Part, Ranges
+from monarch.rdma.reshard import CopyStep, ShardPiece, plan
+from monarch.rdma.shards import (
+    HeldTensor,
+    box,
+    describe,
+    local_of,
+    pieces_wanted,
+    tensors_of,
+    view_of,
+)
+from monarch.rdma.slab import HEADER_BYTES, VERSION, Slab, SlabPlace
+from monarch.rdma.ways import Ways, ways
+from monarch.runtime import process
+
+_LOOK_SECONDS = 5.0
+_MOST = 0.5
+"""From this part of a rank's bytes on, a reader that is alone on its host copies all of them."""
+
+
+class SharedStateDict:
+    """A state dict by the name of ``name``, in all processes of the program.
+
+    The ranks of a trainer ``publish`` it, each its own shards; each time that all have, a version
+    is there. Readers with any layout ``fetch`` the newest one. Pickled, it is a reference.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._publisher: _Publisher | None = None
+        self._reader: _Fetcher | None = None
+
+    def publish(
+        self, state: Any, *, rank: int = 0, num_ranks: int = 1, version: int | None = None
+    ) -> Future[int]:
+        """Make ``state``, a module or a mapping of tensors (DTensors, too), the next version.
+
+        The future has its number, and is done when the tensors have been copied: they may change
+        from then on. Readers see the version when all of ``num_ranks`` have published it. Versions
+        count from 1; ``version``, if given, must grow. Raises ``TypeError`` for what is no tensor.
+        """
+        tensors = tensors_of(state)
+
+        def work(way: Ways) -> int:
+            with self._lock:
+                if self._publisher is None or self._publisher.key != (rank, num_ranks):
+                    self._publisher = _Publisher(_directory(self.name), rank, num_ranks)
+                return self._publisher.publish(tensors, version)
+
+        return start(ways(), work)
+
+    def fetch(
+        self, into: Any, *, version: int = 0, timeout: float = DEFAULT_TIMEOUT
+    ) -> Future[int]:
+        """Copy the newest version, at least ``version``, into a module or a mapping of tensors.
+
+        Each tensor gets what it holds of the published one of its key, in its own dtype: shards of
+        any placement, or all of it. The future has the version's number: all bytes are of it. It
+        raises ``TimeoutError`` if there is none in time, ``KeyError`` for a key that is not
+        published, ``RemoteMemoryError`` where the bytes are gone with their processes.
+        """
+        tensors, deadline = tensors_of(into), deadline_of(timeout)
+
+        def work(way: Ways) -> int:
+            with self._lock:
+                if self._reader is None:
+                    self._reader = _Fetcher(_directory(self.name))
+                return self._reader.fetch(way, tensors, version, deadline)
+
+        return start(ways(), work)
+
+    def wait_for(self, version: int, *, timeout: float = DEFAULT_TIMEOUT) -> Future[int]:
+        """The newest version's number once it is ``version`` or a later one."""
+        deadline = deadline_of(timeout)
+        return start(ways(), lambda _: _look(_directory(self.name), version, 0, deadline).version)
+
+    def subscribe(self, after: int = 0) -> Subscription:
+        """The numbers of versions that come ``after`` that one, each newer than the one before;
+        for ``for`` and ``async for``. Versions that come while nobody looks are left out.
+        """
+        return Subscription(self, after)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SharedStateDict, (self.name,)
+
+    def __repr__(self) -> str:
+        return f"SharedStateDict({self.name!r})"
+
+
+class Subscription:
+    """Versions as they come."""
+
+    def __init__(self, shared: SharedStateDict, after: int) -> None:
+        self._shared = shared
+        self._seen = after
+
+    def _next(self) -> Future[int]:
+        return self._shared.wait_for(self._seen + 1, timeout=2**31)
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            self._seen = self._next().get()
+            yield self._seen
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        while True:
+            self._seen = await self._next()
+            yield self._seen
+
+
+def _directory(name: str) -> Any:
+    found: Any = get_or_spawn_controller(f"shared state dict {name}", Directory).get()
+    return found
+
+
+def _look(directory: Any, at_least: int, epoch: int, deadline: float) -> WholeVersion:
+    while True:
+        left = deadline - time.monotonic()
+        asked = directory.look.call_one(at_least, epoch, max(0.0, min(left, _LOOK_SECONDS)))
+        found: WholeVersion | None = asked.get()
+        if found is not None:
+            return found
+        if left <= 0:
+            raise TimeoutError(f"no version {max(1, at_least)} was published in time")
+
+
+class _Publisher:
+    """One rank's part: its slab, and what lies where in it."""
+
+    def __init__(self, directory: Any, rank: int, num_ranks: int) -> None:
+        self.key = rank, num_ranks
+        self._directory = directory
+        self._last: int = directory.last_of.call_one(rank).get()
+        self._slab: Slab | None = None
+        self._buffer: RDMABuffer | None = None
+        self._held: dict[str, HeldTensor] = {}
+
+    def publish(self, tensors: Mapping[str, Any], version: int | None) -> int:
+        number = self._last + 1 if version is None else version
+        if number <= self._last:
+            raise ValueError(f"version {number} is not newer than {self._last}")
+        held, num_bytes = describe(tensors)
+        told = None
+        if self._slab is None or self._buffer is None or held != self._held:
+            self._slab = Slab.create(num_bytes, machine_id())
+            self._buffer = RDMABuffer(memoryview(self._slab.memory))
+            self._held = held
+            told = Held(held, self._slab.place, self._buffer)
+        rank, num_ranks = self.key
+        half = number % 2
+        with self._slab.filling(half, number) as memory:
+            for key, tensor in tensors.items():
+                one = held[key]
+                view_of(memory, one.offset, one.dtype, one.local).copy_(local_of(tensor))
+        uid = process.current().node.uid
+        self._directory.publish.call_one(rank, num_ranks, number, half, told, uid).get()
+        self._last = number
+        return number
+
+
+class _Replaced(Exception):
+    """A newer version has taken the place of the one that was being copied."""
+
+
+class _Fetcher:
+    """Fetches for one process: remembers what is published, and the slabs that it has mapped."""
+
+    def __init__(self, directory: Any) -> None:
+        self._directory = directory
+        self._epoch = 0
+        self._held: tuple[Held, ...] = ()
+        self._pieces: list[dict[str, Sequence[ShardPiece]]] = []
+        self._mapped: dict[SlabPlace, Slab] = {}
+        self._copies: dict[int, tuple[Slab, RDMABuffer]] = {}
+        self._uid = process.current().node.uid
+
+    def fetch(self, way: Ways, tensors: Mapping[str, Any], version: int, deadline: float) -> int:
+        wanted = {key: pieces_wanted(tensor) for key, tensor in tensors.items()}
+        targets = {key: local_of(tensor) for key, tensor in tensors.items()}
+        # Readers that begin at different replicas divide the work.
+        first = hash(self._uid)
+        lost: set[int] = set()
+        error: RemoteMemoryError | None = None
+        while True:
+            snapshot = _look(self._directory, version, self._epoch, deadline)
+            self._learn(snapshot)
+            self._check_dtypes_are_known()
+            try:
+                steps = plan(wanted, self._pieces, first=first, lost=frozenset(lost))
+            except ValueError:
+                if error is not None:
+                    raise error from None
+                raise
+            by_rank: dict[int, list[CopyStep]] = {}
+            for step in steps:
+                by_rank.setdefault(step.rank, []).append(step)
+            failed = None
+            for rank, own in by_rank.items():
+                try:
+                    is_whole = self._fetch_rank(way, snapshot, rank, own, targets, deadline)
+                except RemoteMemoryError as raised:
+                    error, failed = raised, rank
+                    break
+                if not is_whole:
+                    failed = -1
+                    break
+            if failed is None:
+                return snapshot.version
+            if failed >= 0:
+                lost.add(failed)
+            if time.monotonic() > deadline:
+                raise error or TimeoutError("versions came faster than they could be fetched")
+
+    def _learn(self, snapshot: WholeVersion) -> None:
+        if snapshot.held is not None:
+            self._held, self._epoch = snapshot.held, snapshot.epoch
+            self._pieces = [
+                {key: one.pieces for key, one in held.tensors.items()} for held in self._held
+            ]
+            places = {one.place for one in self._held}
+            for place in [place for place in self._mapped if place not in places]:
+                del self._mapped[place]
+
+    def _check_dtypes_are_known(self) -> None:
+        torch = sys.modules["torch"]
+        for held in self._held:
+            for key, one in held.tensors.items():
+                if not hasattr(torch, one.dtype):
+                    raise TypeError(f"{key!r} has a dtype that is not known here: {one.dtype}")
+
+    def _fetch_rank(
+        self, way: Ways, snapshot: WholeVersion, rank: int, steps: Sequence[CopyStep],
+        targets: Mapping[str, Any], deadline: float,
+    ) -> bool:  # fmt: skip
+        """Whether the rank's part was there, of this version, until it had been copied."""
+        held, version = self._held[rank], snapshot.version
+        if held.place.machine == machine_id() and (slab := self._map(held.place)) is not None:
+            return _unpack(slab, snapshot.halves[rank], version, held, steps, targets, deadline)
+        num_needed = sum(held.tensors[step.key].item_bytes * _num(step.sizes) for step in steps)
+        needs_most = num_needed > _MOST * held.place.half_bytes
+        seconds = max(0.0, deadline - time.monotonic())
+        source: Source | None = self._directory.source.call_one(
+            version, rank, machine_id(), self._uid, needs_most, seconds
+        ).get()
+        if source is None:
+            return False
+        try:
+            if source.kind == "map" and (slab := self._map(source.place)) is not None:
+                return _unpack(slab, source.half, version, held, steps, targets, deadline)
+            if source.kind == "copy":
+                try:
+                    slab, half = self._copy(way, source, rank, version, deadline)
+                except _Replaced:
+                    self._directory.failed.call_one(
+                        version, rank, machine_id(), source.holder
+                    ).get()
+                    return False
+                return _unpack(slab, half, version, held, steps, targets, deadline)
+            return _read_steps(way, source, version, held, steps, targets, deadline)
+        except RemoteMemoryError:
+            self._directory.failed.call_one(version, rank, machine_id(), source.holder).get()
+            if source.place == held.place:
+                raise
+            return False  # Another has it, too.
+
+    def _map(self, place: SlabPlace) -> Slab | None:
+        """The slab of a process of this host; ``None`` where it cannot be mapped."""
+        found = self._mapped.get(place)
+        if found is None:
+            try:
+                found = self._mapped[place] = Slab.of_peer(place)
+            except OSError:
+                return None
+        return found
+
+    def _copy(
+        self, way: Ways, source: Source, rank: int, version: int, deadline: float
+    ) -> tuple[Slab, int]:
+        """Copy all of a rank's part here, for this host, and for hosts that come here for it."""
+        size, half = source.place.half_bytes, version % 2
+        known = self._copies.get(rank)
+        if known is None or known[0].half_bytes != size:
+            slab = Slab.create(size, machine_id())
+            known = self._copies[rank] = slab, RDMABuffer(memoryview(slab.memory))
+        slab, buffer = known
+        region = source.buffer.part.region
+        begin = HEADER_BYTES + source.half * size
+        with slab.filling(half, version) as memory:
+            runs = memory_of(memory).runs()
+            way.read(Part(region, begin, begin + size), runs, deadline)
+            if self._version_there(way, source, deadline) != version:
+                raise _Replaced
+        self._directory.copied.call_one(version, rank, self._uid, slab.place, buffer, half).get()
+        return slab, half
+
+    def _version_there(self, way: Ways, source: Source, deadline: float) -> int:
+        word = bytearray(VERSION.size)
+        place = 16 + 8 * source.half
+        part = Part(source.buffer.part.region, place, place + VERSION.size)
+        way.read(part, memory_of(word).runs(), deadline)
+        return int(VERSION.unpack(word)[0])
+
+
+def _num(sizes: Sequence[int]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+def _unpack(
+    slab: Slab, half: int, version: int, held: Held, steps: Sequence[CopyStep],
+    targets: Mapping[str, Any], deadline: float,
+) -> bool:  # fmt: skip
+    """Copy from a slab of this host, which nobody changes meanwhile."""
+    with slab.reading(half, version, deadline) as memory:
+        if memory is None:
+            return False
+        for step in steps:
+            one = held.tensors[step.key]
+            whole = view_of(memory, one.offset, one.dtype, one.local)
+            part = whole[box(step.source, step.sizes)]
+            targets[step.key][box(step.target, step.sizes)].copy_(part)
+        # One that was stopped for long may have been overtaken all the same.
+        return slab.version(half) == version
+
+
+def _read_steps(
+    way: Ways, source: Source, version: int, held: Held, steps: Sequence[CopyStep],
+    targets: Mapping[str, Any], deadline: float,
+) -> bool:  # fmt: skip
+    """Read what the steps need, and nothing else, from another host."""
+    base = HEADER_BYTES + source.half * source.place.half_bytes
+    word = (16 + 8 * source.half, VERSION.size)
+    runs, places, total = [word], [], VERSION.size
+    for step in steps:
+        one = held.tensors[step.key]
+        places.append(total)
+        for offset, length in joined(one.runs(step.source, step.sizes)):
+            runs.append((base + offset, length))
+            total += length
+    runs.append(word)
+    staged = bytearray(total + VERSION.size)
+    way.read_ranges(
+        Ranges(source.buffer.part.region, tuple(runs)), memory_of(staged).runs(), deadline
+    )
+    before, after = VERSION.unpack_from(staged, 0)[0], VERSION.unpack_from(staged, total)[0]
+    if before != version or after != version:
+        return False
+    memory = memoryview(staged)
+    for step, place in zip(steps, places, strict=True):
+        one = held.tensors[step.key]
+        size = _num(step.sizes) * one.item_bytes
+        # Of its own: torch wants elements where elements may lie.
+        part = view_of(
+            memoryview(bytearray(memory[place : place + size])), 0, one.dtype, step.sizes
+        )
+        targets[step.key][box(step.target, step.sizes)].copy_(part)
+    return True

@@ -1,0 +1,206 @@
+"""The table of what a process has registered, which others look at without its help.
+
+It lies in anonymous shared memory. A reader copies an entry together with the bytes that it is
+about, before them and behind: where the entry's key was the same both times, so were they. A
+writer takes a lock on the entry, which the kernel gives back if it dies; memory is not given up
+before the lock is free.
+
+An entry: the key, one that no other has; its state; how many writes into the memory have begun,
+and how many have ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import secrets
+import struct
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+ENTRY = struct.Struct("=QQQQ")
+ENTRY_BYTES = 64
+NUM_ENTRIES = 2**18
+
+UNUSED, LIVE, DROPPED, FREED = range(4)
+
+_FLOCK = struct.Struct("@hhqqi0q")
+_USE, _COUNT, _ATOMIC = range(3)  # which byte of an entry a lock is on
+_PAUSE_SECONDS = 0.0005
+_MORE_SECONDS = 5.0
+_STATE, _BEGUN, _ENDED = 8, 16, 24
+_WORD = struct.Struct("=Q")
+
+
+class TableEntry(NamedTuple):
+    """One registration, as it stands in the table."""
+
+    key: int
+    state: int
+    begun: int
+    ended: int
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nobody is writing into the memory, as far as writers say so."""
+        return self.begun == self.ended
+
+
+class TablePlace(NamedTuple):
+    """Where another process finds the table of process ``pid``, and how it knows it again."""
+
+    pid: int
+    started: int
+    fd: int
+    address: int
+    nonce: int
+
+    def open(self) -> int:
+        """A descriptor of the table of one's own, for locks. Raises ``OSError`` where the process
+        has ended, or is another by now.
+        """
+        fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+        if os.pread(fd, 8, 0) != _WORD.pack(self.nonce):
+            os.close(fd)
+            raise ProcessLookupError(f"process {self.pid} is another one by now")
+        return fd
+
+
+def new_key() -> int:
+    return secrets.randbits(63) | 1
+
+
+class Table:
+    """The table of this process. TableEntry 0 is the table's own: it has the nonce as its key."""
+
+    def __init__(self) -> None:
+        self.nonce = new_key()
+        self.fd = os.memfd_create("monarch-rdma", os.MFD_CLOEXEC)
+        size = NUM_ENTRIES * ENTRY_BYTES
+        os.ftruncate(self.fd, size)
+        self._map = mmap.mmap(self.fd, size)
+        self.write(0, TableEntry(self.nonce, LIVE, 0, 0))
+
+    @property
+    def view(self) -> memoryview:
+        return memoryview(self._map)
+
+    def write(self, slot: int, entry: TableEntry) -> None:
+        ENTRY.pack_into(self._map, slot * ENTRY_BYTES, *entry)
+
+    def read(self, slot: int) -> TableEntry:
+        return TableEntry._make(ENTRY.unpack_from(self._map, slot * ENTRY_BYTES))
+
+    def end(self, slot: int, state: int) -> None:
+        """Nobody may use the memory of this entry from now on."""
+        _WORD.pack_into(self._map, slot * ENTRY_BYTES + _STATE, state)
+
+    def open(self) -> int:
+        """A descriptor of its own, so that locks of threads do not count as one."""
+        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        self._map.close()
+        os.close(self.fd)
+
+
+def entry_at(fd: int, slot: int) -> TableEntry:
+    return TableEntry._make(ENTRY.unpack(os.pread(fd, ENTRY.size, slot * ENTRY_BYTES)))
+
+
+def use(fd: int, slot: int, deadline: float) -> None:
+    """Keep the memory registered until ``fd`` is closed. Raises ``TimeoutError``."""
+    _lock(fd, slot, _USE, fcntl.F_RDLCK, deadline)
+
+
+@contextlib.contextmanager
+def in_use(fd: int, slot: int, deadline: float) -> Iterator[None]:
+    """The memory stays registered within. Raises ``TimeoutError``."""
+    _lock(fd, slot, _USE, fcntl.F_RDLCK, deadline)
+    try:
+        yield
+    finally:
+        _unlock(fd, slot, _USE)
+
+
+def wait_until_unused(fd: int, slot: int, deadline: float) -> None:
+    """Wait for whoever is writing into the memory. Raises ``TimeoutError``."""
+    _lock(fd, slot, _USE, fcntl.F_WRLCK, deadline)
+    _unlock(fd, slot, _USE)
+
+
+def is_in_use_by_others(fd: int, slot: int) -> bool:
+    """Whether somebody with another descriptor is writing into the memory."""
+    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, slot * ENTRY_BYTES + _USE, 1, 0)
+    found: bytes = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, wanted)
+    return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+
+
+@contextlib.contextmanager
+def changing(fd: int, slot: int, deadline: float) -> Iterator[None]:
+    """A write: those who read consistently look again when it has ended. One that fails has not
+    ended: the memory is not at rest until somebody writes again.
+    """
+    begin(fd, slot, deadline)
+    yield
+    end(fd, slot, deadline)
+
+
+def begin(fd: int, slot: int, deadline: float) -> None:
+    """A write begins. What others began, and nobody is at any longer, has ended with this."""
+    with _counting(fd, slot, deadline):
+        entry = entry_at(fd, slot)
+        if not entry.is_at_rest and not is_in_use_by_others(fd, slot):
+            _put(fd, slot, _ENDED, entry.begun)
+        _put(fd, slot, _BEGUN, entry.begun + 1)
+
+
+def end(fd: int, slot: int, deadline: float) -> None:
+    """A write has ended well."""
+    with _counting(fd, slot, deadline + _MORE_SECONDS):
+        _put(fd, slot, _ENDED, entry_at(fd, slot).ended + 1)
+
+
+@contextlib.contextmanager
+def _counting(fd: int, slot: int, deadline: float) -> Iterator[None]:
+    _lock(fd, slot, _COUNT, fcntl.F_WRLCK, deadline)
+    try:
+        yield
+    finally:
+        _unlock(fd, slot, _COUNT)
+
+
+def _put(fd: int, slot: int, field: int, number: int) -> None:
+    os.pwrite(fd, _WORD.pack(number), slot * ENTRY_BYTES + field)
+
+
+@contextlib.contextmanager
+def alone(fd: int, slot: int, deadline: float) -> Iterator[None]:
+    """No other atomic operation on this memory within."""
+    _lock(fd, slot, _ATOMIC, fcntl.F_WRLCK, deadline)
+    try:
+        yield
+    finally:
+        _unlock(fd, slot, _ATOMIC)
+
+
+def _lock(fd: int, slot: int, which: int, kind: int, deadline: float) -> None:
+    wanted = _FLOCK.pack(kind, os.SEEK_SET, slot * ENTRY_BYTES + which, 1, 0)
+    pause = _PAUSE_SECONDS
+    while True:
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
+            return
+        except (BlockingIOError, PermissionError):
+            if time.monotonic() > deadline:
+                raise TimeoutError("somebody holds the memory for longer than that") from None
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+
+
+def _unlock(fd: int, slot: int, which: int) -> None:
+    place = slot * ENTRY_BYTES + which
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, place, 1, 0))

@@ -1,0 +1,94 @@
+"""The little of libibverbs that is needed here, so that any binding of it, or a fake, will do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+READ, WRITE = "read", "write"
+SUCCESS = 0
+REMOTE_ACCESS_ERROR = 10
+
+
+class VerbsFailed(Exception):
+    """The library or the device refuses; ``str()`` says what."""
+
+
+@dataclass(frozen=True)
+class QueuePairInfo:
+    """What the other end needs to connect. ``gid`` has 16 bytes, ``mtu`` is libibverbs' code."""
+
+    number: int
+    psn: int
+    gid: bytes
+    lid: int
+    mtu: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """One RDMA read or write; ``number`` comes back with its completion."""
+
+    number: int
+    kind: str
+    local: int
+    lkey: int
+    remote: int
+    rkey: int
+    length: int
+
+
+class MemoryKeys(Protocol):
+    """Registered memory."""
+
+    lkey: int
+    rkey: int
+
+    def close(self) -> None: ...
+
+
+class QueuePair(Protocol):
+    """A reliable connection (RC). Methods raise ``VerbsFailed``."""
+
+    info: QueuePairInfo
+
+    def connect(self, remote: QueuePairInfo) -> None:
+        """Take it to the state in which it sends (RTS)."""
+        ...
+
+    def post(self, work: Work) -> None: ...
+
+    def poll(self, most: int) -> Sequence[tuple[int, int]]:
+        """Completions so far: numbers, and libibverbs' status."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class VerbsDevice(Protocol):
+    """An open device. Methods raise ``VerbsFailed``."""
+
+    name: str
+
+    def register(self, address: int, length: int) -> MemoryKeys:
+        """Memory of this process, of a GPU too where the kernel can look there (peer memory)."""
+        ...
+
+    def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> MemoryKeys:
+        """Memory of a GPU, by the descriptor that it was exported as. It is addressed as here."""
+        ...
+
+    def queue_pair(self, most_work: int) -> QueuePair: ...
+
+
+class VerbsLibrary(Protocol):
+    """A binding of libibverbs."""
+
+    name: str
+
+    def list_devices(self) -> list[str]:
+        """Their names; none where the kernel has no RDMA."""
+        ...
+
+    def open(self, name: str) -> VerbsDevice: ...

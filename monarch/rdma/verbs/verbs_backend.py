@@ -1,0 +1,402 @@
+"""The way by an RDMA device: its own hardware reads and writes the owner's memory.
+
+A reader asks the owner once for a queue pair and once for the key of each registration; from then
+on a read takes nothing of it. The owner's table is registered, too: the entry is read before and
+behind the bytes, in order, as on one host. Writes are counted by the owner, and atomic operations
+are done by it, so that they are atomic for processes of its host as well.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from monarch.rdma import table as tables
+from monarch.rdma.backend import BackendUnavailable
+from monarch.rdma.layout import Run, RunReader
+from monarch.rdma.memory import memory_of
+from monarch.rdma.own_process import copy_runs, exchange
+from monarch.rdma.region import Part, Ranges, RemoteRegion
+from monarch.rdma.registry import registry
+from monarch.rdma.serving import answers
+from monarch.rdma.table import ENTRY, ENTRY_BYTES, TableEntry
+from monarch.rdma.verbs.devices import choose, usable
+from monarch.rdma.verbs.dma_buf import register_gpu
+from monarch.rdma.verbs.library import (
+    READ,
+    SUCCESS,
+    WRITE,
+    MemoryKeys,
+    QueuePair,
+    QueuePairInfo,
+    VerbsDevice,
+    VerbsFailed,
+    VerbsLibrary,
+    Work,
+)
+from monarch.runtime import process
+from monarch.runtime.links.network import Gone
+from monarch.wire.address import Uid
+from monarch.wire.message import AskMemory
+
+_MOST_WORK = 16
+_PIECE_BYTES = 2**20
+_BOUNCE_BYTES = 4 * 2**20
+_SMALL_BYTES = 64 * 1024
+_LOCK_SECONDS = 30.0
+_PAUSE_SECONDS = 0.00005
+_SPINS = 200
+
+
+@dataclass
+class _Connection:
+    """A queue pair to one owner; one transfer at a time."""
+
+    pair: QueuePair
+    bounce: mmap.mmap
+    address: int
+    keys: MemoryKeys
+    lock: threading.Lock
+    is_broken: bool = False
+
+    def close(self) -> None:
+        self.is_broken = True
+        self.pair.close()
+        self.keys.close()
+
+
+class Verbs:
+    """Both ends of this process: its device, who has connected, and whom it has connected to."""
+
+    name = "ibverbs"
+
+    def __init__(self, library: VerbsLibrary) -> None:
+        self._library = library
+        self._lock = threading.RLock()
+        self._connecting = threading.Lock()
+        self._opened: VerbsDevice | None = None
+        self._connections: dict[Uid, _Connection] = {}
+        self._remote_keys: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._served: dict[Uid, QueuePair] = {}
+        self._own_keys: dict[tuple[int, int], MemoryKeys] = {}
+        self._table_keys: MemoryKeys | None = None
+        self._writing: dict[tuple[Uid, int], tuple[int, int]] = {}
+        self._next_write = 0
+        for what, answer in (
+            ("verbs connect", self._on_connect), ("verbs key", self._on_key),
+            ("verbs begin", self._on_begin), ("verbs end", self._on_end),
+            ("verbs exchange", self._on_exchange),
+        ):  # fmt: skip
+            answers[what] = answer
+
+    @property
+    def _device(self) -> VerbsDevice:
+        with self._lock:
+            if self._opened is None:
+                names = usable(self._library.list_devices())
+                if not names:
+                    raise VerbsFailed("there is no RDMA device")
+                self._opened = self._library.open(choose(names))
+            return self._opened
+
+    # What a reader does.
+
+    def read(
+        self, part: Part | Ranges, into: Sequence[Run], deadline: float
+    ) -> tuple[TableEntry, TableEntry]:
+        region = part.region
+
+        def move(line: _Connection, keys: tuple[int, int]) -> tuple[TableEntry, TableEntry]:
+            before = self._entry(line, region, keys[1], deadline)
+            region.check(before)
+            self._move(READ, line, keys[0], part.runs(), into, deadline)
+            after = self._entry(line, region, keys[1], deadline)
+            region.check(after)
+            return before, after
+
+        found: tuple[TableEntry, TableEntry] = self._over_line(region, move, deadline)
+        return found
+
+    def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
+        region = part.region
+
+        def move(line: _Connection, keys: tuple[int, int]) -> None:
+            number = self._ask(region, "verbs begin", {}, deadline)["number"]
+            is_done = False
+            try:
+                self._move(WRITE, line, keys[0], part.runs(), source, deadline)
+                is_done = True
+            finally:
+                about = {"number": number, "done": is_done}
+                self._ask(region, "verbs end", about, deadline + _LOCK_SECONDS)
+
+        self._over_line(region, move, deadline)
+
+    def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
+        about = {"offset": offset, "amount": amount.to_bytes(8, "little")}
+        answer = self._ask(region, "verbs exchange", about, deadline)["old"]
+        return int.from_bytes(answer, "little")
+
+    def compare_and_swap(
+        self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
+    ) -> int:
+        about = {
+            "offset": offset,
+            "expected": expected.to_bytes(8, "little"),
+            "new": new.to_bytes(8, "little"),
+        }
+        answer = self._ask(region, "verbs exchange", about, deadline)["old"]
+        return int.from_bytes(answer, "little")
+
+    def _over_line(
+        self, region: RemoteRegion, move: Callable[[_Connection, tuple[int, int]], Any],
+        deadline: float,
+    ) -> Any:  # fmt: skip
+        """``move`` over a queue pair; once more over a new one where that one has failed."""
+        error: VerbsFailed | None = None
+        for _ in range(2):
+            try:
+                line = self._line(region, deadline)
+            except VerbsFailed as refused:
+                raise BackendUnavailable(str(refused)) from None
+            # Asked anew after an error: so the owner says what has become of the memory.
+            keys = self._keys(region, deadline, anew=error is not None)
+            with line.lock:
+                try:
+                    return move(line, keys)
+                except VerbsFailed as failed:
+                    error = failed
+                    self._drop_line(region.owner.uid, line)
+                except TimeoutError:
+                    # What was posted may still come: its memory is not ours to give back before.
+                    self._drop_line(region.owner.uid, line)
+                    raise
+        raise region.error(f"the RDMA device cannot reach it: {error}")
+
+    def _line(self, region: RemoteRegion, deadline: float) -> _Connection:
+        # Not the other lock: the owner may be asking us for the same at this moment.
+        with self._connecting:
+            found = self._connections.get(region.owner.uid)
+            if found is not None and not found.is_broken:
+                return found
+            device = self._device
+            pair = device.queue_pair(_MOST_WORK)
+            bounce = mmap.mmap(-1, _BOUNCE_BYTES)
+            address = memory_of(bounce).address
+            try:
+                about = {**asdict(pair.info), "uid": process.current().node.uid}
+                answer = self._ask(region, "verbs connect", about, deadline)
+                pair.connect(QueuePairInfo(**answer))
+                keys = device.register(address, _BOUNCE_BYTES)
+            except BaseException:
+                pair.close()
+                raise
+            made = _Connection(pair, bounce, address, keys, threading.Lock())
+            self._connections[region.owner.uid] = made
+            return made
+
+    def _drop_line(self, uid: Uid, line: _Connection) -> None:
+        with self._lock:
+            if self._connections.get(uid) is line:
+                del self._connections[uid]
+        line.close()
+
+    def _keys(self, region: RemoteRegion, deadline: float, *, anew: bool) -> tuple[int, int]:
+        """The keys of a registration and of the owner's table."""
+        name = region.table.nonce, region.slot, region.key
+        found = self._remote_keys.get(name)
+        if found is None or anew:
+            answer = self._ask(region, "verbs key", {}, deadline)
+            found = self._remote_keys[name] = answer["rkey"], answer["table"]
+        return found
+
+    def _ask(
+        self, region: RemoteRegion, what: str, about: dict[str, Any], deadline: float
+    ) -> dict[str, Any]:
+        node = process.current().node
+        told = {**about, "slot": region.slot, "key": region.key, "sender": node.uid}
+        asked = node.request(region.owner, lambda port: AskMemory(what, told, port, node.address))
+        if not asked.wait(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError(f"the owner of {region} has not answered in time")
+        response = asked.value
+        if response.is_down:
+            raise region.error(f"its process is gone: {response.error}")
+        if response.error:
+            raise _refused(region, response.error)
+        return response.body
+
+    def _entry(
+        self, line: _Connection, region: RemoteRegion, rkey: int, deadline: float
+    ) -> TableEntry:
+        place = region.table.address + region.slot * ENTRY_BYTES
+        works = [Work(0, READ, line.address, line.keys.lkey, place, rkey, ENTRY.size)]
+        self._run(line, iter(works), deadline)
+        return TableEntry._make(ENTRY.unpack_from(line.bounce, 0))
+
+    def _move(
+        self, kind: str, line: _Connection, rkey: int, there: Iterator[Run],
+        here: Sequence[Run], deadline: float,
+    ) -> None:  # fmt: skip
+        total = sum(length for _, length in here)
+        if len(here) == 1 and total > _SMALL_BYTES:
+            try:
+                keys = self._device.register(here[0][0], total)
+            except VerbsFailed:
+                pass  # No more memory may be locked: by way of what is registered already.
+            else:
+                try:
+                    works = _works(kind, there, here[0][0], keys.lkey, rkey)
+                    self._run(line, works, deadline)
+                finally:
+                    if not line.is_broken:
+                        keys.close()
+                return
+        ours, theirs = RunReader(here), RunReader(there)
+        while total:
+            size = min(total, _BOUNCE_BYTES)
+            total -= size
+            local = ours.take(size)
+            if kind == WRITE:
+                copy_runs(local, [(line.address, size)])
+            works = _works(kind, iter(theirs.take(size)), line.address, line.keys.lkey, rkey)
+            self._run(line, works, deadline)
+            if kind == READ:
+                copy_runs([(line.address, size)], local)
+
+    def _run(self, line: _Connection, works: Iterator[Work], deadline: float) -> None:
+        """Post all, a few at a time, and wait for all. Raises ``VerbsFailed``, ``TimeoutError``."""
+        num_posted = num_done = spins = 0
+        following = next(works, None)
+        while following is not None or num_done < num_posted:
+            while following is not None and num_posted - num_done < _MOST_WORK:
+                line.pair.post(following)
+                num_posted += 1
+                following = next(works, None)
+            completions = line.pair.poll(_MOST_WORK)
+            for _, status in completions:
+                if status != SUCCESS:
+                    raise VerbsFailed(f"a work request ended with status {status}")
+            num_done += len(completions)
+            spins = 0 if completions else spins + 1
+            if spins > _SPINS:
+                if time.monotonic() > deadline:
+                    raise TimeoutError("the RDMA device has not answered in time")
+                time.sleep(_PAUSE_SECONDS)
+
+    # What an owner does, on threads of its own.
+
+    def _on_connect(self, about: dict[str, Any]) -> dict[str, Any]:
+        remote = QueuePairInfo(
+            about["number"], about["psn"], about["gid"], about["lid"], about["mtu"]
+        )
+        pair = self._device.queue_pair(_MOST_WORK)
+        pair.connect(remote)
+        with self._lock:
+            before = self._served.pop(about["uid"], None)
+            self._served[about["uid"]] = pair
+        if before is not None:
+            before.close()
+        return asdict(pair.info)
+
+    def _on_key(self, about: dict[str, Any]) -> dict[str, Any]:
+        found = registry().find_entry(about["slot"], about["key"])
+        with self._lock:
+            if self._table_keys is None:
+                place = registry().place
+                size = registry().table.view.nbytes
+                self._table_keys = self._device.register(place.address, size)
+            name = found.slot, found.key
+            keys = self._own_keys.get(name)
+            if keys is None:
+                held = found.life.hold()
+                low, size = found.layout.span()
+                address = found.address + low
+                if found.device == "cpu":
+                    keys = self._device.register(address, size)
+                else:
+                    keys = register_gpu(self._device, address, size)
+                del held
+                self._own_keys[name] = keys
+                found.at_end.append(lambda: self._forget_key(name))
+            return {"rkey": keys.rkey, "table": self._table_keys.rkey}
+
+    def _forget_key(self, name: tuple[int, int]) -> None:
+        keys = self._own_keys.pop(name, None)
+        if keys is not None:
+            keys.close()
+
+    def _on_begin(self, about: dict[str, Any]) -> dict[str, Any]:
+        slot = registry().find_entry(about["slot"], about["key"]).slot
+        fd = registry().table.open()
+        try:
+            deadline = time.monotonic() + _LOCK_SECONDS
+            tables.use(fd, slot, deadline)
+            tables.begin(fd, slot, deadline)
+        except BaseException:
+            os.close(fd)
+            raise
+        with self._lock:
+            self._next_write += 1
+            self._writing[about["sender"], self._next_write] = fd, slot
+            return {"number": self._next_write}
+
+    def _on_end(self, about: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            fd, slot = self._writing.pop((about["sender"], about["number"]), (-1, 0))
+        if fd >= 0:
+            try:
+                if about["done"]:
+                    tables.end(fd, slot, time.monotonic() + _LOCK_SECONDS)
+            finally:
+                os.close(fd)
+        return {}
+
+    def _on_exchange(self, about: dict[str, Any]) -> dict[str, Any]:
+        found = registry().find_entry(about["slot"], about["key"])
+
+        def change(old: int) -> int | None:
+            if "amount" in about:
+                return (old + int.from_bytes(about["amount"], "little")) % 2**64
+            new = int.from_bytes(about["new"], "little")
+            return new if old == int.from_bytes(about["expected"], "little") else None
+
+        old = exchange(found, about["offset"], change, time.monotonic() + _LOCK_SECONDS)
+        return {"old": old.to_bytes(8, "little")}
+
+    def forget(self, uid: Uid, how: Gone) -> None:
+        """A process is gone."""
+        with self._lock:
+            line, pair = self._connections.pop(uid, None), self._served.pop(uid, None)
+            writing = [key for key in self._writing if key[0] == uid]
+            fds = [self._writing.pop(key)[0] for key in writing]
+        for fd in fds:
+            os.close(fd)
+        if line is not None:
+            line.is_broken = True
+        if pair is not None:
+            pair.close()
+
+    def close(self) -> None:
+        for uid in {*self._connections, *self._served}:
+            self.forget(uid, Gone.LEFT)
+
+
+def _works(kind: str, there: Iterator[Run], local: int, lkey: int, rkey: int) -> Iterator[Work]:
+    number = 0
+    for remote, length in there:
+        while length:
+            size = min(length, _PIECE_BYTES)
+            yield Work(number, kind, local, lkey, remote, rkey, size)
+            number += 1
+            local, remote, length = local + size, remote + size, length - size
+
+
+def _refused(region: RemoteRegion, why: str) -> Exception:
+    if why.startswith(("VerbsFailed", "KeyError")):
+        return BackendUnavailable(why)
+    return region.error(why)

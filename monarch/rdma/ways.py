@@ -1,0 +1,210 @@
+"""Which backend a transfer takes: the first, in a fixed order, that leads to the owner."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from monarch.config import settings, upstream_value
+from monarch.net.machine import machine_id
+from monarch.rdma.availability import RDMATcpFallbackWarning, is_ibverbs_available
+from monarch.rdma.backend import Backend, BackendUnavailable
+from monarch.rdma.cuda_ipc import CudaIpc
+from monarch.rdma.layout import Run, RunReader
+from monarch.rdma.own_process import OwnProcess, is_own
+from monarch.rdma.process_vm import ProcessVm
+from monarch.rdma.region import Part, Ranges, RemoteRegion
+from monarch.rdma.registry import close_registry
+from monarch.rdma.serving import serve
+from monarch.rdma.table import TableEntry
+from monarch.rdma.tcp import Tcp
+from monarch.rdma.workers import Workers
+from monarch.runtime import process
+from monarch.runtime.links.network import Gone
+from monarch.wire.address import Uid
+
+T = TypeVar("T")
+
+_log = logging.getLogger("monarch.rdma")
+_FIRST_PAUSE_SECONDS = 0.0002
+
+
+class Ways:
+    """All ways of this process, and which of them was refused by which owner."""
+
+    def __init__(self) -> None:
+        self.workers = Workers()
+        self._own = OwnProcess()
+        self._process_vm = ProcessVm()
+        self._cuda_ipc = CudaIpc()
+        self._tcp = Tcp()
+        self._refused: dict[tuple[int, str], str] = {}
+        self._has_warned = False
+        node = process.current().node
+        serve(node)
+        node.on_gone.append(self._tcp.forget)
+        self._verbs: Backend | None = None
+        if is_ibverbs_available():
+            self._verbs = self._open_verbs(node.on_gone)
+
+    @staticmethod
+    def _open_verbs(on_gone: list[Callable[[Uid, Gone], None]]) -> Backend:
+        # Imported when used: most machines have no such device.
+        from monarch.rdma.verbs.devices import find_library
+        from monarch.rdma.verbs.verbs_backend import Verbs
+
+        library = find_library()
+        assert library is not None
+        verbs = Verbs(library)
+        on_gone.append(verbs.forget)
+        return verbs
+
+    def to(self, region: RemoteRegion) -> list[Backend]:
+        """The backends that may lead there, best first."""
+        if is_own(region):
+            return [self._own]
+        found: list[Backend] = []
+        if region.owner.machine == machine_id() and settings().rdma_same_host:
+            found.append(self._process_vm if region.is_on_cpu else self._cuda_ipc)
+        if self._verbs is not None and is_ibverbs_available():
+            found.append(self._verbs)
+        if upstream_value("rdma_allow_tcp_fallback"):
+            found.append(self._tcp)
+        nonce = region.table.nonce
+        return [way for way in found if (nonce, way.name) not in self._refused]
+
+    def is_quick(self, region: RemoteRegion) -> bool:
+        """Whether small transfers take less than waking a thread does."""
+        ways = self.to(region)
+        return bool(ways) and ways[0] in (self._own, self._process_vm)
+
+    def warn_of_tcp(self, region: RemoteRegion) -> None:
+        """Say once that data goes over TCP where RDMA was asked for."""
+        ways = self.to(region)
+        if ways and ways[0] is self._tcp and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "no RDMA device leads to other hosts from here: memory is read and written over "
+                "TCP (configure(rdma_allow_tcp_fallback=False) makes that an error)",
+                RDMATcpFallbackWarning,
+                stacklevel=4,
+            )
+
+    def by_first(self, region: RemoteRegion, use: Callable[[Backend], T]) -> T:
+        """``use`` of the first way that leads there; ``RemoteMemoryError`` where none does."""
+        reasons = []
+        for way in self.to(region):
+            try:
+                return use(way)
+            except BackendUnavailable as error:
+                reasons.append(f"{way.name}: {error}")
+                self._refused[region.table.nonce, way.name] = str(error)
+                if way.name != "tcp":
+                    _say_once(way.name, str(error))
+        nonce = region.table.nonce
+        reasons = reasons or [
+            f"{name}: {why}" for (of, name), why in list(self._refused.items()) if of == nonce
+        ]
+        if not upstream_value("rdma_allow_tcp_fallback"):
+            reasons.append("tcp: configure(rdma_allow_tcp_fallback=True) would allow it")
+        # Nothing was moved: a later try may find that what was in the way is gone.
+        for key in [key for key in self._refused if key[0] == nonce]:
+            self._refused.pop(key, None)
+        raise region.error(f"no way leads there ({'; '.join(reasons)})")
+
+    def read(
+        self, part: Part, into: Sequence[Run], deadline: float, *, consistent: bool = False
+    ) -> None:
+        """Copy the part into runs of this process's memory."""
+        pause, is_torn = _FIRST_PAUSE_SECONDS, False
+        while True:
+            try:
+                seen = self._in_pieces(
+                    part, into, lambda way, piece, runs: way.read(piece, runs, deadline)
+                )
+            except TimeoutError:
+                if not is_torn:
+                    raise
+                seen = []
+            if not consistent or _is_one_version(seen):
+                return
+            is_torn = True
+            if time.monotonic() + pause > deadline:
+                raise TimeoutError(
+                    f"{part.region} was being written all the time, or whoever wrote last ended "
+                    "before it was done"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+
+    def read_ranges(self, ranges: Ranges, into: Sequence[Run], deadline: float) -> None:
+        """Copy ranges of a region, in their order, into runs of this process's memory."""
+        self.by_first(ranges.region, lambda way: way.read(ranges, into, deadline))
+
+    def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
+        """Copy runs of this process's memory into the part: all of it is one version."""
+        self.by_first(part.region, lambda way: way.write(part, source, deadline))
+
+    def _in_pieces(
+        self, part: Part, local: Sequence[Run], move: Callable[[Backend, Part, Sequence[Run]], T]
+    ) -> list[T]:
+        most = max(1, upstream_value("rdma_max_chunk_size_mb")) * 2**20
+        if part.nbytes <= most:
+            return [self.by_first(part.region, lambda way: move(way, part, local))]
+        given, moved = RunReader(local), []
+
+        def task(piece: Part, runs: Sequence[Run]) -> None:
+            moved.append(self.by_first(part.region, lambda way: move(way, piece, runs)))
+
+        tasks = [
+            functools.partial(task, piece, given.take(piece.nbytes)) for piece in part.cut(most)
+        ]
+        at_once = min(settings().rdma_tcp_streams, max(2, os.cpu_count() or 1))
+        self.workers.run_all(tasks, at_once)
+        return moved
+
+    def close(self) -> None:
+        self._tcp.close()
+        self.workers.close()
+
+
+def _is_one_version(seen: Sequence[tuple[TableEntry, TableEntry]]) -> bool:
+    entries = {entry for pair in seen for entry in pair}
+    return len(entries) == 1 and next(iter(entries)).is_at_rest
+
+
+@functools.lru_cache(maxsize=64)
+def _say_once(name: str, why: str) -> None:
+    _log.warning("memory of other processes is not reached by %s: %s", name, why)
+
+
+_lock = threading.Lock()
+
+
+def ways() -> Ways:
+    """Those of this process: they end with its agent."""
+    agent: Any = process.current()
+    found: Ways | None = _of_agents.get(id(agent))
+    if found is None:
+        with _lock:
+            found = _of_agents.get(id(agent))
+            if found is None:
+                found = _of_agents[id(agent)] = Ways()
+                agent.at_close.append(functools.partial(_close, id(agent)))
+    return found
+
+
+_of_agents: dict[int, Ways] = {}
+
+
+def _close(key: int) -> None:
+    found = _of_agents.pop(key, None)
+    if found is not None:
+        found.close()
+    close_registry()

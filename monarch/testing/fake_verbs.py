@@ -1,0 +1,124 @@
+"""libibverbs without a device: queue pairs of this process move bytes, and fail when told to."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections import deque
+from collections.abc import Sequence
+
+from monarch.rdma.verbs.library import (
+    READ,
+    REMOTE_ACCESS_ERROR,
+    SUCCESS,
+    QueuePairInfo,
+    VerbsFailed,
+    Work,
+)
+
+_FLUSHED = 5
+
+
+class FakeVerbs:
+    """One device whose port leads back to it.
+
+    ``statuses`` are what the next completions say; ``most_polled`` is how many one poll gives at
+    most; ``num_registrations_left`` how many succeed before there is no memory for more.
+    """
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.devices = ["fake0"]
+        self.statuses: deque[int] = deque()
+        self.most_polled = 1000
+        self.num_registrations_left = 2**31
+        self.is_port_up = True
+        self.registered: dict[int, tuple[int, int]] = {}
+        self.pairs: dict[int, FakeQueuePair] = {}
+        self.num_posted = 0
+        self.numbers = itertools.count(1)
+
+    def list_devices(self) -> list[str]:
+        return list(self.devices)
+
+    def open(self, name: str) -> FakeVerbsDevice:
+        return FakeVerbsDevice(self, name)
+
+
+class FakeKeys:
+    def __init__(self, world: FakeVerbs, address: int, length: int) -> None:
+        self._world = world
+        self.lkey = self.rkey = next(world.numbers)
+        world.registered[self.rkey] = address, length
+
+    def close(self) -> None:
+        self._world.registered.pop(self.rkey, None)
+
+
+class FakeVerbsDevice:
+    def __init__(self, world: FakeVerbs, name: str) -> None:
+        self.name = name
+        self._world = world
+
+    def register(self, address: int, length: int) -> FakeKeys:
+        if self._world.num_registrations_left <= 0:
+            raise VerbsFailed("Cannot allocate memory")
+        self._world.num_registrations_left -= 1
+        return FakeKeys(self._world, address, length)
+
+    def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> FakeKeys:
+        return self.register(address, length)
+
+    def queue_pair(self, most_work: int) -> FakeQueuePair:
+        return FakeQueuePair(self._world, most_work)
+
+
+class FakeQueuePair:
+    def __init__(self, world: FakeVerbs, most_work: int) -> None:
+        self._world = world
+        self._most_work = most_work
+        self._remote: int | None = None
+        self._is_broken = False
+        self._done: deque[tuple[int, int]] = deque()
+        self.info = QueuePairInfo(next(world.numbers), 7, bytes(16), 0, 5)
+        world.pairs[self.info.number] = self
+
+    def connect(self, remote: QueuePairInfo) -> None:
+        if not self._world.is_port_up:
+            raise VerbsFailed("the port is down")
+        self._remote = remote.number
+
+    def post(self, work: Work) -> None:
+        if self._remote is None or len(self._done) >= self._most_work:
+            raise VerbsFailed("Cannot allocate memory")
+        self._world.num_posted += 1
+        status = self._status(work)
+        if status == SUCCESS:
+            source, target = work.remote, work.local
+            if work.kind != READ:
+                source, target = target, source
+            ctypes.memmove(target, source, work.length)
+        else:
+            self._is_broken = True
+        self._done.append((work.number, status))
+
+    def _status(self, work: Work) -> int:
+        if self._is_broken:
+            return _FLUSHED
+        if self._world.statuses and (status := self._world.statuses.popleft()) != SUCCESS:
+            return status
+        if self._remote not in self._world.pairs:
+            return 12  # It has tried often enough.
+        for key, place in ((work.lkey, work.local), (work.rkey, work.remote)):
+            begin, length = self._world.registered.get(key, (0, 0))
+            if not begin <= place <= place + work.length <= begin + length:
+                return REMOTE_ACCESS_ERROR
+        return SUCCESS
+
+    def poll(self, most: int) -> Sequence[tuple[int, int]]:
+        num = min(most, self._world.most_polled, len(self._done))
+        return [self._done.popleft() for _ in range(num)]
+
+    def close(self) -> None:
+        self._world.pairs.pop(self.info.number, None)

@@ -1,0 +1,123 @@
+"""Actors that own memory. Apart from the tests, so that procs need not import pytest or torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from monarch.actor import Actor, endpoint
+from monarch.rdma import RDMABuffer
+
+
+class Owner(Actor):
+    """Has byte arrays by name, and buffers of them."""
+
+    def __init__(self) -> None:
+        self.memory: dict[str, Any] = {}
+        self.buffers: dict[str, RDMABuffer] = {}
+
+    @endpoint
+    def make(self, name: str, data: bytes) -> RDMABuffer:
+        self.memory[name] = bytearray(data)
+        self.buffers[name] = RDMABuffer(memoryview(self.memory[name]))
+        return self.buffers[name]
+
+    @endpoint
+    def make_readonly(self, data: bytes) -> RDMABuffer:
+        self.memory["readonly"] = data
+        return RDMABuffer(memoryview(data))
+
+    @endpoint
+    def make_tensor(self, name: str, values: Any, view: str = "") -> RDMABuffer:
+        import torch
+
+        tensor = torch.tensor(values)
+        self.memory[name] = tensor
+        self.buffers[name] = RDMABuffer(eval(f"tensor{view}", {"tensor": tensor}))
+        return self.buffers[name]
+
+    @endpoint
+    def content(self, name: str) -> bytes:
+        return bytes(self.memory[name])
+
+    @endpoint
+    def values(self, name: str) -> Any:
+        return self.memory[name].tolist()
+
+    @endpoint
+    def put(self, name: str, data: bytes) -> None:
+        self.memory[name][: len(data)] = data
+
+    @endpoint
+    def drop(self, name: str) -> None:
+        self.buffers.pop(name).drop().get()
+
+    @endpoint
+    def free(self, name: str) -> None:
+        self.memory.pop(name, None)
+        self.buffers.pop(name, None)
+
+    @endpoint
+    def add(self, name: str, amount: int, times: int) -> None:
+        for _ in range(times):
+            self.buffers[name].fetch_add(amount).get()
+
+    @endpoint
+    def change(self, name: str, times: int) -> None:
+        """Fill it with one byte after the other, each time as a whole."""
+        memory = self.memory[name]
+        for number in range(times):
+            with self.buffers[name].changing():
+                half = len(memory) // 2
+                memory[:half] = bytes([number % 251]) * half
+                memory[half:] = bytes([number % 251]) * (len(memory) - half)
+
+    @endpoint
+    def num_registered(self) -> int:
+        from monarch.rdma.registry import registry
+
+        registry().sweep()
+        return len(registry())
+
+    @endpoint
+    def num_descriptors(self) -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    @endpoint
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Reader(Actor):
+    """Reads and writes what others own."""
+
+    @endpoint
+    def read(self, buffer: RDMABuffer) -> bytes:
+        into = bytearray(buffer.size())
+        buffer.read_into(into, timeout=20).get()
+        return bytes(into)
+
+    @endpoint
+    def write(self, buffer: RDMABuffer, data: bytes) -> None:
+        buffer.write_from(data, timeout=20).get()
+
+    @endpoint
+    def add(self, buffer: RDMABuffer, amount: int, times: int) -> None:
+        for _ in range(times):
+            buffer.fetch_add(amount).get()
+
+    @endpoint
+    def drop(self, buffer: RDMABuffer) -> None:
+        buffer.drop().get()
+
+    @endpoint
+    def write_and_die(self, buffer: RDMABuffer, num_bytes: int) -> None:
+        """Die half way through a write."""
+        from monarch.rdma import table as tables
+
+        region = buffer.part.region
+        fd = region.table.open()
+        with tables.in_use(fd, region.slot, 2.0**40):
+            tables.begin(fd, region.slot, 2.0**40)
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,131 @@
+"""Trainers and readers of a shared state dict, in procs of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from monarch.actor import Actor, endpoint
+from monarch.rdma import SharedStateDict
+
+SHAPES = {"embed": (10, 6), "layer.weight": (6, 8), "layer.bias": (8,), "scale": ()}
+
+
+def numbered(shape: tuple[int, ...], version: int) -> Any:
+    """A tensor whose elements say where they belong, and to which version."""
+    import math
+
+    import torch
+
+    return torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape) + 1000 * version
+
+
+class Trainer(Actor):
+    """Rank ``rank`` of ``num_ranks``; with a process group, its tensors are DTensors."""
+
+    def __init__(self, name: str, rank: int, num_ranks: int, far: str = "") -> None:
+        self.shared = SharedStateDict(name)
+        self.rank, self.num_ranks = rank, num_ranks
+        act_as_host(far)
+
+    @endpoint
+    def publish(self, version: int) -> int:
+        state = {key: numbered(shape, version) for key, shape in SHAPES.items()}
+        done = self.shared.publish(state, rank=self.rank, num_ranks=self.num_ranks)
+        return done.get(timeout=60)
+
+    @endpoint
+    def publish_sharded(self, version: int, sizes: tuple[int, ...]) -> int:
+        state = {
+            key: sharded(numbered(shape, version), sizes, dims=(0, 0))
+            for key, shape in SHAPES.items()
+        }
+        done = self.shared.publish(state, rank=self.rank, num_ranks=self.num_ranks)
+        return done.get(timeout=60)
+
+    @endpoint
+    def publish_filled(self, versions: int, num_elements: int) -> None:
+        import torch
+
+        for version in range(1, versions + 1):
+            state = {"w": torch.full((num_elements,), float(version))}
+            self.shared.publish(state, rank=self.rank, num_ranks=self.num_ranks).get(timeout=60)
+
+    @endpoint
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Reader(Actor):
+    """On a host of its own, if ``far`` names one."""
+
+    def __init__(self, name: str, far: str = "") -> None:
+        self.shared = SharedStateDict(name)
+        act_as_host(far)
+        self.moved = 0
+
+    @endpoint
+    def fetch(self, keys: tuple[str, ...], dtype: str = "float32", version: int = 0) -> Any:
+        import torch
+
+        into = {key: torch.full(SHAPES[key], -1.0, dtype=getattr(torch, dtype)) for key in keys}
+        number = self.shared.fetch(into, version=version, timeout=60).get()
+        return number, {key: value.tolist() for key, value in into.items()}
+
+    @endpoint
+    def fetch_sharded(self, version: int, sizes: tuple[int, ...], dims: tuple[int, ...]) -> bool:
+        """Whether each shard has what a full gather would have given it."""
+        import torch
+
+        into, expected = {}, {}
+        for key, shape in SHAPES.items():
+            into[key] = sharded(torch.full(shape, -1.0), sizes, dims)
+            expected[key] = sharded(numbered(shape, version), sizes, dims)
+        assert self.shared.fetch(into, version=version, timeout=60).get() == version
+        return all(torch.equal(into[key].to_local(), expected[key].to_local()) for key in into)
+
+    @endpoint
+    def fetch_filled(self, num_elements: int, times: int) -> list[int]:
+        """The versions that were seen: each time, all elements are of one."""
+        import torch
+
+        into = torch.zeros(num_elements)
+        seen = []
+        for _ in range(times):
+            seen.append(self.shared.fetch({"w": into}, timeout=60).get())
+            assert into.min() == into.max() == seen[-1], (into.min(), into.max(), seen[-1])
+        return seen
+
+    @endpoint
+    def follow(self, num: int) -> list[int]:
+        seen = []
+        for version in self.shared.subscribe():
+            seen.append(version)
+            if version >= num:
+                break
+        return seen
+
+    @endpoint
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def act_as_host(name: str) -> None:
+    """Take this process for one of another host, to which only TCP leads."""
+    if name:
+        from monarch.config import configure
+        from monarch.rdma import state_dict
+
+        configure(rdma_same_host=False)
+        state_dict.machine_id = lambda: name
+
+
+def sharded(tensor: Any, sizes: tuple[int, ...], dims: tuple[int, ...]) -> Any:
+    """A DTensor over a mesh of ``sizes``; tensors of too few dimensions are whole."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", sizes)
+    placements = [Shard(dim) if dim < tensor.ndim else Replicate() for dim in dims[: len(sizes)]]
+    return distribute_tensor(tensor, mesh, placements)
