@@ -22,13 +22,13 @@ if [ ! -e "$cache/ready" ]; then
         modprobe -S "$version" -d unpacked --show-depends "$module" | awk '$1 == "insmod" {print $2}'
     done | awk '!seen[$0]++' | while read -r file; do
         cp "$file" root/modules/
-        basename "$file" >> root/order
+        basename "$file" >> root/module_list
     done
     cat > root/init <<'INIT'
 #!/bin/busybox sh
 b=/bin/busybox
 $b mount -t proc proc /proc; $b mount -t sysfs sys /sys; $b mount -t devtmpfs dev /dev
-for module in $($b cat /order); do $b insmod "/modules/$module"; done
+for module in $($b cat /module_list); do $b insmod "/modules/$module"; done
 how=trans=virtio,version=9p2000.L,ro,cache=loose,msize=512000
 $b mount -t 9p -o $how host /mnt || $b poweroff -f
 for folder in proc sys dev; do $b mount -o move /$folder /mnt/$folder; done
