@@ -13,7 +13,7 @@ from monarch.rdma.verbs.library import (
     SUCCESS,
     QueuePairInfo,
     VerbsFailed,
-    Work,
+    WorkRequest,
 )
 
 _FLUSHED = 5
@@ -89,7 +89,7 @@ class FakeQueuePair:
             raise VerbsFailed("the port is down")
         self._remote = remote.number
 
-    def post(self, work: Work) -> None:
+    def post(self, work: WorkRequest) -> None:
         if self._remote is None or len(self._done) >= self._most_work:
             raise VerbsFailed("Cannot allocate memory")
         self._world.num_posted += 1
@@ -103,7 +103,7 @@ class FakeQueuePair:
             self._is_broken = True
         self._done.append((work.number, status))
 
-    def _status(self, work: Work) -> int:
+    def _status(self, work: WorkRequest) -> int:
         if self._is_broken:
             return _FLUSHED
         if self._world.statuses and (status := self._world.statuses.popleft()) != SUCCESS:

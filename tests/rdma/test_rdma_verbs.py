@@ -14,7 +14,7 @@ from monarch.rdma import RDMABuffer, RemoteMemoryError
 from monarch.rdma.backend import BackendUnavailable
 from monarch.rdma.memory import memory_of
 from monarch.rdma.verbs import devices
-from monarch.rdma.verbs.dma_buf import register_gpu
+from monarch.rdma.verbs.devices import register_gpu
 from monarch.rdma.verbs.library import VerbsFailed
 from monarch.rdma.verbs.verbs_backend import Verbs
 from monarch.testing.fake_verbs import FakeVerbs

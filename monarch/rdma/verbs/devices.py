@@ -1,19 +1,23 @@
-"""Which device of a machine is taken, and which of its addresses."""
+"""Which device of a machine is taken, which of its addresses, and how it gets at a GPU's memory."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from monarch.config import upstream_value
-from monarch.rdma.verbs.library import VerbsLibrary
+from monarch.rdma.verbs.library import MemoryKeys, VerbsDevice, VerbsFailed, VerbsLibrary
 
 _log = logging.getLogger("monarch.rdma")
 _SYS = Path("/sys/class/infiniband")
+_DMA_BUF_FD = 1
+_PEER_MEMORY = "/sys/module/nvidia_peermem"
 _LIBRARIES = ("pyverbs_library", "ibverbs_library")
 
 
@@ -114,3 +118,49 @@ def best_gid(gids: Sequence[tuple[int, bytes, str]]) -> tuple[int, bytes]:
 
     index, gid, _ = min(gids, key=key, default=(0, bytes(16), ""))
     return index, gid
+
+
+def register_gpu(device: VerbsDevice, address: int, length: int, driver: Any = None) -> MemoryKeys:
+    """Register memory of a GPU: by the kernel's peer memory where that is loaded, else exported.
+
+    torch's memory can be exported where ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` is set
+    before CUDA is used.
+    """
+    if driver is None and os.path.exists(_PEER_MEMORY):
+        return device.register(address, length)
+    fd, base = export(address, driver or _cuda_driver())
+    try:
+        return device.register_dma_buf(fd, address - base, address, length)
+    finally:
+        os.close(fd)  # The registration has its own.
+
+
+def export(address: int, driver: Any) -> tuple[int, int]:
+    """A descriptor of the whole allocation at ``address``, and where that begins."""
+    base, size, fd = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_int(-1)
+    _check(driver.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), _at(address)))
+    page = os.sysconf("SC_PAGE_SIZE")
+    length = -(-size.value // page) * page
+    _check(
+        driver.cuMemGetHandleForAddressRange(
+            ctypes.byref(fd), _at(base.value), ctypes.c_size_t(length), _DMA_BUF_FD,
+            ctypes.c_ulonglong(0),
+        )
+    )  # fmt: skip
+    return fd.value, base.value
+
+
+def _at(address: int) -> ctypes.c_uint64:
+    return ctypes.c_uint64(address)
+
+
+def _cuda_driver() -> Any:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise VerbsFailed(str(error)) from None
+
+
+def _check(status: int) -> None:
+    if status:
+        raise VerbsFailed(f"CUDA's driver cannot export the memory (error {status})")

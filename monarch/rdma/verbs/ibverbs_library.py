@@ -9,7 +9,7 @@ from typing import Any
 import ibverbs  # type: ignore[import-not-found]
 
 from monarch.rdma.verbs.devices import best_gid, gids_of
-from monarch.rdma.verbs.library import READ, QueuePairInfo, VerbsFailed, Work
+from monarch.rdma.verbs.library import READ, QueuePairInfo, VerbsFailed, WorkRequest
 
 _PORT = 1
 _ACCESS = (
@@ -92,7 +92,7 @@ class IbverbsQueuePair:
         except OSError as error:
             raise VerbsFailed(str(error)) from None
 
-    def post(self, work: Work) -> None:
+    def post(self, work: WorkRequest) -> None:
         kind = ibverbs.WROpcode.RDMA_READ if work.kind == READ else ibverbs.WROpcode.RDMA_WRITE
         try:
             self._qp.post_send(

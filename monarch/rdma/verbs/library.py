@@ -27,7 +27,7 @@ class QueuePairInfo:
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkRequest:
     """One RDMA read or write; ``number`` comes back with its completion."""
 
     number: int
@@ -57,7 +57,7 @@ class QueuePair(Protocol):
         """Take it to the state in which it sends (RTS)."""
         ...
 
-    def post(self, work: Work) -> None: ...
+    def post(self, work: WorkRequest) -> None: ...
 
     def poll(self, most: int) -> Sequence[tuple[int, int]]:
         """Completions so far: numbers, and libibverbs' status."""

@@ -18,7 +18,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr  # type: ignore[import-not-
 from pyverbs.wr import SGE, SendWR  # type: ignore[import-not-found]
 
 from monarch.rdma.verbs.devices import best_gid, gids_of
-from monarch.rdma.verbs.library import READ, QueuePairInfo, VerbsFailed, Work
+from monarch.rdma.verbs.library import READ, QueuePairInfo, VerbsFailed, WorkRequest
 
 _PORT = 1
 _ACCESS = (
@@ -120,7 +120,7 @@ class PyverbsQueuePair:
         attributes.timeout = 14
         self._qp.to_rts(attributes)
 
-    def post(self, work: Work) -> None:
+    def post(self, work: WorkRequest) -> None:
         kind = enums.IBV_WR_RDMA_READ if work.kind == READ else enums.IBV_WR_RDMA_WRITE
         request = SendWR(
             wr_id=work.number, opcode=kind, num_sge=1,

@@ -25,8 +25,7 @@ from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import registry
 from monarch.rdma.serving import answers
 from monarch.rdma.table import ENTRY, ENTRY_BYTES, TableEntry
-from monarch.rdma.verbs.devices import choose, usable
-from monarch.rdma.verbs.dma_buf import register_gpu
+from monarch.rdma.verbs.devices import choose, register_gpu, usable
 from monarch.rdma.verbs.library import (
     READ,
     SUCCESS,
@@ -37,7 +36,7 @@ from monarch.rdma.verbs.library import (
     VerbsDevice,
     VerbsFailed,
     VerbsLibrary,
-    Work,
+    WorkRequest,
 )
 from monarch.runtime import process
 from monarch.runtime.links.network import Gone
@@ -87,12 +86,9 @@ class Verbs:
         self._table_keys: MemoryKeys | None = None
         self._writing: dict[tuple[Uid, int], tuple[int, int]] = {}
         self._next_write = 0
-        for what, answer in (
-            ("verbs connect", self._on_connect), ("verbs key", self._on_key),
-            ("verbs begin", self._on_begin), ("verbs end", self._on_end),
-            ("verbs exchange", self._on_exchange),
-        ):  # fmt: skip
-            answers[what] = answer
+        answers["verbs connect"], answers["verbs key"] = self._on_connect, self._on_key
+        answers["verbs begin"], answers["verbs end"] = self._on_begin, self._on_end
+        answers["verbs exchange"] = self._on_exchange
 
     @property
     def _device(self) -> VerbsDevice:
@@ -234,7 +230,7 @@ class Verbs:
         self, line: _Connection, region: RemoteRegion, rkey: int, deadline: float
     ) -> TableEntry:
         place = region.table.address + region.slot * ENTRY_BYTES
-        works = [Work(0, READ, line.address, line.keys.lkey, place, rkey, ENTRY.size)]
+        works = [WorkRequest(0, READ, line.address, line.keys.lkey, place, rkey, ENTRY.size)]
         self._run(line, iter(works), deadline)
         return TableEntry._make(ENTRY.unpack_from(line.bounce, 0))
 
@@ -268,7 +264,7 @@ class Verbs:
             if kind == READ:
                 copy_runs([(line.address, size)], local)
 
-    def _run(self, line: _Connection, works: Iterator[Work], deadline: float) -> None:
+    def _run(self, line: _Connection, works: Iterator[WorkRequest], deadline: float) -> None:
         """Post all, a few at a time, and wait for all. Raises ``VerbsFailed``, ``TimeoutError``."""
         num_posted = num_done = spins = 0
         following = next(works, None)
@@ -386,12 +382,14 @@ class Verbs:
             self.forget(uid, Gone.LEFT)
 
 
-def _works(kind: str, there: Iterator[Run], local: int, lkey: int, rkey: int) -> Iterator[Work]:
+def _works(
+    kind: str, there: Iterator[Run], local: int, lkey: int, rkey: int
+) -> Iterator[WorkRequest]:
     number = 0
     for remote, length in there:
         while length:
             size = min(length, _PIECE_BYTES)
-            yield Work(number, kind, local, lkey, remote, rkey, size)
+            yield WorkRequest(number, kind, local, lkey, remote, rkey, size)
             number += 1
             local, remote, length = local + size, remote + size, length - size
 
