@@ -5,6 +5,7 @@ What to open, by what is to be changed:
 - what a program may give to `spawn_procs`: `host_mesh.py`, `spawning.py`,
   `monarch/runtime/procs/binding.py`
 - a way to call endpoints: `endpoint.py`
+- who is told that a host is about to end: `host_warnings.py`
 - what `sync_workspace` takes and gives: `syncable.py`, `pushing.py`
 - `actors.upgrade(NewClass)`: `upgrade.py`, `monarch/wire/by_value.py`
 """
@@ -46,6 +47,7 @@ from monarch.actor.endpoint import (
 from monarch.actor.future import Future
 from monarch.actor.gather import Accumulator
 from monarch.actor.host_mesh import HostMesh, local_proc_mesh, proc_mesh, this_host, this_proc
+from monarch.actor.host_warnings import HostWarning
 from monarch.actor.ids import ActorAddr, ProcId, Uid
 from monarch.actor.instance import Instance
 from monarch.actor.proc_mesh import ProcMesh
@@ -73,6 +75,7 @@ __all__ = [
     "Extent",
     "Future",
     "HostMesh",
+    "HostWarning",
     "Instance",
     "MeshFailure",
     "MeshTrait",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from monarch.actor.host_warnings import HostWarning, WarningSubscription
+from monarch.runtime import process
 from monarch.wire.address import ProcAddress
 
 if TYPE_CHECKING:
@@ -45,6 +47,13 @@ class Syncable:
 
         mode = reload if auto_reload else "off"
         return push(self._sync_hosts(), workspace, mode, best_effort, conda, allow_empty)
+
+    def on_warning(self, tell: Callable[[HostWarning], object]) -> WarningSubscription:
+        """Have ``tell`` called when a machine of this mesh is about to end, in time to save: its
+        scheduler has announced that, as before a time limit, a preemption, or as its pod is
+        deleted. It is called on a thread of its own, until what is returned is closed.
+        """
+        return WarningSubscription(process.current().node, self._sync_hosts(), tell)
 
     def _sync_hosts(self) -> Sequence[ProcAddress]:
         """The agents of these machines."""

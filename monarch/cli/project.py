@@ -80,12 +80,48 @@ class KubernetesSection:
 
 
 @dataclass
+class RaySection:
+    """Where hosts of kind ray are, and what each takes of its node."""
+
+    address: str | None = None  # by default RAY_ADDRESS, or the cluster of this machine
+    resources: dict[str, float] = field(default_factory=lambda: {"CPU": 1.0})
+    timeout: float = 60.0  # seconds to get the nodes
+    port: int = 0  # where each host listens; 0: at any port that is free
+
+
+@dataclass
+class SkyPilotSection:
+    """What hosts of kind skypilot are, as one cluster of it."""
+
+    resources: dict[str, str] = field(default_factory=dict)  # as in a task's file of SkyPilot's
+    cluster: str | None = None  # its name, by default one of its own
+    idle_minutes: int | None = None  # after which SkyPilot takes it down
+    setup: str | None = None  # what each machine runs first: that installs monarch
+    python: str = "python3"
+    port: int = 22222
+
+
+@dataclass
+class LightningSection:
+    """What hosts of kind lightning are: machines of one multi-machine job."""
+
+    machine: str = "CPU"  # a name of lightning_sdk.Machine: "H100_X_8"
+    studio: str | None = None  # by default the one that this runs in
+    image: str | None = None  # instead of a studio
+    options: dict[str, str] = field(default_factory=dict)  # more of MMT.run: teamspace, org, user
+    python: str = "python"
+    port: int = 26600
+    timeout: float | None = None  # seconds to get the machines
+
+
+@dataclass
 class JobSection:
     """The allocation: what `monarch apply` brings up."""
 
-    kind: Literal["process", "local", "ssh", "slurm", "kubernetes"] = (
-        "process"  # local: none that outlives its command
-    )
+    # local: none that outlives its command
+    kind: Literal[
+        "process", "local", "ssh", "slurm", "kubernetes", "ray", "skypilot", "lightning"
+    ] = "process"
     # how many hosts each mesh has, by its name; for ssh, the names of its hosts
     hosts: dict[str, int | list[str]] = field(default_factory=lambda: {"hosts": 1})
     env: dict[str, str] = field(default_factory=dict)  # variables that all processes there get
@@ -94,6 +130,9 @@ class JobSection:
     ssh: SSHSection = field(default_factory=SSHSection)
     slurm: SlurmSection = field(default_factory=SlurmSection)
     kubernetes: KubernetesSection = field(default_factory=KubernetesSection)
+    ray: RaySection = field(default_factory=RaySection)
+    skypilot: SkyPilotSection = field(default_factory=SkyPilotSection)
+    lightning: LightningSection = field(default_factory=LightningSection)
 
     def __post_init__(self) -> None:
         for name, hosts in self.hosts.items():
@@ -160,6 +199,8 @@ class Project(NamedTuple):
             return _make_slurm_job(job)
         if job.kind == "kubernetes":
             return self._make_kubernetes_job(job)
+        if job.kind in ("ray", "skypilot", "lightning"):
+            return self._make_cloud_job(job)
         return ProcessJob(job.num_hosts(), job.env, job.preload)
 
     def _make_ssh_job(self, wanted: JobSection) -> JobTrait:
@@ -198,6 +239,32 @@ class Project(NamedTuple):
         except ValueError as error:
             raise ConfigError(f"[job] in {self.directory / PROJECT_FILE}: {error}") from None
         return job
+
+    def _make_cloud_job(self, wanted: JobSection) -> JobTrait:
+        from monarch.job import LightningJob, RayJob, SkyPilotJob
+
+        hosts, env, preload = wanted.num_hosts(), wanted.env, wanted.preload
+        if wanted.kind == "ray":
+            ray = wanted.ray
+            return RayJob(
+                hosts, ray.address, ray.resources, env, timeout=ray.timeout,
+                monarch_port=ray.port, preload=preload,
+            )  # fmt: skip
+        if wanted.kind == "skypilot":
+            sky = wanted.skypilot
+            return SkyPilotJob(
+                hosts, sky.resources, sky.cluster, sky.port, sky.idle_minutes,
+                python_exe=sky.python, setup_commands=sky.setup, env=env, preload=preload,
+            )  # fmt: skip
+        if len(hosts) != 1:
+            raise ConfigError("kind 'lightning' has one mesh", key="hosts")
+        [(mesh, num_hosts)] = hosts.items()
+        one = wanted.lightning
+        return LightningJob(
+            num_hosts, one.machine, mesh=mesh, studio=one.studio, image=one.image,
+            options=one.options, python_exe=one.python, monarch_port=one.port,
+            timeout=one.timeout, env=env, preload=preload,
+        )  # fmt: skip
 
     def make_workspace(self) -> Workspace:
         """One folder lands in the replica's root, several each under its own path, or under its

@@ -14,6 +14,8 @@ What to open, by what is to be changed:
 - what Slurm is asked, and what its states mean: `slurm.py`
 - what Kubernetes is asked for, how, and what pods' states mean: `kube_manifests.py`,
   `kube_api.py`; `kubernetes.py`, `kube_pods.py`
+- Ray's actors that hold hosts; machines of clouds, and what they run: `ray.py`; `skypilot.py`,
+  `lightning.py`, `cloud.py`
 - how a host is brought up again; how others learn that a job is being ended, or was: `process.py`
   (`repair`); `job.py` (`ending`), `ended.py`
 """
@@ -26,10 +28,13 @@ from monarch.job.current_job import load_current_job, set_current_job
 from monarch.job.job import JobState, JobTrait, job_load, job_loads
 from monarch.job.kube_api import KubeConfig
 from monarch.job.kubernetes import ImageSpec, KubernetesJob
+from monarch.job.lightning import LightningJob
 from monarch.job.local import LocalJob
 from monarch.job.login import LoginJob
 from monarch.job.process import ProcessJob
+from monarch.job.ray import RayJob
 from monarch.job.services import MeshAdminConfig, TelemetryConfig
+from monarch.job.skypilot import SkyPilotJob
 from monarch.job.slurm import SlurmJob
 from monarch.job.ssh import SSHJob
 
@@ -41,12 +46,15 @@ __all__ = [
     "JobTrait",
     "KubeConfig",
     "KubernetesJob",
+    "LightningJob",
     "LocalJob",
     "LoginJob",
     "MeshAdminConfig",
     "PortForwarder",
     "ProcessJob",
+    "RayJob",
     "SSHJob",
+    "SkyPilotJob",
     "SlurmJob",
     "TelemetryConfig",
     "exec_command",

@@ -71,7 +71,10 @@ def with_attempts(
         )
         generation = process.current().generation
         try:
-            with procs_to_lose(hosts, procs_per_host, name, preload) as procs:
+            with (
+                hosts.on_warning(record.warned),
+                procs_to_lose(hosts, procs_per_host, name, preload) as procs,
+            ):
                 return train(TrainingAttempt(procs, saving, made, restarts.num_in_all, saved_step))
         except NotMade as error:
             _hold(error, generation, record, held)

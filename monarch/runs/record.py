@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
-from monarch.actor import HostMesh
+from monarch.actor import HostMesh, HostWarning
 from monarch.runs.code import RunCode
 from monarch.runs.edits import Edits
 from monarch.runs.live_config import LiveConfig
@@ -74,6 +74,7 @@ class Record:
         self.edits = Edits()
         self._generation: float | None = None
         self._stop = threading.Event()
+        self._is_save_wanted = False
         self._metrics = RowFile(self.folder / METRICS)
         self._events = RowFile(self.folder / EVENTS)
         self._unwritten: dict[RowFile, str] = {}
@@ -100,6 +101,25 @@ class Record:
     def stop(self) -> None:
         """Ask the recipe to save and return."""
         self._stop.set()
+
+    @property
+    def is_save_wanted(self) -> bool:
+        """Whether the recipe should save a checkpoint, and go on: hosts are about to end. True
+        until `take_save_wanted`; look between two steps."""
+        return self._is_save_wanted
+
+    def take_save_wanted(self) -> bool:
+        """The same, and from here on not any more."""
+        wanted, self._is_save_wanted = self._is_save_wanted, False
+        return wanted
+
+    def warned(self, warning: HostWarning) -> None:
+        """A host is about to end. From any thread."""
+        self.event(
+            "warned", f"{warning}; saving",
+            host=warning.host, why=warning.why, seconds=warning.seconds,
+        )  # fmt: skip
+        self._is_save_wanted = True
 
     def wait_until_stopping(self, seconds: float) -> bool:
         """Wait so long, unless the recipe is to stop; whether it is."""

@@ -1,7 +1,8 @@
-"""What a pod runs: the host agent of it."""
+"""What a pod runs, or a machine of a cloud's job: the host agent of it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -22,12 +23,23 @@ def main() -> None:
     """
     port = int(os.environ.get("MONARCH_PORT") or _DEFAULT_PORT)
     name = os.environ.get("MONARCH_POD_NAME") or socket.gethostname()
-    ip = os.environ.get("MONARCH_POD_IP") or socket.gethostbyname(socket.gethostname())
+    ip = os.environ.get("MONARCH_POD_IP") or _own_address()
     # Kubernetes starts a container again whose first process ends: it counts, and waits longer
     # each time.
     url = f"tcp://{ip}:{port}"
     bind = url if is_loopback(url) else f"tcp://0.0.0.0:{port}"
     sys.exit(abs(keep_host(f"{url}@{bind}", name, _meaning, again=False)))
+
+
+def _own_address() -> str:
+    """What the machine's name stands for; else the address that it would send from."""
+    with contextlib.suppress(OSError):
+        found = socket.gethostbyname(socket.gethostname())
+        if not found.startswith("127."):
+            return found
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect(("192.0.2.1", 9))  # for documents only: nothing is sent
+        return str(asking.getsockname()[0])
 
 
 def _meaning(number: int) -> EndNotice | None:

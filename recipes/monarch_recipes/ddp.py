@@ -526,7 +526,8 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
                 config = wanted
                 ask(trainers.configure, config, doing="changing the config")
             # Ranks need not wait for us where nothing comes between this step and the next.
-            is_free = record.may_go_ahead and wanted == config and not record.is_stopping
+            is_asked = record.is_stopping or record.is_save_wanted
+            is_free = record.may_go_ahead and wanted == config and not is_asked
             results: list[StepResult] = ask(
                 trainers.step,
                 doing=f"step {step + 1}",
@@ -543,7 +544,8 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
                     record.event("stopped_early", verdict.reason_to_stop, step=step)
                     held_out = found
                     break
-            if not is_end and is_due(step, config.checkpoint_every):
+            is_wanted = not holding.is_ahead and record.take_save_wanted()
+            if not is_end and (is_due(step, config.checkpoint_every) or is_wanted):
                 save()
 
     if step >= plan.num_steps:

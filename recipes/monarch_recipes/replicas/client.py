@@ -37,7 +37,8 @@ def train_groups(
     record.edits.begin(process.current().generation)
     while True:
         try:
-            return _train_on(hosts, trainer_class, config, record)
+            with hosts.on_warning(record.warned):
+                return _train_on(hosts, trainer_class, config, record)
         except _Moved as moved:
             hosts, config = moved.hosts, dataclasses.replace(record.live(config), resume="auto")
 
@@ -93,6 +94,8 @@ def _train_on(
                 if record.is_stopping and not asked_to_stop:
                     asked_to_stop = True
                     controller.stop_soon.call_one().get()
+                if record.take_save_wanted():
+                    controller.save_soon.call_one().get()
                 before, config = config, record.live(config)
                 if config != before:
                     change = controller.reconfigure.call_one(

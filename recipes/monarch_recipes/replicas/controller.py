@@ -94,15 +94,17 @@ class Controller(Actor):
         self.learning_rate = limits.learning_rate
         self.checkpoint_every = limits.checkpoint_every
         self.faults = list(limits.faults)
-        self.is_stopping = False
+        self.is_stopping = self.is_save_wanted = False
         self.hold = hold
-
-    # What the client asks.
 
     @endpoint
     async def begin(self) -> None:
         """Train. The outcome is told through the port, the end last."""
         self.whole = asyncio.ensure_future(self.train())
+
+    @endpoint
+    async def save_soon(self) -> None:
+        self.is_save_wanted = True
 
     @endpoint
     async def stop_soon(self) -> None:
@@ -340,7 +342,7 @@ class Controller(Actor):
         and where nothing else comes between them."""
         step, agent = group.step + 1, process.current()
         is_edited = self.hold.edits.is_edited(agent.generation)
-        if last_seconds > _AHEAD_SECONDS or is_edited or self.is_stopping:
+        if last_seconds > _AHEAD_SECONDS or is_edited or self.is_stopping or self.is_save_wanted:
             return False
         if agent.code_states.coming > agent.generation:
             return False
@@ -372,9 +374,10 @@ class Controller(Actor):
     async def save_if_due(self, group: Group) -> None:
         """One group saves: the first that has committed the step."""
         every, step, groups = self.checkpoint_every, group.step, self.groups
-        if not is_due(step, every) or step <= groups.saved_step or step >= self.last_step:
+        is_over = step <= groups.saved_step or step >= self.last_step
+        if is_over or not (is_due(step, every) or self.is_save_wanted):
             return
-        before, groups.saved_step = groups.saved_step, step
+        before, groups.saved_step, self.is_save_wanted = groups.saved_step, step, False
         try:
             await groups.save(group)
         except BaseException as error:

@@ -286,6 +286,8 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
                 saving.saved(saved.step, saved.path)
             elif saved.failure:
                 saving.failed(step, saved.failure, must=result.is_last)
+        elif record.take_save_wanted() and (path := driver.save()):
+            saving.saved(step, path)
         if result.is_last:
             break
     if step < setup.num_steps:

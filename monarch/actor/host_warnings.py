@@ -1,0 +1,96 @@
+"""That hosts are about to end, as their schedulers announce it, on its way to who uses them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from monarch.errors import MonarchError
+from monarch.runtime.answers import Response
+from monarch.runtime.hosts.end_notice import ENDING
+from monarch.runtime.node import Node
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Listen
+
+_log = logging.getLogger("monarch.host")
+_LISTEN_SECONDS = 30.0
+_AGAIN_SECONDS = 2.0
+
+
+class HostWarning(NamedTuple):
+    """``host`` ends, and ``why``; in ``seconds``, where its scheduler says when."""
+
+    host: str
+    why: str
+    seconds: float | None
+
+    def __str__(self) -> str:
+        when = "soon" if self.seconds is None else f"in {self.seconds:.0f} s"
+        return f"{self.host} ends {when}: {self.why}"
+
+
+class WarningSubscription:
+    """Calls ``tell``, on a thread of its own, for each warning of these hosts, until closed. One
+    that stands already is told at once."""
+
+    def __init__(
+        self,
+        node: Node,
+        hosts: Iterable[ProcAddress],
+        tell: Callable[[HostWarning], object],
+    ) -> None:
+        self._node = node
+        self._tell = tell
+        self._is_closed = False
+        self._told: set[tuple[Uid, int]] = set()
+        self._warnings: queue.SimpleQueue[HostWarning | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="monarch-warnings", daemon=True)
+        self._thread.start()
+        for host in {host.uid: host for host in hosts}.values():
+            self._listen(host, 0, 0.0)
+
+    def close(self) -> None:
+        """Call it no more. A call that is under way is waited for, unless it is that one that
+        closes."""
+        self._is_closed = True
+        self._warnings.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> WarningSubscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        while (warning := self._warnings.get()) is not None and not self._is_closed:
+            try:
+                self._tell(warning)
+            except Exception:
+                _log.exception("what was to be done about %r failed", str(warning))
+
+    def _listen(self, host: ProcAddress, number: int, seconds: float) -> None:
+        if self._is_closed:
+            return
+        node = self._node
+        with contextlib.suppress(MonarchError):
+            answer = node.request(host, lambda port: Listen(number, seconds, port, node.uid))
+            answer.on_set(lambda: self._heard(host, answer.value))
+
+    def _heard(self, host: ProcAddress, answer: Response) -> None:
+        if answer.error:
+            # It is gone; another agent may come up in its place.
+            self._node.loop.call_later(_AGAIN_SECONDS, lambda: self._listen(host, 0, 0.0))
+            return
+        for told in answer.body["bulletins"]:
+            key = host.uid, int(told["number"])
+            if told["kind"] == ENDING and key not in self._told:
+                self._told.add(key)
+                data = told["data"]
+                self._warnings.put(HostWarning(data["host"], data["why"], data["seconds"]))
+        self._listen(host, int(answer.body["number"]), _LISTEN_SECONDS)

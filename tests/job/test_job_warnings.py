@@ -1,0 +1,128 @@
+"""What a scheduler announces reaches those who use the hosts, in time to save."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import HostWarning, shutdown_context
+from monarch.job import ImageSpec, KubeConfig, KubernetesJob, SlurmJob
+from monarch.runs.record import LineDisplay, Record
+from monarch.runtime.process import is_bootstrapped
+from monarch.runtime.slurm_task import limit_seconds
+from tests.actors import Echo
+from tests.job.fakes.kube_server import KubeServer
+from tests.job.kinds import FAKES, agent_pids
+from tests.job.sshd import free_port
+from tests.support import wait_for
+
+SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def leave() -> Iterator[None]:
+    yield
+    if is_bootstrapped():
+        shutdown_context().get()
+
+
+def test_a_pod_that_is_deleted_warns_and_goes_on_for_its_grace(faults: Any) -> None:
+    server = KubeServer()
+    job = KubernetesJob(
+        "default", 30.0, KubeConfig.from_config(server.kubeconfig), python_exe=sys.executable,
+        grace_seconds=20,
+    )  # fmt: skip
+    job.add_mesh("trainers", 2, image_spec=ImageSpec("python"))
+    heard: queue.SimpleQueue[HostWarning] = queue.SimpleQueue()
+    try:
+        hosts = job.state(cached_path=None).trainers
+        procs = hosts.spawn_procs()
+        echo = procs.spawn("echo", Echo)
+        assert echo.echo.call(1).get(timeout=SECONDS).values() == [1, 1]
+        with hosts.on_warning(heard.put):
+            name = job.hosts[1].name
+            server.delete_pod(name)
+            warning = heard.get(timeout=SECONDS)
+            assert warning == HostWarning(name, "its pod is being deleted", 20.0)
+            assert str(warning) == f"{name} ends in 20 s: its pod is being deleted"
+            # There is time: for a checkpoint, say.
+            assert echo.echo.call(2).get(timeout=SECONDS).values() == [2, 2]
+            old = next(pod for key, pod in server.pods.items() if key[1] == name)
+            procs.stop().get()
+            # Nothing runs there any more: the rest of the grace is not waited for.
+            assert old.process is not None
+            wait_for(lambda: old.process.poll() is not None, 10.0, what="the pod to end")
+        # Who listens only now is told of what stands.
+        assert heard.empty()
+    finally:
+        job.kill()
+        server.close()
+
+
+def test_an_idle_pod_that_is_deleted_ends_at_once() -> None:
+    server = KubeServer()
+    job = KubernetesJob(
+        "default", 30.0, KubeConfig.from_config(server.kubeconfig), python_exe=sys.executable,
+        grace_seconds=60,
+    )  # fmt: skip
+    job.add_mesh("trainers", 1, image_spec=ImageSpec("python"))
+    try:
+        job.state(cached_path=None)
+        pod = next(iter(server.pods.values()))
+        server.delete_pod(job.hosts[0].name)
+        wait_for(lambda: pod.process is None or pod.process.poll() is not None, 15.0, "its end")
+    finally:
+        job.kill()
+        server.close()
+
+
+def test_slurm_warns_before_the_time_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "slurm").mkdir()
+    monkeypatch.setenv("PATH", f"{FAKES}/slurm:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "slurm"))
+    monkeypatch.chdir(tmp_path)
+    job = SlurmJob({"a": 1}, sys.executable, monarch_port=free_port(), time_limit="00:08:00")
+    heard: queue.SimpleQueue[HostWarning] = queue.SimpleQueue()
+    try:
+        hosts = job.state(cached_path=None).a
+        assert job._warning_seconds() == 120
+        with hosts.on_warning(heard.put):
+            [agent] = agent_pids(job)
+            task = int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1])
+            os.kill(task, signal.SIGUSR1)
+            warning = heard.get(timeout=SECONDS)
+        assert warning.why == "the time limit of its Slurm job"
+        with hosts.on_warning(heard.put):  # It stands: who comes late hears it, too.
+            assert heard.get(timeout=SECONDS) == warning
+        assert agent_pids(job) == [agent]
+    finally:
+        job.kill()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10", 600), ("1:30", 90), ("1:00:00", 3600), ("2-0", 172800), ("1-01:00:05", 90005),
+        ("UNLIMITED", None), ("", None),
+    ],
+)  # fmt: skip
+def test_times_as_slurm_writes_them(text: str, seconds: float | None) -> None:
+    assert limit_seconds(text) == seconds
+
+
+def test_a_run_is_asked_once_to_save(tmp_path: Path) -> None:
+    record = Record(tmp_path, LineDisplay(sys.stdout))
+    assert not record.is_save_wanted
+    record.warned(HostWarning("n1", "the time limit of its Slurm job", 120.0))
+    assert record.is_save_wanted
+    assert record.take_save_wanted()
+    assert not record.take_save_wanted()
+    told = (tmp_path / "events.jsonl").read_text()
+    assert "n1 ends in 120 s: the time limit of its Slurm job; saving" in told
