@@ -87,3 +87,20 @@ def test_the_workflow_of_a_cluster_trains_and_gives_its_nodes_back(
     assert float(losses[0]) < 0.01
     assert not (tmp_path / ".monarch/job_state.json").exists()
     assert list((tmp_path / ".monarch/logs").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["kubernetes_fake"], indirect=True)
+def test_pods_describe_themselves(kind: Kind, tmp_path: Path) -> None:
+    lines = output(
+        tmp_path, "kubernetes/hosts.py", "trainers", "2", "--image", "python",
+        "--python", sys.executable,
+    )  # fmt: skip
+    machine = f"{os.uname().nodename}: {os.cpu_count()} CPUs, Python "
+    assert [line.startswith(machine) for line in lines] == [True, True]
+
+
+def test_the_manifest_of_pods_to_attach_to_is_valid() -> None:
+    yaml = pytest.importorskip("yaml")
+    validate = pytest.importorskip("kubernetes_validate")
+    for one in yaml.safe_load_all((EXAMPLES / "kubernetes/workers.yaml").read_text()):
+        validate.validate(one, "1.31", strict=True)

@@ -249,6 +249,23 @@ def test_without_the_library_the_extra_is_named(
         job().state(cached_path=None)
 
 
+@pytest.mark.parametrize("cloud", ["lightning"], indirect=True)
+def test_the_example_of_lightning(
+    cloud: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setitem(LightningJob.__init__.__kwdefaults__, "monarch_port", free_port())
+    example = Path(__file__).parents[2] / "examples/lightning/multi_node.py"
+    # By its name: what its procs import has to be found there.
+    monkeypatch.syspath_prepend(str(example.parent))
+    __import__("multi_node").main(2, "CPU")
+    told = capsys.readouterr().out
+    assert "Identity: 0, message='hey there, from script!!'" in told
+    assert "Identity: 1, " in told
+    assert not cloud.machines.processes
+
+
 def test_the_recorded_signature_is_that_of_the_real_library() -> None:
     import inspect
 
