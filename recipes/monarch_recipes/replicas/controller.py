@@ -337,14 +337,12 @@ class Controller(Actor):
         return group.trainers.step.call(order)
 
     def may_go_ahead(self, group: Group, last_seconds: float) -> bool:
-        """Whether a group may be asked for the step after the one that it makes, so that it need
-        not wait for us in between: where steps are short, with the code that the run began with,
-        and where nothing else comes between them."""
+        """Whether a group may be asked for the next step while it makes one, not to wait for us:
+        where steps are short, on the code that the run began with, and nothing comes between."""
         step, agent = group.step + 1, process.current()
-        is_edited = self.hold.edits.is_edited(agent.generation)
+        now = agent.generation
+        is_edited = self.hold.edits.is_edited(now) or agent.code_states.coming > now
         if last_seconds > _AHEAD_SECONDS or is_edited or self.is_stopping or self.is_save_wanted:
-            return False
-        if agent.code_states.coming > agent.generation:
             return False
         every = self.evaluations.every, self.checkpoint_every
         is_faulty = any(fault.step <= step + 1 for fault in self.faults)
