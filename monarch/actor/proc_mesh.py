@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
 from monarch.actor.actor import Actor
 from monarch.actor.actor_mesh import ActorMesh, stop_actors
-from monarch.actor.endpoint import NO_TENSORS, check_arguments
+from monarch.actor.endpoint import check_arguments
 from monarch.actor.env_report import EnvReport, ask_environment, change_environment_of
 from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather, within
@@ -68,11 +69,14 @@ class ProcMesh(StartingMesh):
         num_per_host: int = 1,
         tree: Tree | None = None,
         born: CodeState = UNBORN,
+        whole: ProcMesh | None = None,
     ) -> None:
         self._uid = uid
         self._name = name
         self._shape = shape
         self._procs = tuple(procs)
+        self._whole = whole or self
+        self._tensor_engine: Any = None  # Of the whole mesh: its slices have the same.
         self._is_owned = owned
         self._is_stopped = False
         self._tree = tree
@@ -93,6 +97,7 @@ class ProcMesh(StartingMesh):
             num_per_host=self._num_per_host,
             tree=self._tree,
             born=self._born,
+            whole=self._whole,
         )
 
     @classmethod
@@ -121,9 +126,26 @@ class ProcMesh(StartingMesh):
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join(lines)
 
+    @property
+    def _device_mesh(self) -> Any:
+        # The tensor engine lies above, and imports torch: it is asked for by name, and only here.
+        return import_module("monarch.tensors.engine").device_mesh_of(self)
+
     def activate(self) -> Any:
-        """Not there yet: distributed tensors belong to the tensor engine."""
-        raise NotImplementedError(NO_TENSORS)
+        """Have torch operations of this thread run on these procs, from this call on.
+
+        As a context, until its end. Their results are ``monarch.Tensor``: one handle for a tensor in
+        each proc. Needs torch here and there.
+        """
+        return self._device_mesh.activate()
+
+    def rank_tensor(self, dims: str | Sequence[str]) -> Any:
+        """A distributed tensor: in each proc its rank along ``dims``."""
+        return self._device_mesh.rank(dims)
+
+    def rank_tensors(self) -> dict[str, Any]:
+        """``rank_tensor`` of each dimension, by name."""
+        return {dim: self.rank_tensor(dim) for dim in self._labels}
 
     def spawn(self, name: str, cls: type, *args: Any, **kwargs: Any) -> Any:
         """Make one actor of ``cls`` in each proc, without waiting for it.
@@ -225,6 +247,8 @@ class ProcMesh(StartingMesh):
         if not self._is_owned:
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
         self._is_stopped = True
+        if self._tensor_engine is not None:
+            self._tensor_engine.close()
         process.current().supervisor.stopped(self._uid)
         return stop_procs(self._procs, reason).then(lambda _: flush_printed())
 

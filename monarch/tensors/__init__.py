@@ -1,1 +1,14 @@
-"""Distributed tensors: one program whose torch operations run on every proc of a mesh."""
+"""Distributed tensors: one program whose torch operations run on every proc of a mesh.
+
+The controller (a script, or an actor) *activates* a mesh. From then on each torch operation is
+looked up in a cache of templates, written as a few integers into a batch, and run by a worker actor in
+every proc on its own local tensors. `docs/tensors.md` tells what one does with that.
+
+Which room to open, by what is to be changed:
+
+- what is decided without torch, processes or a clock (keys of the cache, records, what a failure
+  spoils, who may write, the text of programs): `core`
+- what happens to a torch operation in the controller; sending, failures: `client`
+- what a proc does with the records, collectives, streams, hand-over to actors: `worker`
+- the names that programs use: `api`
+"""

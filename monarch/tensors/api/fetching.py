@@ -1,0 +1,54 @@
+"""Values of distributed tensors, in the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from monarch.actor import Future
+from monarch.tensors.client.ambient import Activation, ambient, get_active_mesh
+from monarch.tensors.client.refusals import find_problem, incorrect
+from monarch.tensors.client.tensor import Tensor
+from monarch.tensors.core.specs import SpecMaker, fill
+
+
+def fetch_shard(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -> Future[Any]:
+    """The shard of a tensor, or of all tensors in a tree, as tensors on this CPU.
+
+    ``shard``, or keywords, are its coordinates: all of them, or none for the first. The future
+    raises ``RemoteException`` where something failed that the values depend on, on any rank.
+    """
+    where = {**(shard or {}), **coordinates}
+    maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
+    spec = maker.spec(obj)
+    tensors: list[Any] = maker.tensors
+    mesh = next((t.mesh for t in tensors if isinstance(t, Tensor)), None) or get_active_mesh()
+    for tensor in tensors:
+        stream = tensor.stream if isinstance(tensor, Tensor) else ambient.stream
+        if find_problem(tensor, mesh, stream) is not None:
+            raise incorrect(
+                "fetch_shard", (obj,), {},
+                lambda t: find_problem(t, mesh, getattr(t, "stream", ambient.stream)),
+            )  # fmt: skip
+    rank = mesh.check_shard(where)
+    refs = [tensor._ref for tensor in tensors]
+    fetched = mesh.client.fetch((rank,), ("l", [("t", n) for n in range(len(refs))]), refs)
+    return fetched.then(lambda values: fill(spec, values[rank]))  # type: ignore[no-any-return]
+
+
+def inspect(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -> Any:
+    """``fetch_shard``, waited for."""
+    return fetch_shard(obj, shard, **coordinates).result()
+
+
+def show(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -> Any:
+    """Draw a shard, with the package `torchshow`."""
+    value = inspect(obj, shard, **coordinates)
+    try:
+        import torchshow
+    except ImportError:
+        raise ImportError("monarch.show draws with torchshow: pip install torchshow") from None
+    with Activation(mesh=None):
+        return torchshow.show(value)

@@ -1,0 +1,97 @@
+"""How workers find a function: by its path where they can import it, by its code where not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+function_resolvers: list[Callable[[Any], Any]] = []
+"""Asked about each function that is given to ``remote``, the last one first: what one returns, a path
+or another function, is taken in its place; ``None`` is no opinion."""
+
+
+class RemoteFunction:
+    """A function, or the path of one, as workers are told of it."""
+
+    def __init__(self, given: Any) -> None:
+        for resolver in reversed(function_resolvers):
+            found = resolver(given)
+            if found is not None:
+                given = found
+                break
+        self.given = given
+        self.path = given if isinstance(given, str) else _path_of(given)
+
+    @property
+    def name(self) -> str:
+        return self.given if isinstance(self.given, str) else getattr(
+            self.given, "__qualname__", repr(self.given)
+        )
+
+    def version(self) -> tuple[Any, ...]:
+        """What tells this code from older code of the same name.
+
+        A function that travels whole is pickled for it: what it refers to may have changed.
+        """
+        if isinstance(self.given, str):
+            return (self.given,)
+        if self.path is None:
+            return (pickled_by_value(self.given),)
+        return (self.path, getattr(self.given, "__code__", None) and _CodeOf(self.given.__code__))
+
+    def where(self) -> tuple[str, Any]:
+        """How a worker gets it; see ``worker.definitions.resolve``."""
+        if self.path is not None:
+            return ("path", self.path)
+        return ("pickle", pickled_by_value(self.given))
+
+
+class _CodeOf:
+    """Code, compared by identity: a reload changes it in place of the function."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: Any) -> None:
+        self.code = code
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _CodeOf) and other.code is self.code
+
+    def __hash__(self) -> int:
+        return id(self.code)
+
+
+def _path_of(function: Any) -> str | None:
+    """Its path, where another process finds the same there by importing."""
+    name, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    module = sys.modules.get(name or "")
+    if module is None or not qualname or name == "__main__" or _is_of_tests(module):
+        return None
+    if getattr(module, "__spec__", None) is None or "<" in qualname:
+        return None
+    # While the module is still being imported, as at a decorator, the name is not there yet.
+    return f"{name}.{qualname}"
+
+
+def _is_of_tests(module: ModuleType) -> bool:
+    loader = getattr(module, "__loader__", None)
+    return type(loader).__module__.startswith("_pytest")
+
+
+def pickled_by_value(function: Any) -> bytes:
+    """Its code, also where its module could be imported here."""
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    if module is None or not _is_of_tests(module):
+        data: bytes = cloudpickle.dumps(function, 5)
+        return data
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        data = cloudpickle.dumps(function, 5)
+        return data
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+

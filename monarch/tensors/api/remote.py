@@ -1,0 +1,221 @@
+"""Functions that run on the workers."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from monarch.actor import Future
+from monarch.mesh import Shape, Slice, ValueMesh
+from monarch.tensors.api.functions import RemoteFunction
+from monarch.tensors.client.ambient import Activation, ambient
+from monarch.tensors.client.device_mesh import DeviceMesh
+from monarch.tensors.client.dispatch import check_arguments, dispatch_function
+from monarch.tensors.client.tensor import Tensor
+from monarch.tensors.worker.describing import Described, describe
+
+Propagator = Any
+_INSPECT = "inspect"
+
+
+class Remote:
+    """A function of the workers. Calling it runs it on the active mesh, or that of its tensors."""
+
+    num_hits = 0
+    num_misses = 0
+
+    def __init__(self, function: Any, propagate: Propagator = None) -> None:
+        known = (None, "cached", _INSPECT, "mocked")
+        if not callable(propagate) and propagate not in known:
+            raise ValueError(f"propagate is a function or one of {known}, not {propagate!r}")
+        if isinstance(function, Remote):
+            function = function.remote_function
+        self.remote_function = function
+        self._propagate = propagate
+        if callable(function):
+            functools.update_wrapper(self, function)
+
+    @functools.cached_property
+    def _function(self) -> RemoteFunction:
+        return RemoteFunction(self.remote_function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.rref(*args, **kwargs)
+
+    def rref(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it on all members, without waiting; the tensors that come out.
+
+        What shapes they have, ``propagate`` says: a function does, of tensors without values; None
+        and "cached" run the remote one once on a shard, and remember; "inspect" is for what returns
+        nothing.
+        """
+        if self._propagate == "mocked":
+            raise NotImplementedError("propagate='mocked': give the rule as a function")
+        if callable(self._propagate):
+            return self._dispatch(self._propagate, args, kwargs)
+        if self._propagate == _INSPECT:
+            return self._dispatch(lambda *args, **kwargs: None, args, kwargs)
+        asked = []
+
+        def ask(*fake_args: Any, **fake_kwargs: Any) -> Any:
+            asked.append(True)
+            Remote.num_misses += 1
+            with _disable_current_modes():
+                described = self._ask_shard(args, kwargs)
+            return described.on(list(_walk((fake_args, fake_kwargs))))
+
+        result = self._dispatch(ask, args, kwargs)
+        Remote.num_hits += not asked
+        return result
+
+    def call(self, *args: Any, **kwargs: Any) -> Future[ValueMesh[Any]]:
+        """Run it on all members of the active mesh; what each returned."""
+        mesh, handle = self._issue(args, kwargs)
+        ranks = tuple(mesh.processes)
+        shape = Shape(mesh.names, mesh.processes)
+        return _fetched(mesh, handle, ranks).then(
+            lambda values: ValueMesh(shape.extent, [values[rank] for rank in ranks])
+        )
+
+    def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As ``call`` on a mesh of one member: its value. Raises ``ValueError`` for more."""
+        mesh = _active()
+        if len(mesh) != 1:
+            raise ValueError(f"call_one requires exactly 1 member, but the mesh has {len(mesh)}")
+        return self._call_rank(mesh.processes.offset, args, kwargs)
+
+    def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run it on one member of the active mesh, picked at random."""
+        return self._call_rank(random.choice(list(_active().processes)), args, kwargs)
+
+    def broadcast(self, *args: Any, **kwargs: Any) -> None:
+        """Run it on all members of the active mesh, for what it does there."""
+        self._issue(args, kwargs)
+
+    def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
+        """As ``call``: a future for each member."""
+        mesh, handle = self._issue(args, kwargs)
+        ranks = tuple(mesh.processes)
+        fetched = _fetched(mesh, handle, ranks)
+        return iter([fetched.then(lambda values, rank=rank: values[rank]) for rank in ranks])
+
+    def _call_rank(self, rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Future[Any]:
+        whole = _active()
+        mesh = single(whole, rank)
+        with Activation(mesh=mesh, mode=ambient.mode):
+            _, handle = self._issue(args, kwargs)
+        return _fetched(mesh, handle, (rank,)).then(lambda values: values[rank])
+
+    def _dispatch(
+        self, propagate: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        function = self._function
+        version = (propagate if self._propagate is propagate else self._propagate, *function.version())
+        return dispatch_function(
+            function.name, function.where, version, args, kwargs, propagate
+        )
+
+    def _ask_shard(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Described:
+        tensors, _ = check_arguments(self._function.name, args, kwargs, [])
+        mesh = tensors[0].mesh if tensors else _active()
+        with Activation(mesh=single(mesh, mesh.processes.offset)):
+            asked = Remote(describe)._call_rank(
+                mesh.processes.offset, (self._function.where(), tuple(args), dict(kwargs)), {}
+            )
+        described: Described = asked.get()
+        return described
+
+    def _issue(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[DeviceMesh, Tensor]:
+        """Run it on the active mesh; the handle is of what each returned, whatever that is."""
+        mesh = _active()
+        tensors, _ = check_arguments(self._function.name, args, kwargs, [])
+        if tensors and not set(mesh.processes) <= set(tensors[0].mesh.processes):
+            raise ValueError(
+                f"The current mesh {mesh} is not a subset of the mesh on which the tensors being "
+                f"used are defined {tensors[0].mesh}"
+            )
+        if mesh.client.num_held or mesh.client.recorder is not None:
+            raise NotImplementedError("NYI: fetching results during a coalescing block")
+        function, rule = self._function, self._propagate
+
+        def propagate(*args: Any, **kwargs: Any) -> torch.Tensor:
+            if callable(rule):
+                rule(*args, **kwargs)  # For what it writes to.
+            return torch.empty((), dtype=torch.long)
+
+        handle: Tensor = dispatch_function(
+            function.name, function.where, ("value", rule, *function.version()), args, kwargs,
+            propagate, mesh,
+        )  # fmt: skip
+        return mesh, handle
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<remote {self._function.name}>"
+
+
+def remote(function: Any = None, *, propagate: Propagator = None) -> Any:
+    """Make a function one that runs on the workers of the active mesh.
+
+    ``function`` is a callable, or the path of one ("package.module.name"). ``propagate`` says what
+    comes out: a function from tensors without values to such; "cached" (the default) runs it on
+    one shard first, once for each kind of arguments; "inspect" is for what returns nothing and writes
+    to nothing.
+    """
+    if function is None:
+        return functools.partial(remote, propagate=propagate)
+    return Remote(function, propagate)
+
+
+def call_on_shard_and_fetch(
+    remote: Any, *args: Any, shard: Mapping[str, int] | None = None, **kwargs: Any
+) -> Future[Any]:
+    """Run a remote function on one shard (the first, by default), and get what it returns."""
+    own = remote if isinstance(remote, Remote) else Remote(remote)
+    tensors, _ = check_arguments(own._function.name, args, kwargs, [])
+    mesh = tensors[0].mesh if tensors else _active()
+    rank = mesh.check_shard(shard)
+    with Activation(mesh=mesh, mode=ambient.mode):
+        return own._call_rank(rank, args, kwargs)
+
+
+def single(mesh: DeviceMesh, rank: int) -> DeviceMesh:
+    """The mesh of one member."""
+    return mesh._new_with_shape(Shape(["_"], Slice(offset=rank, sizes=[1], strides=[1])))
+
+
+def _active() -> DeviceMesh:
+    if ambient.mesh is None:
+        raise ValueError(
+            "Calling a 'remote' monarch function requires an active proc_mesh (`with "
+            "proc_mesh.activate():`)"
+        )
+    mesh: DeviceMesh = ambient.mesh
+    return mesh
+
+
+def _fetched(mesh: DeviceMesh, handle: Tensor, ranks: tuple[int, ...]) -> Future[dict[int, Any]]:
+    assert handle._ref is not None
+    future = mesh.client.fetch(ranks, ("t", 0), [handle._ref])
+    handle.drop()
+    return future
+
+
+def _walk(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _walk(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _walk(item)

@@ -1,0 +1,272 @@
+"""All that one controller says to the workers of one proc mesh, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import cloudpickle
+from torch.utils._python_dispatch import _disable_current_modes
+
+from monarch.actor import Future
+from monarch.errors import SupervisionError
+from monarch.tensors.client.remote_exception import exception_of
+from monarch.tensors.core.batch import Batch, FlushPolicy, encode
+from monarch.tensors.core.log import Log
+from monarch.tensors.core.specs import Spec
+from monarch.tensors.core.templates import Template, TemplateCache
+
+_SETTLE_EVERY = 64
+_MOST_UNSETTLED = 4
+"""Rounds of that many batches that may be under way: beyond them, who issues waits."""
+_MOST_TEMPLATES = 16_384
+_IDLE_SECONDS = 1.0
+
+
+class Client:
+    """Numbers templates and tensors, gathers records into batches, and knows what failed."""
+
+    def __init__(self, workers: Any, ranks_of_procs: dict[str, int], machines: set[str]) -> None:
+        self.workers = workers
+        self.ranks_of_procs = ranks_of_procs
+        self.num_ranks = len(ranks_of_procs)
+        self.cache = TemplateCache(_MOST_TEMPLATES)
+        self.builtins: dict[Any, Template] = {}
+        self.policy = FlushPolicy()
+        self.lock = threading.RLock()
+        self.batch = Batch()
+        self.log = Log()
+        self.next_ref = 1
+        self.num_held = 0  # Blocks that hold messages back.
+        self.recorder: Any = None
+        self.frees: dict[int, dict[int, list[int]]] = {}  # By mesh and stream.
+        self.error: SupervisionError | None = None
+        self.everybody: Any = None  # The mesh of all workers.
+        self.num_ops = self.num_batches = self.num_bytes = 0
+        self._tickets = count(uuid.uuid4().int >> 72 << 8)
+        self._numbers = count(1)
+        self._definitions: list[tuple[int, bytes]] = []
+        self._forgotten: list[int] = []
+        self._unsettled: deque[tuple[int, Future[Any]]] = deque()
+        self._flusher: threading.Thread | None = None
+        self._armed = threading.Event()
+        self._first = 0.0
+        self._is_closed = False
+        self._has_met = False
+        self._is_one_machine = len(machines) <= 1
+
+    # Definitions
+
+    def define(self, *what: Any) -> int:
+        """Have the workers know something by the number that is returned."""
+        with self.lock:
+            number = next(self._numbers)
+            self._definitions.append((number, cloudpickle.dumps(what, 5)))
+            return number
+
+    def define_template(self, template: Template, *what: Any) -> Template:
+        template.number = self.define(*what)
+        return template
+
+    def remember(self, key: Any, template: Template) -> None:
+        """Keep a template for calls to come. Workers forget those that gave way for it."""
+        gone = self.cache.put(key, template)
+        if gone:
+            self._forgotten += [one.number for one in gone]
+
+    def forget(self, template: Template) -> None:
+        """It was for one call alone."""
+        self._forgotten.append(template.number)
+
+    def meet(self) -> None:
+        """Have the workers find each other, before the first definition that needs it."""
+        if self._has_met:
+            return
+        self._has_met = True
+        with _disable_current_modes():
+            first = self.workers.flatten("rank").slice(rank=0)
+            address = first.listen.call_one(self._is_one_machine).get()
+        self.define("meet", *address)
+
+    def next_ticket(self) -> int:
+        return next(self._tickets)
+
+    # Sending
+
+    def arm(self) -> None:
+        """The first operation of a batch: it leaves soon, whatever comes."""
+        self._first = time.monotonic()
+        if self._flusher is None:
+            self._flusher = threading.Thread(
+                target=self._flush_in_time, name="tensor-flusher", daemon=True
+            )
+            self._flusher.start()
+        self._armed.set()
+
+    def _flush_in_time(self) -> None:
+        while self._armed.wait(_IDLE_SECONDS) and not self._is_closed:
+            self._armed.clear()
+            time.sleep(self.policy.seconds_left(self._first, time.monotonic()))
+            with self.lock:
+                if self.num_held == 0 and self.recorder is None:
+                    try:
+                        self.flush()
+                    except Exception as error:
+                        # The next operation raises it, in a thread that somebody looks at.
+                        self.error = self.error or SupervisionError(str(error))
+        with self.lock:
+            self._flusher = None
+            if self._armed.is_set() and not self._is_closed:
+                self.arm()  # Between the last look and the lock.
+
+    def flush(self) -> None:
+        """Send what was issued."""
+        with self.lock:
+            for mesh, by_stream in self.frees.items():
+                for stream, refs in by_stream.items():
+                    if refs:
+                        self._free(mesh, stream, refs)
+            if not (self.batch.segments or self._definitions):
+                return
+            self._send()
+            if self._forgotten and self.recorder is None:
+                gone, self._forgotten = self._forgotten, []
+                self.define("forget", gone)
+
+    def _send(self) -> None:
+        definitions, self._definitions = self._definitions, []
+        self.num_ops += self.batch.num_ops
+        segments = self.batch.take()
+        data = encode(definitions, segments)
+        number = self.num_batches
+        self.num_batches += 1
+        self.num_bytes += len(data)
+        self.log.sent(number, segments)
+        with _disable_current_modes():
+            self.workers.run.broadcast(number, self.log.settled, data)
+            if self.num_batches % _SETTLE_EVERY == 0:
+                self._unsettled.append((number, self.workers.fetch.call((), ("c", None), [])))
+            while self._unsettled and (
+                len(self._unsettled) > _MOST_UNSETTLED or self._unsettled[0][1].done()
+            ):
+                upto, answers = self._unsettled.popleft()
+                self._settle(upto, answers.get())
+
+    def take_frees(self, ints: list[int], refs: list[int]) -> None:
+        """Write what is to be freed into the records of its mesh and stream."""
+        taken = refs[:]
+        del refs[: len(taken)]
+        if self.log.spoiled:
+            self.log.freed(taken)
+        ints += (0, len(taken), *taken)
+
+    def _free(self, mesh: int, stream: int, refs: list[int]) -> None:
+        self.take_frees(self.batch.segment(mesh, stream).ints, refs)
+
+    # Answers
+
+    def fetch(
+        self, ranks: tuple[int, ...], spec: Spec, refs: list[int]
+    ) -> Future[dict[int, Any]]:
+        """The values of ``spec`` on ``ranks``, by rank.
+
+        The future raises ``RemoteException`` where something failed that any of ``refs`` is made of,
+        on any rank.
+        """
+        if self.num_held or self.recorder is not None:
+            raise NotImplementedError("NYI: fetching results during a coalescing block")
+        with self.lock:
+            self.check_alive()
+            self.flush()
+            upto = self.num_batches - 1
+            watch = self.log.watch(refs, upto)
+            with _disable_current_modes():
+                answers = self.workers.fetch.call(ranks, spec, refs)
+
+        def resolve(answered: Any) -> dict[int, Any]:
+            self._settle(upto, answered)
+            if watch.spoiler is not None:
+                raise exception_of(watch.spoiler)
+            return {
+                point.rank: value for point, (_, value) in answered.items() if point.rank in ranks
+            }
+
+        return _without_modes(answers).then(resolve)
+
+    def _settle(self, upto: int, answered: Any) -> None:
+        """Take in what ranks say that has failed."""
+        failures = [one for _, (failed, _) in answered.items() for one in failed]
+        with self.lock:
+            self.log.settle(upto, failures)
+
+    def check_alive(self) -> None:
+        """Raise why there is nobody to send to any more."""
+        if self.error is not None:
+            raise self.error
+        if self._is_closed:
+            raise RuntimeError(
+                "this device mesh was shut down with exit(), or its procs were stopped: activate "
+                "a mesh of procs that run"
+            )
+
+    def shutdown(self) -> None:
+        """Wait for everything, and end. Raises the first failure that nobody has asked about."""
+        if self._is_closed:
+            return
+        try:
+            self.settle()
+            unasked = [one for one in self.log.unasked if not one.was_raised]
+        finally:
+            self.close()
+        if unasked:
+            raise exception_of(unasked[0])
+
+    def settle(self) -> None:
+        """Wait until the workers have done all that was issued."""
+        with self.lock:
+            self.check_alive()
+            self.flush()
+            upto = self.num_batches - 1
+            answers = self.workers.fetch.call((), ("c", None), [])
+        with _disable_current_modes():
+            self._settle(upto, answers.get())
+
+    def close(self) -> None:
+        """Take nothing more. From any thread; more than once does no harm."""
+        self._is_closed = True
+        self._armed.set()
+        flusher = self._flusher
+        if flusher is not None and flusher is not threading.current_thread():
+            flusher.join()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """While it is open, nothing is sent but what must be."""
+        self.num_held += 1
+        try:
+            yield
+        finally:
+            self.num_held -= 1
+            if self.num_held == 0 and self.recorder is None:
+                self.flush()
+
+
+def _without_modes(future: Future[Any]) -> Future[Any]:
+    """What comes is unpickled as local tensors, whatever mesh is active where it is asked for."""
+    taken = future.then(lambda value: value)
+    resolve: Callable[[Any], Any] = taken._resolve
+
+    def resolve_locally(value: Any) -> Any:
+        with _disable_current_modes():
+            return resolve(value)
+
+    taken._resolve = resolve_locally
+    return taken
+
+

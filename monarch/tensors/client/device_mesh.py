@@ -1,0 +1,242 @@
+"""A mesh of workers: where operations run, and what can be asked of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from monarch.mesh import MeshTrait, Point, Shape, Slice
+from monarch.tensors.client import collectives, streams
+from monarch.tensors.client.ambient import Activation, Stream, ambient
+from monarch.tensors.client.client import Client
+from monarch.tensors.client.dispatch import AmbientMode, dispatch_operator
+from monarch.tensors.client.issuing import builtin
+from monarch.tensors.client.propagation import FAKE, contiguous_meta, fake_of
+from monarch.tensors.client.tensor import Tensor
+from monarch.tensors.core.batch import EVERYBODY
+from monarch.tensors.core.keys import compare_by_identity
+from monarch.tensors.core.metas import Meta
+from monarch.tensors.core.templates import FRESH, Result
+from monarch.tensors.worker.current import received_group, received_mesh
+
+Dims = Sequence[str]
+
+
+class DeviceMesh(MeshTrait):
+    """A mesh of procs that torch operations run on. Slices of one mesh with the same dimensions are
+    one object."""
+
+    def __init__(self, client: Client, shape: Shape, meshes: dict[Any, DeviceMesh]) -> None:
+        self.client = client
+        self._shape = shape
+        self._meshes = meshes
+        self.names = tuple(shape.labels)
+        is_whole = list(shape.ndslice) == list(range(client.num_ranks))
+        self.number = EVERYBODY if is_whole and not meshes else client.define("mesh", *self._key())
+        by_stream: dict[int, list[int]] = defaultdict(list)
+        self.frees = client.frees.setdefault(self.number, by_stream)
+
+    @classmethod
+    def of_client(cls, client: Client, shape: Shape) -> DeviceMesh:
+        """The mesh of all workers."""
+        mesh = cls(client, shape, {})
+        mesh._meshes[mesh._key()] = mesh
+        client.everybody = mesh
+        return mesh
+
+    def _key(self) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], int]:
+        ndslice = self._shape.ndslice
+        return self.names, tuple(ndslice.sizes), tuple(ndslice.strides), ndslice.offset
+
+    # Geometry
+
+    @property
+    def _ndslice(self) -> Slice:
+        return self._shape.ndslice
+
+    @property
+    def _labels(self) -> Sequence[str]:
+        return self.names
+
+    def _new_with_shape(self, shape: Shape) -> DeviceMesh:
+        ndslice = shape.ndslice
+        key = (tuple(shape.labels), tuple(ndslice.sizes), tuple(ndslice.strides), ndslice.offset)
+        found = self._meshes.get(key)
+        if found is None:
+            found = self._meshes[key] = DeviceMesh(self.client, shape, self._meshes)
+        return found
+
+    @property
+    def processes(self) -> Slice:
+        """The ranks of its members, among all workers."""
+        return self._shape.ndslice
+
+    @property
+    def ndim(self) -> int:
+        return len(self.names)
+
+    def __call__(self, **dims: Any) -> DeviceMesh:
+        """As ``slice``; the older spelling."""
+        return self.slice(**dims)
+
+    def process_idx(self) -> Tensor:
+        """On each member, its rank among all workers."""
+        flat = self.flatten("_") if self.names else self
+        return flat._rank_tensor("_") + self.processes.offset
+
+    def rank_at(self, coordinates: Mapping[str, int]) -> int:
+        """The rank of the member there; dimensions that are left out count as 0."""
+        return self.processes.nditem([coordinates.get(name, 0) for name in self.names])
+
+    def check_shard(self, shard: Mapping[str, int] | None) -> int:
+        """The rank of a shard: all coordinates, or none of them for the first. Raises
+        ``ValueError`` for some."""
+        if not shard:
+            return self.processes.offset
+        for name in self.names:
+            if name not in shard:
+                raise ValueError(
+                    f"Missing key {name!r} in shard map. Need all of {list(self.names)}"
+                )
+        unknown = set(shard) - set(self.names)
+        if unknown:
+            raise ValueError(f"{self} does not have dimensions {sorted(unknown)}")
+        return self.rank_at(shard)
+
+    def stack(self, **dims: Any) -> DeviceMesh:
+        raise NotImplementedError("stack: take the larger mesh from the start, and slice it")
+
+    def rotate(self, **dims: Any) -> DeviceMesh:
+        raise NotImplementedError("rotate: move tensors with to_mesh instead")
+
+    def to_table(self) -> str:
+        """Its members, as lines for people: rank, and coordinates."""
+        lines = ["  ".join(("rank", *self.names))]
+        for place, rank in enumerate(self.processes):
+            where = Point(place, self.extent)
+            lines.append("  ".join((str(rank).ljust(4), *map(str, where.values()))))
+        return "\n".join(lines)
+
+    def to_tensor(self) -> torch.Tensor:
+        """The ranks of its members, as a local tensor with a dimension for each of the mesh."""
+        with Activation(mesh=None):
+            return torch.tensor(list(self.processes)).reshape(self.processes.sizes)
+
+    # What is active
+
+    def activate(self) -> Activation:
+        """Torch operations of this thread run on this mesh, from this call on; used with ``with``,
+        to its end."""
+        self.client.check_alive()
+        return Activation(mesh=self, mode=AmbientMode())
+
+    def deactivate(self) -> None:
+        """End what a bare ``activate()`` began."""
+        if ambient.mesh is self:
+            Activation(mesh=None)
+
+    # Ranks and groups
+
+    def rank(self, dims: str | Dims) -> Tensor:
+        """On each member its rank along ``dims``, row by row where there are several; int64, 0-dim.
+
+        Raises ``KeyError`` for a dimension that the mesh does not have.
+        """
+        names = (dims,) if isinstance(dims, str) else tuple(dims)
+        for name in names:
+            if name not in self.names:
+                raise KeyError(f"{self} does not have dimension {name!r}")
+        combined = self._rank_tensor(names[0])
+        for name in names[1:]:
+            combined = combined * self.size(name) + self._rank_tensor(name)
+        return combined
+
+    rank_tensor = rank
+
+    @property
+    def ranks(self) -> dict[str, Tensor]:
+        """The rank along each dimension, by name."""
+        return {name: self.rank(name) for name in self.names}
+
+    def _rank_tensor(self, name: str) -> Tensor:
+        meta = contiguous_meta((), torch.long, torch.device("cpu"))
+        result = Result(FRESH, meta)
+        tensor: Tensor = builtin(
+            self, ambient.stream, ("rank_of", self.number, name), results=[result]
+        )
+        return tensor
+
+    def process_group(self, dims: str | Dims) -> RemoteProcessGroup:
+        """For a remote function: there it is the process group of torch.distributed along ``dims``."""
+        names = (dims,) if isinstance(dims, str) else tuple(dims)
+        for name in names:
+            if name not in self.names:
+                raise KeyError(f"{self} does not have dimension {name!r}")
+        return RemoteProcessGroup(self, names)
+
+    # What tensors ask of their mesh
+
+    def dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        return dispatch_operator(func, args, kwargs)
+
+    def reduce(self, tensor: Tensor, dims: str | Dims, reduction: str, **how: Any) -> Any:
+        return collectives.reduce(tensor, dims, reduction, **how)
+
+    def slice_of(self, tensor: Tensor, **dims: Any) -> collectives.MeshSliceTensor:
+        return collectives.MeshSliceTensor(tensor, self.slice(**dims) if dims else self)
+
+    def lend_to_stream(self, tensor: Tensor, stream: Stream, mutable: bool) -> Any:
+        return streams.lend(tensor, stream, mutable)
+
+    def move_to_stream(self, tensor: Tensor, stream: Stream) -> Tensor:
+        return streams.move(tensor, stream)
+
+    def pickled(self, tensor: Tensor) -> Any:
+        raise TypeError(
+            "a distributed tensor stays with its controller: send what fetch_shard(t).result() "
+            "gives, or hand it to an endpoint of an actor on the same procs"
+        )
+
+    def fake_of(self, meta: Meta) -> torch.Tensor:
+        with Activation(mesh=None), FAKE:
+            return fake_of(meta)
+
+    def exit(self) -> None:
+        """Wait for everything that was issued, and end. Raises the first failure that nobody has
+        asked about."""
+        if ambient.mesh is not None and ambient.mesh.client is self.client:
+            Activation(mesh=None)
+        self.client.shutdown()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # In definitions alone: there it becomes what a remote function gets.
+        self.client.meet()
+        return received_mesh, self._key()
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+        return f"<DeviceMesh({sizes})>"
+
+
+class RemoteProcessGroup:
+    """Stands for a process group of torch.distributed until a remote function gets it."""
+
+    def __init__(self, mesh: DeviceMesh, dims: tuple[str, ...]) -> None:
+        self.mesh = mesh
+        self.dims = dims
+
+    def size(self) -> int:
+        return self.mesh.size(self.dims)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.mesh.client.meet()
+        return received_group, (self.mesh._key(), self.dims)
+
+    def __repr__(self) -> str:
+        return f"RemoteProcessGroup({self.mesh}, {self.dims})"
+
+
+compare_by_identity(DeviceMesh)

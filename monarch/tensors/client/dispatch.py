@@ -1,0 +1,246 @@
+"""A torch operation: looked up by its key, issued; propagated where it is new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import torch
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from monarch.tensors.client import propagation
+from monarch.tensors.client.ambient import Stream, ambient
+from monarch.tensors.client.issuing import issue
+from monarch.tensors.client.operators import ITEM, LIFT, OperatorFacts, facts_of
+from monarch.tensors.client.refusals import find_problem, incorrect
+from monarch.tensors.client.tensor import Tensor, new_maker, update_meta
+from monarch.tensors.core.keys import Flattener, LocalTensor, compare_by_value
+from monarch.tensors.core.metas import meta_of
+from monarch.tensors.core.storages import alias_pattern
+from monarch.tensors.core.templates import FRESH, Result, Template
+
+_facts: dict[Any, OperatorFacts] = {}
+_ITEM_REFUSED = (
+    "a number out of a distributed tensor (`.item()`, `float(t)`, `if t:`): each proc has a value of "
+    "its own, and the program would have to wait for it. Ask one of them: "
+    "monarch.fetch_shard(t).result().item(); or decide on the workers, in a function with "
+    "monarch.remote(function, propagate=...), or with torch.where"
+)
+
+compare_by_value(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+
+
+def _pickle(value: Any) -> bytes:
+    data: bytes = cloudpickle.dumps(value, 5)
+    return data
+
+
+flattener = Flattener(Tensor, torch.Tensor, _pickle)
+_flatten = flattener.flatten
+
+
+class AmbientMode(TorchDispatchMode):
+    """Sends what torch does in this thread to the mesh that is active in it."""
+
+    mesh: Any = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        mesh = self.mesh
+        facts = _facts.get(func) or _facts.setdefault(func, facts_of(func))
+        if mesh is None or facts.is_local:
+            return func(*args, **(kwargs or {}))
+        if facts.may_be_local and not any(isinstance(value, Tensor) for value in args):
+            return func(*args, **(kwargs or {}))
+        return dispatch(facts, args, kwargs or {}, mesh)
+
+
+def dispatch(
+    facts: OperatorFacts, args: Sequence[Any], kwargs: Mapping[str, Any], active: Any
+) -> Any:
+    """Issue a torch operation; the handles of what comes out.
+
+    Raises ``TypeError`` for arguments that it cannot take, and what torch raises for wrong shapes.
+    """
+    key: list[Any] = [facts]
+    tensors: list[Any] = []
+    scalars: list[Any] = []
+    try:
+        _flatten(args, kwargs, facts.numbers, key, tensors, scalars)
+    except LocalTensor as error:
+        if facts.func is LIFT:
+            return _constant(error.args[0], active)
+        mesh = next((t.mesh for t in _all_tensors(args, kwargs)), active)
+        raise _refused(facts.name, args, kwargs, mesh, ambient.stream) from None
+    stream = ambient.stream
+    mesh = tensors[0].mesh if tensors else active
+    for tensor in tensors:
+        if (
+            tensor.mesh is not mesh
+            or tensor.stream is not stream
+            or not tensor._storage.access
+        ):
+            raise _refused(facts.name, args, kwargs, mesh, stream)
+    if facts.func is ITEM:
+        return _item(args[0])
+    if not tensors:
+        key += map(repr, scalars)  # The numbers of arange are its shape.
+    client = mesh.client
+    call_key = tuple(key)
+    template = client.cache.young.get(call_key) or client.cache.older(call_key)
+    if template is None:
+        template, spec = propagation.of_operator(facts, args, kwargs)
+        client.define_template(template, "op", ("aten", facts.name), spec)
+        client.remember(call_key, template)
+    result = issue(template, tensors, scalars, mesh, stream)
+    if tensors and tensors[0]._known is not None:
+        _follow(facts, args, kwargs, tensors, template, result)
+    elif template.mutates:
+        for position in template.mutates:
+            tensors[position]._storage.is_known = False
+    if facts.changes_shape:
+        with no_dispatch():
+            facts.func(*args, **kwargs)  # The handle changes too.
+        update_meta(args[0])
+    return result
+
+
+def dispatch_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Where no mesh is active: on the mesh of its tensors."""
+    return dispatch(facts_of(func), args, kwargs, None)
+
+
+def dispatch_function(
+    name: str,
+    where: Callable[[], tuple[str, Any]],
+    version: tuple[Any, ...],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    propagate: Callable[..., Any],
+    on: Any = None,
+) -> Any:
+    """Issue a function of the user's, on the mesh of its tensors or on ``on``.
+
+    ``where`` gives how workers find it, ``version`` what tells its code from older code of the same
+    name, and ``propagate`` what comes out, from tensors without values.
+    """
+    stream = ambient.stream
+    key: list[Any] = [name, *version]
+    tensors, scalars = check_arguments(name, args, kwargs, key)
+    mesh = on or (tensors[0].mesh if tensors else ambient.mesh)
+    if mesh is None:
+        raise TypeError(
+            "Remote functions require an active device mesh, use `with mesh.activate():`"
+        )
+    if len(tensors) > 1:
+        key.append(alias_pattern([tensor._storage for tensor in tensors]))
+    key.append(tuple(tensor.requires_grad for tensor in tensors))
+    client = mesh.client
+    call_key = tuple(key)
+    template = client.cache.young.get(call_key) or client.cache.older(call_key)
+    if template is None:
+        template, spec = propagation.of_function(name, propagate, args, kwargs, version)
+        client.define_template(template, "op", where(), spec)
+        client.remember(call_key, template)
+    result = issue(template, tensors, scalars, mesh, stream)
+    for position in template.mutates:
+        tensors[position]._storage.is_known = False
+    return result
+
+
+def check_arguments(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], key: list[Any]
+) -> tuple[list[Tensor], list[Any]]:
+    """The tensors and numbers of a call, with ``key`` filled; raises ``TypeError`` for bad ones."""
+    tensors: list[Any] = []
+    scalars: list[Any] = []
+    stream = ambient.stream
+    try:
+        _flatten(args, kwargs, frozenset(), key, tensors, scalars)
+    except LocalTensor:
+        mesh = next((t.mesh for t in _all_tensors(args, kwargs)), ambient.mesh)
+        raise _refused(name, args, kwargs, mesh, stream) from None
+    for tensor in tensors:
+        if find_problem(tensor, tensors[0].mesh, stream) is not None:
+            raise _refused(name, args, kwargs, tensors[0].mesh, stream)
+    return tensors, scalars
+
+
+def _all_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    call = propagation.Call(args, kwargs, frozenset())
+    return call.tensors
+
+
+def _refused(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any, stream: Stream
+) -> TypeError:
+    return incorrect(name, args, kwargs, lambda tensor: find_problem(tensor, mesh, stream))
+
+
+def _constant(local: torch.Tensor, mesh: Any) -> Tensor:
+    """``torch.tensor([...])``: its contents travel."""
+    with _disable_current_modes():
+        value = local.detach().contiguous().clone()
+        meta = meta_of(value)
+    client = mesh.client
+    template = Template("torch.tensor", [Result(FRESH, meta)], num_in=0, single=new_maker(meta))
+    client.define_template(template, "constant", value)
+    tensor: Tensor = issue(template, [], [], mesh, ambient.stream)
+    client.forget(template)
+    if value.numel() == 1 and client.recorder is None:
+        tensor._known = value
+        tensor._storage.is_known = True
+    return tensor
+
+
+def _item(tensor: Tensor) -> Any:
+    known = tensor._known
+    if known is None or not tensor._storage.is_known:
+        raise TypeError(_ITEM_REFUSED)
+    recorder = tensor.mesh.client.recorder
+    with _disable_current_modes():
+        value = known.item()
+    if recorder is not None:
+        recorder.guard(tensor, value)
+    return value
+
+
+def _follow(
+    facts: OperatorFacts,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    tensors: Sequence[Tensor],
+    template: Template,
+    result: Any,
+) -> None:
+    """Where all that goes in is known, so is what comes out: optimizers count their steps so."""
+    follows = (
+        not facts.is_random
+        and tensors[0].mesh.client.recorder is None
+        and all(tensor._known is not None and tensor._storage.is_known for tensor in tensors)
+    )
+    if follows:
+        known = _known_result(facts, args, kwargs)
+        if isinstance(result, Tensor) and known is not None and result._known is None:
+            result._known = known
+            result._storage.is_known = True
+            return
+    if not follows or not template.mutates:
+        for position in template.mutates:
+            tensors[position]._storage.is_known = False
+
+
+def _known_result(
+    facts: OperatorFacts, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> torch.Tensor | None:
+    call = propagation.Call(args, kwargs, facts.numbers)
+    with _disable_current_modes(), torch.no_grad():
+        try:
+            known = call.on(facts.func, [tensor._known for tensor in call.tensors])
+        except Exception:
+            return None
+    is_one = isinstance(known, torch.Tensor) and known.numel() == 1
+    return known if is_one else None

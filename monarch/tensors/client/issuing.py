@@ -1,0 +1,130 @@
+"""From a template and its tensors to a record in the batch, and handles of what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from monarch.tensors.client.ambient import Stream
+from monarch.tensors.client.refusals import find_problem, incorrect
+from monarch.tensors.client.tensor import Tensor, new_handle, new_maker
+from monarch.tensors.client.tracebacks import capture
+from monarch.tensors.core.metas import Meta
+from monarch.tensors.core.storages import READ_AND_WRITE, Storage
+from monarch.tensors.core.templates import FRESH, INPUT_ITSELF, VIEW_OF_INPUT, Result, Template
+
+_NO_STORAGES: tuple[Storage, ...] = ()
+
+
+def issue(
+    template: Template, tensors: Sequence[Tensor], scalars: list[Any], mesh: Any, stream: Stream
+) -> Any:
+    """Issue one operation; what the caller gets of it."""
+    mutates = template.mutates
+    if mutates:
+        storages = _written(template, tensors, mesh, stream)
+    else:
+        storages = _NO_STORAGES
+    client = mesh.client
+    if client.recorder is not None:
+        base = client.recorder.add(template, tensors, scalars, mesh, stream)
+    else:
+        with client.lock:
+            if client.error is not None or client._is_closed:
+                client.check_alive()
+            base = client.next_ref
+            client.next_ref = base + template.num_out
+            batch = client.batch
+            segment = batch.segment(mesh.number, stream.number)
+            ints = segment.ints
+            frees = mesh.frees[stream.number]
+            if frees:
+                client.take_frees(ints, frees)
+            segment.ops.append((len(ints), capture(True, False, False), template, storages))
+            ints.append(template.number)
+            ints.append(base)
+            for tensor in tensors:
+                ints.append(tensor._ref)  # type: ignore[arg-type]
+            if scalars:
+                segment.scalars += scalars
+            if client.log.spoiled:
+                refs: list[Any] = [tensor._ref for tensor in tensors]
+                client.log.issued(refs, base, template, storages)
+            num = batch.num_ops = batch.num_ops + 1
+            if num == 1:
+                client.arm()
+            elif num >= client.policy.most_ops and not client.num_held:
+                client.flush()
+    single = template.single
+    if single is not None:
+        made = single()
+        made._meta = template.results[0].meta
+        made.mesh = mesh
+        made.stream = stream
+        made._storage = Storage()
+        made._ref = base
+        return made
+    return template.rebuild(handles(template, tensors, base, mesh, stream))
+
+
+def handles(
+    template: Template, tensors: Sequence[Tensor], base: int, mesh: Any, stream: Stream
+) -> list[Any]:
+    """The handles of all results, numbered on from ``base``."""
+    made: list[Any] = []
+    ref = base
+    for kind, meta, index in template.results:
+        if kind == INPUT_ITSELF:
+            made.append(tensors[index])
+            continue
+        assert meta is not None
+        shared = None if kind == FRESH else (tensors if kind == VIEW_OF_INPUT else made)[index]
+        made.append(new_handle(meta, ref, mesh, stream, shared))
+        ref += 1
+    return made
+
+
+def _written(
+    template: Template, tensors: Sequence[Tensor], mesh: Any, stream: Stream
+) -> list[Storage]:
+    storages = [tensors[position]._storage for position in template.mutates]
+    for position, storage in zip(template.mutates, storages, strict=True):
+        if storage.access != READ_AND_WRITE:
+            bad = tensors[position]
+
+            def problem(tensor: Any, bad: Tensor = bad) -> str | None:
+                return find_problem(tensor, mesh, stream, writes=True) if tensor is bad else None
+
+            raise incorrect(template.name, tensors, {}, problem)
+    return storages
+
+
+def builtin(
+    mesh: Any,
+    stream: Stream,
+    what: tuple[Any, ...],
+    tensors: Sequence[Tensor] = (),
+    scalars: Sequence[Any] = (),
+    results: Sequence[Result] = (),
+    mutates: tuple[int, ...] = (),
+) -> Any:
+    """Issue an operation of our own; ``what`` is its definition."""
+    client = mesh.client
+    # Of what is equal to Python though it differs (True and 1) the text does not.
+    key = (repr(what), tuple(results), mutates, len(tensors))
+    template = client.builtins.get(key)
+    if template is None:
+        fresh = [one for one in results if one.kind == FRESH]
+        single = new_maker(_meta(fresh[0])) if len(results) == len(fresh) == 1 else None
+        template = Template(
+            what[0], results, num_in=len(tensors), mutates=mutates, single=single
+        )
+        client.builtins[key] = client.define_template(template, *what)
+    return issue(template, tensors, list(scalars), mesh, stream)
+
+
+def _meta(result: Result) -> Meta:
+    assert result.meta is not None
+    return result.meta
+
+

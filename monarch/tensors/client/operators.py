@@ -1,0 +1,65 @@
+"""What the dispatcher has to know of a torch operator, worked out once for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+OpOverload: Any = torch._ops.OpOverload
+
+ITEM: Any = torch.ops.aten._local_scalar_dense.default
+LIFT: Any = torch.ops.aten.lift_fresh.default
+_LOCAL_ONLY = ("aten::set_", "aten::_local_scalar_dense")
+_NUMBERS = frozenset(("number", "Optional[number]", "float", "Optional[float]"))
+
+
+class OperatorFacts:
+    """From its schema: which arguments are numbers, which are written to."""
+
+    __slots__ = ("changes_shape", "func", "is_local", "is_random", "may_be_local", "name", "numbers", "written")
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+        self.name = str(func)
+        schema = func._schema
+        arguments = schema.arguments
+        # Optimizers mark their steps for the profiler; that is for this process.
+        self.is_local = schema.name.startswith("profiler::")
+        # Of plain local tensors: unpickling a value, reading one.
+        self.may_be_local = schema.name in _LOCAL_ONLY
+        self.changes_shape = torch.Tag.inplace_view in func.tags
+        self.is_random = torch.Tag.nondeterministic_seeded in func.tags
+        numbers = [
+            (n, argument.name)
+            for n, argument in enumerate(arguments)
+            if str(argument.type) in _NUMBERS
+        ]
+        self.numbers: frozenset[Any] = frozenset(part for pair in numbers for part in pair)
+        self.written = tuple(
+            (n, argument.name)
+            for n, argument in enumerate(arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        )
+
+    def written_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments that it writes to. Version counters stand still inside of dispatch."""
+        found: list[Any] = []
+        for n, name in self.written:
+            value = args[n] if n < len(args) else kwargs.get(name)
+            if isinstance(value, (list, tuple)):
+                found += value
+            elif value is not None:
+                found.append(value)
+        return found
+
+
+_facts: dict[Any, OperatorFacts] = {}
+
+
+def facts_of(func: Any) -> OperatorFacts:
+    found = _facts.get(func)
+    if found is None:
+        found = _facts[func] = OperatorFacts(func)
+    return found

@@ -1,0 +1,226 @@
+"""What a call makes of shapes: run once, on tensors without values, and remembered as a template."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+)
+from torch.utils._python_dispatch import _disable_current_modes
+
+from monarch.tensors.client.operators import OperatorFacts
+from monarch.tensors.client.tensor import Tensor, new_maker
+from monarch.tensors.core.metas import Meta, intern_meta, meta_of
+from monarch.tensors.core.specs import CallSpec, Spec, SpecMaker, fill, paths
+from monarch.tensors.core.templates import (
+    FRESH,
+    INPUT_ITSELF,
+    VIEW_OF_INPUT,
+    VIEW_OF_RESULT,
+    Result,
+    Template,
+)
+
+FAKE = FakeTensorMode()
+
+# It logs a user's wrong shapes at ERROR, with forty lines of its own; the error is raised anyway.
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: False)
+
+
+def fake_of(meta: Meta) -> torch.Tensor:
+    """A tensor without values that looks so. Inside of ``FAKE``."""
+    if meta.offset == 0:
+        return torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
+    reach = sum((size - 1) * step for size, step in zip(meta.size, meta.stride, strict=True))
+    num = meta.offset + 1 + reach if all(meta.size) else 0
+    base = torch.empty(num, dtype=meta.dtype, device=meta.device)
+    return torch.as_strided(base, meta.size, meta.stride, meta.offset)
+
+
+class Call:
+    """One call on its way to be a template: its arguments taken apart."""
+
+    def __init__(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], numbers: frozenset[Any]
+    ) -> None:
+        maker = SpecMaker(lambda value: isinstance(value, Tensor), numbers)
+        self.args, self.kwargs = maker.arguments(args, kwargs)
+        self.tensors: list[Tensor] = maker.tensors
+        self.scalars = maker.scalars
+
+    def spec(self, results: Sequence[Result], where: Sequence[tuple[Any, ...]]) -> CallSpec:
+        stored = [
+            None if result.kind == INPUT_ITSELF else path
+            for result, path in zip(results, where, strict=True)
+        ]
+        return CallSpec(self.args, self.kwargs, len(self.tensors), len(self.scalars), stored)
+
+    def on(self, function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
+        """What ``function`` returns for these tensors in the place of ours."""
+        args = [fill(spec, tensors, self.scalars) for spec in self.args]
+        kwargs = {name: fill(spec, tensors, self.scalars) for name, spec in self.kwargs}
+        return function(*args, **kwargs)
+
+
+class Propagated:
+    """What came of a call on tensors without values."""
+
+    def __init__(self, result: Any, inputs: Sequence[Any], is_operator: bool) -> None:
+        maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
+        self.spec = maker.spec(result)
+        self.paths = paths(self.spec)
+        self.results = _results(maker.tensors, inputs, is_operator)
+
+    def template(
+        self, name: str, call: Call, mutates: tuple[int, ...], held: object = None
+    ) -> Template:
+        single = None
+        if self.spec == ("t", 0) and self.results[0].kind == FRESH:
+            meta = self.results[0].meta
+            assert meta is not None
+            single = new_maker(meta)
+        return Template(
+            name,
+            self.results,
+            num_in=len(call.tensors),
+            mutates=mutates,
+            rebuild=_rebuilder(self.spec),
+            single=single,
+            held=held,
+        )
+
+
+def _rebuilder(spec: Spec) -> Callable[[list[Any]], Any]:
+    return lambda handles: fill(spec, handles)
+
+
+def _results(
+    tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], is_operator: bool
+) -> list[Result]:
+    of_inputs = {}
+    for n, tensor in enumerate(inputs):
+        of_inputs.setdefault(_storage_key(tensor), n)
+    of_results: dict[Any, int] = {}
+    results = []
+    for n, tensor in enumerate(tensors):
+        storage = _storage_key(tensor)
+        # A function that returns its argument gives a new handle: its failure would vanish else.
+        itself = next((k for k, one in enumerate(inputs) if one is tensor), None)
+        if itself is not None and is_operator:
+            results.append(Result(INPUT_ITSELF, None, itself))
+        elif storage in of_inputs:
+            results.append(Result(VIEW_OF_INPUT, meta_of(tensor), of_inputs[storage]))
+        elif storage in of_results:
+            results.append(Result(VIEW_OF_RESULT, meta_of(tensor), of_results[storage]))
+        else:
+            results.append(Result(FRESH, meta_of(tensor)))
+        of_results.setdefault(storage, n)
+    return results
+
+
+def _storage_key(tensor: torch.Tensor) -> int:
+    key: int = tensor.untyped_storage()._cdata
+    return key
+
+
+def of_operator(
+    facts: OperatorFacts, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Template, CallSpec]:
+    """The template of a torch operator. Raises what torch raises for wrong shapes, and ``TypeError``
+    for what depends on values."""
+    call = Call(args, kwargs, facts.numbers)
+    func = facts.func
+    with _disable_current_modes(), FAKE:
+        fakes = [fake_of(tensor._meta) for tensor in call.tensors]
+        try:
+            result = call.on(func, fakes)
+        except (
+            DynamicOutputShapeException,
+            DataDependentOutputException,
+            UnsupportedFakeTensorException,
+        ):
+            raise TypeError(
+                f"{func}: what comes out of it depends on the values, which only the workers have. "
+                "Fetch them (monarch.fetch_shard(t).result()), or do it on the workers, in a "
+                "function with monarch.remote(function, propagate=...)"
+            ) from None
+        made = Propagated(result, fakes, is_operator=True)
+        for fake, tensor in zip(fakes, call.tensors, strict=True):
+            if not facts.changes_shape and meta_of(fake) is not tensor._meta:
+                raise TypeError(
+                    f"{func} changes the shape of an argument in place, which a distributed tensor "
+                    "cannot follow: use the operation that returns a new tensor"
+                )
+    written = {id(tensor) for tensor in facts.written_tensors(args, kwargs)}
+    mutates = tuple(n for n, tensor in enumerate(call.tensors) if id(tensor) in written)
+    return made.template(facts.name, call, mutates), call.spec(made.results, made.paths)
+
+
+def of_function(
+    name: str,
+    propagate: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    held: object,
+) -> tuple[Template, CallSpec]:
+    """The template of a remote function, by a rule that maps tensors without values to such."""
+    call = Call(args, kwargs, frozenset())
+    with _disable_current_modes(), FAKE:
+        fakes = _with_aliases(call.tensors)
+        before = [fake._version for fake in fakes]
+        result = call.on(propagate, fakes)
+        made = Propagated(_as_fakes(result), fakes, is_operator=False)
+        mutates = tuple(
+            n for n, fake in enumerate(fakes) if fake._version > before[n]
+        )
+    return made.template(name, call, mutates, held), call.spec(made.results, made.paths)
+
+
+def _with_aliases(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
+    """Fakes that share storage where the tensors do."""
+    bases: dict[int, Any] = {}
+    found = []
+    for tensor in tensors:
+        meta, key = tensor._meta, id(tensor._storage)
+        base = bases.get(key)
+        fake = fake_of(meta)
+        if base is not None and base.dtype == meta.dtype:
+            reach = meta.offset + 1 + sum(
+                (size - 1) * step for size, step in zip(meta.size, meta.stride, strict=True)
+            )
+            if reach * meta.dtype.itemsize <= base.untyped_storage().nbytes():
+                fake = torch.as_strided(base, meta.size, meta.stride, meta.offset)
+        bases.setdefault(key, fake)
+        found.append(fake)
+    return found
+
+
+def _as_fakes(result: Any) -> Any:
+    """What a rule returned. It may have made plain tensors before, outside of it."""
+    maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
+    spec = maker.spec(result)
+    return fill(spec, [FAKE.from_tensor(t) if _is_real(t) else t for t in maker.tensors])
+
+
+def _is_real(tensor: Any) -> bool:
+    return type(tensor) is torch.Tensor and not hasattr(tensor, "fake_mode")
+
+
+def contiguous_meta(size: Sequence[int], dtype: Any, device: Any) -> Meta:
+    """How a new tensor of this size looks."""
+    stride, step = [], 1
+    for one in reversed(size):
+        stride.insert(0, step)
+        step *= max(one, 1)
+    return intern_meta(
+        torch.Size(size), tuple(stride), offset=0, dtype=dtype, device=device, layout=torch.strided
+    )
+
+

@@ -1,0 +1,128 @@
+"""Errors at issue: what is wrong with which argument, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from monarch.tensors.client.ambient import Stream
+from monarch.tensors.client.tensor import Tensor
+from monarch.tensors.core.specs import SpecMaker, fill
+from monarch.tensors.core.storages import NOTHING, READ_AND_WRITE
+
+_EXPLANATIONS = {
+    "LOCAL_TENSOR": (
+        "this is a tensor of the controller itself, and operations on a mesh take tensors of the "
+        "mesh. For computing locally, use `with monarch.no_mesh.activate():`; to bring values to the "
+        "mesh, make them there (torch.tensor([...]), or a monarch.remote function that loads them)."
+    ),
+    "WRONG_MESH": (
+        "this tensor is on another device mesh ({mesh}) than the operation ({active}). Move it with "
+        "`t.to_mesh(mesh)`, or work on its mesh with `with t.mesh.activate():`."
+    ),
+    "WRONG_STREAM": (
+        "this tensor belongs to {stream}, and {active_stream} is active. Use "
+        "`with t.stream.activate():`, or lend it: `borrowed, borrow = stream.borrow(t)`."
+    ),
+    "DROPPED": (
+        "this tensor, or one that shares its memory, was dropped, and its memory is free. Make it "
+        "again, or drop it later.\n{where}"
+    ),
+    "BORROWED": (
+        "this tensor is borrowed mutably by another stream, and cannot be used until that borrow is "
+        "dropped (`borrow.drop()`). It was borrowed at:\n{where}"
+    ),
+    "MUTATING_BORROW": (
+        "this tensor is borrowed, and cannot be written to until all borrows of it are dropped "
+        "(`borrow.drop()`); or it is itself a borrow without `mutable=True`. It was borrowed "
+        "at:\n{where}"
+    ),
+    "REQUIRES_GRAD": (
+        "this tensor requires grad, and autograd does not go through this operation. Use "
+        "`with torch.no_grad():`, or `t.detach()`, or write its gradient as an "
+        "autograd.Function."
+    ),
+    "CROSS_DEVICE_REQUIRES_CUDA": (
+        "this tensor is on the CPU of its workers, which have GPUs: there tensors travel by NCCL. "
+        "Move it first with `t.cuda()`."
+    ),
+}
+
+
+class Refusal(TypeError):
+    """An operation with an argument that it cannot take."""
+
+
+def incorrect(
+    name: object,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    problem_of: Callable[[Any], str | None],
+) -> Refusal:
+    """The error that shows the call, with ERROR_0 and so on in place of what is wrong in it.
+
+    ``problem_of`` gives the explanation for a tensor, or ``None``.
+    """
+    maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
+    spec_args, spec_kwargs = maker.arguments(args, kwargs)
+    problems: list[str] = []
+    shown = []
+    for tensor in maker.tensors:
+        problem = problem_of(tensor)
+        if problem is None:
+            shown.append(_Shown(f"tensor{tuple(tensor.shape)}"))
+            continue
+        if problem not in problems:
+            problems.append(problem)
+        shown.append(_Shown(f"ERROR_{problems.index(problem)}"))
+    parts = [repr(fill(spec, shown)) for spec in spec_args]
+    parts += [f"{key}={fill(spec, shown)!r}" for key, spec in spec_kwargs]
+    lines = [f"ERROR_{n}: {problem}" for n, problem in enumerate(problems)]
+    return Refusal(
+        f"Incorrect arguments to monarch operation:\n\n  {name}({', '.join(parts)})\n\n"
+        + "\n".join(lines)
+    )
+
+
+class _Shown:
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def explanation(code: str, **values: Any) -> str:
+    return f"{code}: {_EXPLANATIONS[code].format(**values)}"
+
+
+def find_problem(tensor: Any, mesh: Any, stream: Stream, *, writes: bool = False) -> str | None:
+    """What is wrong with a tensor for an operation on ``mesh`` in ``stream``, in words."""
+    if not isinstance(tensor, Tensor):
+        return explanation("LOCAL_TENSOR")
+    storage = tensor._storage
+    if storage.dropped is not None:
+        return explanation("DROPPED", where=storage.dropped)
+    if mesh is not None and tensor.mesh is not mesh:
+        return explanation("WRONG_MESH", mesh=tensor.mesh, active=mesh)
+    if tensor.stream is not stream:
+        return explanation("WRONG_STREAM", stream=tensor.stream, active_stream=stream)
+    if storage.access == NOTHING:
+        return explanation("BORROWED", where=storage.borrowed_at)
+    if writes and storage.access != READ_AND_WRITE:
+        return explanation("MUTATING_BORROW", where=storage.borrowed_at)
+    return None
+
+
+def refuse_grad(name: str, tensor: Any) -> None:
+    """Raise ``TypeError`` where autograd would have to follow and cannot."""
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        raise incorrect(name, (tensor,), {}, lambda _: explanation("REQUIRES_GRAD"))
+
+
+def refuse_unusable(name: str, tensor: Any, mesh: Any, stream: Stream) -> None:
+    """Raise ``TypeError`` for a tensor that is dropped, lent, or elsewhere."""
+    if find_problem(tensor, mesh, stream) is not None:
+        raise incorrect(name, (tensor,), {}, lambda t: find_problem(t, mesh, stream))

@@ -1,0 +1,84 @@
+"""Tensors that pass from one stream to another: lent, or for good."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from monarch.tensors.client.ambient import Stream
+from monarch.tensors.client.issuing import builtin
+from monarch.tensors.client.refusals import find_problem, incorrect
+from monarch.tensors.client.tensor import Tensor
+from monarch.tensors.client.tracebacks import here
+from monarch.tensors.core.templates import FRESH, Result
+
+
+class Borrow:
+    """A tensor that is lent to another stream. Dropping it, or its end as a context, gives it back:
+    the tensor's own stream goes on when the other has done what it was to do with it."""
+
+    def __init__(self, tensor: Tensor, origin: Tensor) -> None:
+        self.tensor: Tensor | None = tensor
+        self._origin = origin
+        self._at = here()
+
+    def drop(self) -> None:
+        """Give it back. More than once does no harm."""
+        tensor, self.tensor = self.tensor, None
+        if tensor is None:
+            return
+        mesh = tensor.mesh
+        recorder = mesh.client.recorder
+        if recorder is not None and not recorder.made_here(tensor):
+            self.tensor = tensor
+            raise RuntimeError(
+                "a borrow that was made outside of a recording cannot be dropped inside of it: "
+                "drop it before or after"
+            )
+        ticket = mesh.client.next_ticket()
+        builtin(mesh, tensor.stream, ("signal",), scalars=[ticket])
+        tensor.drop()
+        tensor._storage.give_back()
+        builtin(mesh, self._origin.stream, ("wait",), scalars=[ticket])
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self.drop()
+
+    def __del__(self) -> None:
+        if self.__dict__.get("tensor") is not None:
+            warnings.warn(
+                f"a borrow was not dropped, and is now. It was made at:\n{self._at}",
+                ResourceWarning,
+                stacklevel=2,
+            )
+            self.drop()
+
+
+def lend(tensor: Tensor, stream: Stream, mutable: bool) -> tuple[Tensor, Borrow]:
+    """See ``Stream.borrow``."""
+    problem = find_problem(tensor, tensor.mesh, tensor.stream)
+    if problem is not None and problem.startswith("DROPPED"):
+        raise incorrect("borrow", (tensor,), {}, lambda _: problem)
+    storage = tensor._storage.lend(here(), mutable=mutable)
+    borrowed = _across(tensor, stream)
+    borrowed._storage = storage
+    return borrowed, Borrow(borrowed, tensor)
+
+
+def move(tensor: Tensor, stream: Stream) -> Tensor:
+    """The same tensor, of another stream; ``tensor`` is not to be used any more."""
+    return _across(tensor, stream)
+
+
+def _across(tensor: Tensor, stream: Stream) -> Tensor:
+    mesh = tensor.mesh
+    ticket = mesh.client.next_ticket()
+    builtin(mesh, tensor.stream, ("hand",), [tensor], scalars=[ticket])
+    result = Result(FRESH, tensor._meta)
+    taken: Tensor = builtin(mesh, stream, ("take",), scalars=[ticket], results=[result])
+    return taken
+
+

@@ -1,0 +1,195 @@
+"""The handle that a program holds for one local tensor in each proc of a mesh."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from monarch.tensors.client.ambient import Stream
+from monarch.tensors.client.tracebacks import here
+from monarch.tensors.core.metas import Meta, meta_of
+from monarch.tensors.core.storages import Storage
+
+_new: Any = torch.Tensor._make_wrapper_subclass
+
+
+class Tensor(torch.Tensor):
+    """N local tensors of one shape, one in each proc of ``mesh``, with values of their own.
+
+    Torch operations on it run on all of them. It has no values here: ``monarch.fetch_shard`` gets
+    those of one proc.
+    """
+
+    mesh: Any
+    stream: Stream
+    _ref: int | None
+    _meta: Meta
+    _storage: Storage
+    # Its value, where that is one number that follows from constants: the same on all ranks.
+    _known: torch.Tensor | None = None
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        # No mesh is active here: the operation runs on that of its tensors.
+        return _first(args, kwargs).mesh.dispatch(func, args, kwargs or {})
+
+    @property
+    def ref(self) -> int | None:
+        """Its number at the workers."""
+        return self._ref
+
+    @property
+    def dropped(self) -> bool:
+        return self._storage.dropped is not None
+
+    def drop(self) -> None:
+        """Free it now, with all tensors that share its memory. Using one of them raises later."""
+        if self._storage.dropped is None:
+            refs = self._storage.all_refs(self._ref) if self._ref is not None else []
+            self._storage.drop("tensor is dropped at: \n" + here())
+            self.mesh.frees[self.stream.number].extend(refs)
+
+    def reduce(
+        self,
+        dims: str | Sequence[str] = (),
+        reduction: str = "sum",
+        scatter: bool = False,
+        mesh: Any = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Combine the shards along mesh dimensions ``dims`` (all of them for ``()``).
+
+        ``reduction`` is sum, avg, product, min, max, band, bor, bxor or stack. The result is the same
+        on all ranks along ``dims``. "stack" puts the shards side by side in a new first dimension.
+        ``scatter`` gives rank k the k-th row of the result: the first dimension is to have the size
+        of the mesh dimension. ``out`` receives the result.
+        """
+        reduced: Tensor = self.mesh.reduce(
+            self, dims, reduction, scatter=scatter, inplace=False, mesh=mesh, out=out
+        )
+        return reduced
+
+    def reduce_(
+        self,
+        dims: str | Sequence[str] = (),
+        reduction: str = "sum",
+        scatter: bool = False,
+        mesh: Any = None,
+    ) -> Tensor:
+        """As ``reduce``, in place."""
+        reduced: Tensor = self.mesh.reduce(
+            self, dims, reduction, scatter=scatter, inplace=True, mesh=mesh, out=None
+        )
+        return reduced
+
+    def slice_mesh(self, **dims: Any) -> Any:
+        """The shards of a part of the mesh: ``t.slice_mesh(hosts=0).to_mesh(other)``."""
+        return self.mesh.slice_of(self, **dims)
+
+    def to_mesh(self, mesh: Any, stream: Stream | None = None) -> Tensor:
+        """A copy on another mesh, each shard at the same coordinates.
+
+        Dimensions that only ``mesh`` has get a copy at each place.
+        """
+        copied: Tensor = self.mesh.slice_of(self).to_mesh(mesh, stream)
+        return copied
+
+    @property
+    def _fake(self) -> torch.Tensor:
+        """What it looks like, as a tensor without values."""
+        fake: torch.Tensor = self.mesh.fake_of(self._meta)
+        return fake
+
+    # Python takes a TypeError of an operator for "these types do not go together", and what was said
+    # in it is lost. The methods raise it.
+    __add__ = __radd__ = torch.Tensor.add
+    __mul__ = __rmul__ = torch.Tensor.mul
+    __sub__ = torch.Tensor.sub
+    __truediv__ = torch.Tensor.div
+    __matmul__ = torch.Tensor.matmul
+    __pow__ = torch.Tensor.pow
+    __lt__ = torch.Tensor.lt
+    __le__ = torch.Tensor.le
+    __gt__ = torch.Tensor.gt
+    __ge__ = torch.Tensor.ge
+    __iadd__ = torch.Tensor.add_
+    __isub__ = torch.Tensor.sub_
+    __imul__ = torch.Tensor.mul_
+    __itruediv__ = torch.Tensor.div_
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"monarch.Tensor(mesh={self.mesh}, shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    def __del__(self) -> None:
+        # Before it is complete there is none, and afterwards its number may have been given away.
+        ref = self.__dict__.get("_ref")
+        if ref is not None:
+            self._ref = None
+            storage = self._storage
+            if storage.refs is not None:
+                storage.refs.discard(ref)
+            if storage.dropped is None:
+                self.mesh.frees[self.stream.number].append(ref)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.mesh.pickled(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        with torch.no_grad():
+            copied = self.detach().clone()
+        copied.requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            copied = torch.nn.Parameter(copied, self.requires_grad)
+        memo[id(self)] = copied
+        return copied
+
+
+def new_maker(meta: Meta) -> Callable[[], Any]:
+    """Makes handles that look so: the arguments are put together once."""
+    return functools.partial(
+        _new, Tensor, meta.size, strides=meta.stride, storage_offset=meta.offset,
+        dtype=meta.dtype, device=meta.device, layout=meta.layout,
+    )  # fmt: skip
+
+
+def new_handle(meta: Meta, ref: int, mesh: Any, stream: Stream, shared: Any = None) -> Tensor:
+    """A handle. ``shared`` is a tensor whose memory it looks at."""
+    tensor: Tensor = new_maker(meta)()
+    tensor._meta = meta
+    tensor.mesh = mesh
+    tensor.stream = stream
+    if shared is None:
+        tensor._storage = Storage()
+    else:
+        tensor._storage = shared._storage
+        shared._storage.share(shared._ref, ref)
+    tensor._ref = ref
+    return tensor
+
+
+def update_meta(tensor: Tensor) -> None:
+    """After an operation has changed what the handle looks like."""
+    tensor._meta = meta_of(tensor)
+
+
+def _first(args: Any, kwargs: Any) -> Any:
+    """Some distributed tensor among the arguments: torch has seen that there is one."""
+    for value in (*args, *(kwargs or {}).values()):
+        if isinstance(value, Tensor):
+            return value
+        if isinstance(value, (list, tuple)):
+            found = _first(value, None)
+            if found is not None:
+                return found
+        if isinstance(value, dict):
+            found = _first((), value)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,51 @@
+"""Where the user called an operation: caught for every one of them, put into words for few.
+
+Torch catches a stack in a third of a microsecond, and resolves names only when asked. Its own door is
+private, and without it frames are walked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any
+
+import torch
+
+_OURS = os.sep + os.path.join("monarch", "tensors") + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_profiler = getattr(torch._C, "_profiler", None)
+_gather = getattr(_profiler, "gather_traceback", None)
+_symbolize = getattr(_profiler, "symbolize_tracebacks", None)
+
+
+def _walk(*_: Any) -> Any:
+    found = []
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return found
+
+
+capture: Any = _gather if _gather and _symbolize else _walk
+"""``capture(True, False, False)``: the stack of Python frames, as it stands."""
+
+
+def frames_of(captured: Any) -> list[traceback.FrameSummary]:
+    """The user's frames of a captured stack, the innermost last."""
+    if isinstance(captured, list):
+        rows = [(code.co_filename, line, code.co_name) for code, line in captured]
+    else:
+        rows = [(f["filename"], f["line"], f["name"]) for f in _symbolize([captured])[0]]
+    return [
+        traceback.FrameSummary(filename, line, name)
+        for filename, line, name in reversed(rows)
+        if _OURS not in filename and not filename.startswith(_TORCH)
+    ]
+
+
+def here() -> str:
+    """The user's part of the stack as it stands, as text."""
+    return "".join(traceback.format_list(frames_of(capture(True, False, False))))

@@ -1,0 +1,115 @@
+"""Operations on their way: records in segments, segments in a batch.
+
+A record is a few integers: the template's number, the reference of its first result, and its inputs'
+references. The results are numbered on from the first, as the controller alone gives references
+out. Number 0 begins a record of frees: how many, and which.
+
+A segment is a run of records for one mesh and one stream; a batch is sent to all workers of a
+client, and a worker skips the segments of meshes that it is no part of. So all that one controller does is
+in one order, whichever meshes it is for.
+"""
+
+from __future__ import annotations
+
+import pickle
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+FREE = 0
+EVERYBODY = 0
+"""The number of the mesh of all workers."""
+ALL_STREAMS = -1
+"""The stream of what has to wait for all others: recordings that use several."""
+_MOST_IN_32_BITS = 1 << 32
+
+
+LoggedOp = tuple[int, Any, Any, Sequence[Any]]
+"""What is kept of an operation until all ranks have passed it: where its record stands, where the user
+called it, its template, and the storages that it writes to."""
+
+
+class Segment:
+    """Records for one mesh and one stream."""
+
+    __slots__ = ("ints", "mesh", "ops", "scalars", "stream")
+
+    def __init__(self, mesh: int, stream: int) -> None:
+        self.mesh = mesh
+        self.stream = stream
+        self.ints: list[int] = []
+        self.scalars: list[Any] = []
+        self.ops: list[LoggedOp] = []
+
+
+class WireSegment(NamedTuple):
+    """A segment as it arrives."""
+
+    mesh: int
+    stream: int
+    records: Any
+    scalars: list[Any]
+
+
+def encode(definitions: Sequence[tuple[int, bytes]], segments: Sequence[Segment]) -> bytes:
+    """A batch as bytes: 4 a number, or 8 where references have outgrown that."""
+    wire = []
+    for segment in segments:
+        ints = segment.ints
+        try:
+            records = array("I", ints)
+        except OverflowError:
+            records = array("Q", ints)
+        wire.append(
+            (segment.mesh, segment.stream, records.typecode, records.tobytes(), segment.scalars)
+        )
+    return pickle.dumps((list(definitions), wire), 5)
+
+
+def decode(data: Any) -> tuple[list[tuple[int, bytes]], list[WireSegment]]:
+    definitions, wire = pickle.loads(data)
+    segments = []
+    for mesh, stream, typecode, octets, scalars in wire:
+        records = array(typecode)
+        records.frombytes(octets)
+        segments.append(WireSegment(mesh, stream, records, scalars))
+    return definitions, segments
+
+
+class FlushPolicy:
+    """When a batch leaves: at so many operations, or so long after its first one."""
+
+    def __init__(self, most_ops: int = 128, most_seconds: float = 0.0005) -> None:
+        self.most_ops = most_ops
+        self.most_seconds = most_seconds
+
+    def seconds_left(self, first: float, now: float) -> float:
+        """How long a batch may still wait that began at ``first``."""
+        return max(0.0, self.most_seconds - (now - first))
+
+
+class Batch:
+    """What has been issued and not sent."""
+
+    __slots__ = ("_current", "num_ops", "segments")
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.num_ops = 0
+        self._current: Segment | None = None
+
+    def segment(self, mesh: int, stream: int) -> Segment:
+        """The segment that the next record for this mesh and stream goes into."""
+        current = self._current
+        if current is None or current.mesh != mesh or current.stream != stream:
+            current = self._current = Segment(mesh, stream)
+            self.segments.append(current)
+        return current
+
+    def free(self, refs: Sequence[int], mesh: int, stream: int) -> None:
+        self.segment(mesh, stream).ints.extend((FREE, len(refs), *refs))
+
+    def take(self) -> list[Segment]:
+        """The segments so far; the batch is empty afterwards."""
+        taken, self.segments, self._current, self.num_ops = self.segments, [], None, 0
+        return taken

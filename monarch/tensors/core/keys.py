@@ -1,0 +1,169 @@
+"""When two calls are the same call, but for their tensors' values and their numbers.
+
+A key is a flat tuple: the operation, and for each argument what it looks like. Every argument's part
+says by its first item how long it is, so that two different argument lists cannot spell one key:
+
+- a tensor is its ``Meta``, which is nothing else's first item;
+- a number of an operation whose schema calls it one is a mark of its type: its value travels beside;
+- other numbers are their values. 1, 1.0 and True are equal to Python, so floats are a mark and their
+  text, bools are marks of their own, and only ints are themselves;
+- lists, tuples and dicts are a mark, their length, and their items;
+- what is safe to compare (text, ``None``, dtypes, devices) is itself;
+- functions, classes and what has an identity that counts (meshes, groups) is a mark and the object;
+- anything else is its class and its pickle: equal objects need not be the same to the callee.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+class _Mark:
+    """An item of a key that no argument can be."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+FLOAT, INT = _Mark("float"), _Mark("int")
+_TRUE, _FALSE, _VALUE = _Mark("True"), _Mark("False"), _Mark("value")
+_LIST, _TUPLE, _DICT, _SAME = _Mark("list"), _Mark("tuple"), _Mark("dict"), _Mark("same")
+_NONE: frozenset[Any] = frozenset()
+
+_BY_IDENTITY: set[type] = {
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    type,
+}
+_ATOMS: set[type] = {str, bytes, type(None), type(Ellipsis)}
+
+
+def compare_by_value(*kinds: type) -> None:
+    """Objects of these classes are safe to compare: equal ones are the same to any callee."""
+    _ATOMS.update(kinds)
+
+
+def compare_by_identity(*kinds: type) -> None:
+    """Objects of these classes count as the same only where they are one object."""
+    _BY_IDENTITY.update(kinds)
+
+
+class LocalTensor(Exception):
+    """An argument is a tensor of this process, not one of the mesh. ``args[0]`` is it."""
+
+
+class Flattener:
+    """Takes arguments apart: into a key, the tensors, and the numbers that travel beside.
+
+    ``tensor`` is the class of distributed tensors and ``local`` that of all tensors; ``pickle``
+    turns what is not known here into bytes.
+    """
+
+    def __init__(self, tensor: type, local: type, pickle: Callable[[Any], bytes]) -> None:
+        self._tensor = tensor
+        self._local = local
+        self._pickle = pickle
+
+    def flatten(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        numbers: frozenset[Any],
+        key: list[Any],
+        tensors: list[Any],
+        scalars: list[Any],
+    ) -> None:
+        """Add to ``key``, ``tensors`` and ``scalars``. ``numbers`` are the positions and names whose
+        numbers travel beside.
+
+        Raises ``LocalTensor`` for a tensor that is not of a mesh.
+        """
+        tensor = self._tensor
+        for position, value in enumerate(args):
+            kind = type(value)
+            if kind is tensor:
+                key.append(value._meta)
+                tensors.append(value)
+            elif kind is float and position in numbers:
+                key.append(FLOAT)
+                scalars.append(value)
+            elif kind is int:
+                if position in numbers:
+                    key.append(INT)
+                    scalars.append(value)
+                else:
+                    key.append(value)
+            else:
+                self._rest(value, kind, key, tensors, scalars)
+        if kwargs:
+            for name, value in kwargs.items():
+                kind = type(value)
+                key.append(name)
+                if (kind is float or kind is int) and name in numbers:
+                    key.append(FLOAT if kind is float else INT)
+                    scalars.append(value)
+                else:
+                    self.flatten((value,), {}, _NONE, key, tensors, scalars)
+
+    def _rest(
+        self, value: Any, kind: type, key: list[Any], tensors: list[Any], scalars: list[Any]
+    ) -> None:
+        if kind is bool:
+            key.append(_TRUE if value else _FALSE)
+        elif kind in _ATOMS:
+            key.append(value)
+        elif kind is list or kind is tuple:
+            key.append(_LIST if kind is list else _TUPLE)
+            key.append(len(value))
+            self.flatten(value, {}, _NONE, key, tensors, scalars)
+        elif kind is float:
+            key.append(_VALUE)
+            key.append(repr(value))
+        elif kind is dict:
+            key.append(_DICT)
+            key.append(len(value))
+            for item in value.items():
+                self.flatten(item, {}, _NONE, key, tensors, scalars)
+        elif isinstance(value, self._tensor):
+            key.append(value._meta)
+            tensors.append(value)
+        elif isinstance(value, self._local):
+            raise LocalTensor(value)
+        elif isinstance(value, tuple):
+            key.append(kind)
+            key.append(len(value))
+            self.flatten(value, {}, _NONE, key, tensors, scalars)
+        elif kind in _BY_IDENTITY or isinstance(value, type):
+            key.append(_SAME)
+            key.append(value)
+        else:
+            key.append(kind)
+            key.append(self._pickle(value))
+
+
+def explain(key: Sequence[Any], known: Sequence[Sequence[Any]]) -> str:
+    """In words, how ``key`` differs from the nearest of ``known``; for who asks why a call missed."""
+    if not known:
+        return "it is the first call of this operation"
+
+    def differing(other: Sequence[Any]) -> list[int]:
+        places = [
+            n for n, (a, b) in enumerate(zip(key, other, strict=False)) if a is not b and a != b
+        ]
+        return places + list(range(min(len(key), len(other)), max(len(key), len(other))))
+
+    nearest = min(known, key=lambda other: len(differing(other)))
+    parts = [
+        f"{nearest[n] if n < len(nearest) else 'nothing'!r} is now "
+        f"{key[n] if n < len(key) else 'nothing'!r}"
+        for n in differing(nearest)[:4]
+    ]
+    return "; ".join(parts) or "its arguments are equal, and were pickled differently"

@@ -1,0 +1,52 @@
+"""What a tensor looks like, without its values: interned, so that looking equal is being one object."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+
+class Meta:
+    """Sizes, strides, offset, dtype, device and layout of a tensor."""
+
+    __slots__ = ("__weakref__", "device", "dtype", "layout", "offset", "size", "stride")
+
+    def __init__(
+        self, size: Any, stride: Any, *, offset: int, dtype: Any, device: Any, layout: Any
+    ) -> None:
+        self.size = size
+        self.stride = stride
+        self.offset = offset
+        self.dtype = dtype
+        self.device = device
+        self.layout = layout
+
+    def __repr__(self) -> str:
+        return f"Meta({tuple(self.size)}, {self.dtype})"
+
+
+_KNOWN: weakref.WeakValueDictionary[tuple[Any, ...], Meta] = weakref.WeakValueDictionary()
+
+
+def intern_meta(
+    size: Any, stride: Any, *, offset: int, dtype: Any, device: Any, layout: Any
+) -> Meta:
+    """The one ``Meta`` with these values. It lives as long as a tensor or a template looks so."""
+    key = (tuple(size), tuple(stride), offset, dtype, device, layout)
+    found = _KNOWN.get(key)
+    if found is None:
+        found = Meta(size, stride, offset=offset, dtype=dtype, device=device, layout=layout)
+        _KNOWN[key] = found
+    return found
+
+
+def meta_of(tensor: Any) -> Meta:
+    """Of any torch tensor with strides."""
+    return intern_meta(
+        tensor.size(),
+        tensor.stride(),
+        offset=tensor.storage_offset(),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        layout=tensor.layout,
+    )

@@ -1,0 +1,195 @@
+"""The Python text that a worker runs for a template.
+
+For one operation, with ``v`` the values by reference, ``r`` the records, ``i`` where this one
+begins, ``s`` the numbers that travel beside:
+
+    def op(v, r, i, s):
+        s0 = next(s)
+        v[r[i+1]] = f(v[r[i+2]], s0)
+        return i + 3
+
+For a recording, straight-line text with a name for each value, which is deleted after its last use:
+
+        x7 = v[r[i+2]]
+        x9 = f16(x7, 0.5)
+        del x7
+        v[r[i+1]] = x9
+
+Which of its operations failed is read from the line of the traceback.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from monarch.tensors.core.specs import CallSpec, Spec
+
+
+class Step(NamedTuple):
+    """An operation of a recording, as it would have been sent."""
+
+    number: int
+    base: int
+    used: tuple[int, ...]
+    scalars: tuple[Any, ...]
+    mesh: int
+
+
+class Program(NamedTuple):
+    """``text`` defines ``op``; ``constants`` are the names it needs. ``lines`` are where its steps
+    begin."""
+
+    text: str
+    constants: dict[str, Any]
+    lines: tuple[int, ...] = ()
+
+    def step_at(self, line: int) -> int:
+        """Which step a line belongs to; -1 for what comes before the first."""
+        return bisect_right(self.lines, line) - 1
+
+
+class _Text:
+    """The text of calls; what cannot be written down becomes a constant."""
+
+    def __init__(self) -> None:
+        self.constants: dict[str, Any] = {}
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def of(self, spec: Spec, tensor: Callable[[int], str], scalar: Callable[[int], str]) -> str:
+        kind = spec[0]
+        if kind == "t":
+            return tensor(spec[1])
+        if kind == "o":
+            return tensor(~spec[1])
+        if kind == "s":
+            return scalar(spec[1])
+        if kind in ("l", "u", "n"):
+            inner = "".join(self.of(item, tensor, scalar) + ", " for item in spec[-1])
+            if kind == "n":
+                named = self.constant(spec[1])
+                return f"{named}({inner})" if hasattr(spec[1], "_fields") else f"{named}(({inner}))"
+            return f"[{inner}]" if kind == "l" else f"({inner})"
+        if kind == "d":
+            items = (f"{self.constant(k)}: {self.of(v, tensor, scalar)}, " for k, v in spec[1])
+            return "{" + "".join(items) + "}"
+        if spec[1] is None or type(spec[1]) in (bool, int, str):
+            return repr(spec[1])
+        return self.constant(spec[1])
+
+    def call(
+        self,
+        function: Any,
+        spec: CallSpec,
+        tensor: Callable[[int], str],
+        scalar: Callable[[int], str],
+    ) -> str:
+        args = [self.of(one, tensor, scalar) for one in spec.args]
+        args += [f"{name}={self.of(one, tensor, scalar)}" for name, one in spec.kwargs]
+        return f"{self.constant(function)}({', '.join(args)})"
+
+    def path(self, path: tuple[Any, ...]) -> str:
+        return "".join(f"[{key if type(key) is int else self.constant(key)}]" for key in path)
+
+
+def operation(function: Any, spec: CallSpec, check: Any = None) -> Program:
+    """The program of one operation. ``check`` is called with its inputs first, where given."""
+    text = _Text()
+
+    def tensor(n: int) -> str:
+        return f"v[r[i+{2 + n}]]" if n >= 0 else f"v.get(r[i+{2 + ~n}])"
+
+    lines = [f"s{n} = next(s)" for n in range(spec.num_scalars)]
+    if check is not None and spec.num_in:
+        inputs = ", ".join(tensor(~n) for n in range(spec.num_in))
+        lines.append(f"{text.constant(check)}({inputs})")
+    call = text.call(function, spec, tensor, lambda n: f"s{n}")
+    stored = [path for path in spec.paths if path is not None]
+    if stored == [()]:
+        lines.append(f"v[r[i+1]] = {call}")
+    elif not stored:
+        lines.append(call)
+    else:
+        lines += [f"o = {call}", "n = r[i+1]"]
+        lines += [f"v[n+{n}] = o{text.path(path)}" for n, path in enumerate(stored)]
+    lines.append(f"return i + {2 + spec.num_in}")
+    return Program(_function(lines), text.constants)
+
+
+def recording(
+    inputs: Sequence[int],
+    results: Sequence[int],
+    steps: Sequence[Step],
+    ops: Callable[[int], tuple[Any, CallSpec, Any]],
+    mine: Callable[[int], bool],
+) -> Program:
+    """The program of a recording.
+
+    ``inputs`` and ``results`` are the references that the recording was made with; ``ops`` gives the
+    function, the call and the check of a number; ``mine`` says whether this worker is in a mesh.
+    Raises nothing: steps of other workers are left out, with what only they make.
+    """
+    text = _Text()
+    num_inputs = len(inputs)
+    lines = [f"x{ref} = v.get(r[i+{2 + n}])" for n, ref in enumerate(inputs)]
+    own = [step for step in steps if mine(step.mesh)]
+    calls = {step.number: ops(step.number) for step in own}
+    made = {ref: step for step in own for ref in _made(step, calls[step.number][1])}
+    last = {ref: n for n, step in enumerate(own) for ref in (*step.used, *_made(step, calls[step.number][1]))}
+    kept = {*inputs, *results}
+    known = set(inputs) | set(made)
+    begins = []
+    for n, step in enumerate(own):
+        begins.append(len(lines) + 2)  # The first line is that of `def`.
+        lines += _step(text, step, calls[step.number], known)
+        dead = sorted(ref for ref in last if last[ref] == n and ref not in kept and ref in made)
+        if dead:
+            lines.append("del " + ", ".join(f"x{ref}" for ref in dead))
+    for n, ref in enumerate(results):
+        if ref in known:
+            lines.append(f"v[r[i+1]+{n}] = x{ref}")
+    lines.append(f"return i + {2 + num_inputs}")
+    return Program(_function(lines), text.constants, tuple(begins))
+
+
+def _step(
+    text: _Text, step: Step, op: tuple[Any, CallSpec, Any], known: Collection[int]
+) -> list[str]:
+    function, spec, check = op
+
+    def tensor(n: int) -> str:
+        ref = step.used[n if n >= 0 else ~n]
+        return f"x{ref}" if ref in known else "None"
+
+    def scalar(n: int) -> str:
+        value = step.scalars[n]
+        return repr(value) if type(value) is int else text.constant(value)
+
+    lines = []
+    if check is not None and step.used:
+        inputs = ", ".join(tensor(~n) for n in range(len(step.used)))
+        lines.append(f"{text.constant(check)}({inputs})")
+    call = text.call(function, spec, tensor, scalar)
+    stored = [path for path in spec.paths if path is not None]
+    if stored == [()]:
+        lines.append(f"x{step.base} = {call}")
+    elif not stored:
+        lines.append(call)
+    else:
+        lines.append(f"o = {call}")
+        lines += [f"x{step.base + n} = o{text.path(path)}" for n, path in enumerate(stored)]
+        lines.append("del o")
+    return lines
+
+
+def _made(step: Step, spec: CallSpec) -> range:
+    return range(step.base, step.base + sum(path is not None for path in spec.paths))
+
+
+def _function(lines: Sequence[str]) -> str:
+    return "def op(v, r, i, s):\n    " + "\n    ".join(lines)

@@ -1,0 +1,100 @@
+"""Arguments as data: what remains of a call when its tensors and numbers are taken out.
+
+A spec is a tuple that begins with a letter:
+
+    ("t", n)            the n-th tensor
+    ("o", n)            the n-th tensor, or None in a proc that has none
+    ("s", n)            the n-th number
+    ("l", [spec...])    a list; "u": a tuple
+    ("n", cls, [...])   a named tuple
+    ("d", [(k, spec)])  a dict
+    ("c", value)        the value itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Spec = tuple[Any, ...]
+
+
+class CallSpec(NamedTuple):
+    """A call: of which tensors and numbers, and where in what it returns the results are."""
+
+    args: list[Spec]
+    kwargs: list[tuple[str, Spec]]
+    num_in: int
+    num_scalars: int
+    paths: list[tuple[Any, ...] | None]  # Of each result; None for one that is an input itself.
+
+
+class SpecMaker:
+    """Takes the arguments of one call apart, in the order in which ``Flattener`` does."""
+
+    def __init__(self, is_tensor: Callable[[Any], bool], numbers: frozenset[Any]) -> None:
+        self.tensors: list[Any] = []
+        self.scalars: list[Any] = []
+        self._is_tensor = is_tensor
+        self._numbers = numbers
+
+    def arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Spec], list[tuple[str, Spec]]]:
+        return (
+            [self._argument(n, value) for n, value in enumerate(args)],
+            [(name, self._argument(name, value)) for name, value in kwargs.items()],
+        )
+
+    def _argument(self, where: Any, value: Any) -> Spec:
+        if type(value) in (int, float) and where in self._numbers:
+            self.scalars.append(value)
+            return ("s", len(self.scalars) - 1)
+        return self.spec(value)
+
+    def spec(self, value: Any) -> Spec:
+        if self._is_tensor(value):
+            self.tensors.append(value)
+            return ("t", len(self.tensors) - 1)
+        if type(value) in (list, tuple):
+            return ("l" if type(value) is list else "u", [self.spec(item) for item in value])
+        if isinstance(value, tuple):
+            return ("n", type(value), [self.spec(item) for item in value])
+        if type(value) is dict:
+            return ("d", [(key, self.spec(item)) for key, item in value.items()])
+        return ("c", value)
+
+
+def fill(spec: Spec, tensors: Sequence[Any], scalars: Sequence[Any] = ()) -> Any:
+    """The value that ``spec`` stands for, with these tensors and numbers in it."""
+    kind = spec[0]
+    if kind in ("t", "o"):
+        return tensors[spec[1]]
+    if kind == "s":
+        return scalars[spec[1]]
+    if kind == "l":
+        return [fill(item, tensors, scalars) for item in spec[1]]
+    if kind == "u":
+        return tuple(fill(item, tensors, scalars) for item in spec[1])
+    if kind == "n":
+        return _named(spec[1], [fill(item, tensors, scalars) for item in spec[2]])
+    if kind == "d":
+        return {key: fill(item, tensors, scalars) for key, item in spec[1]}
+    return spec[1]
+
+
+def paths(spec: Spec) -> list[tuple[Any, ...]]:
+    """Where in the value its tensors are, in their order: the indexes that lead to each."""
+    kind = spec[0]
+    if kind == "t":
+        return [()]
+    if kind == "d":
+        return [(key, *path) for key, item in spec[1] for path in paths(item)]
+    if kind in ("l", "u", "n"):
+        return [(n, *path) for n, item in enumerate(spec[-1]) for path in paths(item)]
+    return []
+
+
+def _named(kind: Any, items: list[Any]) -> Any:
+    # torch.return_types take one sequence, named tuples their items.
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)

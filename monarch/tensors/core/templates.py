@@ -1,0 +1,112 @@
+"""What is remembered of a call: all of it but its tensors and its numbers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from monarch.tensors.core.keys import explain
+from monarch.tensors.core.metas import Meta
+
+FRESH = 0
+VIEW_OF_INPUT = 1
+INPUT_ITSELF = 2
+VIEW_OF_RESULT = 3
+
+
+class Result(NamedTuple):
+    """One tensor of what a call returns. ``index`` is the input or the result that it looks at."""
+
+    kind: int
+    meta: Meta | None
+    index: int = 0
+
+
+class Template:
+    """A call that workers know by ``number``.
+
+    ``rebuild`` makes what the caller gets of the resulting tensors. ``mutates`` are the positions of
+    the inputs that it writes to. ``single`` makes the handle of the only result, where that is a fresh
+    tensor, as of most operations.
+    """
+
+    __slots__ = (
+        "held", "mutates", "name", "num_in", "num_out", "number", "rebuild", "results", "single",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        results: Sequence[Result],
+        *,
+        num_in: int,
+        mutates: tuple[int, ...] = (),
+        rebuild: Callable[[list[Any]], Any] | None = None,
+        single: Callable[[], Any] | None = None,
+        held: object = None,
+    ) -> None:
+        self.name = name
+        self.number = 0
+        self.num_in = num_in
+        self.results = tuple(results)
+        self.num_out = sum(result.kind != INPUT_ITSELF for result in results)
+        self.mutates = mutates
+        self.single = single
+        self.rebuild = rebuild or _only
+        self.held = held  # What its key compares by identity, and must not be freed before it.
+
+    @property
+    def kinds(self) -> list[int]:
+        return [result.kind for result in self.results]
+
+
+def _only(results: list[Any]) -> Any:
+    return results[0] if results else None
+
+
+class TemplateCache:
+    """The templates in use, by key. The one that was not used for longest gives way.
+
+    Order is kept by halves: a template that is found in the older half moves to the younger one, so
+    that finding one in the younger half, the usual case, costs one look.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._half = max(1, most // 2)
+        self.young: dict[Any, Template] = {}
+        self._old: OrderedDict[Any, Template] = OrderedDict()
+        self.num_misses = 0
+        self._explained: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.young) + len(self._old)
+
+    def older(self, key: Any) -> Template | None:
+        """A template that is not in ``young``, which the caller looks at first."""
+        found = self._old.pop(key, None)
+        if found is not None:
+            self.young[key] = found
+        return found
+
+    def put(self, key: Any, template: Template) -> list[Template]:
+        """Remember a template; those that gave way for it, which workers may forget."""
+        self.num_misses += 1
+        if self._explained is not None:
+            known = [k for k in (*self.young, *self._old) if k[0] is key[0]]
+            self._explained.append(f"{template.name}: {explain(key, known)}")
+        self.young[key] = template
+        if len(self.young) <= self._half:
+            return []
+        gone = list(self._old.values())
+        self._old = OrderedDict(self.young)
+        self.young.clear()
+        return gone
+
+    def explain_from_now(self) -> None:
+        self._explained = []
+
+    def explained(self) -> list[str]:
+        """Why each call since ``explain_from_now`` was not found."""
+        found, self._explained = self._explained or [], None
+        return found

@@ -1,0 +1,52 @@
+"""From procs to the device mesh of their workers."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from torch.utils._python_dispatch import _disable_current_modes
+
+from monarch.actor import ProcMesh
+from monarch.mesh.slice import row_major_strides
+from monarch.tensors.client.client import Client
+from monarch.tensors.client.device_mesh import DeviceMesh
+from monarch.tensors.worker.worker import TensorWorker
+
+_lock = threading.Lock()
+
+
+def device_mesh_of(procs: ProcMesh) -> DeviceMesh:
+    """The mesh of these procs' workers, which are spawned when it is first asked for.
+
+    Slices and other views of one proc mesh share the workers. Raises ``NotImplementedError`` for a
+    received slice, of which the whole mesh is not known here.
+    """
+    whole = procs._whole
+    with _lock:
+        client = whole._tensor_engine
+        if client is None:
+            client = whole._tensor_engine = _new_client(whole)
+    everybody: DeviceMesh = client.everybody
+    return everybody._new_with_shape(procs._shape)
+
+
+def spawn_tensor_engine(proc_mesh: ProcMesh) -> DeviceMesh:
+    """As ``ProcMesh.activate`` does it at first."""
+    return device_mesh_of(proc_mesh)
+
+
+def _new_client(procs: ProcMesh) -> Client:
+    ndslice = procs._shape.ndslice
+    if ndslice.offset or ndslice.strides != row_major_strides(ndslice.sizes):
+        raise NotImplementedError(
+            "NYI: proc mesh for workers must be contiguous and start at offset 0"
+        )
+    hosts = Counter(proc.host_uid for proc in procs._procs)
+    machines = {proc.machine or proc.host_uid for proc in procs._procs}
+    ranks = {proc.uid: rank for rank, proc in enumerate(procs._procs)}
+    with _disable_current_modes():
+        workers = procs.spawn("tensor_worker", TensorWorker, len(ranks), max(hosts.values()))
+    client = Client(workers, ranks, machines)
+    DeviceMesh.of_client(client, procs._shape)
+    return client

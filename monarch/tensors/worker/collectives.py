@@ -1,0 +1,160 @@
+"""What ranks send each other: reductions, and copies from one mesh to another.
+
+Each has a stand-in, for a rank whose input has failed before: it takes part with zeros, so that the
+others do not wait for ever. What they get is spoiled too, as the controller knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from monarch.tensors.worker.slots import refuse_poison
+
+_OPERATIONS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.SUM,  # gloo has no average.
+    "product": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "band": dist.ReduceOp.BAND,
+    "bor": dist.ReduceOp.BOR,
+    "bxor": dist.ReduceOp.BXOR,
+}
+
+
+class Looks(NamedTuple):
+    """Of the tensor that a rank gives, so that a stand-in can be made."""
+
+    size: tuple[int, ...]
+    dtype: Any
+    device: str
+
+    def zeros(self) -> torch.Tensor:
+        return torch.zeros(self.size, dtype=self.dtype, device=self.device)
+
+
+class Reduction:
+    """One reduction over a group, on this rank."""
+
+    def __init__(self, group: Any, reduction: str, *, scatter: bool, inplace: bool) -> None:
+        self._group = group
+        self._reduction = reduction
+        self._operation = _OPERATIONS.get(reduction)
+        self._num_ranks = dist.get_world_size(group)
+        self._inplace = inplace
+        self._work = self._choose(reduction, scatter)
+
+    def _choose(self, reduction: str, scatter: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+        if reduction == "stack":
+            return self._exchange if scatter else self._gather
+        return self._reduce_and_scatter if scatter else self._reduce
+
+    def __call__(self, tensor: Any) -> Any:
+        refuse_poison(tensor)
+        result = self._work(tensor)
+        if self._inplace and result is not tensor:
+            tensor.copy_(result)
+            return tensor
+        return result
+
+    def stand_in(self, looks: Looks) -> Callable[[], object]:
+        return lambda: self._work(looks.zeros())
+
+    def _averaged(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._reduction != "avg":
+            return tensor
+        whole = not (tensor.is_floating_point() or tensor.is_complex())
+        return tensor.div_(self._num_ranks, rounding_mode="trunc" if whole else None)
+
+    def _reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        contiguous = tensor.contiguous()
+        if contiguous is tensor and not self._inplace:
+            contiguous = tensor.clone()
+        dist.all_reduce(contiguous, op=self._operation, group=self._group)
+        return self._averaged(contiguous)
+
+    def _reduce_and_scatter(self, tensor: torch.Tensor) -> torch.Tensor:
+        flat = tensor.contiguous().view(-1)
+        result = tensor.new_empty(tensor.shape[1:])
+        dist.reduce_scatter_tensor(result.view(-1), flat, op=self._operation, group=self._group)
+        return self._averaged(result)
+
+    def _gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        flat = tensor.contiguous().view(-1)
+        result = tensor.new_empty((self._num_ranks, *tensor.shape))
+        dist.all_gather_into_tensor(result.view(-1), flat, group=self._group)
+        return result
+
+    def _exchange(self, tensor: torch.Tensor) -> torch.Tensor:
+        contiguous = tensor.contiguous()
+        result = torch.empty_like(contiguous)
+        dist.all_to_all_single(result, contiguous, group=self._group)
+        return result
+
+
+class Passage:
+    """Copies from ranks to ranks: ``pairs`` of them, among them this one, or not.
+
+    Where a rank has several to send to, that is a broadcast in a group of their own. A send reads its
+    buffer later, so it gets a copy of its own, which is kept until then.
+    """
+
+    _on_their_way: list[tuple[Any, torch.Tensor]] = []
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[int, int]],
+        rank: int,
+        looks: Looks,
+        group_of: Callable[[tuple[int, ...]], Any],
+        tag: int,
+    ) -> None:
+        self._looks = looks
+        self._rank = rank
+        self._tag = tag
+        self._source = next((a for a, b in pairs if b == rank), None)
+        fans: dict[int, list[int]] = {}
+        for a, b in pairs:
+            if a != b:
+                fans.setdefault(a, []).append(b)
+        self._targets = fans.get(rank, [])
+        # In one order everywhere: ranks that make groups wait for each other.
+        wide = {a: tuple(sorted({a, *many})) for a, many in fans.items() if len(many) > 1}
+        mine = {a: ranks for a, ranks in wide.items() if rank in ranks}
+        self._groups = {a: group_of(mine[a]) for a in sorted(mine, key=lambda a: (mine[a], a))}
+
+    def __call__(self, tensor: Any) -> Any:
+        refuse_poison(tensor)
+        return self._move(tensor)
+
+    def stand_in(self) -> Callable[[], object]:
+        return lambda: self._move(self._looks.zeros())
+
+    def _move(self, tensor: Any) -> Any:
+        if self._targets:
+            self._send(tensor.detach().contiguous().clone())
+        if self._source is None:
+            return None
+        if self._source == self._rank:
+            return tensor.clone()
+        received = torch.empty(self._looks.size, dtype=self._looks.dtype, device=self._looks.device)
+        group = self._groups.get(self._source)
+        if group is not None:
+            dist.broadcast(received, self._source, group=group)
+        else:
+            dist.recv(received, self._source, tag=self._tag)
+        return received
+
+    def _send(self, copy: torch.Tensor) -> None:
+        on_their_way = Passage._on_their_way
+        on_their_way[:] = [one for one in on_their_way if not one[0].is_completed()]
+        group = self._groups.get(self._rank)
+        if group is not None:
+            works = [dist.broadcast(copy, self._rank, group=group, async_op=True)]
+        else:
+            works = [dist.isend(copy, b, tag=self._tag) for b in self._targets]
+        on_their_way.extend((work, copy) for work in works)

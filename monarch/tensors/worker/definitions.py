@@ -1,0 +1,235 @@
+"""What the controller defines once and then calls by number.
+
+Each definition is a tuple that begins with its kind; `Definitions.define` lists them. A definition
+that cannot be made (its function cannot be imported here, say) is an operation that fails with that.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import torch
+
+from monarch.tensors.core import program
+from monarch.tensors.core.batch import EVERYBODY
+from monarch.tensors.core.program import Program, Step
+from monarch.tensors.core.specs import CallSpec
+from monarch.tensors.worker import slots
+from monarch.tensors.worker.collectives import Looks, Passage, Reduction
+from monarch.tensors.worker.groups import Groups, MeshShape
+from monarch.tensors.worker.lanes import Device
+from monarch.tensors.worker.slots import POISON, refuse_poison
+
+_ONE_TENSOR = CallSpec([("t", 0)], [], 1, 0, [()])
+
+
+class Operation:
+    """A template as a worker has it. ``run(v, r, i, s)`` is its program."""
+
+    __slots__ = ("check", "function", "num_stored", "program", "run", "spec", "stand_ins")
+
+    def __init__(
+        self,
+        function: Any,
+        spec: CallSpec,
+        *,
+        check: Any = None,
+        stand_in: Callable[[], object] | None = None,
+        made: Program | None = None,
+    ) -> None:
+        self.function = function
+        self.spec = spec
+        self.check = check
+        self.program = made or program.operation(function, spec, check)
+        self.num_stored = sum(path is not None for path in spec.paths)
+        # Which step of a recording each is of; an operation alone is its own only step.
+        self.stand_ins: list[tuple[int, Callable[[], object]]] = []
+        if stand_in is not None:
+            self.stand_ins.append((-1, stand_in))
+        names: dict[str, Any] = dict(self.program.constants)
+        exec(self.program.text, names)
+        self.run: Any = names["op"]
+
+
+class Definitions:
+    """The templates and meshes that this worker knows."""
+
+    def __init__(self, rank: int, world: int, groups: Groups, device: Device) -> None:
+        self._device = device
+        self.operations: dict[int, Operation] = {}
+        self.meshes: dict[int, MeshShape] = {EVERYBODY: MeshShape(("rank",), (world,), (1,), 0)}
+        self._rank = rank
+        self._groups = groups
+        self._member: dict[int, bool] = {EVERYBODY: True}
+
+    def is_in(self, mesh: int) -> bool:
+        return self._member[mesh]
+
+    def define(self, number: int, data: bytes) -> None:
+        kind, *rest = cloudpickle.loads(data)
+        if kind == "mesh":
+            self.meshes[number] = mesh = MeshShape(*rest)
+            self._member[number] = mesh.coordinates(self._rank) is not None
+        elif kind == "forget":
+            for one in rest[0]:
+                self.operations.pop(one, None)
+        elif kind == "meet":
+            self._groups.meet(*rest)
+        else:
+            make = getattr(self, f"_{kind}")
+            self.operations[number] = make(*rest)
+
+    def broken(self, number: int, data: bytes, error: BaseException) -> None:
+        """Have calls of a template fail with why it cannot be made."""
+        try:
+            kind, *rest = cloudpickle.loads(data)
+        except Exception:
+            kind, rest = "op", [None, CallSpec([], [], 0, 0, [()])]
+        spec = next((part for part in rest if isinstance(part, CallSpec)), _ONE_TENSOR)
+
+        def fail(*args: Any, **kwargs: Any) -> None:
+            raise error
+
+        self.operations[number] = Operation(fail, spec)
+
+    def _op(self, where: tuple[str, Any], spec: CallSpec) -> Operation:
+        if where[0] == "aten":
+            return Operation(_operator(where[1]), spec)
+        return Operation(resolve(where), spec, check=refuse_poison)
+
+    def _constant(self, value: torch.Tensor) -> Operation:
+        return Operation(value.clone, CallSpec([], [], 0, 0, [()]))
+
+    def _rank_of(self, mesh: int, dim: str) -> Operation:
+        mine = self.meshes[mesh].coordinates(self._rank)
+        value = torch.tensor(0 if mine is None else mine[dim], dtype=torch.long)
+        return Operation(value.clone, CallSpec([], [], 0, 0, [()]))
+
+    def _reduce(
+        self,
+        mesh: int,
+        dims: tuple[str, ...],
+        stream: int,
+        how: tuple[str, bool, bool],
+        looks: tuple[Any, ...],
+        spec: CallSpec,
+    ) -> Operation | None:
+        if not self.is_in(mesh):
+            return Operation(None, spec)
+        group = self._groups.of(self.meshes[mesh].peers(self._rank, dims), stream)
+        reduction, scatter, inplace = how
+        reduce = Reduction(group, reduction, scatter=scatter, inplace=inplace)
+        return Operation(reduce, spec, stand_in=reduce.stand_in(Looks(*looks)))
+
+    def _passage(
+        self, pairs: tuple[tuple[int, int], ...], stream: int, looks: tuple[Any, ...]
+    ) -> Operation:
+        def group_of(ranks: tuple[int, ...]) -> Any:
+            return self._groups.of(ranks, stream)
+
+        passage = Passage(pairs, self._rank, Looks(*looks), group_of, stream)
+        spec = CallSpec([("o", 0)], [], 1, 0, [()])
+        return Operation(passage, spec, stand_in=passage.stand_in())
+
+    def _hand(self) -> Operation:
+        return Operation(self._put, CallSpec([("s", 0), ("t", 0)], [], 1, 1, []))
+
+    def _signal(self) -> Operation:
+        return Operation(self._put, CallSpec([("s", 0), ("c", None)], [], 0, 1, []))
+
+    def _take(self) -> Operation:
+        return Operation(self._taken, CallSpec([("s", 0)], [], 0, 1, [()]))
+
+    def _wait(self) -> Operation:
+        return Operation(self._taken, CallSpec([("s", 0)], [], 0, 1, []))
+
+    def _put(self, ticket: int, value: Any) -> None:
+        slots.put(ticket, (value, self._device.mark()))
+
+    def _taken(self, ticket: int) -> Any:
+        value, mark = slots.take(ticket)
+        self._device.await_mark(mark)
+        self._device.keep_for(value)
+        return value
+
+    def _lend(self, ranks: frozenset[int], copies: bool) -> Operation:
+        """Hand a tensor to an actor of this proc; the workers of other ranks do nothing."""
+        is_mine = self._rank in ranks
+
+        def lend(ticket: int, value: Any) -> None:
+            if is_mine:
+                slots.put(ticket, value.clone() if copies and value is not POISON else value)
+
+        return Operation(lend, CallSpec([("s", 0), ("t", 0)], [], 1, 1, []))
+
+    def _await_actor(self, ranks: frozenset[int]) -> Operation:
+        is_mine = self._rank in ranks
+
+        def await_actor(ticket: int) -> None:
+            if is_mine:
+                slots.take(ticket)
+
+        return Operation(await_actor, CallSpec([("s", 0)], [], 0, 1, []))
+
+    def _results(self, paths: list[tuple[Any, ...]]) -> Operation:
+        """What the actor of this proc has returned, taken apart."""
+
+        def results(ticket: int) -> Any:
+            value, error = slots.take(ticket)
+            if error is not None:
+                raise error
+            return value
+
+        return Operation(results, CallSpec([("s", 0)], [], 0, 1, list(paths)))
+
+    def _recording(
+        self, inputs: list[int], results: list[int], steps: list[Step]
+    ) -> Operation:
+        def op(number: int) -> tuple[Any, CallSpec, Any]:
+            known = self.operations[number]
+            return known.function, known.spec, known.check
+
+        made = program.recording(inputs, results, steps, op, self.is_in)
+        spec = CallSpec([], [], len(inputs), 0, [()] * len(results))
+        whole = Operation(None, spec, made=made)
+        own = [step for step in steps if self.is_in(step.mesh)]
+        for n, step in enumerate(own):
+            whole.stand_ins += [(n, act) for _, act in self.operations[step.number].stand_ins]
+        return whole
+
+
+def _operator(name: str) -> Any:
+    """A torch operator by its name: ``aten.add.Tensor``."""
+    namespace, operator, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+
+
+def resolve(where: tuple[str, Any]) -> Any:
+    """A function by its path, or from its pickle."""
+    kind, what = where
+    found = _by_path(what) if kind == "path" else cloudpickle.loads(what)
+    # What a decorator has left there knows the function that it was given.
+    return getattr(found, "remote_function", found)
+
+
+def _by_path(path: str) -> Any:
+    """What is at a dotted path: the longest part of it that is a module, and attributes from there.
+
+    Raises ``ImportError`` or ``AttributeError``.
+    """
+    parts = path.split(".")
+    for num in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:num])
+        try:
+            found: Any = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not name.startswith(error.name):
+                raise
+            continue
+        for attribute in parts[num:]:
+            found = getattr(found, attribute)
+        return found
+    raise ImportError(f"there is no module to be imported in {path!r}")

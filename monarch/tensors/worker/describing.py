@@ -1,0 +1,104 @@
+"""What a function makes of its arguments, found out by running it on one shard."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from monarch.tensors.core.specs import Spec, SpecMaker, fill
+from monarch.tensors.worker.definitions import resolve
+
+
+class _Looks(NamedTuple):
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: Any
+    device: str
+    of_input: int | None
+    of_result: int | None
+
+
+class Described(NamedTuple):
+    """The structure of a result, how its tensors look, and which inputs were written to."""
+
+    spec: Spec
+    looks: list[_Looks]
+    written: list[int]
+
+    def on(self, inputs: Sequence[torch.Tensor]) -> Any:
+        """The same result, made of these inputs without running anything."""
+        for position in self.written:
+            inputs[position].zero_()
+        made: list[torch.Tensor] = []
+        for one in self.looks:
+            where = (one.size, one.stride, one.offset)
+            if one.of_input is not None:
+                made.append(torch.as_strided(inputs[one.of_input], *where))
+            elif one.of_result is not None:
+                made.append(torch.as_strided(made[one.of_result], *where))
+            else:
+                reach = 1 + one.offset + sum(
+                    (size - 1) * step for size, step in zip(one.size, one.stride, strict=True)
+                )
+                num = reach if all(one.size) else 0
+                base = torch.empty(num, dtype=one.dtype, device=one.device)
+                made.append(torch.as_strided(base, *where))
+        return fill(self.spec, made)
+
+
+def describe(
+    where: tuple[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Described:
+    """Run a function on copies of its arguments, with the random numbers of afterwards as before."""
+    function = resolve(where)
+    memo: dict[int, Any] = {}
+    args, kwargs = copy.deepcopy((args, kwargs), _by_reference((args, kwargs), memo))
+    inputs = _tensors((args, kwargs))
+    before = [tensor._version for tensor in inputs]
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        result = function(*args, **kwargs)
+    written = [n for n, tensor in enumerate(inputs) if tensor._version > before[n]]
+    maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
+    spec = maker.spec(result)
+    of_inputs = {_storage(tensor): n for n, tensor in reversed(list(enumerate(inputs)))}
+    of_results: dict[int, int] = {}
+    looks = []
+    for n, tensor in enumerate(maker.tensors):
+        storage = _storage(tensor)
+        looks.append(
+            _Looks(
+                tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), tensor.dtype,
+                str(tensor.device), of_inputs.get(storage), of_results.get(storage),
+            )
+        )  # fmt: skip
+        of_results.setdefault(storage, n)
+    return Described(spec, looks, written)
+
+
+def _by_reference(value: Any, memo: dict[int, Any]) -> dict[int, Any]:
+    """What is no tensor and no plain container is not copied: groups, functions, objects."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _by_reference(item, memo)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _by_reference(item, memo)
+    elif not isinstance(value, torch.Tensor):
+        memo[id(value)] = value
+    return memo
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    maker = SpecMaker(lambda one: isinstance(one, torch.Tensor), frozenset())
+    maker.spec(value)
+    return maker.tensors
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    key: int = tensor.untyped_storage()._cdata
+    return key

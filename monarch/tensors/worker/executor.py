@@ -1,0 +1,117 @@
+"""Runs batches of records, in order. A value that failed is a poison; using one fails the same way."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from typing import Any
+
+from monarch.tensors.core.batch import ALL_STREAMS, FREE, WireSegment, decode
+from monarch.tensors.core.log import Failure
+from monarch.tensors.worker.definitions import Definitions, Operation
+from monarch.tensors.worker.lanes import Device, Lane
+from monarch.tensors.worker.slots import POISON, Poison, Poisoned
+
+_MAIN = 0
+
+
+class Executor:
+    """The values of one worker, and what has failed here and the controller has not settled."""
+
+    def __init__(self, rank: int, definitions: Definitions, device: Device) -> None:
+        self.values: dict[int, Any] = {}
+        self.definitions = definitions
+        self._rank = rank
+        self._device = device
+        self._failures: list[Failure] = []
+        self._lock = threading.Lock()
+        self._lanes: dict[int, Lane] = {}
+
+    def run(self, batch: int, settled: int, data: Any) -> None:
+        """One batch; failures up to ``settled`` the controller knows, and they are forgotten."""
+        with self._lock:
+            self._failures = [one for one in self._failures if one.batch > settled]
+        definitions, segments = decode(data)
+        for number, what in definitions:
+            try:
+                self.definitions.define(number, what)
+            except Exception as error:
+                self.definitions.broken(number, what, error)
+        for index, segment in enumerate(segments):
+            if self.definitions.is_in(segment.mesh):
+                self._dispatch(batch, index, segment)
+
+    def failures(self) -> list[Failure]:
+        """All that has failed here, when all that was sent is done."""
+        self.drain()
+        with self._lock:
+            return list(self._failures)
+
+    def drain(self) -> None:
+        for lane in self._lanes.values():
+            lane.drain()
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            lane.close()
+
+    def _dispatch(self, batch: int, index: int, segment: WireSegment) -> None:
+        stream = segment.stream
+        if stream == ALL_STREAMS:
+            self.drain()
+        if stream in (ALL_STREAMS, _MAIN):
+            self._segment(batch, index, segment)
+            return
+        lane = self._lanes.get(stream)
+        if lane is None:
+            lane = self._lanes[stream] = Lane(f"tensor-stream-{stream}", self._device)
+        lane.put(lambda: self._segment(batch, index, segment))
+
+    def _segment(self, batch: int, index: int, segment: WireSegment) -> None:
+        r, v, s = segment.records, self.values, iter(segment.scalars)
+        operations = self.definitions.operations
+        i, end = 0, len(r)
+        while i < end:
+            try:
+                while i < end:
+                    number = r[i]
+                    if number == FREE:
+                        num = r[i + 1]
+                        for ref in r[i + 2 : i + 2 + num]:
+                            v.pop(ref, None)
+                        i += 2 + num
+                    else:
+                        i = operations[number].run(v, r, i, s)
+            except Exception as error:
+                i = self._failed((batch, index), i, r, error)
+
+    def _failed(self, where: tuple[int, int], i: int, r: Any, error: Exception) -> int:
+        operation = self.definitions.operations[r[i]]
+        values = self.values
+        num_in = operation.spec.num_in
+        used = r[i + 2 : i + 2 + num_in]
+        is_poisoned = any(type(values.get(ref)) is Poison for ref in used)
+        trace = error.__traceback__
+        program_trace = trace.tb_next if trace is not None else None
+        if not is_poisoned:
+            # What follows the generated line is the user's.
+            users = program_trace.tb_next if program_trace is not None else None
+            text = "".join(traceback.format_exception(type(error), error, users))
+            with self._lock:
+                self._failures.append(Failure(*where, i, self._rank, text))
+        line = program_trace.tb_lineno if program_trace is not None else 0
+        self._stand_in(operation, line, isinstance(error, Poisoned))
+        for ref in range(r[i + 1], r[i + 1] + operation.num_stored):
+            values[ref] = POISON
+        return i + 2 + num_in
+
+    def _stand_in(self, operation: Operation, line: int, is_poisoned: bool) -> None:
+        """Take part in the collectives that this operation would still have come to: others wait."""
+        step = operation.program.step_at(line)
+        for at, act in operation.stand_ins:
+            # One that was refused its input was not begun; one that raised itself was.
+            if at > step or (at == step and is_poisoned):
+                try:
+                    act()
+                except Exception:
+                    return  # The others have gone: there is nobody to be kept waiting.

@@ -1,0 +1,97 @@
+"""The process groups of torch.distributed that collectives run in."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from monarch.tools.network import host_name
+
+_LOOPBACK = "127.0.0.1"
+
+
+class MeshShape(NamedTuple):
+    """A device mesh, as workers know it: ranks are those of all workers of the client."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def coordinates(self, rank: int) -> dict[str, int] | None:
+        """Where ``rank`` stands in it; ``None`` where it does not."""
+        for where in itertools.product(*map(range, self.sizes)):
+            if self._rank(where) == rank:
+                return dict(zip(self.names, where, strict=True))
+        return None
+
+    def peers(self, rank: int, dims: tuple[str, ...]) -> tuple[int, ...]:
+        """The ranks that differ from ``rank`` along ``dims`` alone, in the order of ``dims``."""
+        mine = self.coordinates(rank)
+        assert mine is not None
+        sizes = dict(zip(self.names, self.sizes, strict=True))
+        found = []
+        for where in itertools.product(*(range(sizes[dim]) for dim in dims)):
+            at = {**mine, **dict(zip(dims, where, strict=True))}
+            found.append(self._rank(tuple(at[name] for name in self.names)))
+        return tuple(found)
+
+    def _rank(self, where: tuple[int, ...]) -> int:
+        steps = zip(where, self.strides, strict=True)
+        return self.offset + sum(place * stride for place, stride in steps)
+
+
+class Groups:
+    """The groups of one worker. They are made as definitions arrive, which is in one order
+    everywhere: torch names groups of equal ranks by that order."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self._rank = rank
+        self._world = world
+        self._listening: Any = None
+        self._made: dict[tuple[tuple[int, ...], int], Any] = {}
+        self._is_ours = False
+
+    def listen(self, is_one_machine: bool) -> tuple[str, int]:
+        """Become the place where workers meet; the address of that."""
+        address = _LOOPBACK if is_one_machine else host_name()
+        if self._listening is None:
+            self._listening = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        return address, self._listening.port
+
+    def of(self, ranks: tuple[int, ...], stream: int) -> Any:
+        """The group of these ranks. Each stream has its own: two would take each other's messages."""
+        group = self._made.get((ranks, stream))
+        if group is None:
+            group = dist.new_group(list(ranks), use_local_synchronization=True)
+            self._made[ranks, stream] = group
+        return group
+
+    def meet(self, host: str, port: int) -> None:
+        """Find all the others; each of them does that at the same place in its order.
+
+        Raises ``RuntimeError`` where this process is in torch.distributed already, as another rank.
+        """
+        if dist.is_initialized():
+            if (dist.get_rank(), dist.get_world_size()) != (self._rank, self._world):
+                raise RuntimeError(
+                    "torch.distributed is initialized in this process with other ranks than those "
+                    f"of the mesh ({dist.get_rank()} of {dist.get_world_size()}, where the mesh has "
+                    f"{self._rank} of {self._world}): collectives of distributed tensors need it. "
+                    "Call dist.destroy_process_group() first, or use other procs"
+                )
+            return
+        # gloo's older names are deprecated in newer torch, and the newer ones missing in older.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
+        dist.init_process_group(backend, store=store, rank=self._rank, world_size=self._world)
+        self._is_ours = True
+
+    def close(self) -> None:
+        if self._is_ours and dist.is_initialized():
+            dist.destroy_process_group()

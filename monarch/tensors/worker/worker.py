@@ -1,0 +1,80 @@
+"""The actor that is in every proc of a mesh with distributed tensors."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from monarch.actor import Actor, current_rank, endpoint
+from monarch.tensors.core.log import Failure
+from monarch.tensors.core.specs import Spec, fill
+from monarch.tensors.worker import slots
+from monarch.tensors.worker.current import set_current
+from monarch.tensors.worker.definitions import Definitions
+from monarch.tensors.worker.executor import Executor
+from monarch.tensors.worker.groups import Groups
+from monarch.tensors.worker.lanes import Cpu, Cuda, Device
+from monarch.tensors.worker.slots import Poison
+
+
+class TensorWorker(Actor):
+    """Does what the controller sends, in order. Its endpoints are for the controller alone."""
+
+    def __init__(self, world: int, num_here: int) -> None:
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // num_here))
+        rank = current_rank().rank
+        self._rank = rank
+        self._groups = Groups(rank, world)
+        device: Device = Cpu()
+        if torch.cuda.is_available():
+            torch.cuda.set_device(rank % num_here % torch.cuda.device_count())
+            device = Cuda(torch.cuda)
+        self._definitions = Definitions(rank, world, self._groups, device)
+        self._executor = Executor(rank, self._definitions, device)
+        set_current(rank, self._definitions, self._groups)
+
+    @endpoint
+    def run(self, batch: int, settled: int, data: bytes) -> None:
+        with torch.no_grad():
+            self._executor.run(batch, settled, data)
+
+    @endpoint
+    def fetch(self, ranks: tuple[int, ...] | None, spec: Spec, refs: list[int]) -> tuple[Any, Any]:
+        """What has failed here so far; and the value of ``spec``, on the ranks that it is asked of."""
+        failures: list[Failure] = self._executor.failures()
+        if ranks is not None and self._rank not in ranks:
+            return failures, None
+        values = self._executor.values
+        return failures, fill(spec, [_to_cpu(values.get(ref)) for ref in refs])
+
+    @endpoint
+    def listen(self, is_one_machine: bool) -> tuple[str, int]:
+        return self._groups.listen(is_one_machine)
+
+    @endpoint
+    def num_values(self) -> tuple[int, int]:
+        """How many values, and how many templates, are held here."""
+        self._executor.drain()
+        return len(self._executor.values), len(self._definitions.operations)
+
+    def __cleanup__(self, error: Exception | None) -> None:
+        self._executor.close()
+        self._groups.close()
+
+
+class HandOverDesk(Actor):
+    """Beside the worker, and never busy: is told of calls that will not end in this proc."""
+
+    @endpoint
+    def give_up(self, ticket: int, value: Any) -> None:
+        """Fill a slot that nobody else will."""
+        slots.put_if_awaited(ticket, value)
+
+
+def _to_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    return None if type(value) is Poison else value
