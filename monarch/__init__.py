@@ -21,6 +21,30 @@ if TYPE_CHECKING:
         get_runtime_config,
     )
     from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh
+    from monarch.tensors.api.collectives import reduce as reduce
+    from monarch.tensors.api.collectives import reduce_ as reduce_
+    from monarch.tensors.api.collectives import slice_mesh as slice_mesh
+    from monarch.tensors.api.collectives import to_mesh as to_mesh
+    from monarch.tensors.api.fetching import fetch_shard as fetch_shard
+    from monarch.tensors.api.fetching import inspect as inspect
+    from monarch.tensors.api.fetching import show as show
+    from monarch.tensors.api.functions import function_resolvers as function_resolvers
+    from monarch.tensors.api.gradients import grad_function as grad_function
+    from monarch.tensors.api.gradients import grad_generator as grad_generator
+    from monarch.tensors.api.no_mesh import explain as explain
+    from monarch.tensors.api.no_mesh import no_mesh as no_mesh
+    from monarch.tensors.api.opaque import OpaqueRef as OpaqueRef
+    from monarch.tensors.api.recordings import coalescing as coalescing
+    from monarch.tensors.api.recordings import compile as compile
+    from monarch.tensors.api.remote import call_on_shard_and_fetch as call_on_shard_and_fetch
+    from monarch.tensors.api.remote import remote as remote
+    from monarch.tensors.client.ambient import Stream as Stream
+    from monarch.tensors.client.ambient import get_active_mesh as get_active_mesh
+    from monarch.tensors.client.ambient import get_active_stream as get_active_stream
+    from monarch.tensors.client.device_mesh import DeviceMesh as DeviceMesh
+    from monarch.tensors.client.device_mesh import RemoteProcessGroup as RemoteProcessGroup
+    from monarch.tensors.client.remote_exception import RemoteException as RemoteException
+    from monarch.tensors.client.tensor import Tensor as Tensor
 
     NDSlice = Slice
     """Upstream's other name for it."""
@@ -47,7 +71,27 @@ __all__ = [
     "get_runtime_config",
 ]
 
-_MODULES = ("config", "mesh")
+_MODULES = ("builtins", "common", "config", "gradient", "mesh", "random")
+
+# Of the tensor engine, which imports torch: each where it is.
+_TENSORS = {
+    name: home
+    for home, names in {
+        "api.collectives": "reduce reduce_ slice_mesh to_mesh",
+        "api.fetching": "fetch_shard inspect show",
+        "api.functions": "function_resolvers",
+        "api.gradients": "grad_function grad_generator",
+        "api.no_mesh": "explain no_mesh",
+        "api.opaque": "OpaqueRef",
+        "api.recordings": "coalescing compile",
+        "api.remote": "call_on_shard_and_fetch remote",
+        "client.ambient": "Stream get_active_mesh get_active_stream",
+        "client.device_mesh": "DeviceMesh RemoteProcessGroup",
+        "client.remote_exception": "RemoteException",
+        "client.tensor": "Tensor",
+    }.items()
+    for name in names.split()
+}
 
 
 def __getattr__(name: str) -> object:
@@ -56,6 +100,13 @@ def __getattr__(name: str) -> object:
 
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
+    if name in _TENSORS:
+        value = getattr(import_module(f"{__name__}.tensors.{_TENSORS[name]}"), name)
+        return globals().setdefault(name, value)
+    if name in ("ActorFuture", "Future"):
+        return import_module(f"{__name__}.actor").Future
+    if name == "Selection":
+        return import_module(f"{__name__}.compat.words").Selection
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = import_module(f"{__name__}.{'config' if 'config' in name else 'mesh'}")
@@ -64,4 +115,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *__all__, *_MODULES, *_TENSORS, "Future"})

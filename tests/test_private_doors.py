@@ -271,6 +271,28 @@ DOORS = [
         "compiled graphs go on with old code",
         _torch(lambda _: _named("torch._dynamo", "reset")()),
     ),
+    *(
+        Door(name, "distributed tensors do not work", _torch(lambda _, where=where: where()))
+        for name, where in {
+            "torch._C": _named("torch._C", "_profiler", "gather_traceback"),
+            "torch._C._disabled_torch_function_impl": _named(
+                "torch._C", "_disabled_torch_function_impl"
+            ),
+            "torch.Tensor._make_wrapper_subclass": _named(
+                "torch", "Tensor", "_make_wrapper_subclass"
+            ),
+            "torch._subclasses.fake_tensor": _named(
+                "torch._subclasses.fake_tensor", "FakeTensorMode"
+            ),
+            "torch.ops.aten._local_scalar_dense": _named(
+                "torch", "ops", "aten", "_local_scalar_dense", "default"
+            ),
+            "torch.utils._mode_utils": _named("torch.utils._mode_utils", "no_dispatch"),
+            "torch.utils._python_dispatch": _named(
+                "torch.utils._python_dispatch", "_disable_current_modes"
+            ),
+        }.items()
+    ),
     Door(
         "torch._library.custom_ops",
         "an operator that is made anew frees the one that runs",

@@ -8,8 +8,10 @@ import inspect
 import random
 import re
 from collections.abc import Callable, Coroutine, Iterator
+from importlib import import_module
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from monarch.actor import lending
 from monarch.actor.future import Future, make_future
 from monarch.actor.mesh_ref import MeshRef, check_undivided
 from monarch.actor.replies import CallSink, OneSink, StreamSink, resolve_call, resolve_one
@@ -19,14 +21,10 @@ from monarch.runtime import process
 from monarch.runtime.cells.endpoint_spec import EndpointSpec
 from monarch.runtime.context import sending_actor
 from monarch.runtime.port import Port
+from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Call
-
-NO_TENSORS = (
-    "this release has no tensor engine, and so no distributed tensors: return tensors from "
-    "endpoints, or use torch.distributed in the procs (monarch.spmd)"
-)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,8 +42,9 @@ class EndpointProperty(Generic[P, R]):
         *,
         concurrent: bool = False,
     ) -> None:
-        del propagator  # Only the tensor engine would ask it.
-        spec = EndpointSpec(method, explicit_response_port, concurrent, instrument=instrument)
+        spec = EndpointSpec(
+            method, explicit_response_port, concurrent, instrument=instrument, propagate=propagator
+        )
         self.endpoint_spec = spec
         functools.update_wrapper(self, method)  # type: ignore[arg-type]
 
@@ -107,11 +106,20 @@ class Endpoint(Generic[P, R]):
         A member that dies ends the wait at once, with ``SupervisionError``.
         """
         mesh = self._mesh
-        data = self._dump(args, kwargs)
-        sink = CallSink(mesh.proc_uids, self)
-        port = process.current().node.open_port(sink, mesh.proc_uids)
+        promise = self._send_call(args, kwargs)
+        return make_future(promise, resolve_call(mesh.shape, mesh, self._name))
+
+    def _send_call(
+        self, args: Any, kwargs: Any, wrap: Callable[[Any], Any] | None = None
+    ) -> Promise[Any]:
+        """``wrap`` changes the arguments where they arrive."""
+        lent = lending.LentMessage(self._mesh.proc_uids)
+        data = self._dump(args, kwargs, lent, wrap)
+        sink = CallSink(self._mesh.proc_uids, self)
+        port = process.current().node.open_port(sink, self._mesh.proc_uids)
         self._send_all(data, port)
-        return make_future(sink.promise, resolve_call(mesh.shape, mesh, self._name))
+        lent.sent(sink.promise)
+        return sink.promise
 
     def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call the only member of the mesh. Raises ``ValueError`` where there are more."""
@@ -127,10 +135,12 @@ class Endpoint(Generic[P, R]):
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
         """Call all members; one future for each, to be resolved in order of arrival."""
-        data = self._dump(args, kwargs)
+        lent = lending.LentMessage(self._mesh.proc_uids)
+        data = self._dump(args, kwargs, lent)
         sink = StreamSink(self._mesh.proc_uids, self)
         port = process.current().node.open_port(sink, self._mesh.proc_uids)
         self._send_all(data, port)
+        lent.sent(*sink.promises)
         resolve = resolve_one(self._mesh, self._name)
         return iter([make_future(promise, resolve) for promise in sink.promises])
 
@@ -157,13 +167,19 @@ class Endpoint(Generic[P, R]):
                 node.on_undelivered(sender, target, self._name, failure.reason)
 
     def rref(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Not there yet: distributed tensors belong to the tensor engine."""
-        raise NotImplementedError(NO_TENSORS)
+        """Call all members, without waiting; what they return becomes distributed tensors.
+
+        What comes out is said by ``@endpoint(propagate=...)``: a function from tensors without
+        values to such, or "inspect" for nothing.
+        """
+        # The tensor engine lies above, and imports torch: it is asked for by name, and only here.
+        return import_module("monarch.tensors.api.actor_results").rref(self, args, kwargs)
 
     def _call_rank(self, rank: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[R]:
         mesh = self._mesh
-        data = self._dump(args, kwargs)
         proc = mesh.procs[rank]
+        lent = lending.LentMessage([proc.uid])
+        data = self._dump(args, kwargs, lent)
         node = process.current().node
         sink = OneSink(proc.uid, self, rank)
         port = node.open_port(sink, [proc.uid])
@@ -172,6 +188,7 @@ class Endpoint(Generic[P, R]):
         except BaseException:
             node.calls.close(port)
             raise
+        lent.sent(sink.promise)
         return make_future(sink.promise, resolve_one(mesh, self._name))
 
     def asked(self, rank: int) -> Asked | None:
@@ -185,11 +202,18 @@ class Endpoint(Generic[P, R]):
             return None
         return Asked(mesh.procs[rank], mesh.uid, self._name)
 
-    def _dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> payload.Payload:
+    def _dump(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        lent: lending.LentMessage | None = None,
+        wrap: Callable[[Any], Any] | None = None,
+    ) -> payload.Payload:
         method = self._spec.method
         num_own = 2 if self._spec.explicit_response_port else 1
         check_arguments(method, num_own, args, kwargs, f"{self._mesh.name}.{self._name}")
-        return payload.dump((args, kwargs))
+        with lent or lending.LentMessage(self._mesh.proc_uids, answers=False):
+            return payload.dump((args if wrap is None else wrap(args), kwargs))
 
     def _send_all(
         self, data: payload.Payload, port: int, port_proc: ProcAddress | None = None
@@ -330,7 +354,7 @@ def as_endpoint(
     """Call a plain method of a spawned mesh as if it were an endpoint."""
     if not isinstance(not_an_endpoint, NotAnEndpoint):
         raise ValueError("expected an method of a spawned actor")
-    spec = EndpointSpec(not_an_endpoint.method, explicit_response_port)
+    spec = EndpointSpec(not_an_endpoint.method, explicit_response_port, propagate=propagate)
     return Endpoint(not_an_endpoint.mesh, not_an_endpoint.name, spec)
 
 

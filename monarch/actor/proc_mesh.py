@@ -134,8 +134,8 @@ class ProcMesh(StartingMesh):
     def activate(self) -> Any:
         """Have torch operations of this thread run on these procs, from this call on.
 
-        As a context, until its end. Their results are ``monarch.Tensor``: one handle for a tensor in
-        each proc. Needs torch here and there.
+        As a context, until its end. Their results are ``monarch.Tensor``: one handle for a tensor
+        in each proc. Needs torch here and there.
         """
         return self._device_mesh.activate()
 

@@ -181,6 +181,80 @@ _TOOLS: dict[str, Address] = {
 }
 
 
+_ENGINE = "monarch.tensors."
+_TENSORS: dict[str, Address] = {
+    "_testing": Address(("monarch.compat.tensor_testing: BackendType TestingContext",)),
+    "builtins": Address(
+        (
+            _ENGINE + "api.builtin_functions: log_remote set_logging_level_remote "
+            "set_manual_seed_remote get_rng_state_remote set_rng_state_remote random_seed_remote "
+            "initial_seed_remote manual_seed_cuda_remote manual_seed_all_cuda_remote",
+        )
+    ),
+    "builtins.log": Address(
+        (_ENGINE + "api.builtin_functions: log_remote set_logging_level_remote logger=_logger",)
+    ),
+    "builtins.random": Address(
+        (
+            _ENGINE + "api.builtin_functions: set_manual_seed_remote get_rng_state_remote "
+            "set_rng_state_remote random_seed_remote initial_seed_remote manual_seed_cuda_remote "
+            "manual_seed_all_cuda_remote",
+        )
+    ),
+    "cached_remote_function": Address(
+        (_ENGINE + "api.autograd_functions: remote_autograd_function",)
+    ),
+    "common": Address(),
+    "common._coalescing": Address(
+        (_ENGINE + "api.recordings: coalescing compile is_active=is_coalescing",)
+    ),
+    "common.device_mesh": Address(
+        (
+            _ENGINE + "client.device_mesh: DeviceMesh RemoteProcessGroup",
+            _ENGINE + "client.ambient: get_active_mesh",
+            _ENGINE + "api.no_mesh: no_mesh",
+        )
+    ),
+    "common.function": Address((_ENGINE + "api.functions: resolvers=function_resolvers",)),
+    "common.future": Address(("monarch.actor: Future",)),
+    "common.opaque_ref": Address((_ENGINE + "api.opaque: OpaqueRef",)),
+    "common.remote": Address(
+        (
+            _ENGINE + "api.remote: Remote call_on_shard_and_fetch remote",
+            "monarch.compat.tensor_testing: _hit _miss",
+        )
+    ),
+    "common.stream": Address((_ENGINE + "client.ambient: Stream get_active_stream",)),
+    "common.tensor": Address(
+        (
+            _ENGINE + "client.tensor: Tensor",
+            _ENGINE + "client.collectives: MeshSliceTensor",
+            _ENGINE + "api.collectives: reduce reduce_ slice_mesh to_mesh",
+        )
+    ),
+    "common.tree": Address(("monarch.compat.tensor_testing: flatten flattener tree_map",)),
+    "fetch": Address((_ENGINE + "api.fetching: fetch_shard inspect show",)),
+    "gradient": Address((_ENGINE + "api.gradients: GradientGenerator",)),
+    "gradient_generator": Address(
+        (
+            _ENGINE + "api.gradients: GradientGenerator grad_function grad_generator "
+            "gradient_execution_order",
+        )
+    ),
+    "mesh_controller": Address(
+        (
+            _ENGINE + "client.remote_exception: RemoteException",
+            _ENGINE + "engine: spawn_tensor_engine",
+        )
+    ),
+    "opaque_module": Address((_ENGINE + "api.opaque: OpaqueModule",)),
+    "opaque_object": Address((_ENGINE + "api.opaque: OpaqueObject opaque_method",)),
+    "random": Address(
+        (_ENGINE + "api.random_state: get_state make_deterministic new_state set_state",)
+    ),
+}
+
+
 def _below(top: str, addresses: dict[str, Address]) -> dict[str, Address]:
     return {f"{top}.{name}".rstrip("."): address for name, address in addresses.items()}
 
@@ -191,6 +265,7 @@ ADDRESSES: dict[str, Address] = {
     **_below("monarch._rust_bindings.monarch_hyperactor", _HYPERACTOR),
     "monarch._rust_bindings.hyperactor_extension": Address(),
     "monarch._rust_bindings.hyperactor_extension.alloc": Address((_ALLOCATORS,)),
+    **_below("monarch", _TENSORS),
     **_below("monarch.tools", _TOOLS),
     "monarch.actor.alloc": Address(same_as="monarch.compat.alloc"),
     "monarch.job.spmd": Address(same_as="monarch.compat.spmd_job"),

@@ -19,7 +19,26 @@ _PREFIX = "monarch."
 
 # Under which all addresses are.
 HEADS = frozenset(
-    ("_rust_bindings", "_src", "actor_mesh", "allocator", "proc_mesh", "tools", "utils")
+    (
+        "_rust_bindings",
+        "_src",
+        "_testing",
+        "actor_mesh",
+        "allocator",
+        "builtins",
+        "cached_remote_function",
+        "common",
+        "fetch",
+        "gradient",
+        "gradient_generator",
+        "mesh_controller",
+        "opaque_module",
+        "opaque_object",
+        "proc_mesh",
+        "random",
+        "tools",
+        "utils",
+    )
 )
 SINGLE = frozenset(("monarch.actor.alloc", "monarch.job.spmd"))
 

@@ -11,7 +11,7 @@ from monarch.actor import ProcMesh
 from monarch.mesh.slice import row_major_strides
 from monarch.tensors.client.client import Client
 from monarch.tensors.client.device_mesh import DeviceMesh
-from monarch.tensors.worker.worker import TensorWorker
+from monarch.tensors.worker.worker import HandOverDesk, TensorWorker
 
 _lock = threading.Lock()
 
@@ -47,6 +47,6 @@ def _new_client(procs: ProcMesh) -> Client:
     ranks = {proc.uid: rank for rank, proc in enumerate(procs._procs)}
     with _disable_current_modes():
         workers = procs.spawn("tensor_worker", TensorWorker, len(ranks), max(hosts.values()))
-    client = Client(workers, ranks, machines)
+    client = Client(workers, ranks, machines, lambda: procs.spawn("tensor_desk", HandOverDesk))
     DeviceMesh.of_client(client, procs._shape)
     return client

@@ -159,10 +159,13 @@ class _Arrived:
         if len(memoryview(buffer)) == 0:
             self.storage: Any = torch.UntypedStorage(0)
             return
-        tensor = torch.frombuffer(buffer, dtype=torch.uint8)
-        if tensor.data_ptr() % 16:
-            tensor = tensor.clone()  # As a frame, it may lie anywhere.
-        self.storage = tensor.untyped_storage()
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        with _disable_current_modes():
+            tensor = torch.frombuffer(buffer, dtype=torch.uint8)
+            if tensor.data_ptr() % 16:
+                tensor = tensor.clone()  # As a frame, it may lie anywhere.
+            self.storage = tensor.untyped_storage()
 
 
 def _read_table(buffer: Any) -> array[int]:
@@ -180,11 +183,13 @@ def _rebuild_tensor(
     requires_grad: bool,
 ) -> Any:
     import torch
+    from torch.utils._python_dispatch import _disable_current_modes
 
-    tensor = torch.empty(0, dtype=getattr(torch, dtype))
-    start = (offset - arrived.start) // tensor.element_size()
-    tensor.set_(arrived.storage, start, size, stride)
-    return tensor.requires_grad_() if requires_grad else tensor
+    with _disable_current_modes():  # It is a tensor of this process, whatever mesh is active.
+        tensor = torch.empty(0, dtype=getattr(torch, dtype))
+        start = (offset - arrived.start) // tensor.element_size()
+        tensor.set_(arrived.storage, start, size, stride)
+        return tensor.requires_grad_() if requires_grad else tensor
 
 
 def _rebuild_typed(arrived: _Arrived, dtype: str) -> Any:

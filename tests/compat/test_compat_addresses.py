@@ -56,7 +56,7 @@ def test_an_address_has_all_its_names(name: str) -> None:
         "from monarch._rust_bindings.monarch_hyperactor.proc import ActorAddr, ActorId",
         "from monarch._rust_bindings.monarch_hyperactor.shape import Extent, Shape, Slice",
         "from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError",
-        "from monarch._rust_bindings import has_tensor_engine; assert not has_tensor_engine()",
+        "from monarch._rust_bindings import has_tensor_engine; assert has_tensor_engine()",
         "from monarch.tools import commands; from monarch.tools.components import hyperactor",
         "from monarch.tools.commands import create, get_or_create, info, kill",
         "import monarch.tools.config.workspace as home; home.Workspace",

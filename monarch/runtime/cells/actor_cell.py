@@ -17,7 +17,7 @@ from monarch.core.mailbox import Delivery, Mailbox, Reached
 from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
 from monarch.mesh import Extent, Point
 from monarch.net.io_loop import IoLoop
-from monarch.runtime.cells import actor_log
+from monarch.runtime.cells import actor_log, loans
 from monarch.runtime.cells.call_watch import CallWatch, RunAgain
 from monarch.runtime.cells.cell_answers import Carrier, CellAnswers
 from monarch.runtime.cells.cell_work import CellTasks, Event, Fail, Judge, Reloaded, Work
@@ -206,11 +206,12 @@ class ActorCell:
             return False
         call.generation = gate.generation
         self.method = call.method
-        spec: EndpointSpec | None = None
+        spec, lent = None, list[loans.Ended]()
         running.set(Running(self.record, self.instance, call.rank, call.labels, call.sizes))
         try:
             spec = self._endpoint(call)
             args, kwargs = payload.load(envelope.payload, envelope.buffers)
+            lent = loans.noted()
             if spec.explicit_response_port:
                 port = PortAddress(self.answers.receiver_of(call), call.port)
                 args = (Port(port, call.rank), *args)
@@ -220,14 +221,17 @@ class ActorCell:
             # Not any awaitable: a mesh is one, and may be what the endpoint returns.
             if inspect.iscoroutine(result):
                 if spec.is_concurrent:
-                    self._tasks.start(call, result, self._complete(envelope, spec, result))
+                    self._tasks.start(call, result, self._complete(envelope, spec, result, lent))
                     return False
                 result = await self._settle(result)
             if self._host.watch is not None:
                 self._host.watch.ended()
-            self.answers.returned(call, spec, result)
+            self.answers.returned(call, spec, loans.end(lent, result))
         except BaseException as error:
-            if self._host.watch is not None and self._is_again(error):
+            # What was lent for a call is given back with it: it cannot be run again.
+            lent = lent or loans.noted()
+            loans.end(lent, None, error)
+            if self._host.watch is not None and not lent and self._is_again(error):
                 return True
             await self._raised(call, spec, error)
         return False
@@ -251,7 +255,7 @@ class ActorCell:
             watch.ended()
 
     async def _complete(
-        self, envelope: Envelope, spec: EndpointSpec, result: Awaitable[Any]
+        self, envelope: Envelope, spec: EndpointSpec, result: Awaitable[Any], lent: Any
     ) -> None:
         call = envelope.message
         assert isinstance(call, Call)
@@ -259,11 +263,13 @@ class ActorCell:
             value = await result
             if self._host.watch is not None:
                 self._host.watch.ended()
-            self.answers.returned(call, spec, value)
-        except asyncio.CancelledError:
+            self.answers.returned(call, spec, loans.end(lent, value))
+        except asyncio.CancelledError as error:
+            loans.end(lent, None, error)
             raise
         except BaseException as error:
-            if self._host.watch is not None and self._is_again(error):
+            loans.end(lent, None, error)
+            if self._host.watch is not None and not lent and self._is_again(error):
                 self.deliver(Delivery(call.sender, envelope))
                 return
             await self._raised(call, spec, error)

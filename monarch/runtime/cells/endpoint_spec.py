@@ -16,13 +16,15 @@ class EndpointSpec:
     """A method that may be called from elsewhere.
 
     ``is_concurrent``: the next message need not wait for this one to finish. ``instrument``:
-    where OpenTelemetry is installed, each call is a span.
+    where OpenTelemetry is installed, each call is a span. ``propagate`` says what tensors come out,
+    where the caller makes distributed tensors of them.
     """
 
     method: Callable[..., Any]
     explicit_response_port: bool = False
     is_concurrent: bool = False
     instrument: bool = True
+    propagate: Any = None
 
     @property
     def is_async(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from monarch.tensors.client.tensor import Tensor
 from monarch.tensors.core.specs import SpecMaker, fill
 
 
-def fetch_shard(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -> Future[Any]:
+def fetch_shard(
+    obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int
+) -> Future[Any]:
     """The shard of a tensor, or of all tensors in a tree, as tensors on this CPU.
 
     ``shard``, or keywords, are its coordinates: all of them, or none for the first. The future
@@ -47,7 +50,7 @@ def show(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -
     """Draw a shard, with the package `torchshow`."""
     value = inspect(obj, shard, **coordinates)
     try:
-        import torchshow
+        torchshow = import_module("torchshow")
     except ImportError:
         raise ImportError("monarch.show draws with torchshow: pip install torchshow") from None
     with Activation(mesh=None):

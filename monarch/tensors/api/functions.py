@@ -10,8 +10,8 @@ from typing import Any
 import cloudpickle
 
 function_resolvers: list[Callable[[Any], Any]] = []
-"""Asked about each function that is given to ``remote``, the last one first: what one returns, a path
-or another function, is taken in its place; ``None`` is no opinion."""
+"""Asked about each function that is given to ``remote``, the last one first: what one returns, a
+path or another function, is taken in its place; ``None`` is no opinion."""
 
 
 class RemoteFunction:
@@ -28,8 +28,10 @@ class RemoteFunction:
 
     @property
     def name(self) -> str:
-        return self.given if isinstance(self.given, str) else getattr(
-            self.given, "__qualname__", repr(self.given)
+        return (
+            self.given
+            if isinstance(self.given, str)
+            else getattr(self.given, "__qualname__", repr(self.given))
         )
 
     def version(self) -> tuple[Any, ...]:
@@ -94,4 +96,3 @@ def pickled_by_value(function: Any) -> bytes:
         return data
     finally:
         cloudpickle.unregister_pickle_by_value(module)
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,9 +34,9 @@ class Remote:
         known = (None, "cached", _INSPECT, "mocked")
         if not callable(propagate) and propagate not in known:
             raise ValueError(f"propagate is a function or one of {known}, not {propagate!r}")
-        if isinstance(function, Remote):
-            function = function.remote_function
-        self.remote_function = function
+        own = function.remote_function if isinstance(function, Remote) else function
+        self.remote_function: Any = own
+        function = own
         self._propagate = propagate
         if callable(function):
             functools.update_wrapper(self, function)
@@ -79,7 +80,7 @@ class Remote:
         ranks = tuple(mesh.processes)
         shape = Shape(mesh.names, mesh.processes)
         return _fetched(mesh, handle, ranks).then(
-            lambda values: ValueMesh(shape.extent, [values[rank] for rank in ranks])
+            lambda values: ValueMesh(shape, [values[rank] for rank in ranks])
         )
 
     def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -102,7 +103,7 @@ class Remote:
         mesh, handle = self._issue(args, kwargs)
         ranks = tuple(mesh.processes)
         fetched = _fetched(mesh, handle, ranks)
-        return iter([fetched.then(lambda values, rank=rank: values[rank]) for rank in ranks])
+        return iter([fetched.then(operator.itemgetter(rank)) for rank in ranks])
 
     def _call_rank(self, rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Future[Any]:
         whole = _active()
@@ -115,10 +116,11 @@ class Remote:
         self, propagate: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         function = self._function
-        version = (propagate if self._propagate is propagate else self._propagate, *function.version())
-        return dispatch_function(
-            function.name, function.where, version, args, kwargs, propagate
+        version = (
+            propagate if self._propagate is propagate else self._propagate,
+            *function.version(),
         )
+        return dispatch_function(function.name, function.where, version, args, kwargs, propagate)
 
     def _ask_shard(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Described:
         tensors, _ = check_arguments(self._function.name, args, kwargs, [])
@@ -130,9 +132,7 @@ class Remote:
         described: Described = asked.get()
         return described
 
-    def _issue(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[DeviceMesh, Tensor]:
+    def _issue(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DeviceMesh, Tensor]:
         """Run it on the active mesh; the handle is of what each returned, whatever that is."""
         mesh = _active()
         tensors, _ = check_arguments(self._function.name, args, kwargs, [])
@@ -168,8 +168,8 @@ def remote(function: Any = None, *, propagate: Propagator = None) -> Any:
 
     ``function`` is a callable, or the path of one ("package.module.name"). ``propagate`` says what
     comes out: a function from tensors without values to such; "cached" (the default) runs it on
-    one shard first, once for each kind of arguments; "inspect" is for what returns nothing and writes
-    to nothing.
+    one shard first, once for each kind of arguments; "inspect" is for what returns nothing and
+    writes to nothing.
     """
     if function is None:
         return functools.partial(remote, propagate=propagate)

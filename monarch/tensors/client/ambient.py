@@ -32,8 +32,9 @@ class Stream:
     def borrow(self, tensor: Any, mutable: bool = False) -> tuple[Any, Any]:
         """The tensor for use in this stream, and the ``Borrow``, to be dropped in the end.
 
-        Meanwhile the stream that it belongs to may read it, or with ``mutable`` not even that. Nothing
-        is copied. Raises ``BorrowRefused``, a ``RuntimeError``, where it is lent in another way.
+        Meanwhile the stream that it belongs to may read it, or with ``mutable`` not even that.
+        Nothing is copied. Raises ``BorrowRefused``, a ``RuntimeError``, where it is lent in
+        another way.
         """
         return tensor.mesh.lend_to_stream(tensor, self, mutable)  # type: ignore[no-any-return]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import pickle
 import threading
 import time
 import uuid
@@ -17,8 +19,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from monarch.actor import Future
 from monarch.errors import SupervisionError
 from monarch.tensors.client.remote_exception import exception_of
-from monarch.tensors.core.batch import Batch, FlushPolicy, encode
-from monarch.tensors.core.log import Log
+from monarch.tensors.core.batch import EVERYBODY, Batch, FlushPolicy, encode
+from monarch.tensors.core.log import IssueLog
 from monarch.tensors.core.specs import Spec
 from monarch.tensors.core.templates import Template, TemplateCache
 
@@ -32,8 +34,15 @@ _IDLE_SECONDS = 1.0
 class Client:
     """Numbers templates and tensors, gathers records into batches, and knows what failed."""
 
-    def __init__(self, workers: Any, ranks_of_procs: dict[str, int], machines: set[str]) -> None:
+    def __init__(
+        self,
+        workers: Any,
+        ranks_of_procs: dict[str, int],
+        machines: set[str],
+        spawn_desk: Callable[[], Any],
+    ) -> None:
         self.workers = workers
+        self._spawn_desk = spawn_desk
         self.ranks_of_procs = ranks_of_procs
         self.num_ranks = len(ranks_of_procs)
         self.cache = TemplateCache(_MOST_TEMPLATES)
@@ -41,7 +50,7 @@ class Client:
         self.policy = FlushPolicy()
         self.lock = threading.RLock()
         self.batch = Batch()
-        self.log = Log()
+        self.log = IssueLog()
         self.next_ref = 1
         self.num_held = 0  # Blocks that hold messages back.
         self.recorder: Any = None
@@ -65,14 +74,23 @@ class Client:
 
     def define(self, *what: Any) -> int:
         """Have the workers know something by the number that is returned."""
-        with self.lock:
-            number = next(self._numbers)
-            self._definitions.append((number, cloudpickle.dumps(what, 5)))
-            return number
+        return self._define(next(self._numbers), None, what)
 
-    def define_template(self, template: Template, *what: Any) -> Template:
-        template.number = self.define(*what)
+    def define_everybody(self, *what: Any) -> None:
+        """The mesh of all workers has a number that they know already."""
+        self._define(EVERYBODY, None, what)
+
+    def define_template(self, template: Template, num_scalars: int, *what: Any) -> Template:
+        counts = (template.num_in, template.num_out, num_scalars)
+        template.number = self._define(next(self._numbers), counts, what)
         return template
+
+    def _define(self, number: int, counts: tuple[int, int, int] | None, what: Any) -> int:
+        # How much a record of it takes is said apart: it is needed where the rest makes no sense.
+        data = pickle.dumps((counts, cloudpickle.dumps(what, 5)), 5)
+        with self.lock:
+            self._definitions.append((number, data))
+        return number
 
     def remember(self, key: Any, template: Template) -> None:
         """Keep a template for calls to come. Workers forget those that gave way for it."""
@@ -94,8 +112,18 @@ class Client:
             address = first.listen.call_one(self._is_one_machine).get()
         self.define("meet", *address)
 
+    @functools.cached_property
+    def desk(self) -> Any:
+        """The actors beside the workers that are never busy."""
+        with _disable_current_modes():
+            return self._spawn_desk()
+
     def next_ticket(self) -> int:
-        return next(self._tickets)
+        """A number for a hand-over, which nothing else has; in a recording, one that comes
+        again."""
+        recorder = self.recorder
+        ticket: int = next(self._tickets) if recorder is None else recorder.next_ticket()
+        return ticket
 
     # Sending
 
@@ -104,7 +132,7 @@ class Client:
         self._first = time.monotonic()
         if self._flusher is None:
             self._flusher = threading.Thread(
-                target=self._flush_in_time, name="tensor-flusher", daemon=True
+                target=self._flush_in_time, name="monarch-tensor-flusher", daemon=True
             )
             self._flusher.start()
         self._armed.set()
@@ -162,8 +190,6 @@ class Client:
         """Write what is to be freed into the records of its mesh and stream."""
         taken = refs[:]
         del refs[: len(taken)]
-        if self.log.spoiled:
-            self.log.freed(taken)
         ints += (0, len(taken), *taken)
 
     def _free(self, mesh: int, stream: int, refs: list[int]) -> None:
@@ -171,13 +197,11 @@ class Client:
 
     # Answers
 
-    def fetch(
-        self, ranks: tuple[int, ...], spec: Spec, refs: list[int]
-    ) -> Future[dict[int, Any]]:
+    def fetch(self, ranks: tuple[int, ...], spec: Spec, refs: list[int]) -> Future[dict[int, Any]]:
         """The values of ``spec`` on ``ranks``, by rank.
 
-        The future raises ``RemoteException`` where something failed that any of ``refs`` is made of,
-        on any rank.
+        The future raises ``RemoteException`` where something failed that any of ``refs`` is made
+        of, on any rank.
         """
         if self.num_held or self.recorder is not None:
             raise NotImplementedError("NYI: fetching results during a coalescing block")
@@ -190,14 +214,15 @@ class Client:
                 answers = self.workers.fetch.call(ranks, spec, refs)
 
         def resolve(answered: Any) -> dict[int, Any]:
-            self._settle(upto, answered)
+            with _disable_current_modes():  # The answers are unpickled here.
+                self._settle(upto, answered)
+                values = {point.rank: value for point, (_, value) in answered.items()}
             if watch.spoiler is not None:
                 raise exception_of(watch.spoiler)
-            return {
-                point.rank: value for point, (_, value) in answered.items() if point.rank in ranks
-            }
+            return {rank: values[rank] for rank in ranks}
 
-        return _without_modes(answers).then(resolve)
+        found: Future[dict[int, Any]] = answers.then(resolve)
+        return found
 
     def _settle(self, upto: int, answered: Any) -> None:
         """Take in what ranks say that has failed."""
@@ -255,18 +280,3 @@ class Client:
             self.num_held -= 1
             if self.num_held == 0 and self.recorder is None:
                 self.flush()
-
-
-def _without_modes(future: Future[Any]) -> Future[Any]:
-    """What comes is unpickled as local tensors, whatever mesh is active where it is asked for."""
-    taken = future.then(lambda value: value)
-    resolve: Callable[[Any], Any] = taken._resolve
-
-    def resolve_locally(value: Any) -> Any:
-        with _disable_current_modes():
-            return resolve(value)
-
-    taken._resolve = resolve_locally
-    return taken
-
-

@@ -30,7 +30,8 @@ def reduce(
     mesh: Any,
     out: Tensor | None,
 ) -> Any:
-    """See ``Tensor.reduce``. Raises ``KeyError``, ``ValueError``, ``TypeError`` for what cannot be."""
+    """See ``Tensor.reduce``. Raises ``KeyError``, ``ValueError``, ``TypeError`` for what cannot
+    be."""
     if mesh is not None:
         raise NotImplementedError(
             "reduce(mesh=...): reduce on the tensor's own mesh, and use to_mesh for the result"
@@ -51,12 +52,15 @@ def reduce(
     client = own.client
     client.meet()
     looks = (tuple(tensor.shape), tensor.dtype, str(tensor.device))
-    result = Result(INPUT_ITSELF, None, 0) if inplace else Result(
-        FRESH, contiguous_meta(size, tensor.dtype, tensor.device)
+    result = (
+        Result(INPUT_ITSELF, None, 0)
+        if inplace
+        else Result(FRESH, contiguous_meta(size, tensor.dtype, tensor.device))
     )
     spec = CallSpec([("t", 0)], [], 1, 0, [None if inplace else ()])
     what = (
-        "reduce", own.number, dims, ambient.stream.number, (reduction, scatter, inplace), looks, spec,
+        "reduce", own.number, dims, ambient.stream.number,
+        (reduction, scatter, inplace), looks, spec,
     )  # fmt: skip
     tensor._storage.is_known = tensor._storage.is_known and not inplace
     return builtin(
@@ -64,9 +68,7 @@ def reduce(
     )
 
 
-def _dims(
-    mesh: Any, dims: str | Sequence[str], reduction: str, scatter: bool
-) -> tuple[str, ...]:
+def _dims(mesh: Any, dims: str | Sequence[str], reduction: str, scatter: bool) -> tuple[str, ...]:
     dims = (dims,) if isinstance(dims, str) else tuple(dims)
     for dim in dims:
         if dim not in mesh.names:
@@ -83,9 +85,7 @@ def _dims(
     return dims
 
 
-def _result_size(
-    size: tuple[int, ...], num: int, reduction: str, scatter: bool
-) -> tuple[int, ...]:
+def _result_size(size: tuple[int, ...], num: int, reduction: str, scatter: bool) -> tuple[int, ...]:
     if scatter and (not size or size[0] != num):
         raise TypeError(
             "When scattering results the outer most dimension of tensor with sizes "
@@ -114,7 +114,8 @@ def _reduce_into(
             tensor, dims, reduction, scatter=scatter, inplace=False, mesh=None, out=None
         )
         out.copy_(reduced)
-        return out.view_as(out)  # A handle of its own, with the memory of `out`.
+        result: Tensor = out.view_as(out)  # A handle of its own, with the memory of `out`.
+        return result
 
 
 class MeshSliceTensor:
@@ -150,8 +151,11 @@ class MeshSliceTensor:
             everybody, own, ("passage", pairs, own.number, looks), [tensor],
             results=[Result(FRESH, meta)],
         )  # fmt: skip
-        arrived = new_handle(meta, _released(moved), mesh, own)
-        return arrived if stream in (None, own) else mesh.move_to_stream(arrived, stream)
+        arrived: Tensor = new_handle(meta, _released(moved), mesh, own)
+        if stream is None or stream is own:
+            return arrived
+        passed: Tensor = mesh.move_to_stream(arrived, stream)
+        return passed
 
 
 def _released(tensor: Tensor) -> int:
@@ -183,5 +187,7 @@ def _pairs(source: Any, target: Any) -> tuple[tuple[int, int], ...]:
     pairs = []
     for where in itertools.product(*(range(target.size(name)) for name in target.names)):
         at = dict(zip(target.names, where, strict=True))
-        pairs.append((source.rank_at({name: at[name] for name in source.names}), target.rank_at(at)))
+        pairs.append(
+            (source.rank_at({name: at[name] for name in source.names}), target.rank_at(at))
+        )
     return tuple(pairs)

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from monarch.mesh import MeshTrait, Point, Shape, Slice
 from monarch.tensors.client import collectives, streams
 from monarch.tensors.client.ambient import Activation, Stream, ambient
 from monarch.tensors.client.client import Client
 from monarch.tensors.client.dispatch import AmbientMode, dispatch_operator
+from monarch.tensors.client.handing import lend_to_actors
 from monarch.tensors.client.issuing import builtin
 from monarch.tensors.client.propagation import FAKE, contiguous_meta, fake_of
 from monarch.tensors.client.tensor import Tensor
@@ -35,7 +37,11 @@ class DeviceMesh(MeshTrait):
         self._meshes = meshes
         self.names = tuple(shape.labels)
         is_whole = list(shape.ndslice) == list(range(client.num_ranks))
-        self.number = EVERYBODY if is_whole and not meshes else client.define("mesh", *self._key())
+        if is_whole and not meshes:
+            self.number = EVERYBODY
+            client.define_everybody("mesh", *self._key())
+        else:
+            self.number = client.define("mesh", *self._key())
         by_stream: dict[int, list[int]] = defaultdict(list)
         self.frees = client.frees.setdefault(self.number, by_stream)
 
@@ -84,8 +90,11 @@ class DeviceMesh(MeshTrait):
 
     def process_idx(self) -> Tensor:
         """On each member, its rank among all workers."""
-        flat = self.flatten("_") if self.names else self
-        return flat._rank_tensor("_") + self.processes.offset
+        index = self._rank_tensor(None)
+        for name, stride in zip(self.names, self.processes.strides, strict=True):
+            index = index + self._rank_tensor(name) * stride
+        whole: Tensor = index + self.processes.offset
+        return whole
 
     def rank_at(self, coordinates: Mapping[str, int]) -> int:
         """The rank of the member there; dimensions that are left out count as 0."""
@@ -149,7 +158,7 @@ class DeviceMesh(MeshTrait):
         for name in names:
             if name not in self.names:
                 raise KeyError(f"{self} does not have dimension {name!r}")
-        combined = self._rank_tensor(names[0])
+        combined = self._rank_tensor(names[0] if names else None)
         for name in names[1:]:
             combined = combined * self.size(name) + self._rank_tensor(name)
         return combined
@@ -161,7 +170,7 @@ class DeviceMesh(MeshTrait):
         """The rank along each dimension, by name."""
         return {name: self.rank(name) for name in self.names}
 
-    def _rank_tensor(self, name: str) -> Tensor:
+    def _rank_tensor(self, name: str | None) -> Tensor:
         meta = contiguous_meta((), torch.long, torch.device("cpu"))
         result = Result(FRESH, meta)
         tensor: Tensor = builtin(
@@ -170,7 +179,8 @@ class DeviceMesh(MeshTrait):
         return tensor
 
     def process_group(self, dims: str | Dims) -> RemoteProcessGroup:
-        """For a remote function: there it is the process group of torch.distributed along ``dims``."""
+        """For a remote function: there it is the process group of torch.distributed along
+        ``dims``."""
         names = (dims,) if isinstance(dims, str) else tuple(dims)
         for name in names:
             if name not in self.names:
@@ -195,10 +205,12 @@ class DeviceMesh(MeshTrait):
         return streams.move(tensor, stream)
 
     def pickled(self, tensor: Tensor) -> Any:
-        raise TypeError(
-            "a distributed tensor stays with its controller: send what fetch_shard(t).result() "
-            "gives, or hand it to an endpoint of an actor on the same procs"
-        )
+        return lend_to_actors(tensor)
+
+    def known_value(self, tensor: Tensor) -> Any:
+        """The number that follows from constants."""
+        with _disable_current_modes():
+            return None if tensor._known is None else tensor._known.item()
 
     def fake_of(self, meta: Meta) -> torch.Tensor:
         with Activation(mesh=None), FAKE:

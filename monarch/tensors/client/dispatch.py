@@ -23,8 +23,8 @@ from monarch.tensors.core.templates import FRESH, Result, Template
 
 _facts: dict[Any, OperatorFacts] = {}
 _ITEM_REFUSED = (
-    "a number out of a distributed tensor (`.item()`, `float(t)`, `if t:`): each proc has a value of "
-    "its own, and the program would have to wait for it. Ask one of them: "
+    "a number out of a distributed tensor (`.item()`, `float(t)`, `if t:`): each proc has a value "
+    "of its own, and the program would have to wait for it. Ask one of them: "
     "monarch.fetch_shard(t).result().item(); or decide on the workers, in a function with "
     "monarch.remote(function, propagate=...), or with torch.where"
 )
@@ -41,7 +41,7 @@ flattener = Flattener(Tensor, torch.Tensor, _pickle)
 _flatten = flattener.flatten
 
 
-class AmbientMode(TorchDispatchMode):
+class AmbientMode(TorchDispatchMode):  # type: ignore[misc]
     """Sends what torch does in this thread to the mesh that is active in it."""
 
     mesh: Any = None
@@ -78,11 +78,7 @@ def dispatch(
     stream = ambient.stream
     mesh = tensors[0].mesh if tensors else active
     for tensor in tensors:
-        if (
-            tensor.mesh is not mesh
-            or tensor.stream is not stream
-            or not tensor._storage.access
-        ):
+        if tensor.mesh is not mesh or tensor.stream is not stream or not tensor._storage.access:
             raise _refused(facts.name, args, kwargs, mesh, stream)
     if facts.func is ITEM:
         return _item(args[0])
@@ -93,7 +89,7 @@ def dispatch(
     template = client.cache.young.get(call_key) or client.cache.older(call_key)
     if template is None:
         template, spec = propagation.of_operator(facts, args, kwargs)
-        client.define_template(template, "op", ("aten", facts.name), spec)
+        client.define_template(template, spec.num_scalars, "op", ("aten", facts.name), spec)
         client.remember(call_key, template)
     result = issue(template, tensors, scalars, mesh, stream)
     if tensors and tensors[0]._known is not None:
@@ -143,7 +139,7 @@ def dispatch_function(
     template = client.cache.young.get(call_key) or client.cache.older(call_key)
     if template is None:
         template, spec = propagation.of_function(name, propagate, args, kwargs, version)
-        client.define_template(template, "op", where(), spec)
+        client.define_template(template, 0, "op", where(), spec)
         client.remember(call_key, template)
     result = issue(template, tensors, scalars, mesh, stream)
     for position in template.mutates:
@@ -170,7 +166,7 @@ def check_arguments(
 
 
 def _all_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    call = propagation.Call(args, kwargs, frozenset())
+    call = propagation.PropagatedCall(args, kwargs, frozenset())
     return call.tensors
 
 
@@ -187,7 +183,7 @@ def _constant(local: torch.Tensor, mesh: Any) -> Tensor:
         meta = meta_of(value)
     client = mesh.client
     template = Template("torch.tensor", [Result(FRESH, meta)], num_in=0, single=new_maker(meta))
-    client.define_template(template, "constant", value)
+    client.define_template(template, 0, "constant", value)
     tensor: Tensor = issue(template, [], [], mesh, ambient.stream)
     client.forget(template)
     if value.numel() == 1 and client.recorder is None:
@@ -236,7 +232,7 @@ def _follow(
 def _known_result(
     facts: OperatorFacts, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> torch.Tensor | None:
-    call = propagation.Call(args, kwargs, facts.numbers)
+    call = propagation.PropagatedCall(args, kwargs, facts.numbers)
     with _disable_current_modes(), torch.no_grad():
         try:
             known = call.on(facts.func, [tensor._known for tensor in call.tensors])

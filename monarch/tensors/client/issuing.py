@@ -21,10 +21,7 @@ def issue(
 ) -> Any:
     """Issue one operation; what the caller gets of it."""
     mutates = template.mutates
-    if mutates:
-        storages = _written(template, tensors, mesh, stream)
-    else:
-        storages = _NO_STORAGES
+    storages = _written(template, tensors, mesh, stream) if mutates else _NO_STORAGES
     client = mesh.client
     if client.recorder is not None:
         base = client.recorder.add(template, tensors, scalars, mesh, stream)
@@ -44,12 +41,9 @@ def issue(
             ints.append(template.number)
             ints.append(base)
             for tensor in tensors:
-                ints.append(tensor._ref)  # type: ignore[arg-type]
+                ints.append(tensor._ref)
             if scalars:
                 segment.scalars += scalars
-            if client.log.spoiled:
-                refs: list[Any] = [tensor._ref for tensor in tensors]
-                client.log.issued(refs, base, template, storages)
             num = batch.num_ops = batch.num_ops + 1
             if num == 1:
                 client.arm()
@@ -63,6 +57,8 @@ def issue(
         made.stream = stream
         made._storage = Storage()
         made._ref = base
+        if client.recorder is not None:
+            client.recorder.made(made)
         return made
     return template.rebuild(handles(template, tensors, base, mesh, stream))
 
@@ -80,13 +76,15 @@ def handles(
         assert meta is not None
         shared = None if kind == FRESH else (tensors if kind == VIEW_OF_INPUT else made)[index]
         made.append(new_handle(meta, ref, mesh, stream, shared))
+        if mesh.client.recorder is not None:
+            mesh.client.recorder.made(made[-1])
         ref += 1
     return made
 
 
 def _written(
     template: Template, tensors: Sequence[Tensor], mesh: Any, stream: Stream
-) -> list[Storage]:
+) -> Sequence[Storage]:
     storages = [tensors[position]._storage for position in template.mutates]
     for position, storage in zip(template.mutates, storages, strict=True):
         if storage.access != READ_AND_WRITE:
@@ -116,15 +114,11 @@ def builtin(
     if template is None:
         fresh = [one for one in results if one.kind == FRESH]
         single = new_maker(_meta(fresh[0])) if len(results) == len(fresh) == 1 else None
-        template = Template(
-            what[0], results, num_in=len(tensors), mutates=mutates, single=single
-        )
-        client.builtins[key] = client.define_template(template, *what)
+        template = Template(what[0], results, num_in=len(tensors), mutates=mutates, single=single)
+        client.builtins[key] = client.define_template(template, len(scalars), *what)
     return issue(template, tensors, list(scalars), mesh, stream)
 
 
 def _meta(result: Result) -> Meta:
     assert result.meta is not None
     return result.meta
-
-

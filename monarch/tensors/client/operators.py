@@ -7,18 +7,28 @@ from typing import Any
 
 import torch
 
-OpOverload: Any = torch._ops.OpOverload
+from monarch.tensors.core.keys import NumberList
 
 ITEM: Any = torch.ops.aten._local_scalar_dense.default
 LIFT: Any = torch.ops.aten.lift_fresh.default
 _LOCAL_ONLY = ("aten::set_", "aten::_local_scalar_dense")
-_NUMBERS = frozenset(("number", "Optional[number]", "float", "Optional[float]"))
+# A number in the place of a tensor, as in `t * 0.5`, arrives as the number it was written as.
+_NUMBERS = frozenset(("number", "Optional[number]", "float", "Optional[float]", "Tensor"))
 
 
 class OperatorFacts:
     """From its schema: which arguments are numbers, which are written to."""
 
-    __slots__ = ("changes_shape", "func", "is_local", "is_random", "may_be_local", "name", "numbers", "written")
+    __slots__ = (
+        "changes_shape",
+        "func",
+        "is_local",
+        "is_random",
+        "may_be_local",
+        "name",
+        "numbers",
+        "written",
+    )
 
     def __init__(self, func: Any) -> None:
         self.func = func
@@ -31,12 +41,17 @@ class OperatorFacts:
         self.may_be_local = schema.name in _LOCAL_ONLY
         self.changes_shape = torch.Tag.inplace_view in func.tags
         self.is_random = torch.Tag.nondeterministic_seeded in func.tags
-        numbers = [
+        numbers: list[tuple[Any, Any]] = [
             (n, argument.name)
             for n, argument in enumerate(arguments)
             if str(argument.type) in _NUMBERS
         ]
-        self.numbers: frozenset[Any] = frozenset(part for pair in numbers for part in pair)
+        lists = [
+            (NumberList(n), NumberList(argument.name))
+            for n, argument in enumerate(arguments)
+            if str(argument.type) == "List[number]"
+        ]
+        self.numbers: frozenset[Any] = frozenset(part for pair in numbers + lists for part in pair)
         self.written = tuple(
             (n, argument.name)
             for n, argument in enumerate(arguments)

@@ -1,4 +1,5 @@
-"""What a call makes of shapes: run once, on tensors without values, and remembered as a template."""
+"""What a call makes of shapes: run once, on tensors without values, and remembered as a
+template."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def fake_of(meta: Meta) -> torch.Tensor:
     return torch.as_strided(base, meta.size, meta.stride, meta.offset)
 
 
-class Call:
+class PropagatedCall:
     """One call on its way to be a template: its arguments taken apart."""
 
     def __init__(
@@ -79,7 +80,7 @@ class Propagated:
         self.results = _results(maker.tensors, inputs, is_operator)
 
     def template(
-        self, name: str, call: Call, mutates: tuple[int, ...], held: object = None
+        self, name: str, call: PropagatedCall, mutates: tuple[int, ...], held: object = None
     ) -> Template:
         single = None
         if self.spec == ("t", 0) and self.results[0].kind == FRESH:
@@ -104,7 +105,7 @@ def _rebuilder(spec: Spec) -> Callable[[list[Any]], Any]:
 def _results(
     tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], is_operator: bool
 ) -> list[Result]:
-    of_inputs = {}
+    of_inputs: dict[int, int] = {}
     for n, tensor in enumerate(inputs):
         of_inputs.setdefault(_storage_key(tensor), n)
     of_results: dict[Any, int] = {}
@@ -133,9 +134,9 @@ def _storage_key(tensor: torch.Tensor) -> int:
 def of_operator(
     facts: OperatorFacts, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Template, CallSpec]:
-    """The template of a torch operator. Raises what torch raises for wrong shapes, and ``TypeError``
-    for what depends on values."""
-    call = Call(args, kwargs, facts.numbers)
+    """The template of a torch operator. Raises what torch raises for wrong shapes, and
+    ``TypeError`` for what depends on values."""
+    call = PropagatedCall(args, kwargs, facts.numbers)
     func = facts.func
     with _disable_current_modes(), FAKE:
         fakes = [fake_of(tensor._meta) for tensor in call.tensors]
@@ -171,15 +172,13 @@ def of_function(
     held: object,
 ) -> tuple[Template, CallSpec]:
     """The template of a remote function, by a rule that maps tensors without values to such."""
-    call = Call(args, kwargs, frozenset())
+    call = PropagatedCall(args, kwargs, frozenset())
     with _disable_current_modes(), FAKE:
         fakes = _with_aliases(call.tensors)
         before = [fake._version for fake in fakes]
         result = call.on(propagate, fakes)
         made = Propagated(_as_fakes(result), fakes, is_operator=False)
-        mutates = tuple(
-            n for n, fake in enumerate(fakes) if fake._version > before[n]
-        )
+        mutates = tuple(n for n, fake in enumerate(fakes) if fake._version > before[n])
     return made.template(name, call, mutates, held), call.spec(made.results, made.paths)
 
 
@@ -192,8 +191,10 @@ def _with_aliases(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
         base = bases.get(key)
         fake = fake_of(meta)
         if base is not None and base.dtype == meta.dtype:
-            reach = meta.offset + 1 + sum(
-                (size - 1) * step for size, step in zip(meta.size, meta.stride, strict=True)
+            reach = (
+                meta.offset
+                + 1
+                + sum((size - 1) * step for size, step in zip(meta.size, meta.stride, strict=True))
             )
             if reach * meta.dtype.itemsize <= base.untyped_storage().nbytes():
                 fake = torch.as_strided(base, meta.size, meta.stride, meta.offset)
@@ -215,12 +216,11 @@ def _is_real(tensor: Any) -> bool:
 
 def contiguous_meta(size: Sequence[int], dtype: Any, device: Any) -> Meta:
     """How a new tensor of this size looks."""
-    stride, step = [], 1
+    stride: list[int] = []
+    step = 1
     for one in reversed(size):
         stride.insert(0, step)
         step *= max(one, 1)
     return intern_meta(
         torch.Size(size), tuple(stride), offset=0, dtype=dtype, device=device, layout=torch.strided
     )
-
-

@@ -15,12 +15,13 @@ from monarch.tensors.core.storages import NOTHING, READ_AND_WRITE
 _EXPLANATIONS = {
     "LOCAL_TENSOR": (
         "this is a tensor of the controller itself, and operations on a mesh take tensors of the "
-        "mesh. For computing locally, use `with monarch.no_mesh.activate():`; to bring values to the "
-        "mesh, make them there (torch.tensor([...]), or a monarch.remote function that loads them)."
+        "mesh. For computing locally, use `with monarch.no_mesh.activate():`; to bring values to "
+        "the mesh, make them there (torch.tensor([...]), or a monarch.remote function that "
+        "loads them)."
     ),
     "WRONG_MESH": (
-        "this tensor is on another device mesh ({mesh}) than the operation ({active}). Move it with "
-        "`t.to_mesh(mesh)`, or work on its mesh with `with t.mesh.activate():`."
+        "this tensor is on another device mesh ({mesh}) than the operation ({active}). Move it "
+        "with `t.to_mesh(mesh)`, or work on its mesh with `with t.mesh.activate():`."
     ),
     "WRONG_STREAM": (
         "this tensor belongs to {stream}, and {active_stream} is active. Use "
@@ -31,8 +32,8 @@ _EXPLANATIONS = {
         "again, or drop it later.\n{where}"
     ),
     "BORROWED": (
-        "this tensor is borrowed mutably by another stream, and cannot be used until that borrow is "
-        "dropped (`borrow.drop()`). It was borrowed at:\n{where}"
+        "this tensor is borrowed mutably by another stream, and cannot be used until that borrow "
+        "is dropped (`borrow.drop()`). It was borrowed at:\n{where}"
     ),
     "MUTATING_BORROW": (
         "this tensor is borrowed, and cannot be written to until all borrows of it are dropped "
@@ -51,7 +52,7 @@ _EXPLANATIONS = {
 }
 
 
-class Refusal(TypeError):
+class RefusedArguments(TypeError):
     """An operation with an argument that it cannot take."""
 
 
@@ -60,7 +61,7 @@ def incorrect(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     problem_of: Callable[[Any], str | None],
-) -> Refusal:
+) -> RefusedArguments:
     """The error that shows the call, with ERROR_0 and so on in place of what is wrong in it.
 
     ``problem_of`` gives the explanation for a tensor, or ``None``.
@@ -80,7 +81,7 @@ def incorrect(
     parts = [repr(fill(spec, shown)) for spec in spec_args]
     parts += [f"{key}={fill(spec, shown)!r}" for key, spec in spec_kwargs]
     lines = [f"ERROR_{n}: {problem}" for n, problem in enumerate(problems)]
-    return Refusal(
+    return RefusedArguments(
         f"Incorrect arguments to monarch operation:\n\n  {name}({', '.join(parts)})\n\n"
         + "\n".join(lines)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 from monarch.tensors.client.ambient import Stream
 from monarch.tensors.client.issuing import builtin
@@ -80,5 +79,3 @@ def _across(tensor: Tensor, stream: Stream) -> Tensor:
     result = Result(FRESH, tensor._meta)
     taken: Tensor = builtin(mesh, stream, ("take",), scalars=[ticket], results=[result])
     return taken
-
-

@@ -16,7 +16,7 @@ from monarch.tensors.core.storages import Storage
 _new: Any = torch.Tensor._make_wrapper_subclass
 
 
-class Tensor(torch.Tensor):
+class Tensor(torch.Tensor):  # type: ignore[misc]
     """N local tensors of one shape, one in each proc of ``mesh``, with values of their own.
 
     Torch operations on it run on all of them. It has no values here: ``monarch.fetch_shard`` gets
@@ -66,10 +66,10 @@ class Tensor(torch.Tensor):
     ) -> Tensor:
         """Combine the shards along mesh dimensions ``dims`` (all of them for ``()``).
 
-        ``reduction`` is sum, avg, product, min, max, band, bor, bxor or stack. The result is the same
-        on all ranks along ``dims``. "stack" puts the shards side by side in a new first dimension.
-        ``scatter`` gives rank k the k-th row of the result: the first dimension is to have the size
-        of the mesh dimension. ``out`` receives the result.
+        ``reduction`` is sum, avg, product, min, max, band, bor, bxor or stack. The result is the
+        same on all ranks along ``dims``. "stack" puts the shards side by side in a new first
+        dimension. ``scatter`` gives rank k the k-th row of the result: the first dimension is to
+        have the size of the mesh dimension. ``out`` receives the result.
         """
         reduced: Tensor = self.mesh.reduce(
             self, dims, reduction, scatter=scatter, inplace=False, mesh=mesh, out=out
@@ -107,8 +107,8 @@ class Tensor(torch.Tensor):
         fake: torch.Tensor = self.mesh.fake_of(self._meta)
         return fake
 
-    # Python takes a TypeError of an operator for "these types do not go together", and what was said
-    # in it is lost. The methods raise it.
+    # Python takes a TypeError of an operator for "these types do not go together", and what was
+    # said in it is lost. The methods raise it.
     __add__ = __radd__ = torch.Tensor.add
     __mul__ = __rmul__ = torch.Tensor.mul
     __sub__ = torch.Tensor.sub

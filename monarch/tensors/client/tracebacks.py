@@ -1,7 +1,7 @@
 """Where the user called an operation: caught for every one of them, put into words for few.
 
-Torch catches a stack in a third of a microsecond, and resolves names only when asked. Its own door is
-private, and without it frames are walked.
+Torch catches a stack in a third of a microsecond, and resolves names only when asked. Its own door
+is private, and without it frames are walked.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-_OURS = os.sep + os.path.join("monarch", "tensors") + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _profiler = getattr(torch._C, "_profiler", None)
-_gather = getattr(_profiler, "gather_traceback", None)
-_symbolize = getattr(_profiler, "symbolize_tracebacks", None)
+_gather: Any = getattr(_profiler, "gather_traceback", None)
+_symbolize: Any = getattr(_profiler, "symbolize_tracebacks", None)
 
 
 def _walk(*_: Any) -> Any:
@@ -42,7 +42,7 @@ def frames_of(captured: Any) -> list[traceback.FrameSummary]:
     return [
         traceback.FrameSummary(filename, line, name)
         for filename, line, name in reversed(rows)
-        if _OURS not in filename and not filename.startswith(_TORCH)
+        if not filename.startswith(_OURS) and not filename.startswith(_TORCH)
     ]
 
 

@@ -1,12 +1,12 @@
 """Operations on their way: records in segments, segments in a batch.
 
-A record is a few integers: the template's number, the reference of its first result, and its inputs'
-references. The results are numbered on from the first, as the controller alone gives references
-out. Number 0 begins a record of frees: how many, and which.
+A record is a few integers: the template's number, the reference of its first result, and its
+inputs' references. The results are numbered on from the first, as the controller alone gives
+references out. Number 0 begins a record of frees: how many, and which.
 
 A segment is a run of records for one mesh and one stream; a batch is sent to all workers of a
-client, and a worker skips the segments of meshes that it is no part of. So all that one controller does is
-in one order, whichever meshes it is for.
+client, and a worker skips the segments of meshes that it is no part of. So all that one controller
+does is in one order, whichever meshes it is for.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _MOST_IN_32_BITS = 1 << 32
 
 
 LoggedOp = tuple[int, Any, Any, Sequence[Any]]
-"""What is kept of an operation until all ranks have passed it: where its record stands, where the user
-called it, its template, and the storages that it writes to."""
+"""What is kept of an operation until all ranks have passed it: where its record stands, where the
+user called it, its template, and the storages that it writes to."""
 
 
-class Segment:
+class RecordSegment:
     """Records for one mesh and one stream."""
 
     __slots__ = ("ints", "mesh", "ops", "scalars", "stream")
@@ -51,7 +51,7 @@ class WireSegment(NamedTuple):
     scalars: list[Any]
 
 
-def encode(definitions: Sequence[tuple[int, bytes]], segments: Sequence[Segment]) -> bytes:
+def encode(definitions: Sequence[tuple[int, bytes]], segments: Sequence[RecordSegment]) -> bytes:
     """A batch as bytes: 4 a number, or 8 where references have outgrown that."""
     wire = []
     for segment in segments:
@@ -94,22 +94,22 @@ class Batch:
     __slots__ = ("_current", "num_ops", "segments")
 
     def __init__(self) -> None:
-        self.segments: list[Segment] = []
+        self.segments: list[RecordSegment] = []
         self.num_ops = 0
-        self._current: Segment | None = None
+        self._current: RecordSegment | None = None
 
-    def segment(self, mesh: int, stream: int) -> Segment:
+    def segment(self, mesh: int, stream: int) -> RecordSegment:
         """The segment that the next record for this mesh and stream goes into."""
         current = self._current
         if current is None or current.mesh != mesh or current.stream != stream:
-            current = self._current = Segment(mesh, stream)
+            current = self._current = RecordSegment(mesh, stream)
             self.segments.append(current)
         return current
 
     def free(self, refs: Sequence[int], mesh: int, stream: int) -> None:
         self.segment(mesh, stream).ints.extend((FREE, len(refs), *refs))
 
-    def take(self) -> list[Segment]:
+    def take(self) -> list[RecordSegment]:
         """The segments so far; the batch is empty afterwards."""
         taken, self.segments, self._current, self.num_ops = self.segments, [], None, 0
         return taken

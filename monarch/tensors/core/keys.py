@@ -1,12 +1,14 @@
 """When two calls are the same call, but for their tensors' values and their numbers.
 
-A key is a flat tuple: the operation, and for each argument what it looks like. Every argument's part
-says by its first item how long it is, so that two different argument lists cannot spell one key:
+A key is a flat tuple: the operation, and for each argument what it looks like. Every argument's
+part says by its first item how long it is, so that two different argument lists cannot spell one
+key:
 
 - a tensor is its ``Meta``, which is nothing else's first item;
-- a number of an operation whose schema calls it one is a mark of its type: its value travels beside;
-- other numbers are their values. 1, 1.0 and True are equal to Python, so floats are a mark and their
-  text, bools are marks of their own, and only ints are themselves;
+- a number of an operation whose schema calls it one is a mark of its type: its value travels
+  beside;
+- other numbers are their values. 1, 1.0 and True are equal to Python, so floats are a mark and
+  their text, bools are marks of their own, and only ints are themselves;
 - lists, tuples and dicts are a mark, their length, and their items;
 - what is safe to compare (text, ``None``, dtypes, devices) is itself;
 - functions, classes and what has an identity that counts (meshes, groups) is a mark and the object;
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class _Mark:
@@ -36,6 +38,23 @@ FLOAT, INT = _Mark("float"), _Mark("int")
 _TRUE, _FALSE, _VALUE = _Mark("True"), _Mark("False"), _Mark("value")
 _LIST, _TUPLE, _DICT, _SAME = _Mark("list"), _Mark("tuple"), _Mark("dict"), _Mark("same")
 _NONE: frozenset[Any] = frozenset()
+
+
+class _Every(frozenset[Any]):
+    """In a list of numbers, every position is one."""
+
+    def __contains__(self, position: object) -> bool:
+        return True
+
+
+_EVERY = _Every()
+
+
+class NumberList(NamedTuple):
+    """Among ``numbers``, says that the argument there is a list of them."""
+
+    where: int | str
+
 
 _BY_IDENTITY: set[type] = {
     types.FunctionType,
@@ -81,8 +100,8 @@ class Flattener:
         tensors: list[Any],
         scalars: list[Any],
     ) -> None:
-        """Add to ``key``, ``tensors`` and ``scalars``. ``numbers`` are the positions and names whose
-        numbers travel beside.
+        """Add to ``key``, ``tensors`` and ``scalars``. ``numbers`` are the positions and names
+        whose numbers travel beside, and ``NumberList`` of those that are lists of such.
 
         Raises ``LocalTensor`` for a tensor that is not of a mesh.
         """
@@ -102,7 +121,9 @@ class Flattener:
                 else:
                     key.append(value)
             else:
-                self._rest(value, kind, key, tensors, scalars)
+                is_list = kind is list and numbers and NumberList(position) in numbers
+                inner = _EVERY if is_list else _NONE
+                self._rest(value, kind, inner, key, tensors, scalars)
         if kwargs:
             for name, value in kwargs.items():
                 kind = type(value)
@@ -111,10 +132,18 @@ class Flattener:
                     key.append(FLOAT if kind is float else INT)
                     scalars.append(value)
                 else:
-                    self.flatten((value,), {}, _NONE, key, tensors, scalars)
+                    is_list = kind is list and NumberList(name) in numbers
+                    inner = frozenset((NumberList(0),)) if is_list else _NONE
+                    self.flatten((value,), {}, inner, key, tensors, scalars)
 
     def _rest(
-        self, value: Any, kind: type, key: list[Any], tensors: list[Any], scalars: list[Any]
+        self,
+        value: Any,
+        kind: type,
+        inner: frozenset[Any],
+        key: list[Any],
+        tensors: list[Any],
+        scalars: list[Any],
     ) -> None:
         if kind is bool:
             key.append(_TRUE if value else _FALSE)
@@ -123,7 +152,7 @@ class Flattener:
         elif kind is list or kind is tuple:
             key.append(_LIST if kind is list else _TUPLE)
             key.append(len(value))
-            self.flatten(value, {}, _NONE, key, tensors, scalars)
+            self.flatten(value, {}, inner, key, tensors, scalars)
         elif kind is float:
             key.append(_VALUE)
             key.append(repr(value))
@@ -133,7 +162,7 @@ class Flattener:
             for item in value.items():
                 self.flatten(item, {}, _NONE, key, tensors, scalars)
         elif isinstance(value, self._tensor):
-            key.append(value._meta)
+            key.append(value._meta)  # type: ignore[attr-defined]
             tensors.append(value)
         elif isinstance(value, self._local):
             raise LocalTensor(value)
@@ -150,7 +179,8 @@ class Flattener:
 
 
 def explain(key: Sequence[Any], known: Sequence[Sequence[Any]]) -> str:
-    """In words, how ``key`` differs from the nearest of ``known``; for who asks why a call missed."""
+    """In words, how ``key`` differs from the nearest of ``known``; for who asks why a call
+    missed."""
     if not known:
         return "it is the first call of this operation"
 

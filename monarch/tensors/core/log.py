@@ -1,12 +1,12 @@
 """What a failure spoils, worked out from what was sent.
 
-Nothing is kept for it but the sent records themselves, until every rank has passed them. When a rank
-says that the record at (batch, segment, position) has failed, its results are spoiled, and what it
-writes to, with all views of that; then whatever was made of any of these, in the order of issue. On all
-ranks alike: a shard of another rank, asked for afterwards, raises too.
+Nothing is kept for it but the sent records themselves, until every rank has passed them. When a
+rank says that the record at (batch, segment, position) has failed, its results are spoiled, and
+what it writes to, with all views of that; then whatever was made of any of these, in the order of
+issue. On all ranks alike: a shard of another rank, asked for afterwards, raises too.
 
-References that are spoiled stay so until they are freed; what is issued with them is spoiled as it is
-issued.
+References that are spoiled stay so until they are freed; what is sent later and made of them is
+spoiled as it is sent.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from monarch.tensors.core.batch import FREE, Segment
+from monarch.tensors.core.batch import FREE, RecordSegment
 from monarch.tensors.core.templates import Template
 
 
-class Failure(NamedTuple):
+class OpFailure(NamedTuple):
     """A record that failed by itself, not because of what it was given."""
 
     batch: int
@@ -35,15 +35,15 @@ class Spoiler:
 
     __slots__ = ("failure", "frames", "was_raised")
 
-    def __init__(self, failure: Failure, frames: Any) -> None:
+    def __init__(self, failure: OpFailure, frames: Any) -> None:
         self.failure = failure
         self.frames = frames
         self.was_raised = False
 
 
-class Watch:
-    """Somebody waits for the values of ``refs`` as they are after batch ``upto``. ``spoiler`` is why
-    one of them will not be had, once that is known; they may have been freed by then."""
+class ValueWatch:
+    """Somebody waits for the values of ``refs`` as they are after batch ``upto``. ``spoiler`` is
+    why one of them will not be had, once that is known; they may have been freed by then."""
 
     __slots__ = ("__weakref__", "refs", "spoiler", "upto")
 
@@ -56,98 +56,101 @@ class Watch:
 _MOST_UNASKED = 64
 
 
-class Log:
-    """The batches that not all ranks have passed yet, and what is spoiled."""
+class IssueLog:
+    """The batches that not all ranks have passed yet, and what is spoiled after the last of
+    them."""
 
     def __init__(self) -> None:
-        self._batches: deque[tuple[int, list[Segment]]] = deque()
+        self._batches: deque[tuple[int, list[RecordSegment]]] = deque()
         self.settled = -1  # All ranks have passed this batch.
+        self._before: dict[int, Spoiler] = {}  # What is spoiled before the first batch here.
         self.spoiled: dict[int, Spoiler] = {}
         self.unasked: list[Spoiler] = []
-        self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self._watches: weakref.WeakSet[ValueWatch] = weakref.WeakSet()
 
     def __len__(self) -> int:
         return len(self._batches)
 
-    def sent(self, batch: int, segments: list[Segment]) -> None:
+    def sent(self, batch: int, segments: list[RecordSegment]) -> None:
+        """A batch is on its way. What it makes of something spoiled is spoiled too."""
         self._batches.append((batch, segments))
+        if self.spoiled:
+            self._walk(batch, segments, self.spoiled, {})
 
-    def freed(self, refs: Iterable[int]) -> None:
-        """Nobody can ask for these any more."""
-        for ref in refs:
-            self.spoiled.pop(ref, None)
-
-    def issued(self, used: Sequence[int], base: int, template: Template, storages: Any) -> None:
-        """Something is issued while something is spoiled."""
-        spoiler = next((self.spoiled[ref] for ref in used if ref in self.spoiled), None)
-        if spoiler is not None:
-            self._spoil(spoiler, used, base, template, storages)
-
-    def watch(self, refs: Iterable[int], upto: int) -> Watch:
-        """Somebody asks for these as they are after batch ``upto``."""
-        watch = Watch(frozenset(refs), upto)
+    def watch(self, refs: Iterable[int], upto: int) -> ValueWatch:
+        """Somebody asks for these as they are after batch ``upto``, the last one."""
+        watch = ValueWatch(frozenset(refs), upto)
         watch.spoiler = next((self.spoiled[ref] for ref in watch.refs if ref in self.spoiled), None)
         self._watches.add(watch)
         return watch
 
-    def settle(self, upto: int, failures: Iterable[Failure]) -> None:
+    def settle(self, upto: int, failures: Iterable[OpFailure]) -> None:
         """All ranks have passed batch ``upto``, and these are all their failures up to there."""
-        new: dict[tuple[int, int, int], Failure] = {}
+        new: dict[tuple[int, int, int], OpFailure] = {}
         for failure in sorted(failures):
             if self.settled < failure.batch <= upto:
                 new.setdefault(failure[:3], failure)
-        if new:
-            self._walk(new)
+        passed = []
+        while self._batches and self._batches[0][0] <= upto:
+            passed.append(self._batches.popleft())
         self.settled = max(self.settled, upto)
-        while self._batches and self._batches[0][0] <= self.settled:
-            self._batches.popleft()
+        if not new and not self._before:
+            return
+        # From the state before them: what was spoiled later than it was used did no harm.
+        for batch, segments in passed:
+            self._walk(batch, segments, self._before, new)
+        if new:
+            self.spoiled = dict(self._before)
+            for batch, segments in self._batches:
+                self._walk(batch, segments, self.spoiled, {})
 
-    def _walk(self, failures: dict[tuple[int, int, int], Failure]) -> None:
-        for batch, segments in self._batches:
-            for index, segment in enumerate(segments):
-                self._walk_segment(batch, index, segment, failures)
-
-    def _walk_segment(
+    def _walk(
         self,
         batch: int,
-        index: int,
-        segment: Segment,
-        failures: dict[tuple[int, int, int], Failure],
+        segments: list[RecordSegment],
+        spoiled: dict[int, Spoiler],
+        failures: dict[tuple[int, int, int], OpFailure],
     ) -> None:
-        ints, end = segment.ints, len(segment.ints)
-        ops = iter(segment.ops)
-        at = 0
-        while at < end:
-            if ints[at] == FREE:
-                num = ints[at + 1]
-                self.freed(ints[at + 2 : at + 2 + num])
-                at += 2 + num
-                continue
-            _, frames, template, storages = next(ops)
-            used = ints[at + 2 : at + 2 + template.num_in]
-            spoiler = None
-            failure = failures.get((batch, index, at))
-            if failure is not None:
-                spoiler = Spoiler(failure, frames)
-                self.unasked = [*self.unasked, spoiler][-_MOST_UNASKED:]
-            elif self.spoiled:
-                spoiler = next((self.spoiled[ref] for ref in used if ref in self.spoiled), None)
-            if spoiler is not None:
-                marked = self._spoil(spoiler, used, ints[at + 1], template, storages)
-                self._tell(batch, spoiler, marked)
-            at += 2 + template.num_in
+        """Take ``spoiled`` from before a batch to behind it."""
+        for index, segment in enumerate(segments):
+            ints, end = segment.ints, len(segment.ints)
+            ops = iter(segment.ops)
+            at = 0
+            while at < end:
+                if ints[at] == FREE:
+                    num = ints[at + 1]
+                    for ref in ints[at + 2 : at + 2 + num]:
+                        spoiled.pop(ref, None)
+                    at += 2 + num
+                    continue
+                _, frames, template, storages = next(ops)
+                used = ints[at + 2 : at + 2 + template.num_in]
+                failure = failures.get((batch, index, at))
+                if failure is not None:
+                    spoiler: Spoiler | None = self._failed(failure, frames)
+                else:
+                    spoiler = next((spoiled[ref] for ref in used if ref in spoiled), None)
+                if spoiler is not None:
+                    marked = _marked(used, ints[at + 1], template, storages)
+                    for ref in marked:
+                        spoiled.setdefault(ref, spoiler)
+                    self._tell(batch, spoiler, marked)
+                at += 2 + template.num_in
 
-    def _spoil(
-        self, spoiler: Spoiler, used: Sequence[int], base: int, template: Template, storages: Any
-    ) -> list[int]:
-        marked = list(range(base, base + template.num_out))
-        marked += [used[position] for position in template.mutates]
-        marked += [ref for storage in storages for ref in storage.refs or ()]
-        for ref in marked:
-            self.spoiled.setdefault(ref, spoiler)
-        return marked
+    def _failed(self, failure: OpFailure, frames: Any) -> Spoiler:
+        spoiler = Spoiler(failure, frames)
+        self.unasked = [*self.unasked, spoiler][-_MOST_UNASKED:]
+        return spoiler
 
     def _tell(self, batch: int, spoiler: Spoiler, marked: list[int]) -> None:
         for watch in self._watches:
             if watch.spoiler is None and batch <= watch.upto and not watch.refs.isdisjoint(marked):
                 watch.spoiler = spoiler
+
+
+def _marked(used: Sequence[int], base: int, template: Template, storages: Any) -> list[int]:
+    """What an operation makes and writes to, with all views of that."""
+    marked = list(range(base, base + template.num_out))
+    marked += [used[position] for position in template.mutates]
+    marked += [ref for storage in storages for ref in storage.refs or ()]
+    return marked

@@ -1,4 +1,5 @@
-"""What a tensor looks like, without its values: interned, so that looking equal is being one object."""
+"""What a tensor looks like, without its values: interned, so that looking equal is being one
+object."""
 
 from __future__ import annotations
 

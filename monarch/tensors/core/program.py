@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from monarch.tensors.core.specs import CallSpec, Spec
 
 
-class Step(NamedTuple):
+class RecordedStep(NamedTuple):
     """An operation of a recording, as it would have been sent."""
 
     number: int
@@ -50,7 +50,7 @@ class Program(NamedTuple):
         return bisect_right(self.lines, line) - 1
 
 
-class _Text:
+class _ProgramText:
     """The text of calls; what cannot be written down becomes a constant."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class _Text:
 
 def operation(function: Any, spec: CallSpec, check: Any = None) -> Program:
     """The program of one operation. ``check`` is called with its inputs first, where given."""
-    text = _Text()
+    text = _ProgramText()
 
     def tensor(n: int) -> str:
         return f"v[r[i+{2 + n}]]" if n >= 0 else f"v.get(r[i+{2 + ~n}])"
@@ -124,23 +124,27 @@ def operation(function: Any, spec: CallSpec, check: Any = None) -> Program:
 def recording(
     inputs: Sequence[int],
     results: Sequence[int],
-    steps: Sequence[Step],
+    steps: Sequence[RecordedStep],
     ops: Callable[[int], tuple[Any, CallSpec, Any]],
     mine: Callable[[int], bool],
 ) -> Program:
     """The program of a recording.
 
-    ``inputs`` and ``results`` are the references that the recording was made with; ``ops`` gives the
-    function, the call and the check of a number; ``mine`` says whether this worker is in a mesh.
-    Raises nothing: steps of other workers are left out, with what only they make.
+    ``inputs`` and ``results`` are the references that the recording was made with; ``ops`` gives
+    the function, the call and the check of a number; ``mine`` says whether this worker is in a
+    mesh. Raises nothing: steps of other workers are left out, with what only they make.
     """
-    text = _Text()
+    text = _ProgramText()
     num_inputs = len(inputs)
     lines = [f"x{ref} = v.get(r[i+{2 + n}])" for n, ref in enumerate(inputs)]
     own = [step for step in steps if mine(step.mesh)]
     calls = {step.number: ops(step.number) for step in own}
     made = {ref: step for step in own for ref in _made(step, calls[step.number][1])}
-    last = {ref: n for n, step in enumerate(own) for ref in (*step.used, *_made(step, calls[step.number][1]))}
+    last = {
+        ref: n
+        for n, step in enumerate(own)
+        for ref in (*step.used, *_made(step, calls[step.number][1]))
+    }
     kept = {*inputs, *results}
     known = set(inputs) | set(made)
     begins = []
@@ -158,7 +162,7 @@ def recording(
 
 
 def _step(
-    text: _Text, step: Step, op: tuple[Any, CallSpec, Any], known: Collection[int]
+    text: _ProgramText, step: RecordedStep, op: tuple[Any, CallSpec, Any], known: Collection[int]
 ) -> list[str]:
     function, spec, check = op
 
@@ -187,7 +191,7 @@ def _step(
     return lines
 
 
-def _made(step: Step, spec: CallSpec) -> range:
+def _made(step: RecordedStep, spec: CallSpec) -> range:
     return range(step.base, step.base + sum(path is not None for path in spec.paths))
 
 

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from monarch.tensors.core.keys import NumberList
+
 Spec = tuple[Any, ...]
 
 
@@ -50,7 +52,15 @@ class SpecMaker:
         if type(value) in (int, float) and where in self._numbers:
             self.scalars.append(value)
             return ("s", len(self.scalars) - 1)
+        if type(value) is list and NumberList(where) in self._numbers:
+            return ("l", [self._number(item) for item in value])
         return self.spec(value)
+
+    def _number(self, value: Any) -> Spec:
+        if type(value) not in (int, float):
+            return self.spec(value)
+        self.scalars.append(value)
+        return ("s", len(self.scalars) - 1)
 
     def spec(self, value: Any) -> Spec:
         if self._is_tensor(value):

@@ -16,19 +16,19 @@ VIEW_OF_RESULT = 3
 
 
 class Result(NamedTuple):
-    """One tensor of what a call returns. ``index`` is the input or the result that it looks at."""
+    """One tensor of what a call returns. ``of`` is the input or the result that it looks at."""
 
     kind: int
     meta: Meta | None
-    index: int = 0
+    of: int = 0
 
 
 class Template:
     """A call that workers know by ``number``.
 
-    ``rebuild`` makes what the caller gets of the resulting tensors. ``mutates`` are the positions of
-    the inputs that it writes to. ``single`` makes the handle of the only result, where that is a fresh
-    tensor, as of most operations.
+    ``rebuild`` makes what the caller gets of the resulting tensors. ``mutates`` are the positions
+    of the inputs that it writes to. ``single`` makes the handle of the only result, where that is
+    a fresh tensor, as of most operations.
     """
 
     __slots__ = (

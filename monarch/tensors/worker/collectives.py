@@ -7,7 +7,7 @@ others do not wait for ever. What they get is spoiled too, as the controller kno
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -99,11 +99,11 @@ class Reduction:
 class Passage:
     """Copies from ranks to ranks: ``pairs`` of them, among them this one, or not.
 
-    Where a rank has several to send to, that is a broadcast in a group of their own. A send reads its
-    buffer later, so it gets a copy of its own, which is kept until then.
+    Where a rank has several to send to, that is a broadcast in a group of their own. A send reads
+    its buffer later, so it gets a copy of its own, which is kept until then.
     """
 
-    _on_their_way: list[tuple[Any, torch.Tensor]] = []
+    _on_their_way: ClassVar[list[tuple[Any, torch.Tensor]]] = []
 
     def __init__(
         self,

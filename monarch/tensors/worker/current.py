@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from monarch.tensors.worker.definitions import Definitions
-from monarch.tensors.worker.groups import Groups, MeshShape
+import torch
+
+from monarch.tensors.worker.definitions import WorkerDefinitions
+from monarch.tensors.worker.groups import MeshShape, ProcessGroups
 
 
 class _Worker(NamedTuple):
     rank: int
-    definitions: Definitions
-    groups: Groups
+    definitions: WorkerDefinitions
+    groups: ProcessGroups
 
 
 _current: list[_Worker] = []
@@ -19,7 +21,7 @@ _OF_USERS = -2
 """No stream of ours: the groups that remote functions get are theirs alone."""
 
 
-def set_current(rank: int, definitions: Definitions, groups: Groups) -> None:
+def set_current(rank: int, definitions: WorkerDefinitions, groups: ProcessGroups) -> None:
     _current[:] = [_Worker(rank, definitions, groups)]
 
 
@@ -52,26 +54,16 @@ class WorkerMesh:
         """
         from torch.distributed.device_mesh import DeviceMesh
 
-        ranks = [[*row] for row in self._rows()]
         if len(self.shape.names) == 1:
             only = self.shape.names[0]
             return DeviceMesh.from_group(self.group(only), device_type, mesh_dim_names=(only,))
+        ranks = self.shape.peers(_current[0].rank, self.shape.names)
         return DeviceMesh.from_group(
             [self.group(name) for name in self.shape.names],
             device_type,
-            mesh=_nested(sum(ranks, []), self.shape.sizes),
+            mesh=torch.tensor(ranks).reshape(self.shape.sizes),
             mesh_dim_names=self.shape.names,
         )
-
-    def _rows(self) -> list[tuple[int, ...]]:
-        worker = _current[0]
-        return [self.shape.peers(worker.rank, self.shape.names)]
-
-
-def _nested(ranks: list[int], sizes: tuple[int, ...]) -> Any:
-    import torch
-
-    return torch.tensor(ranks).reshape(sizes)
 
 
 def received_mesh(*shape: Any) -> WorkerMesh:

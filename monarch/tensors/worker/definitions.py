@@ -1,12 +1,14 @@
 """What the controller defines once and then calls by number.
 
-Each definition is a tuple that begins with its kind; `Definitions.define` lists them. A definition
-that cannot be made (its function cannot be imported here, say) is an operation that fails with that.
+Each definition is a tuple that begins with its kind; `WorkerDefinitions.define` lists them. A
+definition that cannot be made (its function cannot be imported here, say) is an operation that
+fails with that.
 """
 
 from __future__ import annotations
 
 import importlib
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +17,16 @@ import torch
 
 from monarch.tensors.core import program
 from monarch.tensors.core.batch import EVERYBODY
-from monarch.tensors.core.program import Program, Step
+from monarch.tensors.core.program import Program, RecordedStep
 from monarch.tensors.core.specs import CallSpec
 from monarch.tensors.worker import slots
 from monarch.tensors.worker.collectives import Looks, Passage, Reduction
-from monarch.tensors.worker.groups import Groups, MeshShape
+from monarch.tensors.worker.groups import MeshShape, ProcessGroups
 from monarch.tensors.worker.lanes import Device
 from monarch.tensors.worker.slots import POISON, refuse_poison
 
-_ONE_TENSOR = CallSpec([("t", 0)], [], 1, 0, [()])
+_ASK_GRAD_MODE = frozenset(("aten.mkldnn_rnn_layer.default",))
+"""They leave out what only backward needs, where grad mode is off, as it is here."""
 
 
 class Operation:
@@ -54,10 +57,10 @@ class Operation:
         self.run: Any = names["op"]
 
 
-class Definitions:
+class WorkerDefinitions:
     """The templates and meshes that this worker knows."""
 
-    def __init__(self, rank: int, world: int, groups: Groups, device: Device) -> None:
+    def __init__(self, rank: int, world: int, groups: ProcessGroups, device: Device) -> None:
         self._device = device
         self.operations: dict[int, Operation] = {}
         self.meshes: dict[int, MeshShape] = {EVERYBODY: MeshShape(("rank",), (world,), (1,), 0)}
@@ -69,31 +72,25 @@ class Definitions:
         return self._member[mesh]
 
     def define(self, number: int, data: bytes) -> None:
-        kind, *rest = cloudpickle.loads(data)
-        if kind == "mesh":
-            self.meshes[number] = mesh = MeshShape(*rest)
-            self._member[number] = mesh.coordinates(self._rank) is not None
-        elif kind == "forget":
-            for one in rest[0]:
-                self.operations.pop(one, None)
-        elif kind == "meet":
-            self._groups.meet(*rest)
-        else:
-            make = getattr(self, f"_{kind}")
-            self.operations[number] = make(*rest)
-
-    def broken(self, number: int, data: bytes, error: BaseException) -> None:
-        """Have calls of a template fail with why it cannot be made."""
+        """Take in a definition. One that cannot be made is an operation that fails with why."""
+        counts, what = pickle.loads(data)
         try:
-            kind, *rest = cloudpickle.loads(data)
-        except Exception:
-            kind, rest = "op", [None, CallSpec([], [], 0, 0, [()])]
-        spec = next((part for part in rest if isinstance(part, CallSpec)), _ONE_TENSOR)
-
-        def fail(*args: Any, **kwargs: Any) -> None:
-            raise error
-
-        self.operations[number] = Operation(fail, spec)
+            kind, *rest = cloudpickle.loads(what)
+            if kind == "mesh":
+                self.meshes[number] = mesh = MeshShape(*rest)
+                self._member[number] = mesh.coordinates(self._rank) is not None
+            elif kind == "forget":
+                for one in rest[0]:
+                    self.operations.pop(one, None)
+            elif kind == "meet":
+                self._groups.meet(*rest)
+            else:
+                make: Callable[..., Operation] = getattr(self, f"_{kind}")
+                self.operations[number] = make(*rest)
+        except Exception as error:
+            if counts is None:
+                raise
+            self.operations[number] = _failing(error, *counts)
 
     def _op(self, where: tuple[str, Any], spec: CallSpec) -> Operation:
         if where[0] == "aten":
@@ -103,9 +100,9 @@ class Definitions:
     def _constant(self, value: torch.Tensor) -> Operation:
         return Operation(value.clone, CallSpec([], [], 0, 0, [()]))
 
-    def _rank_of(self, mesh: int, dim: str) -> Operation:
+    def _rank_of(self, mesh: int, dim: str | None) -> Operation:
         mine = self.meshes[mesh].coordinates(self._rank)
-        value = torch.tensor(0 if mine is None else mine[dim], dtype=torch.long)
+        value = torch.tensor(0 if mine is None or dim is None else mine[dim], dtype=torch.long)
         return Operation(value.clone, CallSpec([], [], 0, 0, [()]))
 
     def _reduce(
@@ -116,7 +113,7 @@ class Definitions:
         how: tuple[str, bool, bool],
         looks: tuple[Any, ...],
         spec: CallSpec,
-    ) -> Operation | None:
+    ) -> Operation:
         if not self.is_in(mesh):
             return Operation(None, spec)
         group = self._groups.of(self.meshes[mesh].peers(self._rank, dims), stream)
@@ -131,7 +128,8 @@ class Definitions:
             return self._groups.of(ranks, stream)
 
         passage = Passage(pairs, self._rank, Looks(*looks), group_of, stream)
-        spec = CallSpec([("o", 0)], [], 1, 0, [()])
+        is_target = any(target == self._rank for _, target in pairs)
+        spec = CallSpec([("o", 0)], [], 1, 0, [() if is_target else None])
         return Operation(passage, spec, stand_in=passage.stand_in())
 
     def _hand(self) -> Operation:
@@ -155,7 +153,7 @@ class Definitions:
         self._device.keep_for(value)
         return value
 
-    def _lend(self, ranks: frozenset[int], copies: bool) -> Operation:
+    def _lend(self, ranks: tuple[int, ...], copies: bool) -> Operation:
         """Hand a tensor to an actor of this proc; the workers of other ranks do nothing."""
         is_mine = self._rank in ranks
 
@@ -165,7 +163,7 @@ class Definitions:
 
         return Operation(lend, CallSpec([("s", 0), ("t", 0)], [], 1, 1, []))
 
-    def _await_actor(self, ranks: frozenset[int]) -> Operation:
+    def _await_actor(self, ranks: tuple[int, ...]) -> Operation:
         is_mine = self._rank in ranks
 
         def await_actor(ticket: int) -> None:
@@ -174,8 +172,9 @@ class Definitions:
 
         return Operation(await_actor, CallSpec([("s", 0)], [], 0, 1, []))
 
-    def _results(self, paths: list[tuple[Any, ...]]) -> Operation:
-        """What the actor of this proc has returned, taken apart."""
+    def _results(self, paths: list[tuple[Any, ...]], num_in: int) -> Operation:
+        """What the actor of this proc has returned, taken apart. The inputs are those of the
+        call."""
 
         def results(ticket: int) -> Any:
             value, error = slots.take(ticket)
@@ -183,10 +182,10 @@ class Definitions:
                 raise error
             return value
 
-        return Operation(results, CallSpec([("s", 0)], [], 0, 1, list(paths)))
+        return Operation(results, CallSpec([("s", 0)], [], num_in, 1, list(paths)))
 
     def _recording(
-        self, inputs: list[int], results: list[int], steps: list[Step]
+        self, inputs: list[int], results: list[int], steps: list[RecordedStep]
     ) -> Operation:
         def op(number: int) -> tuple[Any, CallSpec, Any]:
             known = self.operations[number]
@@ -201,10 +200,23 @@ class Definitions:
         return whole
 
 
+def _failing(error: Exception, num_in: int, num_stored: int, num_scalars: int) -> Operation:
+    spec = CallSpec(
+        [("o", n) for n in range(num_in)] + [("s", n) for n in range(num_scalars)],
+        [], num_in, num_scalars, [(n,) for n in range(num_stored)],
+    )  # fmt: skip
+
+    def fail(*args: Any) -> None:
+        raise error
+
+    return Operation(fail, spec)
+
+
 def _operator(name: str) -> Any:
     """A torch operator by its name: ``aten.add.Tensor``."""
     namespace, operator, overload = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+    found = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+    return torch.enable_grad()(found) if name in _ASK_GRAD_MODE else found
 
 
 def resolve(where: tuple[str, Any]) -> Any:

@@ -41,8 +41,12 @@ class Described(NamedTuple):
             elif one.of_result is not None:
                 made.append(torch.as_strided(made[one.of_result], *where))
             else:
-                reach = 1 + one.offset + sum(
-                    (size - 1) * step for size, step in zip(one.size, one.stride, strict=True)
+                reach = (
+                    1
+                    + one.offset
+                    + sum(
+                        (size - 1) * step for size, step in zip(one.size, one.stride, strict=True)
+                    )
                 )
                 num = reach if all(one.size) else 0
                 base = torch.empty(num, dtype=one.dtype, device=one.device)
@@ -50,10 +54,9 @@ class Described(NamedTuple):
         return fill(self.spec, made)
 
 
-def describe(
-    where: tuple[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Described:
-    """Run a function on copies of its arguments, with the random numbers of afterwards as before."""
+def describe(where: tuple[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Described:
+    """Run a function on copies of its arguments, with the random numbers of afterwards as
+    before."""
     function = resolve(where)
     memo: dict[int, Any] = {}
     args, kwargs = copy.deepcopy((args, kwargs), _by_reference((args, kwargs), memo))

@@ -1,4 +1,5 @@
-"""Runs batches of records, in order. A value that failed is a poison; using one fails the same way."""
+"""Runs batches of records, in order. A value that failed is a poison; using one fails the same
+way."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ import traceback
 from typing import Any
 
 from monarch.tensors.core.batch import ALL_STREAMS, FREE, WireSegment, decode
-from monarch.tensors.core.log import Failure
-from monarch.tensors.worker.definitions import Definitions, Operation
-from monarch.tensors.worker.lanes import Device, Lane
+from monarch.tensors.core.log import OpFailure
+from monarch.tensors.worker.definitions import Operation, WorkerDefinitions
+from monarch.tensors.worker.lanes import Device, StreamLane
 from monarch.tensors.worker.slots import POISON, Poison, Poisoned
 
 _MAIN = 0
@@ -18,14 +19,14 @@ _MAIN = 0
 class Executor:
     """The values of one worker, and what has failed here and the controller has not settled."""
 
-    def __init__(self, rank: int, definitions: Definitions, device: Device) -> None:
+    def __init__(self, rank: int, definitions: WorkerDefinitions, device: Device) -> None:
         self.values: dict[int, Any] = {}
         self.definitions = definitions
         self._rank = rank
         self._device = device
-        self._failures: list[Failure] = []
+        self._failures: list[OpFailure] = []
         self._lock = threading.Lock()
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, StreamLane] = {}
 
     def run(self, batch: int, settled: int, data: Any) -> None:
         """One batch; failures up to ``settled`` the controller knows, and they are forgotten."""
@@ -33,15 +34,12 @@ class Executor:
             self._failures = [one for one in self._failures if one.batch > settled]
         definitions, segments = decode(data)
         for number, what in definitions:
-            try:
-                self.definitions.define(number, what)
-            except Exception as error:
-                self.definitions.broken(number, what, error)
+            self.definitions.define(number, what)
         for index, segment in enumerate(segments):
             if self.definitions.is_in(segment.mesh):
                 self._dispatch(batch, index, segment)
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[OpFailure]:
         """All that has failed here, when all that was sent is done."""
         self.drain()
         with self._lock:
@@ -64,7 +62,7 @@ class Executor:
             return
         lane = self._lanes.get(stream)
         if lane is None:
-            lane = self._lanes[stream] = Lane(f"tensor-stream-{stream}", self._device)
+            lane = self._lanes[stream] = StreamLane(f"tensor-stream-{stream}", self._device)
         lane.put(lambda: self._segment(batch, index, segment))
 
     def _segment(self, batch: int, index: int, segment: WireSegment) -> None:
@@ -98,7 +96,7 @@ class Executor:
             users = program_trace.tb_next if program_trace is not None else None
             text = "".join(traceback.format_exception(type(error), error, users))
             with self._lock:
-                self._failures.append(Failure(*where, i, self._rank, text))
+                self._failures.append(OpFailure(*where, i, self._rank, text))
         line = program_trace.tb_lineno if program_trace is not None else 0
         self._stand_in(operation, line, isinstance(error, Poisoned))
         for ref in range(r[i + 1], r[i + 1] + operation.num_stored):
@@ -106,7 +104,8 @@ class Executor:
         return i + 2 + num_in
 
     def _stand_in(self, operation: Operation, line: int, is_poisoned: bool) -> None:
-        """Take part in the collectives that this operation would still have come to: others wait."""
+        """Take part in the collectives that this operation would still have come to: others
+        wait."""
         step = operation.program.step_at(line)
         for at, act in operation.stand_ins:
             # One that was refused its input was not begun; one that raised itself was.

@@ -45,7 +45,7 @@ class MeshShape(NamedTuple):
         return self.offset + sum(place * stride for place, stride in steps)
 
 
-class Groups:
+class ProcessGroups:
     """The groups of one worker. They are made as definitions arrive, which is in one order
     everywhere: torch names groups of equal ranks by that order."""
 
@@ -64,7 +64,8 @@ class Groups:
         return address, self._listening.port
 
     def of(self, ranks: tuple[int, ...], stream: int) -> Any:
-        """The group of these ranks. Each stream has its own: two would take each other's messages."""
+        """The group of these ranks. Each stream has its own: two would take each other's
+        messages."""
         group = self._made.get((ranks, stream))
         if group is None:
             group = dist.new_group(list(ranks), use_local_synchronization=True)
@@ -80,9 +81,9 @@ class Groups:
             if (dist.get_rank(), dist.get_world_size()) != (self._rank, self._world):
                 raise RuntimeError(
                     "torch.distributed is initialized in this process with other ranks than those "
-                    f"of the mesh ({dist.get_rank()} of {dist.get_world_size()}, where the mesh has "
-                    f"{self._rank} of {self._world}): collectives of distributed tensors need it. "
-                    "Call dist.destroy_process_group() first, or use other procs"
+                    f"of the mesh ({dist.get_rank()} of {dist.get_world_size()}, where the mesh "
+                    f"has {self._rank} of {self._world}): collectives of distributed tensors need "
+                    "it. Call dist.destroy_process_group() first, or use other procs"
                 )
             return
         # gloo's older names are deprecated in newer torch, and the newer ones missing in older.

@@ -1,7 +1,7 @@
 """Streams at a worker: each is a lane with a thread of its own, so that they run side by side.
 
-The main stream is the actor's own thread. On CUDA a lane has a CUDA stream too, and what passes from
-one lane to another brings an event that the other's stream waits for: the threads only issue.
+The main stream is the actor's own thread. On CUDA a lane has a CUDA stream too, and what passes
+from one lane to another brings an event that the other's stream waits for: the threads only issue.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Cuda:
             value.record_stream(self._cuda.current_stream())
 
 
-class Lane:
+class StreamLane:
     """One stream: what is put is done in order, by its own thread."""
 
     def __init__(self, name: str, device: Device) -> None:

@@ -1,12 +1,13 @@
 """Values that pass from one thread of a proc to another: between streams, and to and from actors.
 
-A slot has a ticket, which the controller gave out. One side puts, the other takes, in either order of
-time; the taker waits. Taking empties it.
+A slot has a ticket, which the controller gave out. One side puts, the other takes, in either order
+of time; the taker waits. Taking empties it.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from typing import Any
 
 
@@ -39,31 +40,32 @@ class _Slot:
 
 
 _slots: dict[int, _Slot] = {}
+_taken: OrderedDict[int, None] = OrderedDict()
+"""The latest tickets that are done with: who gives up on one may come late."""
+_MOST_TAKEN = 4096
 _lock = threading.Lock()
 
 
-def _slot(ticket: int) -> _Slot:
-    with _lock:
-        return _slots.setdefault(ticket, _Slot())
-
-
 def put(ticket: int, value: Any) -> None:
-    slot = _slot(ticket)
-    slot.value = value
-    slot.filled.set()
+    """Fill a slot. Of two that do, the first counts."""
+    with _lock:
+        if ticket in _taken:
+            return
+        slot = _slots.setdefault(ticket, _Slot())
+        if not slot.filled.is_set():
+            slot.value = value
+            slot.filled.set()
 
 
 def take(ticket: int) -> Any:
     """The value; waits until it is there."""
-    slot = _slot(ticket)
+    with _lock:
+        slot = _slots.setdefault(ticket, _Slot())
     slot.filled.wait()
     with _lock:
         _slots.pop(ticket, None)
+        if ticket > 0:  # Those of recordings come again.
+            _taken[ticket] = None
+        if len(_taken) > _MOST_TAKEN:
+            _taken.popitem(last=False)
     return slot.value
-
-
-def put_if_awaited(ticket: int, value: Any) -> None:
-    """Fill a slot unless it has been; for who knows that nobody else will."""
-    slot = _slot(ticket)
-    if not slot.filled.is_set():
-        put(ticket, value)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from monarch.actor import Actor, current_rank, endpoint
-from monarch.tensors.core.log import Failure
+from monarch.tensors.core.log import OpFailure
 from monarch.tensors.core.specs import Spec, fill
 from monarch.tensors.worker import slots
 from monarch.tensors.worker.current import set_current
-from monarch.tensors.worker.definitions import Definitions
+from monarch.tensors.worker.definitions import WorkerDefinitions
 from monarch.tensors.worker.executor import Executor
-from monarch.tensors.worker.groups import Groups
+from monarch.tensors.worker.groups import ProcessGroups
 from monarch.tensors.worker.lanes import Cpu, Cuda, Device
 from monarch.tensors.worker.slots import Poison
 
@@ -27,12 +27,12 @@ class TensorWorker(Actor):
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // num_here))
         rank = current_rank().rank
         self._rank = rank
-        self._groups = Groups(rank, world)
+        self._groups = ProcessGroups(rank, world)
         device: Device = Cpu()
         if torch.cuda.is_available():
             torch.cuda.set_device(rank % num_here % torch.cuda.device_count())
             device = Cuda(torch.cuda)
-        self._definitions = Definitions(rank, world, self._groups, device)
+        self._definitions = WorkerDefinitions(rank, world, self._groups, device)
         self._executor = Executor(rank, self._definitions, device)
         set_current(rank, self._definitions, self._groups)
 
@@ -43,8 +43,9 @@ class TensorWorker(Actor):
 
     @endpoint
     def fetch(self, ranks: tuple[int, ...] | None, spec: Spec, refs: list[int]) -> tuple[Any, Any]:
-        """What has failed here so far; and the value of ``spec``, on the ranks that it is asked of."""
-        failures: list[Failure] = self._executor.failures()
+        """What has failed here so far; and the value of ``spec``, on the ranks that it is asked
+        of."""
+        failures: list[OpFailure] = self._executor.failures()
         if ranks is not None and self._rank not in ranks:
             return failures, None
         values = self._executor.values
@@ -69,9 +70,10 @@ class HandOverDesk(Actor):
     """Beside the worker, and never busy: is told of calls that will not end in this proc."""
 
     @endpoint
-    def give_up(self, ticket: int, value: Any) -> None:
-        """Fill a slot that nobody else will."""
-        slots.put_if_awaited(ticket, value)
+    def give_up(self, tickets: list[int], value: Any) -> None:
+        """Fill slots that perhaps nobody else will."""
+        for ticket in tickets:
+            slots.put(ticket, value)
 
 
 def _to_cpu(value: Any) -> Any:

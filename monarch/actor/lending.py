@@ -1,0 +1,69 @@
+"""To whom a message goes, for arguments that are lent to their receivers rather than pickled.
+
+A distributed tensor among the arguments is already where the actors are. It asks here who they
+are, and is told when the message has been put together, and when the call has ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from monarch.runtime.promise import Promise
+from monarch.wire.address import Uid
+
+
+class Loan(Protocol):
+    def is_dumped(self) -> None:
+        """All arguments of the message have been pickled."""
+
+    def has_ended(self, answer: Any) -> None:
+        """The call has its answer, whatever that is. On any thread."""
+
+
+class LentMessage:
+    """A message to the processes ``uids``, entered while its arguments are pickled.
+
+    ``answers`` says whether somebody will hear how the call ends.
+    """
+
+    __slots__ = ("_before", "answers", "loans", "uids")
+
+    def __init__(self, uids: Sequence[Uid], answers: bool = True) -> None:
+        self.uids = uids
+        self.answers = answers
+        self.loans: list[Loan] = []
+
+    def __enter__(self) -> None:
+        self._before = _thread.message  # What is lent may have something else sent first.
+        _thread.message = self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        _thread.message = self._before
+        for loan in self.loans:
+            loan.is_dumped()
+            if kind is not None:
+                loan.has_ended(None)  # It will not be sent.
+
+    def sent(self, *promises: Promise[Any]) -> None:
+        """It is on its way; each promise is of an answer to it."""
+        for promise in promises if self.loans else ():
+            promise.on_set(functools.partial(self._tell, promise))
+
+    def _tell(self, promise: Promise[Any]) -> None:
+        for loan in self.loans:
+            loan.has_ended(promise.value)
+
+
+class _Thread(threading.local):
+    message: LentMessage | None = None
+
+
+_thread = _Thread()
+
+
+def being_pickled() -> LentMessage | None:
+    """The message that this thread puts together at the moment."""
+    return _thread.message

@@ -1,0 +1,91 @@
+"""What tests of programs with distributed tensors import of Monarch's own."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch.utils import _pytree
+
+from monarch.actor import ProcMesh, this_host
+from monarch.tensors.api.remote import Remote
+from monarch.tensors.client.device_mesh import DeviceMesh
+
+
+class BackendType(enum.Enum):
+    """There is one; programs name it."""
+
+    MESH = "mesh"
+    RS = "rs"
+    PY = "py"
+
+
+class TestingContext:
+    """Meshes of procs on this machine, kept from one test to the next."""
+
+    __test__ = False  # No tests in it, whatever its name.
+
+    def __init__(self) -> None:
+        self._meshes: dict[tuple[int, int], ProcMesh] = {}
+        self._exits = ExitStack()
+
+    def __enter__(self) -> TestingContext:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._exits.close()
+
+    @contextmanager
+    def local_device_mesh(
+        self, num_hosts: int, gpu_per_host: int, activate: bool = True, **unused: Any
+    ) -> Iterator[DeviceMesh]:
+        """A mesh with the dimensions host and gpu, active within the block."""
+        size = (num_hosts, gpu_per_host)
+        if size not in self._meshes:
+            procs = this_host().spawn_procs({"host": num_hosts, "gpu": gpu_per_host})
+            self._meshes[size] = procs
+            self._exits.callback(lambda: procs.stop().get())
+        mesh: DeviceMesh = self._meshes[size]._device_mesh
+        if activate:
+            with mesh.activate():
+                yield mesh
+        else:
+            yield mesh
+        mesh.client.settle()
+
+
+def flatten(tree: Any, condition: Callable[[Any], bool]) -> tuple[list[Any], Callable[..., Any]]:
+    """The leaves for which ``condition`` holds, and what puts others in their places."""
+    leaves, spec = _pytree.tree_flatten(tree)
+    places = [n for n, leaf in enumerate(leaves) if condition(leaf)]
+
+    def unflatten(values: Any) -> Any:
+        filled = list(leaves)
+        for place, value in zip(places, values, strict=True):
+            filled[place] = value
+        return _pytree.tree_unflatten(filled, spec)
+
+    return [leaves[place] for place in places], unflatten
+
+
+def flattener(tree: Any, condition: Callable[[Any], bool]) -> Callable[[Any], list[Any]]:
+    """Takes the leaves out of trees that are built as this one."""
+    leaves, _ = _pytree.tree_flatten(tree)
+    places = [n for n, leaf in enumerate(leaves) if condition(leaf)]
+
+    def take(other: Any) -> list[Any]:
+        others, _ = _pytree.tree_flatten(other)
+        return [others[place] for place in places]
+
+    return take
+
+
+tree_map = _pytree.tree_map
+
+
+def __getattr__(name: str) -> int:
+    if name in ("_hit", "_miss"):
+        return Remote.num_hits if name == "_hit" else Remote.num_misses
+    raise AttributeError(name)

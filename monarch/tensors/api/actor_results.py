@@ -1,0 +1,70 @@
+"""What endpoints return, as distributed tensors: ``endpoint.rref(...)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monarch.tensors.client.ambient import ambient, get_active_mesh
+from monarch.tensors.client.dispatch import check_arguments
+from monarch.tensors.client.handing import has_failed, ranks_of
+from monarch.tensors.client.issuing import issue
+from monarch.tensors.client.propagation import of_function
+from monarch.tensors.worker.arrivals import divert
+
+
+class _Diverted:
+    """Arguments that have the result go to a slot where they arrive."""
+
+    def __init__(self, args: tuple[Any, ...], ticket: int) -> None:
+        self._args = args
+        self._ticket = ticket
+
+    def __reduce__(self) -> Any:
+        return divert, (self._args, self._ticket)
+
+
+def rref(endpoint: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """See ``Endpoint.rref``. Raises ``ValueError`` where the actors are not those of the mesh, one
+    in each proc."""
+    rule = endpoint._spec.propagate
+    name = f"{endpoint._mesh.name}.{endpoint._name}"
+    if rule == "inspect":
+        rule = _nothing
+    if not callable(rule):
+        raise NotImplementedError(
+            f"{name}.rref needs a rule for what comes out: @endpoint(propagate=function), or "
+            'propagate="inspect" for nothing. "cached" is for remote functions: an actor has state'
+        )
+    key: list[Any] = []
+    tensors, _ = check_arguments(name, args, kwargs, key)
+    mesh = tensors[0].mesh if tensors else get_active_mesh()
+    ranks = ranks_of(mesh, endpoint._mesh.proc_uids)
+    if set(ranks) != set(mesh.processes):
+        raise ValueError(
+            f"{name}.rref is of actors on ranks {sorted(ranks)}, and {mesh} has more: its tensors "
+            "have a value in each proc. Slice the mesh to the actors' procs"
+        )
+    client = mesh.client
+    template, spec = of_function(name, rule, args, kwargs, None)
+    paths = [path for path in spec.paths if path is not None]
+    builtin_key = ("rref", repr(paths), template.results, template.mutates, len(tensors))
+    known = client.builtins.get(builtin_key)
+    if known is None:
+        client.define_template(template, 1, "results", paths, len(tensors))
+        client.builtins[builtin_key] = known = template
+    ticket = client.next_ticket()
+    desk = client.desk
+    promise = endpoint._send_call(args, kwargs, lambda given: _Diverted(given, ticket))
+
+    def give_up() -> None:
+        if has_failed(promise.value):
+            lost = RuntimeError(f"{name} has not returned: its actor or its process has ended")
+            desk.give_up.broadcast([ticket], (None, lost))
+
+    promise.on_set(give_up)
+    template.number = known.number
+    return issue(template, tensors, [ticket], mesh, ambient.stream)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    return None

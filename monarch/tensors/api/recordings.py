@@ -1,0 +1,106 @@
+"""Many operations in one message: `coalescing` sends a block at once, `compile` once and for
+all."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from monarch.tensors.client.ambient import ambient, get_active_mesh
+from monarch.tensors.client.dispatch import check_arguments
+from monarch.tensors.client.recording import Recording
+from monarch.tensors.client.tensor import Tensor
+from monarch.tensors.core.storages import alias_pattern
+
+_MOST_RECORDINGS = 64
+
+
+@contextlib.contextmanager
+def coalescing() -> Iterator[None]:
+    """Hold back what the block issues, and send it at its end. Blocks may be nested."""
+    with get_active_mesh().client.held():
+        yield
+
+
+def is_coalescing() -> bool:
+    mesh = ambient.mesh
+    return mesh is not None and bool(mesh.client.num_held or mesh.client.recorder is not None)
+
+
+class _Compiled:
+    """A function, and its recordings by what its arguments look like."""
+
+    def __init__(self, function: Callable[..., Any], verify: bool) -> None:
+        self._function = function
+        self._verify = verify
+        self._recordings: OrderedDict[Any, list[Recording]] = OrderedDict()
+        self._unverified: set[int] = set()
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        key: list[Any] = []
+        inputs, _ = check_arguments(
+            getattr(self._function, "__name__", "function"), args, kwargs, key
+        )
+        place = inputs[0].mesh if inputs else get_active_mesh()
+        if place.client.recorder is not None:
+            return self._function(*args, **kwargs)  # Part of a recording already.
+        key += [(tensor.mesh, tensor.stream, tensor.requires_grad) for tensor in inputs]
+        key += [place, ambient.stream, torch.is_grad_enabled()]
+        known = self._recordings.setdefault(tuple(key), [])
+        self._recordings.move_to_end(tuple(key))
+        while len(self._recordings) > _MOST_RECORDINGS:
+            self._recordings.popitem(last=False)
+        for recording in known:
+            if self._fits(recording, inputs):
+                self._verify_once(recording, args, kwargs, inputs)
+                return recording.replay(inputs)
+        recording = self._record(args, kwargs, inputs)
+        known[:] = [one for one in known if one.holds()] + [recording]
+        return recording.replay(inputs)
+
+    def _record(self, args: Any, kwargs: Any, inputs: list[Tensor]) -> Recording:
+        recording = Recording(self._function, (args, kwargs), inputs)
+        recording.define()
+        recording.pattern = _pattern(recording, inputs)
+        if self._verify:
+            self._unverified.add(id(recording))
+        return recording
+
+    def _fits(self, recording: Recording, inputs: list[Tensor]) -> bool:
+        return recording.pattern == _pattern(recording, inputs) and recording.holds()
+
+    def _verify_once(
+        self, recording: Recording, args: Any, kwargs: Any, inputs: list[Tensor]
+    ) -> None:
+        if id(recording) not in self._unverified:
+            return
+        self._unverified.discard(id(recording))
+        if Recording(self._function, (args, kwargs), inputs).shape != recording.shape:
+            raise RuntimeError(
+                f"the second recording of {self._function!r} diverges from the first: it does not "
+                "do the same each time, so that it cannot be replayed. Have it depend on its "
+                "arguments alone, or use verify=False where the difference does not matter"
+            )
+
+
+def _pattern(recording: Recording, inputs: list[Tensor]) -> tuple[int, ...]:
+    return alias_pattern([tensor._storage for tensor in (*inputs, *recording.captured)])
+
+
+def compile(fn: Any = None, verify: bool = True) -> Any:
+    """Record what ``fn`` issues, and replay it with one message from then on.
+
+    There is a recording for each kind of arguments: the values of what is no tensor, and of tensors
+    what they look like, their mesh and stream, and which share memory. Arguments and results must
+    not require grad; tensors that it finds may, so that a whole training step can be one.
+    ``verify`` records it a second time, and raises ``RuntimeError`` where that diverges.
+    """
+    if fn is None:
+        return functools.partial(compile, verify=verify)
+    return _Compiled(fn, verify)

@@ -1,0 +1,88 @@
+"""Tensors as arguments of endpoints: actors of the same procs get the local ones, nothing is sent.
+
+A tensor that is pickled for a call becomes a ticket. In its stream each worker puts the local
+tensor under that ticket, for the actor to take as its call is unpickled, and then waits until the
+call has ended: what the stream does next to the tensor comes after what the actor did with it. A
+call that is not answered (`broadcast`) gets copies, as nobody would hear of its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from monarch.actor import lending
+from monarch.tensors.client.issuing import builtin
+from monarch.tensors.client.refusals import find_problem, incorrect
+from monarch.tensors.client.tensor import Tensor
+from monarch.tensors.worker.arrivals import arrive
+
+
+class _TensorLoan:
+    """One tensor in one message."""
+
+    def __init__(self, tensor: Tensor, ranks: tuple[int, ...], answers: bool) -> None:
+        self._mesh = tensor.mesh
+        self._client = tensor.mesh.client
+        self._stream = tensor.stream
+        self._ranks = ranks
+        self._answers = answers
+        self.ticket = self._client.next_ticket()
+        self.end = self._client.next_ticket() if answers else 0
+        builtin(self._mesh, self._stream, ("lend", ranks, not answers), [tensor], [self.ticket])
+
+    def is_dumped(self) -> None:
+        if self._answers:
+            builtin(self._mesh, self._stream, ("await_actor", self._ranks), scalars=[self.end])
+        self._client.flush()
+
+    def has_ended(self, answer: Any) -> None:
+        if self._answers and has_failed(answer):
+            # It may not have come to the actor at all: the stream must not wait for ever.
+            self._client.desk.give_up.broadcast([self.end], None)
+
+
+def has_failed(answer: Any) -> bool:
+    """Whether a call may not have been run by all of its receivers."""
+    replies = getattr(answer, "answers", [answer])
+    if getattr(answer, "failure", None) is not None:
+        return True
+    return any(getattr(reply, "failed", True) for reply in replies)
+
+
+def lend_to_actors(tensor: Tensor) -> Any:
+    """How a tensor is pickled. Raises ``TypeError`` where no endpoint is being called,
+    ``ValueError`` where the actors are elsewhere."""
+    message = lending.being_pickled()
+    if message is None:
+        raise TypeError(
+            "a distributed tensor stays with its controller, and its values with its workers: "
+            "send what fetch_shard(t).result() gives, or hand it to an endpoint of actors on the "
+            "same procs"
+        )
+    if tensor.mesh.client.recorder is not None:
+        raise NotImplementedError(
+            "a compiled function cannot hand tensors to actors: it is not called when it is "
+            "replayed. Return the tensor, and hand it over outside"
+        )
+    problem = find_problem(tensor, tensor.mesh, tensor.stream)
+    if problem is not None:
+        raise incorrect("endpoint", (tensor,), {}, lambda _: problem)
+    if message.answers:
+        assert tensor.mesh.client.desk is not None  # It is there before anybody waits.
+    loan = _TensorLoan(tensor, ranks_of(tensor.mesh, message.uids), message.answers)
+    message.loans.append(loan)
+    return arrive, (loan.ticket, loan.end)
+
+
+def ranks_of(mesh: Any, uids: Sequence[str]) -> tuple[int, ...]:
+    """The ranks of these processes; raises ``ValueError`` where one has no part in ``mesh``."""
+    ranks = [mesh.client.ranks_of_procs.get(uid) for uid in uids]
+    members = set(mesh.processes)
+    if any(rank not in members for rank in ranks):
+        raise ValueError(
+            "monarch Tensors sent to an actor must be located on the same process as the actor. "
+            f"The tensor is on {mesh}: call the actors that are on its procs (a slice of them), or "
+            "send values (fetch_shard(t).result())"
+        )
+    return tuple(rank for rank in ranks if rank is not None)

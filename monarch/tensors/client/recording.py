@@ -1,0 +1,247 @@
+"""A run of operations that is caught instead of sent, and becomes one template.
+
+While a `Recorder` stands at its client, nothing is sent. In the end, what was caught becomes a
+program at the workers (`core.program`), whose inputs are the tensors that it was given and those
+that it found. Failures, frees and aliasing are then those of any operation.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from monarch.tensors.client.ambient import Stream, ambient, get_active_mesh
+from monarch.tensors.client.issuing import issue
+from monarch.tensors.client.refusals import refuse_grad, refuse_unusable
+from monarch.tensors.client.tensor import Tensor
+from monarch.tensors.core.batch import ALL_STREAMS
+from monarch.tensors.core.program import RecordedStep
+from monarch.tensors.core.specs import Spec, SpecMaker, fill
+from monarch.tensors.core.storages import Storage
+from monarch.tensors.core.templates import (
+    FRESH,
+    VIEW_OF_INPUT,
+    VIEW_OF_RESULT,
+    Result,
+    Template,
+)
+
+_DROPPED = (
+    "tensor is dropped at: \nthe end of the recording that it was made in; return it from there"
+)
+
+
+class _Guard(NamedTuple):
+    """A number that was read while recording: the recording holds only while it is that."""
+
+    tensor: Tensor
+    value: Any
+
+
+class Recorder:
+    """Catches what one client would send."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.start = client.next_ref
+        self.steps: list[RecordedStep] = []
+        self.written: dict[int, Tensor] = {}
+        self.found: dict[int, Tensor] = {}  # Used here, and made before.
+        self.guards: list[_Guard] = []
+        self.streams: set[int] = set()
+        self.meshes: set[Any] = set()
+        self._made: dict[int, weakref.ref[Tensor]] = {}
+        self._num_tickets = 0
+
+    def add(
+        self,
+        template: Template,
+        tensors: Sequence[Tensor],
+        scalars: Sequence[Any],
+        mesh: Any,
+        stream: Stream,
+    ) -> int:
+        """Catch an operation; the reference of its first result."""
+        client = self.client
+        base: int = client.next_ref
+        client.next_ref = base + template.num_out
+        for tensor in tensors:
+            if not self.made_here(tensor):
+                self.found[_ref(tensor)] = tensor
+        for position in template.mutates:
+            written = tensors[position]
+            self.written[_ref(written)] = written
+            written._storage.is_known = False
+        self.streams.add(stream.number)
+        self.meshes.add(mesh)
+        used = tuple(_ref(tensor) for tensor in tensors)
+        self.steps.append(RecordedStep(template.number, base, used, tuple(scalars), mesh.number))
+        return base
+
+    def next_ticket(self) -> int:
+        """Below zero, and the same in each recording: it is used anew each time."""
+        self._num_tickets += 1
+        return -self._num_tickets
+
+    def made_here(self, tensor: Tensor) -> bool:
+        start: int = self.start
+        return _ref(tensor) >= start
+
+    def made(self, tensor: Tensor) -> None:
+        """A handle that the recording made: the end of it is the end of that."""
+        self._made[_ref(tensor)] = weakref.ref(tensor)
+
+    def guard(self, tensor: Tensor, value: Any) -> None:
+        """A number was read that may be another the next time."""
+        self.guards.append(_Guard(tensor, value))
+
+    def end(self) -> None:
+        """What was made here is no more: the recording makes it anew each time."""
+        for frees in self.client.frees.values():
+            for refs in frees.values():
+                refs[:] = [ref for ref in refs if ref < self.start]
+        for weak in self._made.values():
+            tensor = weak()
+            if tensor is not None and tensor._ref is not None:
+                # A storage of its own: a view of something older must not drop that.
+                tensor._ref = None
+                tensor._storage = Storage()
+                tensor._storage.drop(_DROPPED)
+
+
+class Recording:
+    """A function that was recorded for one kind of arguments. ``pattern`` is which of them, and of
+    what it found, share memory."""
+
+    pattern: tuple[int, ...] = ()
+
+    def __init__(self, function: Callable[..., Any], args: Any, inputs: Sequence[Tensor]) -> None:
+        client, mesh, stream = _place(inputs)
+        for tensor in inputs:
+            refuse_grad("compile", tensor)
+        client.flush()
+        recorder = client.recorder = Recorder(client)
+        try:
+            result = function(*args[0], **args[1])
+            maker = SpecMaker(lambda value: isinstance(value, Tensor), frozenset())
+            self.spec: Spec = maker.spec(result)
+            outputs: list[Tensor] = maker.tensors
+            for tensor in outputs:
+                refuse_grad("compile", tensor)
+            self._take(recorder, inputs, outputs, mesh, stream)
+        finally:
+            client.recorder = None
+            recorder.end()
+
+    def _take(
+        self,
+        recorder: Recorder,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        mesh: Any,
+        stream: Stream,
+    ) -> None:
+        given = {_ref(tensor) for tensor in inputs}
+        found = dict(recorder.found)
+        for tensor in outputs:
+            if not recorder.made_here(tensor):
+                found[_ref(tensor)] = tensor
+        self.captured = [tensor for ref, tensor in found.items() if ref not in given]
+        self.guards = recorder.guards
+        everything = [*inputs, *self.captured]
+        refs = [_ref(tensor) for tensor in everything]
+        self.results = _results(outputs, everything)
+        # Several of the arguments may be one tensor.
+        unique = list(dict.fromkeys(refs))
+        self._positions = [refs.index(ref) for ref in unique]
+        mutates = tuple(n for n, ref in enumerate(unique) if ref in recorder.written)
+        self._client = recorder.client
+        self._mesh = mesh if recorder.meshes <= {mesh} else self._client.everybody
+        self._stream = stream
+        self._several = recorder.streams - {stream.number}
+        results = [
+            Result(kind, meta, unique.index(refs[index]) if kind == VIEW_OF_INPUT else index)
+            for kind, meta, index in self.results
+        ]
+        self._owners = [(tensor.mesh, tensor.stream) for tensor in outputs]
+        self.template = Template(
+            "recording", results, num_in=len(unique), mutates=mutates, rebuild=lambda made: made
+        )
+        names = [_ref(tensor) for tensor in outputs]
+        self._definition = ("recording", unique, names, recorder.steps)
+        self.shape = _shape(recorder, unique, names)
+        self.does_nothing = not recorder.steps
+
+    def define(self) -> None:
+        self._client.define_template(self.template, 0, *self._definition)
+
+    def holds(self) -> bool:
+        """Whether the numbers that were read are what they were."""
+        return all(
+            tensor._storage.is_known
+            and tensor._known is not None
+            and tensor.mesh.known_value(tensor) == value
+            for tensor, value in self.guards
+        )
+
+    def replay(self, inputs: Sequence[Tensor]) -> Any:
+        """Issue it as one operation, for these tensors in the place of the first ones."""
+        everything = [*inputs, *self.captured]
+        for tensor in everything:
+            refuse_unusable("compiled function", tensor, tensor.mesh, tensor.stream)
+        used = [everything[position] for position in self._positions]
+        stream = _AllStreams() if self._several else self._stream
+        made = issue(self.template, used, [], self._mesh, stream)  # type: ignore[arg-type]
+        for tensor, (mesh, owner) in zip(made, self._owners, strict=True):
+            tensor.mesh, tensor.stream = mesh, owner
+        for position in self.template.mutates:
+            used[position]._storage.is_known = False
+        return fill(self.spec, made)
+
+
+class _AllStreams:
+    """Waits for all streams, and they for it."""
+
+    number = ALL_STREAMS
+
+
+def _place(inputs: Sequence[Tensor]) -> tuple[Any, Any, Stream]:
+    mesh = inputs[0].mesh if inputs else get_active_mesh()
+    return mesh.client, mesh, ambient.stream
+
+
+def _results(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Result]:
+    storages = [id(tensor._storage) for tensor in inputs]
+    seen: list[int] = []
+    results = []
+    for tensor in outputs:
+        key = id(tensor._storage)
+        if key in storages:
+            results.append(Result(VIEW_OF_INPUT, tensor._meta, storages.index(key)))
+        elif key in seen:
+            results.append(Result(VIEW_OF_RESULT, tensor._meta, seen.index(key)))
+        else:
+            results.append(Result(FRESH, tensor._meta))
+        seen.append(key)
+    return results
+
+
+def _shape(recorder: Recorder, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
+    """What two recordings of one function have in common: references by where they come from."""
+
+    def name(ref: int) -> tuple[str, int]:
+        if ref >= recorder.start:
+            return ("made", ref - recorder.start)
+        return ("input", inputs.index(ref))
+
+    steps = [
+        (one.number, name(one.base), tuple(map(name, one.used)), repr(one.scalars), one.mesh)
+        for one in recorder.steps
+    ]
+    return steps, [name(ref) for ref in outputs]
+
+
+def _ref(tensor: Tensor) -> int:
+    assert tensor._ref is not None
+    return tensor._ref

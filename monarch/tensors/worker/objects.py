@@ -1,0 +1,90 @@
+"""Objects of the workers that the controller has references to."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+
+from monarch.tensors.worker.definitions import resolve
+
+_table: dict[int, Any] = {}
+_keys = itertools.count(1)
+
+
+class ObjectKey:
+    """Tensors of one number, keys into the table of this process."""
+
+    @staticmethod
+    def hold(value: Any) -> torch.Tensor:
+        """Keep an object for as long as the tensor that is returned."""
+        number = next(_keys)
+        _table[number] = value
+        key = torch.tensor(number, dtype=torch.int64)
+        weakref.finalize(key, _table.pop, number, None).atexit = False
+        return key
+
+    @staticmethod
+    def held(key: Any) -> Any:
+        """The object. Raises ``RuntimeError`` where the key is of another process."""
+        if type(key) is not torch.Tensor:
+            raise RuntimeError(
+                "the value of an opaque reference is on the workers: read it in a remote function"
+            )
+        number = int(key)
+        if number not in _table:
+            raise RuntimeError("this opaque reference is of another process, or its object is gone")
+        return _table[number]
+
+
+def construct(where: tuple[str, Any], args: Any, kwargs: Any) -> torch.Tensor:
+    return ObjectKey.hold(resolve(where)(*args, **kwargs))
+
+
+def call_method(key: torch.Tensor, name: str, args: Any, kwargs: Any) -> Any:
+    return getattr(ObjectKey.held(key), name)(*args, **kwargs)
+
+
+def describe_module(key: torch.Tensor) -> tuple[list[torch.Tensor], list[bool]]:
+    """The parameters of a module, by reference, and which of them require grad."""
+    found = list(ObjectKey.held(key).parameters())
+    return [one.detach() for one in found], [one.requires_grad for one in found]
+
+
+def module_backward(key: torch.Tensor, gradients: Any) -> Any:
+    """The gradients of what a forward was given, by the key that it left."""
+    return ObjectKey.held(key)(gradients)
+
+
+def module_forward(
+    key: torch.Tensor, args: tuple[Any, ...], needs: tuple[bool, ...]
+) -> tuple[Any, torch.Tensor]:
+    """Forward with a graph of its own; the second result is the key of its backward."""
+    module = ObjectKey.held(key)
+    with torch.enable_grad():
+        given = [
+            one.detach().requires_grad_(need) if isinstance(one, torch.Tensor) else one
+            for one, need in zip(args, needs, strict=False)
+        ]
+        result = module(*given)
+    results = result if isinstance(result, tuple) else (result,)
+    inputs = [*given, *module.parameters()]
+
+    def backward(gradients: tuple[Any, ...]) -> list[Any]:
+        wanted = [one for one, need in zip(inputs, needs, strict=True) if need]
+        roots = [(r, g) for r, g in zip(results, gradients, strict=True) if g is not None]
+        found = iter(
+            torch.autograd.grad(
+                [root for root, _ in roots], wanted, [grad for _, grad in roots], allow_unused=True
+            )
+        )
+        filled = [next(found) if need else None for need in needs]
+        return [
+            torch.zeros_like(one) if need and grad is None else grad
+            for one, need, grad in zip(inputs, needs, filled, strict=True)
+        ]
+
+    detached = tuple(one.detach() for one in results)
+    return (detached if isinstance(result, tuple) else detached[0]), ObjectKey.hold(backward)
