@@ -21,26 +21,26 @@ if TYPE_CHECKING:
         get_runtime_config,
     )
     from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh
-    from monarch.tensors.api.collectives import reduce as reduce
-    from monarch.tensors.api.collectives import reduce_ as reduce_
-    from monarch.tensors.api.collectives import slice_mesh as slice_mesh
-    from monarch.tensors.api.collectives import to_mesh as to_mesh
-    from monarch.tensors.api.fetching import fetch_shard as fetch_shard
-    from monarch.tensors.api.fetching import inspect as inspect
-    from monarch.tensors.api.fetching import show as show
     from monarch.tensors.api.functions import function_resolvers as function_resolvers
     from monarch.tensors.api.gradients import grad_function as grad_function
     from monarch.tensors.api.gradients import grad_generator as grad_generator
-    from monarch.tensors.api.no_mesh import explain as explain
-    from monarch.tensors.api.no_mesh import no_mesh as no_mesh
     from monarch.tensors.api.opaque import OpaqueRef as OpaqueRef
     from monarch.tensors.api.recordings import coalescing as coalescing
     from monarch.tensors.api.recordings import compile as compile
+    from monarch.tensors.api.recordings import explain as explain
     from monarch.tensors.api.remote import call_on_shard_and_fetch as call_on_shard_and_fetch
     from monarch.tensors.api.remote import remote as remote
-    from monarch.tensors.client.ambient import Stream as Stream
+    from monarch.tensors.api.trees import fetch_shard as fetch_shard
+    from monarch.tensors.api.trees import inspect as inspect
+    from monarch.tensors.api.trees import reduce as reduce
+    from monarch.tensors.api.trees import reduce_ as reduce_
+    from monarch.tensors.api.trees import show as show
+    from monarch.tensors.api.trees import slice_mesh as slice_mesh
+    from monarch.tensors.api.trees import to_mesh as to_mesh
+    from monarch.tensors.client.ambient import TensorStream
     from monarch.tensors.client.ambient import get_active_mesh as get_active_mesh
     from monarch.tensors.client.ambient import get_active_stream as get_active_stream
+    from monarch.tensors.client.ambient import no_mesh as no_mesh
     from monarch.tensors.client.device_mesh import DeviceMesh as DeviceMesh
     from monarch.tensors.client.device_mesh import RemoteProcessGroup as RemoteProcessGroup
     from monarch.tensors.client.remote_exception import RemoteException as RemoteException
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     NDSlice = Slice
     """Upstream's other name for it."""
+    Stream = TensorStream
 
 # First of all, so that whatever this program imports next finds Monarch's addresses.
 install()
@@ -75,17 +76,15 @@ _MODULES = ("builtins", "common", "config", "gradient", "mesh", "random")
 
 # Of the tensor engine, which imports torch: each where it is.
 _TENSORS = {
-    name: home
+    name.partition("=")[0]: (home, name.rpartition("=")[2])
     for home, names in {
-        "api.collectives": "reduce reduce_ slice_mesh to_mesh",
-        "api.fetching": "fetch_shard inspect show",
+        "api.trees": "fetch_shard inspect reduce reduce_ show slice_mesh to_mesh",
         "api.functions": "function_resolvers",
         "api.gradients": "grad_function grad_generator",
-        "api.no_mesh": "explain no_mesh",
         "api.opaque": "OpaqueRef",
-        "api.recordings": "coalescing compile",
+        "api.recordings": "coalescing compile explain",
         "api.remote": "call_on_shard_and_fetch remote",
-        "client.ambient": "Stream get_active_mesh get_active_stream",
+        "client.ambient": "Stream=TensorStream get_active_mesh get_active_stream no_mesh",
         "client.device_mesh": "DeviceMesh RemoteProcessGroup",
         "client.remote_exception": "RemoteException",
         "client.tensor": "Tensor",
@@ -101,7 +100,8 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     if name in _TENSORS:
-        value = getattr(import_module(f"{__name__}.tensors.{_TENSORS[name]}"), name)
+        room, attribute = _TENSORS[name]
+        value = getattr(import_module(f"{__name__}.tensors.{room}"), attribute)
         return globals().setdefault(name, value)
     if name in ("ActorFuture", "Future"):
         return import_module(f"{__name__}.actor").Future

@@ -212,7 +212,7 @@ _TENSORS: dict[str, Address] = {
         (
             _ENGINE + "client.device_mesh: DeviceMesh RemoteProcessGroup",
             _ENGINE + "client.ambient: get_active_mesh",
-            _ENGINE + "api.no_mesh: no_mesh",
+            _ENGINE + "client.ambient: no_mesh",
         )
     ),
     "common.function": Address((_ENGINE + "api.functions: resolvers=function_resolvers",)),
@@ -224,16 +224,16 @@ _TENSORS: dict[str, Address] = {
             "monarch.compat.tensor_testing: _hit _miss",
         )
     ),
-    "common.stream": Address((_ENGINE + "client.ambient: Stream get_active_stream",)),
+    "common.stream": Address((_ENGINE + "client.ambient: Stream=TensorStream get_active_stream",)),
     "common.tensor": Address(
         (
             _ENGINE + "client.tensor: Tensor",
             _ENGINE + "client.collectives: MeshSliceTensor",
-            _ENGINE + "api.collectives: reduce reduce_ slice_mesh to_mesh",
+            _ENGINE + "api.trees: reduce reduce_ slice_mesh to_mesh",
         )
     ),
     "common.tree": Address(("monarch.compat.tensor_testing: flatten flattener tree_map",)),
-    "fetch": Address((_ENGINE + "api.fetching: fetch_shard inspect show",)),
+    "fetch": Address((_ENGINE + "api.trees: fetch_shard inspect show",)),
     "gradient": Address((_ENGINE + "api.gradients: GradientGenerator",)),
     "gradient_generator": Address(
         (

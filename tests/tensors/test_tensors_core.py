@@ -216,7 +216,7 @@ def test_alias_patterns_say_who_shares() -> None:
 
 
 def _run(
-    made: program.Program, values: dict[int, Any], record: list[int], scalars: Any = ()
+    made: program.WorkerProgram, values: dict[int, Any], record: list[int], scalars: Any = ()
 ) -> int:
     names = dict(made.constants)
     exec(made.text, names)

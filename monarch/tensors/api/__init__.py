@@ -1,8 +1,7 @@
-"""The names that programs use, under `monarch` and at Monarch's addresses
-(`monarch.compat.addresses`).
+"""The names that programs use, under `monarch` and at Monarch's addresses.
 
-What to open, by what is to be changed: `remote.py` (functions on workers), `fetching.py` (values),
-`collectives.py` (reduce and to_mesh of trees), `recordings.py` (coalescing, compile),
-`gradients.py`, `autograd_functions.py`, `opaque.py` (objects on workers), `random_state.py`,
-`builtin_functions.py`.
+What to open, by what is to be changed: `remote.py` (functions on workers), `functions.py` (how
+workers find them), `trees.py` (values; reduce and to_mesh of trees), `recordings.py` (coalescing,
+compile, explain), `gradients.py`, `autograd_functions.py`, `actor_results.py` (rref), `opaque.py`
+(objects on workers), `random_state.py`, `builtin_functions.py`.
 """

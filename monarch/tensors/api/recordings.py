@@ -104,3 +104,19 @@ def compile(fn: Any = None, verify: bool = True) -> Any:
     if fn is None:
         return functools.partial(compile, verify=verify)
     return _Compiled(fn, verify)
+
+
+@contextlib.contextmanager
+def explain() -> Iterator[list[str]]:
+    """Why operations of this block were not found in the cache: a line for each, at its end.
+
+    What misses each step makes each step slow: a new shape, a number that is part of what is done,
+    a function that is pickled differently.
+    """
+    cache = get_active_mesh().client.cache
+    cache.explain_from_now()
+    lines: list[str] = []
+    try:
+        yield lines
+    finally:
+        lines += cache.explained()

@@ -13,7 +13,7 @@ from typing import Any
 from monarch.tensors.core.keys import compare_by_identity
 
 
-class Stream:
+class TensorStream:
     """A sequence of operations at the workers, beside those of other streams.
 
     Each tensor belongs to the stream that it was made in; ``borrow`` lends it to another.
@@ -23,7 +23,7 @@ class Stream:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.number = next(Stream._numbers)
+        self.number = next(TensorStream._numbers)
 
     def activate(self) -> Activation:
         """Operations go to this stream, from this call on; used with ``with``, to its end."""
@@ -42,13 +42,13 @@ class Stream:
         return f"<Stream({self.name!r})>"
 
 
-MAIN = Stream("main")
-compare_by_identity(Stream)
+MAIN = TensorStream("main")
+compare_by_identity(TensorStream)
 
 
 class _Ambient(threading.local):
     mesh: Any = None
-    stream: Stream = MAIN
+    stream: TensorStream = MAIN
     mode: Any = None
 
 
@@ -83,7 +83,7 @@ class Activation:
             self._mode = None
 
 
-def get_active_stream() -> Stream:
+def get_active_stream() -> TensorStream:
     """The stream that operations go to; named "main" at first."""
     return ambient.stream
 
@@ -93,3 +93,11 @@ def get_active_mesh() -> Any:
     if ambient.mesh is None:
         raise ValueError("no device mesh is active")
     return ambient.mesh
+
+
+class no_mesh:
+    """``with monarch.no_mesh.activate():`` torch computes in this process, as it does by itself."""
+
+    @staticmethod
+    def activate() -> Activation:
+        return Activation(mesh=None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from monarch.tensors.client.ambient import Stream, ambient
+from monarch.tensors.client.ambient import TensorStream, ambient
 from monarch.tensors.client.issuing import builtin
 from monarch.tensors.client.propagation import contiguous_meta
 from monarch.tensors.client.refusals import explanation, incorrect, refuse_grad, refuse_unusable
@@ -125,7 +125,7 @@ class MeshSliceTensor:
         self.tensor = tensor
         self.slicing = mesh
 
-    def to_mesh(self, mesh: Any, stream: Stream | None = None) -> Tensor:
+    def to_mesh(self, mesh: Any, stream: TensorStream | None = None) -> Tensor:
         """See ``Tensor.to_mesh``. Raises ``ValueError`` for meshes that do not fit."""
         tensor, source = self.tensor, self.slicing
         mesh = getattr(mesh, "_device_mesh", mesh)

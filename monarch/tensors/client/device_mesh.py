@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from monarch.mesh import MeshTrait, Point, Shape, Slice
 from monarch.tensors.client import collectives, streams
-from monarch.tensors.client.ambient import Activation, Stream, ambient
+from monarch.tensors.client.ambient import Activation, TensorStream, ambient
 from monarch.tensors.client.client import Client
 from monarch.tensors.client.dispatch import AmbientMode, dispatch_operator
 from monarch.tensors.client.handing import lend_to_actors
@@ -198,10 +198,10 @@ class DeviceMesh(MeshTrait):
     def slice_of(self, tensor: Tensor, **dims: Any) -> collectives.MeshSliceTensor:
         return collectives.MeshSliceTensor(tensor, self.slice(**dims) if dims else self)
 
-    def lend_to_stream(self, tensor: Tensor, stream: Stream, mutable: bool) -> Any:
+    def lend_to_stream(self, tensor: Tensor, stream: TensorStream, mutable: bool) -> Any:
         return streams.lend(tensor, stream, mutable)
 
-    def move_to_stream(self, tensor: Tensor, stream: Stream) -> Tensor:
+    def move_to_stream(self, tensor: Tensor, stream: TensorStream) -> Tensor:
         return streams.move(tensor, stream)
 
     def pickled(self, tensor: Tensor) -> Any:

@@ -11,7 +11,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from monarch.tensors.client import propagation
-from monarch.tensors.client.ambient import Stream, ambient
+from monarch.tensors.client.ambient import TensorStream, ambient
 from monarch.tensors.client.issuing import issue
 from monarch.tensors.client.operators import ITEM, LIFT, OperatorFacts, facts_of
 from monarch.tensors.client.refusals import find_problem, incorrect
@@ -171,7 +171,7 @@ def _all_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]
 
 
 def _refused(
-    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any, stream: Stream
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any, stream: TensorStream
 ) -> TypeError:
     return incorrect(name, args, kwargs, lambda tensor: find_problem(tensor, mesh, stream))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from monarch.tensors.client.ambient import Stream
+from monarch.tensors.client.ambient import TensorStream
 from monarch.tensors.client.refusals import find_problem, incorrect
 from monarch.tensors.client.tensor import Tensor, new_handle, new_maker
 from monarch.tensors.client.tracebacks import capture
@@ -17,7 +17,11 @@ _NO_STORAGES: tuple[Storage, ...] = ()
 
 
 def issue(
-    template: Template, tensors: Sequence[Tensor], scalars: list[Any], mesh: Any, stream: Stream
+    template: Template,
+    tensors: Sequence[Tensor],
+    scalars: list[Any],
+    mesh: Any,
+    stream: TensorStream,
 ) -> Any:
     """Issue one operation; what the caller gets of it."""
     mutates = template.mutates
@@ -64,7 +68,7 @@ def issue(
 
 
 def handles(
-    template: Template, tensors: Sequence[Tensor], base: int, mesh: Any, stream: Stream
+    template: Template, tensors: Sequence[Tensor], base: int, mesh: Any, stream: TensorStream
 ) -> list[Any]:
     """The handles of all results, numbered on from ``base``."""
     made: list[Any] = []
@@ -83,7 +87,7 @@ def handles(
 
 
 def _written(
-    template: Template, tensors: Sequence[Tensor], mesh: Any, stream: Stream
+    template: Template, tensors: Sequence[Tensor], mesh: Any, stream: TensorStream
 ) -> Sequence[Storage]:
     storages = [tensors[position]._storage for position in template.mutates]
     for position, storage in zip(template.mutates, storages, strict=True):
@@ -99,7 +103,7 @@ def _written(
 
 def builtin(
     mesh: Any,
-    stream: Stream,
+    stream: TensorStream,
     what: tuple[Any, ...],
     tensors: Sequence[Tensor] = (),
     scalars: Sequence[Any] = (),

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from monarch.tensors.client.ambient import Stream, ambient, get_active_mesh
+from monarch.tensors.client.ambient import TensorStream, ambient, get_active_mesh
 from monarch.tensors.client.issuing import issue
 from monarch.tensors.client.refusals import refuse_grad, refuse_unusable
 from monarch.tensors.client.tensor import Tensor
@@ -60,7 +60,7 @@ class Recorder:
         tensors: Sequence[Tensor],
         scalars: Sequence[Any],
         mesh: Any,
-        stream: Stream,
+        stream: TensorStream,
     ) -> int:
         """Catch an operation; the reference of its first result."""
         client = self.client
@@ -140,7 +140,7 @@ class Recording:
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         mesh: Any,
-        stream: Stream,
+        stream: TensorStream,
     ) -> None:
         given = {_ref(tensor) for tensor in inputs}
         found = dict(recorder.found)
@@ -206,7 +206,7 @@ class _AllStreams:
     number = ALL_STREAMS
 
 
-def _place(inputs: Sequence[Tensor]) -> tuple[Any, Any, Stream]:
+def _place(inputs: Sequence[Tensor]) -> tuple[Any, Any, TensorStream]:
     mesh = inputs[0].mesh if inputs else get_active_mesh()
     return mesh.client, mesh, ambient.stream
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from monarch.tensors.client.ambient import Stream
+from monarch.tensors.client.ambient import TensorStream
 from monarch.tensors.client.tensor import Tensor
 from monarch.tensors.core.specs import SpecMaker, fill
 from monarch.tensors.core.storages import NOTHING, READ_AND_WRITE
@@ -73,11 +73,11 @@ def incorrect(
     for tensor in maker.tensors:
         problem = problem_of(tensor)
         if problem is None:
-            shown.append(_Shown(f"tensor{tuple(tensor.shape)}"))
+            shown.append(_ShownArgument(f"tensor{tuple(tensor.shape)}"))
             continue
         if problem not in problems:
             problems.append(problem)
-        shown.append(_Shown(f"ERROR_{problems.index(problem)}"))
+        shown.append(_ShownArgument(f"ERROR_{problems.index(problem)}"))
     parts = [repr(fill(spec, shown)) for spec in spec_args]
     parts += [f"{key}={fill(spec, shown)!r}" for key, spec in spec_kwargs]
     lines = [f"ERROR_{n}: {problem}" for n, problem in enumerate(problems)]
@@ -87,7 +87,7 @@ def incorrect(
     )
 
 
-class _Shown:
+class _ShownArgument:
     def __init__(self, text: str) -> None:
         self._text = text
 
@@ -99,7 +99,9 @@ def explanation(code: str, **values: Any) -> str:
     return f"{code}: {_EXPLANATIONS[code].format(**values)}"
 
 
-def find_problem(tensor: Any, mesh: Any, stream: Stream, *, writes: bool = False) -> str | None:
+def find_problem(
+    tensor: Any, mesh: Any, stream: TensorStream, *, writes: bool = False
+) -> str | None:
     """What is wrong with a tensor for an operation on ``mesh`` in ``stream``, in words."""
     if not isinstance(tensor, Tensor):
         return explanation("LOCAL_TENSOR")
@@ -123,7 +125,7 @@ def refuse_grad(name: str, tensor: Any) -> None:
         raise incorrect(name, (tensor,), {}, lambda _: explanation("REQUIRES_GRAD"))
 
 
-def refuse_unusable(name: str, tensor: Any, mesh: Any, stream: Stream) -> None:
+def refuse_unusable(name: str, tensor: Any, mesh: Any, stream: TensorStream) -> None:
     """Raise ``TypeError`` for a tensor that is dropped, lent, or elsewhere."""
     if find_problem(tensor, mesh, stream) is not None:
         raise incorrect(name, (tensor,), {}, lambda t: find_problem(t, mesh, stream))

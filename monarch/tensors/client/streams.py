@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from monarch.tensors.client.ambient import Stream
+from monarch.tensors.client.ambient import TensorStream
 from monarch.tensors.client.issuing import builtin
 from monarch.tensors.client.refusals import find_problem, incorrect
 from monarch.tensors.client.tensor import Tensor
@@ -56,7 +56,7 @@ class Borrow:
             self.drop()
 
 
-def lend(tensor: Tensor, stream: Stream, mutable: bool) -> tuple[Tensor, Borrow]:
+def lend(tensor: Tensor, stream: TensorStream, mutable: bool) -> tuple[Tensor, Borrow]:
     """See ``Stream.borrow``."""
     problem = find_problem(tensor, tensor.mesh, tensor.stream)
     if problem is not None and problem.startswith("DROPPED"):
@@ -67,12 +67,12 @@ def lend(tensor: Tensor, stream: Stream, mutable: bool) -> tuple[Tensor, Borrow]
     return borrowed, Borrow(borrowed, tensor)
 
 
-def move(tensor: Tensor, stream: Stream) -> Tensor:
+def move(tensor: Tensor, stream: TensorStream) -> Tensor:
     """The same tensor, of another stream; ``tensor`` is not to be used any more."""
     return _across(tensor, stream)
 
 
-def _across(tensor: Tensor, stream: Stream) -> Tensor:
+def _across(tensor: Tensor, stream: TensorStream) -> Tensor:
     mesh = tensor.mesh
     ticket = mesh.client.next_ticket()
     builtin(mesh, tensor.stream, ("hand",), [tensor], scalars=[ticket])

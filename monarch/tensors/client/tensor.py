@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from monarch.tensors.client.ambient import Stream
+from monarch.tensors.client.ambient import TensorStream
 from monarch.tensors.client.tracebacks import here
 from monarch.tensors.core.metas import Meta, meta_of
 from monarch.tensors.core.storages import Storage
@@ -24,7 +24,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
     """
 
     mesh: Any
-    stream: Stream
+    stream: TensorStream
     _ref: int | None
     _meta: Meta
     _storage: Storage
@@ -93,7 +93,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         """The shards of a part of the mesh: ``t.slice_mesh(hosts=0).to_mesh(other)``."""
         return self.mesh.slice_of(self, **dims)
 
-    def to_mesh(self, mesh: Any, stream: Stream | None = None) -> Tensor:
+    def to_mesh(self, mesh: Any, stream: TensorStream | None = None) -> Tensor:
         """A copy on another mesh, each shard at the same coordinates.
 
         Dimensions that only ``mesh`` has get a copy at each place.
@@ -159,7 +159,7 @@ def new_maker(meta: Meta) -> Callable[[], Any]:
     )  # fmt: skip
 
 
-def new_handle(meta: Meta, ref: int, mesh: Any, stream: Stream, shared: Any = None) -> Tensor:
+def new_handle(meta: Meta, ref: int, mesh: Any, stream: TensorStream, shared: Any = None) -> Tensor:
     """A handle. ``shared`` is a tensor whose memory it looks at."""
     tensor: Tensor = new_maker(meta)()
     tensor._meta = meta

@@ -37,7 +37,7 @@ class RecordedStep(NamedTuple):
     mesh: int
 
 
-class Program(NamedTuple):
+class WorkerProgram(NamedTuple):
     """``text`` defines ``op``; ``constants`` are the names it needs. ``lines`` are where its steps
     begin."""
 
@@ -97,7 +97,7 @@ class _ProgramText:
         return "".join(f"[{key if type(key) is int else self.constant(key)}]" for key in path)
 
 
-def operation(function: Any, spec: CallSpec, check: Any = None) -> Program:
+def operation(function: Any, spec: CallSpec, check: Any = None) -> WorkerProgram:
     """The program of one operation. ``check`` is called with its inputs first, where given."""
     text = _ProgramText()
 
@@ -118,7 +118,7 @@ def operation(function: Any, spec: CallSpec, check: Any = None) -> Program:
         lines += [f"o = {call}", "n = r[i+1]"]
         lines += [f"v[n+{n}] = o{text.path(path)}" for n, path in enumerate(stored)]
     lines.append(f"return i + {2 + spec.num_in}")
-    return Program(_function(lines), text.constants)
+    return WorkerProgram(_function(lines), text.constants)
 
 
 def recording(
@@ -127,7 +127,7 @@ def recording(
     steps: Sequence[RecordedStep],
     ops: Callable[[int], tuple[Any, CallSpec, Any]],
     mine: Callable[[int], bool],
-) -> Program:
+) -> WorkerProgram:
     """The program of a recording.
 
     ``inputs`` and ``results`` are the references that the recording was made with; ``ops`` gives
@@ -158,7 +158,7 @@ def recording(
         if ref in known:
             lines.append(f"v[r[i+1]+{n}] = x{ref}")
     lines.append(f"return i + {2 + num_inputs}")
-    return Program(_function(lines), text.constants, tuple(begins))
+    return WorkerProgram(_function(lines), text.constants, tuple(begins))
 
 
 def _step(

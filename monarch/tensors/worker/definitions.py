@@ -17,7 +17,7 @@ import torch
 
 from monarch.tensors.core import program
 from monarch.tensors.core.batch import EVERYBODY
-from monarch.tensors.core.program import Program, RecordedStep
+from monarch.tensors.core.program import RecordedStep, WorkerProgram
 from monarch.tensors.core.specs import CallSpec
 from monarch.tensors.worker import slots
 from monarch.tensors.worker.collectives import Looks, Passage, Reduction
@@ -41,7 +41,7 @@ class Operation:
         *,
         check: Any = None,
         stand_in: Callable[[], object] | None = None,
-        made: Program | None = None,
+        made: WorkerProgram | None = None,
     ) -> None:
         self.function = function
         self.spec = spec

@@ -1,8 +1,8 @@
-"""Values of distributed tensors, in the controller."""
+"""Functions of whole trees of tensors: their values, and what the methods of ``Tensor`` send."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from monarch.actor import Future
 from monarch.tensors.client.ambient import Activation, ambient, get_active_mesh
+from monarch.tensors.client.collectives import MeshSliceTensor
 from monarch.tensors.client.refusals import find_problem, incorrect
 from monarch.tensors.client.tensor import Tensor
 from monarch.tensors.core.specs import SpecMaker, fill
@@ -55,3 +56,32 @@ def show(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -
         raise ImportError("monarch.show draws with torchshow: pip install torchshow") from None
     with Activation(mesh=None):
         return torchshow.show(value)
+
+
+def _of_each(tree: Any, change: Callable[[Tensor], Any]) -> Any:
+    maker = SpecMaker(lambda value: isinstance(value, Tensor), frozenset())
+    spec = maker.spec(tree)
+    return fill(spec, [change(tensor) for tensor in maker.tensors])
+
+
+def reduce(tree: Any, *args: Any, **kwargs: Any) -> Any:
+    """``Tensor.reduce`` of each."""
+    return _of_each(tree, lambda tensor: tensor.reduce(*args, **kwargs))
+
+
+def reduce_(tree: Any, *args: Any, **kwargs: Any) -> Any:
+    """``Tensor.reduce_`` of each."""
+    return _of_each(tree, lambda tensor: tensor.reduce_(*args, **kwargs))
+
+
+def to_mesh(tree: Any, *args: Any, **kwargs: Any) -> Any:
+    """``to_mesh`` of each, of slices that ``slice_mesh`` gave too."""
+    kinds = (Tensor, MeshSliceTensor)
+    maker = SpecMaker(lambda value: isinstance(value, kinds), frozenset())
+    spec = maker.spec(tree)
+    return fill(spec, [one.to_mesh(*args, **kwargs) for one in maker.tensors])
+
+
+def slice_mesh(tree: Any, *args: Any, **kwargs: Any) -> Any:
+    """``Tensor.slice_mesh`` of each."""
+    return _of_each(tree, lambda tensor: tensor.slice_mesh(*args, **kwargs))
