@@ -183,10 +183,24 @@ def grad_generator(
 
 def gradient_execution_order(roots: Sequence[Any], with_respect_to: Sequence[Any]) -> list[int]:
     """In which order the gradients become known, as positions in ``with_respect_to``."""
-    generator = GradientGenerator(roots, with_respect_to)
-    edges = [(edge.node, n) for n, edge in enumerate(generator._asked)]
-    # The latest forward operation's gradient first, as the walk above does it.
-    return [n for _, n in sorted(edges, key=lambda edge: (-edge[0]._sequence_nr(), edge[1]))]
+    edges, asked = [_edge(root) for root in roots], [_edge(one) for one in with_respect_to]
+    graph = _Graph(edges, asked)
+    heap = [(-edge.node._sequence_nr(), n, edge.node) for n, edge in enumerate(edges)]
+    heap = [entry for entry in heap if graph.awaited[entry[2]] == 0]
+    heapq.heapify(heap)
+    order: list[int] = []
+    num_pushed = len(heap)
+    while heap:
+        node = heapq.heappop(heap)[2]
+        order += [n for n, edge in enumerate(asked) if edge.node is node and n not in order]
+        for child, _ in node.next_functions:
+            if child is None:
+                continue
+            graph.awaited[child] -= 1
+            if graph.awaited[child] == 0 and child in graph.needed:
+                num_pushed += 1
+                heapq.heappush(heap, (-child._sequence_nr(), num_pushed, child))
+    return order
 
 
 def grad_function(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ import torch
 from monarch.tensors.api.functions import RemoteFunction
 from monarch.tensors.api.remote import remote
 from monarch.tensors.client.tensor import Tensor
+from monarch.tensors.core.keys import look_into
 from monarch.tensors.worker.objects import (
     ObjectKey,
     call_method,
@@ -43,15 +44,21 @@ class OpaqueRef:
     def __repr__(self) -> str:
         return f"OpaqueRef({self._key!r})"
 
+    def __getitem__(self, place: int) -> Any:
+        return (self._key,)[place]  # Its only item, where a result is taken apart.
 
-def _flatten(ref: OpaqueRef) -> tuple[list[Any], None]:
-    return [ref._key], None
+
+def _items(ref: OpaqueRef) -> list[Any]:
+    return [ref._key]
 
 
-def _unflatten(keys: Any, context: None) -> OpaqueRef:
+def _of_items(items: Any) -> OpaqueRef:
     ref = object.__new__(OpaqueRef)
-    (ref._key,) = keys
+    (ref._key,) = items
     return ref
+
+
+look_into(OpaqueRef, _items, _of_items)
 
 
 class OpaqueObject:
@@ -159,6 +166,3 @@ class _Forward(torch.autograd.Function):  # type: ignore[misc]
 
         found = remote(module_backward, propagate=rule)(ctx.graph, gradients)
         return (None, None, None, *found)
-
-
-torch.utils._pytree.register_pytree_node(OpaqueRef, _flatten, _unflatten)

@@ -65,6 +65,15 @@ _BY_IDENTITY: set[type] = {
 _ATOMS: set[type] = {str, bytes, type(None), type(Ellipsis)}
 
 
+CONTAINERS: dict[type, tuple[Callable[[Any], list[Any]], Callable[[Any], Any]]] = {}
+"""Of classes that tensors may be in: what gives their items, and what makes one of items."""
+
+
+def look_into(kind: type, items: Callable[[Any], list[Any]], rebuild: Callable[[Any], Any]) -> None:
+    """Objects of this class are taken apart as lists are; workers import ``rebuild`` by name."""
+    CONTAINERS[kind] = (items, rebuild)
+
+
 def compare_by_value(*kinds: type) -> None:
     """Objects of these classes are safe to compare: equal ones are the same to any callee."""
     _ATOMS.update(kinds)
@@ -170,6 +179,11 @@ class Flattener:
             key.append(kind)
             key.append(len(value))
             self.flatten(value, {}, _NONE, key, tensors, scalars)
+        elif kind in CONTAINERS:
+            items = CONTAINERS[kind][0](value)
+            key.append(kind)
+            key.append(len(items))
+            self.flatten(items, {}, _NONE, key, tensors, scalars)
         elif kind in _BY_IDENTITY or isinstance(value, type):
             key.append(_SAME)
             key.append(value)

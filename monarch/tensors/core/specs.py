@@ -6,7 +6,7 @@ A spec is a tuple that begins with a letter:
     ("o", n)            the n-th tensor, or None in a proc that has none
     ("s", n)            the n-th number
     ("l", [spec...])    a list; "u": a tuple
-    ("n", cls, [...])   a named tuple
+    ("n", cls, [...])   a named tuple, or another container that is made of its items
     ("d", [(k, spec)])  a dict
     ("c", value)        the value itself
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from monarch.tensors.core.keys import NumberList
+from monarch.tensors.core.keys import CONTAINERS, NumberList
 
 Spec = tuple[Any, ...]
 
@@ -72,6 +72,9 @@ class SpecMaker:
             return ("n", type(value), [self.spec(item) for item in value])
         if type(value) is dict:
             return ("d", [(key, self.spec(item)) for key, item in value.items()])
+        if type(value) in CONTAINERS:
+            items, rebuild = CONTAINERS[type(value)]
+            return ("n", rebuild, [self.spec(item) for item in items(value)])
         return ("c", value)
 
 

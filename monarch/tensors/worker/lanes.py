@@ -50,7 +50,7 @@ class Cuda:
         self._cuda = cuda
 
     def stream(self) -> Any:
-        return self._cuda.TensorStream()
+        return self._cuda.Stream()
 
     def use(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
         used: contextlib.AbstractContextManager[Any] = self._cuda.stream(stream)
