@@ -228,9 +228,7 @@ class ActorCell:
                 self._host.watch.ended()
             self.answers.returned(call, spec, loans.end(lent, result))
         except BaseException as error:
-            # What was lent for a call is given back with it: it cannot be run again.
-            lent = lent or loans.noted()
-            loans.end(lent, None, error)
+            lent = loans.failed(lent, error)
             if self._host.watch is not None and not lent and self._is_again(error):
                 return True
             await self._raised(call, spec, error)
@@ -264,11 +262,10 @@ class ActorCell:
             if self._host.watch is not None:
                 self._host.watch.ended()
             self.answers.returned(call, spec, loans.end(lent, value))
-        except asyncio.CancelledError as error:
-            loans.end(lent, None, error)
-            raise
         except BaseException as error:
             loans.end(lent, None, error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
             if self._host.watch is not None and not lent and self._is_again(error):
                 self.deliver(Delivery(call.sender, envelope))
                 return
