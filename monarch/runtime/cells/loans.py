@@ -49,8 +49,8 @@ def end(loans: list[Ended], result: Any, error: BaseException | None = None) -> 
 
 
 def failed(loans: list[Ended], error: BaseException) -> list[Ended]:
-    """The call has raised, or could not be unpickled; who was told. What was lent is given back with
-    it, so that such a call cannot be run again."""
+    """The call has raised, or could not be unpickled; who was told. What was lent is given back
+    with it, so that such a call cannot be run again."""
     told = loans or noted()
     end(told, None, error)
     return told

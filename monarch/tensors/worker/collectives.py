@@ -26,7 +26,7 @@ _OPERATIONS = {
 }
 
 
-class Looks(NamedTuple):
+class TensorLooks(NamedTuple):
     """Of the tensor that a rank gives, so that a stand-in can be made."""
 
     size: tuple[int, ...]
@@ -61,7 +61,7 @@ class Reduction:
             return tensor
         return result
 
-    def stand_in(self, looks: Looks) -> Callable[[], object]:
+    def stand_in(self, looks: TensorLooks) -> Callable[[], object]:
         return lambda: self._work(looks.zeros())
 
     def _averaged(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -109,7 +109,7 @@ class Passage:
         self,
         pairs: Sequence[tuple[int, int]],
         rank: int,
-        looks: Looks,
+        looks: TensorLooks,
         group_of: Callable[[tuple[int, ...]], Any],
         tag: int,
     ) -> None:

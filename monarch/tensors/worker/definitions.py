@@ -20,7 +20,7 @@ from monarch.tensors.core.batch import EVERYBODY
 from monarch.tensors.core.program import RecordedStep, WorkerProgram
 from monarch.tensors.core.specs import CallSpec
 from monarch.tensors.worker import slots
-from monarch.tensors.worker.collectives import Looks, Passage, Reduction
+from monarch.tensors.worker.collectives import Passage, Reduction, TensorLooks
 from monarch.tensors.worker.groups import MeshShape, ProcessGroups
 from monarch.tensors.worker.lanes import Device
 from monarch.tensors.worker.slots import POISON, refuse_poison
@@ -119,7 +119,7 @@ class WorkerDefinitions:
         group = self._groups.of(self.meshes[mesh].peers(self._rank, dims), stream)
         reduction, scatter, inplace = how
         reduce = Reduction(group, reduction, scatter=scatter, inplace=inplace)
-        return Operation(reduce, spec, stand_in=reduce.stand_in(Looks(*looks)))
+        return Operation(reduce, spec, stand_in=reduce.stand_in(TensorLooks(*looks)))
 
     def _passage(
         self, pairs: tuple[tuple[int, int], ...], stream: int, looks: tuple[Any, ...]
@@ -127,7 +127,7 @@ class WorkerDefinitions:
         def group_of(ranks: tuple[int, ...]) -> Any:
             return self._groups.of(ranks, stream)
 
-        passage = Passage(pairs, self._rank, Looks(*looks), group_of, stream)
+        passage = Passage(pairs, self._rank, TensorLooks(*looks), group_of, stream)
         is_target = any(target == self._rank for _, target in pairs)
         spec = CallSpec([("o", 0)], [], 1, 0, [() if is_target else None])
         return Operation(passage, spec, stand_in=passage.stand_in())
