@@ -114,5 +114,19 @@ def __getattr__(name: str) -> object:
     return value
 
 
+def load_ipython_extension(shell: object) -> None:
+    """`%load_ext monarch` in a notebook."""
+    from importlib import import_module
+
+    import_module(f"{__name__}.view.notebook").load(shell)
+
+
+def unload_ipython_extension(shell: object) -> None:
+    """`%unload_ext monarch`."""
+    from importlib import import_module
+
+    import_module(f"{__name__}.view.notebook").unload(shell)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_MODULES, *_TENSORS, "Future"})

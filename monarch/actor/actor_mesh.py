@@ -122,6 +122,11 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
     def __reduce__(self) -> tuple[Any, ...]:
         return ActorMesh, (self._ref,)
 
+    def _repr_html_(self) -> str:
+        from monarch.actor.mesh_html import html_of  # In notebooks only.
+
+        return html_of(repr(self), self._ref.procs)
+
     def __repr__(self) -> str:
         return f"ActorMesh({self._ref.name!r}, {self.extent})"
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import sys
+import sysconfig
 import threading
 import warnings
 from collections.abc import Callable, Generator, Hashable
@@ -19,6 +22,7 @@ from monarch.runtime.waits import Wait, waits
 R = TypeVar("R")
 T = TypeVar("T")
 
+_OWN_FOLDER = os.path.dirname(os.path.dirname(__file__))
 _POLL_SECONDS = 2.0
 """A wait that is no longer than this is not watched for deadlocks: the waiter looks again
 itself."""
@@ -78,7 +82,8 @@ class Future(Generic[R]):
 
     @staticmethod
     def _warn_inside_loop() -> None:
-        if asyncio._get_running_loop() is not None:
+        loop = asyncio._get_running_loop()
+        if loop is not None and not _is_cell_alone(loop):
             warnings.warn(
                 "Future.get() was called from within an active event loop: nothing else runs on it "
                 "meanwhile. Use `await` instead.",
@@ -212,3 +217,17 @@ def soon(loop: asyncio.AbstractEventLoop, action: Callable[..., object], *args: 
         loop.call_soon_threadsafe(action, *args)
     except RuntimeError:
         pass  # The loop that waited has been closed, and its waiters with it.
+
+
+def _is_cell_alone(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a notebook's cell waits, on a loop that has no tasks but the kernel's own."""
+    if "ipykernel" not in sys.modules:
+        return False
+    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+    current = asyncio.current_task(loop)
+    for task in asyncio.all_tasks(loop):
+        code = getattr(task.get_coro(), "cr_code", None)
+        is_kernels = code is None or code.co_filename.startswith((*installed, _OWN_FOLDER))
+        if task is not current and not is_kernels:
+            return False
+    return True

@@ -237,6 +237,11 @@ class HostMesh(StartingMesh):
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (self._name, self._shape, self._hosts, self._command)
 
+    def _repr_html_(self) -> str:
+        from monarch.actor.mesh_html import html_of  # In notebooks only.
+
+        return html_of(repr(self), [host.address for host in self._hosts])
+
     def __repr__(self) -> str:
         return f"HostMesh({self._name!r}, {self.extent})"
 

@@ -310,6 +310,11 @@ class ProcMesh(StartingMesh):
         }
         return _received, (self._uid, self._name, self._shape, self._procs, fields)
 
+    def _repr_html_(self) -> str:
+        from monarch.actor.mesh_html import html_of  # In notebooks only.
+
+        return html_of(repr(self), self._procs)
+
     def __repr__(self) -> str:
         return f"ProcMesh({self._name!r}, {self.extent})"
 

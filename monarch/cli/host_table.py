@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +10,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from monarch.mesh.ranges import ranges_of
 
 _NOTHING = "-"
 
@@ -59,19 +61,9 @@ def in_short(names: Iterable[str]) -> str:
         else:
             known.append(int(rank))
     return ", ".join(
-        stem if found is None else f"{stem} {_ranges(sorted(found))}"
+        stem if found is None else f"{stem} {', '.join(ranges_of(found))}"
         for stem, found in ranks.items()
     )
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def usage(users: Mapping[str, str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from monarch.core.log_aggregation import LineSource, Summary
+from monarch.mesh.ranges import ranges_of
 
 _RESET = "\x1b[0m"
 _YELLOW = "\x1b[33m"
@@ -64,17 +65,11 @@ def rank_list(sources: Iterable[LineSource]) -> str:
     by_name: dict[str, set[int]] = {}
     for source in sources:
         by_name.setdefault(source.name, set()).add(source.rank)
-    return "; ".join(f"{name} {_ranges(sorted(ranks))}" for name, ranks in by_name.items())
+    return "; ".join(f"{name} {_ranges(ranks)}" for name, ranks in by_name.items())
 
 
-def _ranges(ranks: list[int]) -> str:
-    ranges: list[list[int]] = []
-    for rank in ranks:
-        if ranges and rank == ranges[-1][1] + 1:
-            ranges[-1][1] = rank
-        else:
-            ranges.append([rank, rank])
-    shown = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
+def _ranges(ranks: set[int]) -> str:
+    shown = ranges_of(ranks)
     if len(shown) > _MAX_RANGES:
         shown[_MAX_RANGES - 1 :] = ["..."]
     return ",".join(shown)

@@ -15,6 +15,8 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
+from monarch.mesh.ranges import ranges_of
+
 RanksType = int | list[int] | range | dict[str, range | list[int] | int]
 
 
@@ -150,13 +152,7 @@ def coordinates(rank: int, labels: Sequence[str], sizes: Sequence[int]) -> dict[
 
 def in_ranges(ranks: Iterable[int]) -> str:
     """``0-3,7``; the inverse of what people write."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and parts[-1][1] == rank - 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    return ",".join(ranges_of(ranks))
 
 
 def unknown_dims(wanted: RanksType, sizes: Mapping[str, int]) -> list[str]:

@@ -86,6 +86,13 @@ class ValueMesh(ShapedMesh, Generic[R]):
     def __reduce__(self) -> tuple[object, ...]:
         return ValueMesh, (self._shape, self.values())
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: equal values together."""
+        from monarch.mesh import html  # In notebooks only.
+
+        by_rank = dict(enumerate(self.values()))
+        return html.values(f"ValueMesh {self._shape.extent}", by_rank)
+
     def __repr__(self) -> str:
         lines = "".join(f"  ({point}, {value!r}),\n" for point, value in self.items())
         return f"ValueMesh({self._shape.extent}):\n(\n{lines})"

@@ -1,0 +1,77 @@
+"""What notebooks show of meshes and of values on them: plain HTML with its style in line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from monarch.mesh.ranges import ranges_of
+
+_CELL = "padding:2px 8px;text-align:left;vertical-align:top"
+_MOST_ROWS = 50
+_MOST_CHARACTERS = 400
+_GOOD, _BAD = "#2e9e5b", "#d64545"
+
+
+def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells are text. Of many rows the first are shown, and how many more there are."""
+    all_rows = [*rows]
+    head = "".join(f'<th style="{_CELL}">{escape(one)}</th>' for one in headings)
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{_CELL}">{_cut(cell)}</td>' for cell in row) + "</tr>"
+        for row in all_rows[:_MOST_ROWS]
+    )
+    left = len(all_rows) - _MOST_ROWS
+    more = f'<tr><td style="{_CELL}" colspan="9">and {left:,} more</td></tr>' if left > 0 else ""
+    return (
+        f'<table style="border-collapse:collapse;font-family:monospace"><caption style="{_CELL};'
+        f'font-weight:bold">{escape(caption)}</caption><tr>{head}</tr>{body}{more}</table>'
+    )
+
+
+def grid(caption: str, rows: Mapping[str, Mapping[int, str]]) -> str:
+    """A square for each rank, by the place that it is on, and why it is gone: "" for one that
+    runs."""
+    body = "".join(
+        f'<tr><td style="{_CELL}">{escape(place)}</td>'
+        f'<td style="{_CELL}">{"".join(_square(*one) for one in ranks.items())}</td>'
+        f'<td style="{_CELL}">{",".join(ranges_of(ranks))}</td></tr>'
+        for place, ranks in rows.items()
+    )
+    lost = sorted(rank for ranks in rows.values() for rank, why in ranks.items() if why)
+    told = f"; lost: {','.join(ranges_of(lost))}" if lost else ""
+    return (
+        f'<table style="border-collapse:collapse;font-family:monospace"><caption style="{_CELL};'
+        f'font-weight:bold">{escape(caption + told)}</caption>{body}</table>'
+    )
+
+
+def values(caption: str, by_rank: Mapping[int, object]) -> str:
+    """A row for each value, with the ranks that have it."""
+    ranks: dict[str, list[int]] = {}
+    for rank, value in by_rank.items():
+        ranks.setdefault(_text_of(value), []).append(rank)
+    rows = [(",".join(ranges_of(of)), text) for text, of in ranks.items()]
+    return table(caption, ("ranks", "value"), rows)
+
+
+def _square(rank: int, why: str) -> str:
+    colour, text = (_BAD, f"{rank}: {why}") if why else (_GOOD, str(rank))
+    return f'<span style="color:{colour}" title="{escape(text)}">■</span>'
+
+
+def _text_of(value: object) -> str:
+    """A value in short; of an array or a tensor its type, shape, dtype and mean."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        return repr(value)
+    try:
+        mean = f", mean {float(value.mean()):.4g}"  # type: ignore[attr-defined]
+    except Exception:  # Of integers, of none, or on a device that is gone.
+        mean = ""
+    return f"{type(value).__name__} {tuple(shape)} {dtype}{mean}"
+
+
+def _cut(text: str) -> str:
+    text = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
+    return escape(text).replace("\n", "<br>")

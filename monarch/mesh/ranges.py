@@ -1,0 +1,16 @@
+"""Ranks as people write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def ranges_of(ranks: Iterable[int]) -> list[str]:
+    """``0-3`` and ``7``, for 0, 1, 2, 3 and 7."""
+    parts: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and parts[-1][1] == rank - 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return [str(low) if low == high else f"{low}-{high}" for low, high in parts]

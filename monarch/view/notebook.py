@@ -1,0 +1,183 @@
+"""`%load_ext monarch`: short errors, `%monarch` for the commands, `%%upgrade` for new classes.
+
+Without it, meshes and values show themselves as tables, and what ranks print comes in its cell.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+from monarch.actor import Actor, ActorMesh, ProcMesh, current_rank, endpoint
+from monarch.core.grouping import ODD, group
+from monarch.core.rank_sets import BadRanks, RanksType, is_in, parse_set
+from monarch.errors import ActorError, SupervisionError
+
+_MOST_LINES = 12
+_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)')
+_FOREIGN = ("/site-packages/", "/monarch/runtime/", "/monarch/actor/", "/lib/python")
+
+
+class NotebookErrors:
+    """Tells errors of ranks in a dozen lines; all of the last one is kept in ``whole``."""
+
+    def __init__(self) -> None:
+        self.whole = ""
+
+    def __call__(
+        self, shell: Any, kind: type, error: BaseException, tb: Any, **_: Any
+    ) -> list[str]:
+        self.whole = str(error)
+        lines = short_of(error)
+        print("\n".join(lines), file=sys.stderr)  # noqa: T201
+        return lines
+
+
+def short_of(error: BaseException) -> list[str]:
+    """At most a dozen lines: which rank, what, and the frames that are the user's."""
+    if isinstance(error, ActorError):
+        where = "" if error.rank is None else f"rank {error.rank}: "
+        head = f"ActorError: {where}{type(error.exception).__name__}: {error.exception}"
+        lines = [*head.splitlines(), *_user_frames(error.exception_formatted)]
+    else:
+        lines = f"{type(error).__name__}: {error}".splitlines()
+    hint = "(all of it: %monarch error)"
+    return lines if len(lines) < _MOST_LINES else [*lines[: _MOST_LINES - 2], "  ...", hint]
+
+
+def _user_frames(text: str) -> list[str]:
+    """The last three, with their source lines. Where all are of libraries, those."""
+    lines = text.splitlines()
+    frames = []
+    for at, line in enumerate(lines):
+        if found := _FRAME.match(line):
+            source = lines[at + 1 : at + 2] if lines[at + 1 : at + 2] != [] else []
+            has_source = source and source[0].startswith("    ")
+            frames.append((found["file"], [line, *(source if has_source else [])]))
+    users = [shown for file, shown in frames if not any(part in file for part in _FOREIGN)]
+    chosen = users or [shown for _, shown in frames]
+    return [line for shown in chosen[-3:] for line in shown]
+
+
+class CellRunner(Actor):
+    """Runs cells in its process, one after the other, in one namespace."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {"__name__": "__cell__", "rank": current_rank().rank}
+
+    @endpoint
+    def run(
+        self, cell: str, wanted: RanksType | None, labels: tuple[str, ...], sizes: tuple[int, ...]
+    ) -> str | None:
+        """What it prints, and the value of a last expression; ``None`` where it is not for us."""
+        rank = current_rank().rank
+        if wanted is not None and not is_in(wanted, rank, labels, sizes):
+            return None
+        tree = ast.parse(cell)
+        last = tree.body[-1] if tree.body else None
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            if isinstance(last, ast.Expr):
+                exec(compile(ast.Module(tree.body[:-1], []), "<cell>", "exec"), self.names)
+                value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), self.names)
+                if value is not None:
+                    print(repr(value))  # noqa: T201
+            else:
+                exec(compile(tree, "<cell>", "exec"), self.names)
+        return printed.getvalue()
+
+
+def load(shell: Any) -> None:
+    """What ``%load_ext monarch`` does."""
+    errors = NotebookErrors()
+    shell.set_custom_exc((ActorError, SupervisionError), errors)
+
+    def monarch(line: str) -> None:
+        """%monarch COMMAND: one of `monarch --help`; `%monarch error` for all of the last error."""
+        arguments = shlex.split(line)
+        if arguments == ["error"]:
+            print(errors.whole or "no call has failed so far")  # noqa: T201
+            return
+        _run_command(arguments)
+
+    def upgrade(line: str, cell: str) -> None:
+        """%%upgrade MESH...: run the cell, and have these actor meshes take its new class."""
+        names = line.split()
+        meshes = [shell.user_ns.get(name) for name in names]
+        wrong = [
+            n for n, mesh in zip(names, meshes, strict=True) if not isinstance(mesh, ActorMesh)
+        ]
+        if wrong or not names:
+            what = f"{wrong[0]!r} is no actor mesh" if wrong else "which meshes?"
+            print(f"%%upgrade: {what}; %%upgrade trainers [MESH...]", file=sys.stderr)  # noqa: T201
+            return
+        if not shell.run_cell(textwrap.dedent(cell)).success:
+            return
+        for name, mesh in zip(names, meshes, strict=True):
+            assert isinstance(mesh, ActorMesh)
+            cls = shell.user_ns.get(mesh._ref.cls.__name__)
+            if not isinstance(cls, type):
+                told = f"the cell has no class {mesh._ref.cls.__name__}"
+                print(f"%%upgrade {name}: {told}", file=sys.stderr)  # noqa: T201
+                continue
+            mesh.upgrade(cls).get()
+            print(f"{name}: {mesh.extent} runs the {cls.__name__} of this cell")  # noqa: T201
+
+    runners: dict[ProcMesh, Any] = {}
+
+    def on_ranks(line: str, cell: str) -> None:
+        """%%monarch exec [PROCS] [RANKS]: run the cell in these processes; answers are grouped."""
+        command, *arguments = line.split() or [""]
+        if command != "exec":
+            print("%%monarch exec [PROCS] [RANKS] is what a cell may be for", file=sys.stderr)  # noqa: T201
+            return
+        found = {name: one for name, one in shell.user_ns.items() if isinstance(one, ProcMesh)}
+        named = [arguments.pop(0)] if arguments and arguments[0] in found else [*found]
+        if len({id(found[name]) for name in named}) != 1:
+            known = (
+                ", ".join(n for n in named if not n.startswith("_")) or "there is no ProcMesh here"
+            )
+            print(f"%%monarch exec: which processes? {known}", file=sys.stderr)  # noqa: T201
+            return
+        procs = found[named[0]]
+        try:
+            wanted = parse_set(" ".join(arguments)) if arguments else None
+        except BadRanks as error:
+            print(f"%%monarch exec: {error}", file=sys.stderr)  # noqa: T201
+            return
+        if procs not in runners:
+            runners[procs] = procs.spawn("cells", CellRunner)
+        sizes = procs.sizes
+        answers = runners[procs].run.call(cell, wanted, tuple(sizes), tuple(sizes.values())).get()
+        told = {rank: text for rank, text in enumerate(answers.values()) if text is not None}
+        for one in group(told):
+            odd = f"  {ODD}" if one.is_odd else ""
+            print(f"[{one.who}]{odd}\n{one.answer}".rstrip())  # noqa: T201
+
+    shell.register_magic_function(monarch, "line", "monarch")
+    shell.register_magic_function(on_ranks, "cell", "monarch")
+    shell.register_magic_function(upgrade, "cell", "upgrade")
+
+
+def unload(shell: Any) -> None:
+    """What ``%unload_ext monarch`` does."""
+    shell.custom_exceptions = ()
+
+
+def _run_command(arguments: list[str]) -> None:
+    """In a process of its own: a command may use the terminal, and end its program."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from monarch.cli.entry import main; main()", *arguments],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.stdout:
+        print(done.stdout, end="")  # noqa: T201
+    if done.stderr:
+        print(done.stderr, end="", file=sys.stderr)  # noqa: T201
