@@ -1,0 +1,88 @@
+"""Interrupting a kernel that waits for a call, and restarting one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jupyter_client")
+
+# In a process of its own: what a kernel's client leaves open is not ours to close.
+SCRIPT = """
+import sys, time
+from jupyter_client.manager import start_new_kernel
+
+manager, client = start_new_kernel(kernel_name="python3", cwd=sys.argv[1])
+
+def told(code, during=lambda text: None, timeout=60):
+    sent, text = client.execute(code), ""
+    while True:
+        message = client.get_iopub_msg(timeout=timeout)
+        if message["parent_header"].get("msg_id") != sent:
+            continue
+        kind, content = message["msg_type"], message["content"]
+        if kind == "stream":
+            text += content["text"]
+            during(text)
+        elif kind == "error":
+            text += content["ename"]
+        elif kind == "status" and content["execution_state"] == "idle":
+            return text
+
+told('''
+import time
+from monarch.actor import Actor, endpoint
+from monarch.job import ProcessJob
+
+class Slow(Actor):
+    @endpoint
+    def work(self):
+        time.sleep(8)
+        return "done"
+
+job = ProcessJob(meshes={"nodes": 1})
+hosts = job.state().nodes
+slow = hosts.spawn_procs({"gpus": 1}).spawn("slow", Slow)
+future = slow.work.call_one()
+''')
+began = []
+
+def interrupt(text):
+    if "waiting" in text and not began:
+        began.append(time.monotonic())
+        manager.interrupt_kernel()
+
+text = told("print('waiting', flush=True); future.get()", interrupt)
+print("interrupted", "KeyboardInterrupt" in text, time.monotonic() - began[0] < 5, flush=True)
+print("later", told("print(future.get())").strip(), flush=True)
+
+manager.restart_kernel(now=True)
+client.wait_for_ready(timeout=60)
+print("again", told('''
+from monarch.job import ProcessJob
+job = ProcessJob(meshes={"nodes": 1})
+hosts = job.state().nodes
+procs = hosts.spawn_procs({"gpus": 1})
+procs.initialized.get(30)
+print(hosts.extent)
+procs.stop().get()
+job.kill()
+''').strip(), flush=True)
+client.stop_channels()
+manager.shutdown_kernel(now=True)
+"""
+
+
+def test_an_interrupt_ends_the_wait_and_a_restart_finds_the_hosts(tmp_path: Path) -> None:
+    env = {**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
+        env=env, cwd=tmp_path, timeout=150, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "interrupted True True", "later done", "again {hosts: 1}",
+    ], done.stdout + done.stderr  # fmt: skip
