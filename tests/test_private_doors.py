@@ -298,6 +298,11 @@ DOORS = [
         "an operator that is made anew frees the one that runs",
         _torch(_operators_are_of_that_module),
     ),
+    Door(
+        "torch.profiler._ExperimentalConfig",
+        "`monarch trace --torch` lacks what ran on other threads",
+        _torch(lambda _: _named("torch.profiler", "_ExperimentalConfig")()),
+    ),
     Door("torch._utils", "titan does not run without a GPU", _torchtitan_asks_torch_for_the_device),
     Door(
         "torch.UntypedStorage._new_shared_cuda",

@@ -15,11 +15,12 @@ from monarch.actor import lending
 from monarch.actor.future import Future, make_future
 from monarch.actor.mesh_ref import MeshRef, check_undivided
 from monarch.actor.replies import CallSink, OneSink, StreamSink, resolve_call, resolve_one
+from monarch.core.event_ring import SentCall
 from monarch.core.rings import Asked
 from monarch.mesh import ValueMesh
-from monarch.runtime import process
+from monarch.runtime import process, telemetry
 from monarch.runtime.cells.endpoint_spec import EndpointSpec
-from monarch.runtime.context import sending_actor
+from monarch.runtime.context import running, sending_actor
 from monarch.runtime.port import Port
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
@@ -117,6 +118,7 @@ class Endpoint(Generic[P, R]):
         data = self._dump(args, kwargs, lent, wrap)
         sink = CallSink(self._mesh.proc_uids, self)
         port = process.current().node.open_port(sink, self._mesh.proc_uids)
+        sink.sent = self._sent(port, len(self._mesh.procs))
         self._send_all(data, port)
         lent.sent(sink.promise)
         return sink.promise
@@ -139,6 +141,7 @@ class Endpoint(Generic[P, R]):
         data = self._dump(args, kwargs, lent)
         sink = StreamSink(self._mesh.proc_uids, self)
         port = process.current().node.open_port(sink, self._mesh.proc_uids)
+        sink.sent = self._sent(port, len(self._mesh.procs))
         self._send_all(data, port)
         lent.sent(*sink.promises)
         resolve = resolve_one(self._mesh, self._name)
@@ -153,6 +156,9 @@ class Endpoint(Generic[P, R]):
         that must not go unnoticed, use ``call``.
         """
         self._send_all(self._dump(args, kwargs), 0)
+        sent = self._sent(0, len(self._mesh.procs))
+        if sent is not None:
+            sent.ends(is_ok=True)
         sender = sending_actor()
         if sender:
             self._tell_undelivered(sender)
@@ -183,6 +189,7 @@ class Endpoint(Generic[P, R]):
         node = process.current().node
         sink = OneSink(proc.uid, self, rank)
         port = node.open_port(sink, [proc.uid])
+        sink.sent = self._sent(port, 1)
         try:
             node.outboxes.call(mesh, rank, self._message(rank, port), data.data, data.buffers)
         except BaseException:
@@ -190,6 +197,15 @@ class Endpoint(Generic[P, R]):
             raise
         lent.sent(sink.promise)
         return make_future(sink.promise, resolve_one(mesh, self._name))
+
+    def _sent(self, port: int, num: int) -> SentCall | None:
+        """What is noted of a call once it is answered, unless that is turned off."""
+        ring = process.current().node.ring
+        if ring is None:
+            return None
+        now = running.get()
+        uid, rank = ("", 0) if now is None else (now.record.uid, now.record.rank)
+        return SentCall(ring, ring.clock(), uid, rank, self._mesh.uid, self._name, port, num)
 
     def asked(self, rank: int) -> Asked | None:
         """A member, as the answer to what a caller waits for; see ``core.rings``.
@@ -256,6 +272,7 @@ class Endpoint(Generic[P, R]):
             generation=gate.generation,
             root=gate.root,
             crosses=crosses,
+            trace=telemetry.current_trace(),
         )
 
 

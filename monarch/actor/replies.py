@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar, overload
 
 from monarch.actor.mesh_ref import MeshRef
 from monarch.core.call_table import Collector
+from monarch.core.event_ring import SentCall
 from monarch.core.rings import Asked
 from monarch.errors import MeshFailure, SupervisionError
 from monarch.mesh import Shape, ValueMesh
@@ -85,21 +86,35 @@ def _asked(called: Called | None, ranks: Sequence[int]) -> list[Asked]:
 class OneSink:
     """Waits for one answer."""
 
-    __slots__ = ("_called", "_rank", "_target", "promise")
+    __slots__ = ("_called", "_rank", "_target", "promise", "sent")
 
     def __init__(self, target: str, called: Called | None = None, rank: int = 0) -> None:
         self._target = target
         self._called = called
         self._rank = rank
         self.promise: Promise[RawReply | MeshFailure] = Promise()
+        self.sent: SentCall | None = None
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks whose answers are waited for."""
+        return [] if self.promise.is_set else [self._rank]
+
+    def target(self, rank: int) -> str:
+        """The process that a rank is in."""
+        return self._target
 
     def receive(self, rank: int, answer: RawReply) -> bool:
+        if self.sent is not None:
+            self.sent.ends(is_ok=not answer.failed)
         self.promise.set(answer)
         return True
 
     def down(self, uid: str, failure: MeshFailure) -> bool:
         if uid != self._target:
             return False
+        if self.sent is not None:
+            self.sent.ends(is_ok=False)
         self.promise.set(failure)
         return True
 
@@ -116,6 +131,7 @@ class CallSink:
         self._collector: Collector[RawReply] = Collector(targets)
         self._lock = threading.Lock()
         self.promise: Promise[Collector[RawReply]] = Promise()
+        self.sent: SentCall | None = None
         if self._collector.is_complete:
             self.promise.set(self._collector)
 
@@ -131,15 +147,23 @@ class CallSink:
 
     def _complete(self, is_complete: bool) -> bool:
         if is_complete:
+            if self.sent is not None:
+                self.sent.ends(is_ok=self._collector.is_answered)
             self.promise.set(self._collector)
         return is_complete
 
-    def awaits(self, promise: Promise[Any]) -> list[Asked]:
-        if promise is not self.promise:
-            return []
+    @property
+    def missing(self) -> list[int]:
+        """The ranks whose answers are waited for."""
         with self._lock:
-            missing = self._collector.missing
-        return _asked(self._called, missing)
+            return self._collector.missing
+
+    def target(self, rank: int) -> str:
+        """The process that a rank is in."""
+        return self._collector.targets[rank]
+
+    def awaits(self, promise: Promise[Any]) -> list[Asked]:
+        return _asked(self._called, self.missing) if promise is self.promise else []
 
 
 class StreamSink:
@@ -152,6 +176,18 @@ class StreamSink:
         self._lock = threading.Lock()
         self.promises: list[Promise[RawReply | MeshFailure]] = [Promise() for _ in targets]
         self._free = deque(self.promises)
+        self._num_failed = 0
+        self.sent: SentCall | None = None
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks whose answers are waited for."""
+        with self._lock:
+            return sorted(self._missing)
+
+    def target(self, rank: int) -> str:
+        """The process that a rank is in."""
+        return self._targets[rank]
 
     def receive(self, rank: int, answer: RawReply) -> bool:
         return self._give([rank], answer)
@@ -165,6 +201,10 @@ class StreamSink:
             fresh = [rank for rank in ranks if rank in self._missing]
             self._missing.difference_update(fresh)
             promises = [self._free.popleft() for _ in fresh]
+            self._num_failed += isinstance(answer, MeshFailure) or answer.failed
+            is_over = bool(fresh) and not self._missing
+        if is_over and self.sent is not None:
+            self.sent.ends(is_ok=not self._num_failed)
         for promise in promises:
             promise.set(answer)
         return not self._missing

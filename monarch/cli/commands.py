@@ -14,6 +14,7 @@ import click
 from monarch import __version__
 from monarch.cli.debug_commands import debug, env, stacks
 from monarch.cli.host_commands import HOST_COMMANDS
+from monarch.cli.observe.commands import dashboard, hang, query, top, trace
 from monarch.cli.options import agreed_to_send, config_file, project_file
 from monarch.cli.runs_commands import runs
 from monarch.cli.sync.commands import sync
@@ -136,7 +137,7 @@ def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 cli.add_command(sync)
-for _command in HOST_COMMANDS:
+for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
     cli.add_command(_command)
 
 
@@ -221,9 +222,7 @@ def run(**given: Any) -> None:
 @config_file
 @click.option("--procs", type=click.IntRange(min=1), help="procs on each host, shared by the runs")
 @click.option(
-    "--slices",
-    type=click.IntRange(min=1),
-    help="how many runs at a time [default: one a host]",
+    "--slices", type=click.IntRange(min=1), help="how many runs at a time [default: one a host]"
 )
 @agreed_to_send
 def sweep(**given: Any) -> None:

@@ -96,6 +96,8 @@ class Settings:
     rdma_tcp_encrypted: bool = False
     # whether hosts import early what their procs were seen importing
     learn_imports: bool = True
+    # how many of its last calls each process remembers, for `monarch query`; 0: none
+    telemetry_events: int = 8192
 
     def with_environment(self) -> Settings:
         """These settings, with what ``MONARCH_<NAME>`` variables say instead."""

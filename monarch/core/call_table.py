@@ -104,7 +104,7 @@ class Collector(Generic[T]):
     """
 
     def __init__(self, targets: Sequence[str]) -> None:
-        self._targets = targets
+        self.targets = targets
         self._missing = set(range(len(targets)))
         self.answers: list[T | None] = [None] * len(targets)
         self.failure: MeshFailure | None = None
@@ -118,6 +118,11 @@ class Collector(Generic[T]):
     def is_complete(self) -> bool:
         return not self._missing or self.failure is not None
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether all have answered, and none with a failure, as far as their answers tell."""
+        return self.failure is None and not any(getattr(a, "failed", False) for a in self.answers)
+
     def receive(self, rank: int, answer: T) -> bool:
         if rank not in self._missing or self.failure is not None:
             return False
@@ -126,7 +131,7 @@ class Collector(Generic[T]):
         return not self._missing
 
     def down(self, uid: str, failure: MeshFailure) -> bool:
-        if self.is_complete or all(self._targets[rank] != uid for rank in self._missing):
+        if self.is_complete or all(self.targets[rank] != uid for rank in self._missing):
             return False
         self.failure = failure
         return True

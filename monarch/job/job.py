@@ -18,11 +18,11 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from monarch.actor import HostMesh
 from monarch.errors import JobError
 from monarch.job.contexts import DEFAULT_JOB_PATH, followed, refuse_foreign_link
 from monarch.job.ended import note_end
-from monarch.job.services import MeshAdminConfig, TelemetryConfig, warn_of_missing
+from monarch.job.services import MeshAdminConfig, TelemetryConfig, start_dashboard, warn_of_missing
+from monarch.job.state import JobState as JobState
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.host_link import who_am_i
 from monarch.runtime.uninterrupted import Uninterrupted
@@ -32,28 +32,6 @@ Self = TypeVar("Self", bound="JobTrait")
 
 _VERSION = 1
 _log = logging.getLogger(__name__)
-
-
-class JobState:
-    """The host meshes of a running job, each as an attribute of its name."""
-
-    # Of services that are not there: programs look whether they have one.
-    query_engine = query_engine_client = None
-    telemetry_url = dashboard_url = admin_url = None
-
-    def __init__(self, hosts: dict[str, HostMesh]) -> None:
-        self._hosts = hosts
-
-    def __getattr__(self, name: str) -> HostMesh:
-        hosts: dict[str, HostMesh] = self.__dict__.get("_hosts", {})
-        if name in hosts:
-            return hosts[name]
-        raise AttributeError(
-            f"'{name}' is not a valid host mesh name. Available names: {', '.join(hosts)}"
-        )
-
-    def __repr__(self) -> str:
-        return f"JobState({', '.join(self._hosts)})"
 
 
 class JobTrait(ABC):
@@ -80,6 +58,7 @@ class JobTrait(ABC):
         self.ending: dict[str, str] | None = None
         self._running: JobTrait | None = None
         self._state_path: Path | None = None
+        self._telemetry: TelemetryConfig | None = None
 
     def _begin(self, client_script: str | None) -> None:  # noqa: B027  (most need none)
         """The slow part of bringing the allocation up. Unlike ``_create``, which comes after it,
@@ -171,13 +150,13 @@ class JobTrait(ABC):
         mesh_admin_config: MeshAdminConfig | None = None,
         **options: Any,
     ) -> Self:
-        """Accepted, with a warning: there is no telemetry service yet.
+        """Have the state of this job answer questions: ``state().query_engine_client``.
 
-        Raises ``TypeError`` for an option that ``TelemetryConfig`` has not.
+        Hosts then keep what their procs remember, dead ones' too. Raises ``TypeError`` for an
+        option that ``TelemetryConfig`` has not. ``mesh_admin_config`` has no effect.
         """
         del mesh_admin_config
-        config or TelemetryConfig(**options)
-        warn_of_missing("telemetry service")
+        self._telemetry = config or TelemetryConfig(**options)
         return self
 
     def enable_admin(self: Self, config: MeshAdminConfig | None = None, **options: Any) -> Self:
@@ -225,7 +204,7 @@ class JobTrait(ABC):
         """
         if self._running is not None:
             if self._running.is_running():
-                return self._running._state()
+                return self._served(self._running._state())
             self.kill()
         path = Path(cached_path) if cached_path is not None else None
         cached = None
@@ -236,14 +215,20 @@ class JobTrait(ABC):
             if cached.is_running() and cached.can_run(self):
                 self._running = cached
                 self._state_path = cached._state_path
-                return cached._state()
+                return self._served(cached._state())
             _end_left(cached)
         self._bring_up(None, path)
         try:
-            return self._state()
+            return self._served(self._state())
         except BaseException:
             self.kill()
             raise
+
+    def _served(self, state: JobState) -> JobState:
+        if self._telemetry is not None:
+            job = (self._running or self).dumps().decode()
+            state.serve(self._telemetry, lambda port: start_dashboard(job, port))
+        return state
 
     def kill(self) -> None:
         """End the allocation that this object stands for, and forget its state file."""
@@ -330,7 +315,7 @@ def keep_from_git(folder: Path) -> None:
         file.write("*\n")
 
 
-_NOT_KEPT = ("apply_id", "ending", "_running", "_state_path")
+_NOT_KEPT = ("apply_id", "ending", "_running", "_state_path", "_telemetry")
 
 
 class _Damaged(JobError):

@@ -1,14 +1,25 @@
-"""Services that programs ask a job for, and that this release does not have yet."""
+"""Services that programs ask a job for: telemetry and its page; an admin service is not there."""
 
 from __future__ import annotations
 
+import atexit
+import json
+import os
+import subprocess
+import sys
 import warnings
 from dataclasses import dataclass
+
+from monarch.errors import JobError
 
 
 @dataclass
 class TelemetryConfig:
-    """What telemetry keeps, and for how long. Times are seconds."""
+    """What telemetry keeps, and for how long. Times are seconds.
+
+    Rows of dead procs are kept for ``retention_secs``. ``dashboard_port`` 0 is any that is free.
+    ``snapshot_interval_secs`` has no effect: what a mesh is like is asked when a question is.
+    """
 
     retention_secs: int = 3600
     include_dashboard: bool = False
@@ -30,3 +41,32 @@ def warn_of_missing(what: str) -> None:
         "procs; metrics and spans go to OpenTelemetry where it is installed",
         stacklevel=3,
     )
+
+
+def start_dashboard(job: str, port: int) -> str:
+    """Start `monarch dashboard` for ``job``, a job's state, as a process that ends with this one;
+    the URL of its page. Raises ``JobError`` where it cannot be started."""
+    page = subprocess.Popen(
+        [sys.executable, "-m", "monarch.cli.main", "dashboard", "--stdin", "--port", str(port)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert page.stdin is not None
+    assert page.stdout is not None
+    assert page.stderr is not None
+    # It carries the job's secret, so it goes through a pipe; its end is the page's, too.
+    page.stdin.write(json.dumps({"job": job, "pid": os.getpid()}) + "\n")
+    page.stdin.flush()
+    url = page.stdout.readline().strip()
+    if not url.startswith("http"):
+        page.wait()
+        raise JobError(f"the dashboard could not be started: {page.stderr.read().strip() or url}")
+    atexit.register(_end, page)
+    return url
+
+
+def _end(page: subprocess.Popen[str]) -> None:
+    page.terminate()
+    page.wait()
+    for stream in (page.stdin, page.stdout, page.stderr):
+        if stream is not None:
+            stream.close()

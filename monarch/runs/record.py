@@ -14,6 +14,7 @@ from monarch.runs.edits import Edits
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.loggers import Logger, open_loggers
 from monarch.runs.rows import EVENTS, METRICS, RowFile, read_rows
+from monarch.runs.telemetry import TROUBLE, RunTelemetry
 from monarch.runtime.ends.process_start import seconds_since_start
 from monarch_sync.words import printable, some
 
@@ -71,6 +72,7 @@ class Record:
         self.config_file: LiveConfig[Any] | None = None
         self.code: RunCode | None = None
         self.allocation: Allocation | None = None
+        self.telemetry: RunTelemetry | None = None
         self.edits = Edits()
         self._generation: float | None = None
         self._stop = threading.Event()
@@ -190,6 +192,8 @@ class Record:
     def note(self, kind: str, text: str, **data: Any) -> None:
         """An event that is written down and not shown."""
         self._add(self._events, {"time": time.time(), "kind": kind, "text": text, **data})
+        if kind in TROUBLE and self.telemetry is not None:
+            self.telemetry.write_soon()
 
     def live(self, config: C) -> C:
         """``config``, with what was changed in its file since and may change while it runs.

@@ -20,6 +20,7 @@ from typing import Any
 from monarch import __version__
 from monarch.config_file import LoadedConfig, load_config, to_toml
 from monarch.errors import JobError
+from monarch.observe.query import TELEMETRY
 from monarch.runs.code import RunCode
 from monarch.runs.detached import note_detached
 from monarch.runs.error_text import in_words
@@ -28,6 +29,7 @@ from monarch.runs.live_config import LiveConfig
 from monarch.runs.ranks import RunLost
 from monarch.runs.record import Display, Record
 from monarch.runs.report import write_report
+from monarch.runs.telemetry import RunTelemetry
 from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.uninterrupted import Uninterrupted
 
@@ -98,6 +100,8 @@ class RunSession:
             except BaseException:
                 self._claim.close()
                 raise
+        self.record.telemetry = RunTelemetry(self.folder.path)
+        self.record.telemetry.begin()
         self.record.code = self.code
         self.record.edits.begin(self.generation)
         self.record.config_file = self._live_config()
@@ -138,6 +142,9 @@ class RunSession:
         self.record.note("ended", text, status=status, outcome=outcome, is_lost=is_lost)
         self.record.close()
         # The outcome of the run counts, whether or not it can be written down.
+        if self.record.telemetry is not None:
+            with self._telling(TELEMETRY):
+                self.record.telemetry.write()
         with self._telling("report.html"):
             write_report(self.folder)
         self._claim.close()

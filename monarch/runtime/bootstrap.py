@@ -30,6 +30,8 @@ from monarch.runtime.ends.stacks import offer_stacks
 from monarch.runtime.learned_modules import begin_as_fresh
 from monarch.runtime.node import Node
 from monarch.runtime.observe.door import ObserveDoor
+from monarch.runtime.observe.flight_record import BUFFER_VARIABLE
+from monarch.runtime.observe.proc_desk import ProcDesk
 from monarch.runtime.output.labels import Labels, label_of
 from monarch.runtime.procs.binding import bind_process
 from monarch.runtime.procs.proc_agent import ProcAgent
@@ -106,7 +108,13 @@ def make_agent(
     agent.command = config.command
     agent.generation = config.generation
     agent.code_states.inherit(config.codes)
-    node.handle(StopSelf, lambda envelope: _stop_in_background(agent, stop))
+    desk = ProcDesk(agent)
+
+    def end() -> None:
+        desk.leave_rows(config.host)
+        stop()
+
+    node.handle(StopSelf, lambda envelope: _stop_in_background(agent, end))
     return agent
 
 
@@ -190,6 +198,8 @@ def _settle_in(config: ProcConfig) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    # Torch remembers its last collectives, at no cost, for `monarch hang`.
+    os.environ.setdefault(BUFFER_VARIABLE, "2000")
     if config.workspace:
         os.environ["WORKSPACE_DIR"] = config.workspace
     if config.directory:

@@ -30,6 +30,7 @@ from monarch.runtime.hosts.host_link import FindProcess, HostLink
 from monarch.runtime.hosts.hosted_workspace import NoWorkspace
 from monarch.runtime.hosts.launcher import Launcher, StartLauncher
 from monarch.runtime.node import Node
+from monarch.runtime.observe.proc_desk import ProcDesk
 from monarch.runtime.output.log_printer import LogPrinter, follow_cells
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
@@ -87,6 +88,7 @@ class ClientAgent(ProcAgent):
             follows_client=True,
             start_launcher=start_launcher,
         )
+        ProcDesk(self)
         self.printer = LogPrinter(self._printed)
         node.peer_down.on_down.append(lambda uid, down: self.printer.forget(uid))
         self._leave_notebook = follow_cells(self.printer, self.flush_logs)

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import msgspec
 
 from monarch.config import settings
 from monarch.core.call_table import CallTable, Sink
+from monarch.core.event_ring import EventRing
 from monarch.errors import MeshFailure, WireError
 from monarch.net.io_loop import IoLoop
 from monarch.net.loop import Loop
@@ -84,6 +86,8 @@ class Node:
         self.address = ProcAddress(uid, machine=machine or machine_id())
         self.calls = CallTable(life)
         self.gate = RunGate(uid)
+        num_events = settings().telemetry_events
+        self.ring = EventRing(num_events, time.monotonic_ns) if num_events > 0 else None
         # Held while one message goes to many receivers, so that two casts of this process
         # reach all of them in the same order.
         self.casting = threading.RLock()

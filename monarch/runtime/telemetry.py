@@ -17,7 +17,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, overload
 
+from monarch.core.event_ring import SPAN, EventRing
 from monarch.runtime.context import running
+from monarch.runtime.current_node import current_node
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,20 +32,92 @@ def is_installed() -> bool:
     return importlib.util.find_spec("opentelemetry") is not None
 
 
+@functools.cache
+def _is_named() -> bool:
+    """Whether the environment names a provider to be loaded when one is first asked for."""
+    return _PROVIDER_VARIABLE in os.environ and is_installed()
+
+
 def is_tracing() -> bool:
     """Whether spans are taken now. To be asked at each call, so it imports nothing."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
-        # The program cannot have set one, but the environment may name one to be loaded.
-        return _PROVIDER_VARIABLE in os.environ and is_installed()
+        return _is_named()  # The program cannot have set one.
+    if getattr(trace, "_TRACER_PROVIDER", trace) is None and not _is_named():
+        return False  # None was set. To ask for it in public costs as much as a short endpoint.
     provider = trace.get_tracer_provider()
     return not isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
 
 
-def span(name: str, correlation_id: int | None = None) -> AbstractContextManager[Any]:
-    """A span for a ``with`` block, with the running actor as attributes."""
+def current_trace() -> str:
+    """The span that runs here, as W3C's ``traceparent``; empty where none is sampled."""
     if not is_tracing():
-        return contextlib.nullcontext()
+        return ""
+    from opentelemetry import trace
+
+    found = trace.get_current_span().get_span_context()
+    if not (found.is_valid and found.trace_flags.sampled):
+        return ""
+    return f"00-{found.trace_id:032x}-{found.span_id:016x}-01"
+
+
+def _context_of(parent: str) -> Any:
+    """A context whose span is the one that ``parent`` names; ``None`` for anything else."""
+    from opentelemetry import trace
+
+    try:
+        _, trace_id, span_id, flags = parent.split("-")
+        remote = trace.SpanContext(
+            int(trace_id, 16), int(span_id, 16), True, trace.TraceFlags(int(flags, 16))
+        )
+    except ValueError:
+        return None
+    return trace.set_span_in_context(trace.NonRecordingSpan(remote))
+
+
+class _NotedSpan:
+    """A ``with`` block that is noted among this process's last events."""
+
+    def __init__(self, name: str, ring: EventRing) -> None:
+        self._name = name
+        self._ring = ring
+
+    def __enter__(self) -> None:
+        self._since = self._ring.clock()
+
+    def __exit__(self, *about: object) -> None:
+        now = running.get()
+        who = ("", 0) if now is None else (now.record.uid, now.record.rank)
+        end = self._ring.clock()
+        self._ring.add((SPAN, end, *who, self._name, end - self._since))
+
+
+def _ring() -> EventRing | None:
+    try:
+        return current_node().ring
+    except RuntimeError:
+        return None  # It has not joined the network: nobody could ask it.
+
+
+def span(name: str, correlation_id: int | None = None) -> AbstractContextManager[Any]:
+    """A span for a ``with`` block: among this process's last events, for ``monarch query`` and
+    ``monarch trace``, and in OpenTelemetry, with the running actor as attributes, where a provider
+    takes it."""
+    ring = _ring()
+    if not is_tracing():
+        return contextlib.nullcontext() if ring is None else _NotedSpan(name, ring)
+    taken = _otel_span(name, correlation_id)
+    if ring is None:
+        return taken
+    both = contextlib.ExitStack()
+    both.enter_context(_NotedSpan(name, ring))
+    both.enter_context(taken)
+    return both
+
+
+def _otel_span(
+    name: str, correlation_id: int | None = None, parent: str = ""
+) -> AbstractContextManager[Any]:
     from opentelemetry import trace
 
     attributes: dict[str, Any] = {}
@@ -52,8 +126,9 @@ def span(name: str, correlation_id: int | None = None) -> AbstractContextManager
         attributes = {"monarch.actor": now.record.name, "monarch.rank": now.record.rank}
     if correlation_id is not None:
         attributes["monarch.correlation_id"] = correlation_id
+    options = {"context": _context_of(parent)} if parent else {}
     made: AbstractContextManager[Any] = trace.get_tracer("monarch").start_as_current_span(
-        name, attributes=attributes
+        name, attributes=attributes, **options
     )
     return made
 
@@ -67,18 +142,33 @@ def traced(fn: Any = None, *, name: str | None = None) -> Any:
     if fn is None:
         return lambda function: traced(function, name=name)
     label = name or fn.__qualname__
+    return _in_spans(fn, lambda: span(label))
+
+
+def in_span(fn: F, name: str, parent: str = "") -> F:
+    """An endpoint, each call of which is a span for OpenTelemetry's provider; ``parent``: as
+    `current_trace` gave it to its caller."""
+
+    def begin() -> AbstractContextManager[Any]:
+        return _otel_span(name, parent=parent) if is_tracing() else contextlib.nullcontext()
+
+    made: F = _in_spans(fn, begin)
+    return made
+
+
+def _in_spans(fn: Any, begin: Callable[[], AbstractContextManager[Any]]) -> Any:
     if inspect.iscoroutinefunction(fn):
 
         @functools.wraps(fn)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            with span(label):
+            with begin():
                 return await fn(*args, **kwargs)
 
         return run_async
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with span(label):
+        with begin():
             return fn(*args, **kwargs)
 
     return run

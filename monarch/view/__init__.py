@@ -1,1 +1,8 @@
-"""Live views: in a terminal, in a browser, in a notebook."""
+"""Live views: in a terminal, in a browser, in a notebook.
+
+What to open, by what is to be changed:
+
+- what is shown, whoever shows it: `live_view.py`; of a run's folder: `run_view.py`
+- `monarch top`, and `monarch status --watch`: `top.py`
+- `monarch dashboard`: `server.py`; its page: `static/`
+"""

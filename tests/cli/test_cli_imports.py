@@ -27,6 +27,7 @@ DECLARING = {
     "monarch", "monarch.cli", "monarch.cli.commands", "monarch.cli.main", "monarch.cli.streams",
     "monarch.cli.sync", "monarch.cli.interrupts", "monarch.cli.keys",
     "monarch.cli.debug_commands", "monarch.cli.host_commands", "monarch.cli.runs_commands",
+    "monarch.cli.observe", "monarch.cli.observe.commands",
     "monarch.cli.options", "monarch.cli.sync.commands", "monarch.cli.terminal",
     "monarch.cli.volume", "monarch.compat", "monarch.compat.finder", "monarch.errors",
     "monarch_sync", "monarch_sync.words",

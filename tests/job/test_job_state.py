@@ -18,9 +18,7 @@ from monarch.job import (
     JobState,
     JobTrait,
     LocalJob,
-    MeshAdminConfig,
     ProcessJob,
-    TelemetryConfig,
     job_load,
     job_loads,
 )
@@ -491,12 +489,9 @@ def test_a_job_whose_attributes_are_no_data_says_what_to_do(cache: Path) -> None
 
 
 def test_a_job_that_wants_services_runs_without_them() -> None:
-    with pytest.warns(UserWarning, match="no telemetry service: the job runs without"):
-        job = LocalJob().enable_telemetry(TelemetryConfig(dashboard_port=0))
+    job = LocalJob()
     with pytest.warns(UserWarning, match="no admin service"):
         assert job.enable_admin(admin_addr="[::]:1729") is job
-    with pytest.warns(UserWarning, match="no telemetry service"):
-        job.enable_telemetry(include_dashboard=True, mesh_admin_config=MeshAdminConfig())
     state = job.state(cached_path=None)
     assert state.dashboard_url is state.telemetry_url is state.admin_url is None
     assert state.query_engine is state.query_engine_client is None

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Hashable
 from dataclasses import replace
 from typing import Any, Protocol
 
+from monarch.core.event_ring import CallsInHand, EventRing
 from monarch.core.mailbox import Delivery, Mailbox, Reached
-from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
-from monarch.mesh import Extent, Point
+from monarch.errors import MeshFailure, format_remote
 from monarch.net.io_loop import IoLoop
 from monarch.runtime.cells import actor_log, loans
 from monarch.runtime.cells.call_watch import CallWatch, RunAgain
-from monarch.runtime.cells.cell_answers import Carrier, CellAnswers
+from monarch.runtime.cells.cell_answers import Carrier, CellAnswers, error_of_rank, failed_in_words
 from monarch.runtime.cells.cell_work import CellTasks, Event, Fail, Judge, Reloaded, Work
 from monarch.runtime.cells.endpoint_spec import EndpointSpec, Wrap, finder, surrounded
 from monarch.runtime.cells.hooks import Hooks, users_part
@@ -41,6 +41,7 @@ class CellHost(Carrier, Protocol):
 
     spoiled: str
     watch: CallWatch | None
+    ring: EventRing | None
 
     @property
     def io_loop(self) -> IoLoop | None:
@@ -75,9 +76,10 @@ class ActorCell:
         self._host = host
         self._mailbox = Mailbox()
         self._endpoint = finder(record.name, lambda: self.cls)
+        self.in_hand = CallsInHand(host.ring, record.uid, record.rank)
         self.hooks = Hooks(record, self._settle)
         self._doom = ""
-        self.answers = CellAnswers(record, host)
+        self.answers = CellAnswers(record, host, self.in_hand)
         self._tasks = CellTasks(self._refuse)
 
     @property
@@ -135,6 +137,11 @@ class ActorCell:
         """Fail for a reason that lies elsewhere, when the message in hand is done."""
         self.deliver(Delivery("supervision", fail, is_urgent=True))
 
+    @property
+    def num_waiting(self) -> int:
+        """How many messages wait for their turn. From any thread."""
+        raise NotImplementedError
+
     def doom(self, reason: str) -> None:
         """Fail once the message in hand is done. On the actor's own thread or task."""
         self._doom = self._doom or reason
@@ -160,12 +167,7 @@ class ActorCell:
         elif isinstance(work, Undelivered):
             await self._hear_of_undelivered(work)
         elif isinstance(work, Fail):
-            error = (
-                RuntimeError(work.reason)
-                if work.cause is None
-                else SupervisionError(work.cause.report(), failure=work.cause)
-            )
-            await self._fail(work.reason, error, work.cause)
+            await self._fail(work.reason, work.error, work.cause)
         elif isinstance(work.message, StopActor):
             await self._stop(work.message)
         elif self.failure is None:
@@ -185,6 +187,7 @@ class ActorCell:
             # Where its endpoints run: what belongs to a thread or to a loop (the current CUDA
             # device, a task that it starts) has to be theirs.
             self.instance.__init__(*args, **kwargs)
+            self.in_hand.note("idle")
         except BaseException as error:
             error.__traceback__ = users_part(error)
             reason = f"{record.name}.__init__ failed.\n{format_remote(error)}"
@@ -206,6 +209,7 @@ class ActorCell:
             return False
         call.generation = gate.generation
         self.method = call.method
+        self.in_hand.begins(id(call), call.method, call.sender, call.port, call.arrived)
         spec, lent = None, list[loans.Ended]()
         running.set(Running(self.record, self.instance, call.rank, call.labels, call.sizes))
         try:
@@ -273,20 +277,15 @@ class ActorCell:
 
     async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
         """An endpoint raised: tell the caller that waits; fail where none does."""
+        self.in_hand.ends(id(call), call.generation, is_ok=False)
         if self.failure is not None:
             self._refuse(call)
             return
-        is_ordinary = isinstance(error, Exception)
         error.__traceback__ = users_part(error)
-        ending = "failed." if is_ordinary else "failed with BaseException."
-        message = f"Actor call {self.record.name}.{call.method} {ending}"
+        message = failed_in_words(self.record, call.method, error)
         waits = call.port and not (spec is not None and spec.explicit_response_port)
-        if waits and is_ordinary:
-            record = self.record
-            if record.labels:
-                where = Point(record.rank, Extent(record.labels, record.sizes))
-                message = f"{message} It was rank {record.rank} {where}."
-            self.answers.raised(call, ActorError(error, message, rank=record.rank))
+        if waits and isinstance(error, Exception):
+            self.answers.raised(call, error_of_rank(self.record, error, message))
             return
         self._mark_failed(f"{message}\n{format_remote(error)}")
         if self._tasks.has_any or hasattr(self.instance, "__cleanup__"):
@@ -310,6 +309,7 @@ class ActorCell:
             self.failure = MeshFailure(
                 record.name, (record.rank,), reason, members=(record.title,), cause=cause
             )
+            self.in_hand.note("failed", reason)
 
     async def _end_failed(self, error: BaseException, caller: Call | None = None) -> None:
         """End what it owns, clean up, tell the owner: at once, where there is no hook.
@@ -370,6 +370,7 @@ class ActorCell:
     def _end(self) -> None:
         """Take no more messages, and turn away those that are here."""
         self.is_ended = True
+        self.in_hand.note("stopped")
         self.ended.set(None)
         for event in self._mailbox.drain():
             self._turn_away(event)

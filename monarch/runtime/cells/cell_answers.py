@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any, NamedTuple, Protocol
 
-from monarch.errors import GenerationBehind, MeshFailure, SupervisionError
+from monarch.core.event_ring import CallsInHand
+from monarch.errors import ActorError, GenerationBehind, MeshFailure, SupervisionError
+from monarch.mesh import Extent, Point
 from monarch.net import cork
 from monarch.runtime.cells.endpoint_spec import EndpointSpec
 from monarch.runtime.context import ActorRecord
@@ -44,12 +46,17 @@ class CellAnswers:
     """The answers of one actor. A sender that waits for no answer is told of refusals, where its
     process can be."""
 
-    def __init__(self, record: ActorRecord | Named, host: Carrier) -> None:
+    def __init__(
+        self, record: ActorRecord | Named, host: Carrier, in_hand: CallsInHand | None = None
+    ) -> None:
         self._record = record
         self._host = host
+        self._in_hand = in_hand or CallsInHand(None, "", 0)
 
     def returned(self, call: Call, spec: EndpointSpec, value: Any) -> None:
         """An endpoint has returned; one with a port of its own has sent what it has to say."""
+        # Before the answer: whoever has that, and asks, finds the row.
+        self._in_hand.ends(id(call), call.generation, is_ok=True)
         if call.port and not spec.explicit_response_port:
             host = self._host
             reply = Reply(call.port, call.rank, host.uid, False, False, call.generation)
@@ -107,3 +114,17 @@ class CellAnswers:
         message = f"Endpoint call {endpoint}() failed, {text}"
         why = failure or MeshFailure(name, (call.rank,), "it was stopped", members=(title,))
         return SupervisionError(message, endpoint, why)
+
+
+def failed_in_words(record: ActorRecord, method: str, error: BaseException) -> str:
+    """That an endpoint has raised."""
+    ending = "failed." if isinstance(error, Exception) else "failed with BaseException."
+    return f"Actor call {record.name}.{method} {ending}"
+
+
+def error_of_rank(record: ActorRecord, error: Exception, message: str) -> ActorError:
+    """What its caller is told; of an actor of a mesh, with its rank."""
+    if record.labels:
+        where = Point(record.rank, Extent(record.labels, record.sizes))
+        message = f"{message} It was rank {record.rank} {where}."
+    return ActorError(error, message, rank=record.rank)

@@ -49,6 +49,10 @@ class SyncCell(ActorCell):
     def wait_in_hand(self) -> Wait | None:
         return self._wait_by(self._thread.ident)
 
+    @property
+    def num_waiting(self) -> int:
+        return len(self._mailbox) + self._inbox.qsize()
+
     def deliver(self, event: Event) -> None:
         self._inbox.put(event)
         # As a guest it polls, and sees only what comes through the loop.
@@ -130,6 +134,10 @@ class AsyncCell(ActorCell):
     def wait_in_hand(self) -> Wait | None:
         # One that blocks the thread holds up all of the loop.
         return self._wait_by(self._main) or self._wait_by(self._thread)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._mailbox) + len(self._inbox)
 
     def deliver(self, event: Event) -> None:
         self._inbox.append(event)

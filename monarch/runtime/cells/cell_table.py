@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from monarch.core.event_ring import ACTOR
 from monarch.core.mailbox import Delivery
 from monarch.runtime.cells.actor_cell import ActorCell, CellHost
 from monarch.runtime.cells.cell_answers import CellAnswers, Named
@@ -43,7 +44,13 @@ class CellTable:
 
     def enter(self, cell: ActorCell, order: Envelope, first: Callable[[], None]) -> None:
         """An actor comes with the order to make it; ``first`` is done before it gets anything."""
-        actor, owner = cell.record.uid, cell.record.owner
+        record = cell.record
+        actor, owner = record.uid, record.owner
+        if self._host.ring is not None:
+            self._host.ring.note(
+                ACTOR, actor, record.rank, record.name, record.class_name, record.labels,
+                record.sizes, owner.uid, record.owner_actor,
+            )  # fmt: skip
         with self.lock:
             first()
             cell.deliver(Delivery(owner.uid, order))
@@ -65,6 +72,8 @@ class CellTable:
     def take_call(self, envelope: Envelope) -> None:
         call = envelope.message
         assert isinstance(call, Call)
+        if (ring := self._host.ring) is not None:
+            call.arrived = ring.clock()
         cell = self._cells.get(call.actor) or self._wait_for_spawn(call.actor, envelope)
         if cell is not None:
             cell.deliver(Delivery(call.sender, envelope))

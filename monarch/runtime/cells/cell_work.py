@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from monarch.core.mailbox import Delivery, Fence, Halt, Lift, Resume
-from monarch.errors import MeshFailure
+from monarch.errors import MeshFailure, SupervisionError
 from monarch.runtime.cells.undelivered import Undelivered
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Call
@@ -32,6 +32,13 @@ class Fail(NamedTuple):
 
     cause: MeshFailure | None
     reason: str
+
+    @property
+    def error(self) -> Exception:
+        """What its hooks are told."""
+        if self.cause is None:
+            return RuntimeError(self.reason)
+        return SupervisionError(self.cause.report(), failure=self.cause)
 
 
 Work = Envelope | Judge | Reloaded | Fail | Undelivered

@@ -111,13 +111,19 @@ def finder(name: str, cls_now: Callable[[], type | None]) -> FindEndpoint:
 def _traced(name: str, plain: FindEndpoint) -> FindEndpoint:
     traces: dict[str, tuple[EndpointSpec, EndpointSpec]] = {}
 
+    def title(call: Call) -> str:
+        return f"{name}.{call.method}"
+
     def find(call: Call) -> EndpointSpec:
         spec = plain(call)
         if not spec.instrument or not telemetry.is_tracing():
             return spec
+        if call.trace:
+            # Its parent is the caller's span, which is another one each time.
+            return replace(spec, method=telemetry.in_span(spec.method, title(call), call.trace))
         before, traced = traces.get(call.method, (None, spec))
         if before is not spec:  # A reload puts another in its place.
-            method = telemetry.traced(spec.method, name=f"{name}.{call.method}")
+            method = telemetry.in_span(spec.method, title(call))
             traced = replace(spec, method=method)
             traces[call.method] = (spec, traced)
         return traced

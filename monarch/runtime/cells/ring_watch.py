@@ -84,10 +84,10 @@ class RingWatch:
     def _chase(self, cell: ActorCell, path: Path, attempt: int) -> None:
         wait = cell.wait_in_hand()
         if wait is not None and self._waits.is_first(path, attempt):
-            for asked in self._asked(wait):
+            for asked in self.asked(wait):
                 self._ask(path, attempt, asked)
 
-    def _asked(self, wait: Wait) -> list[Asked]:
+    def asked(self, wait: Wait) -> list[Asked]:
         """The actors whose answers, all of them, a wait is for."""
         for sink in self._node.calls.sinks():
             if getattr(sink, "awaits", None) is not None:

@@ -32,6 +32,7 @@ from monarch.runtime.hosts.templates import Templates
 from monarch.runtime.hosts.waiting_spawns import WaitingSpawns
 from monarch.runtime.node import Node
 from monarch.runtime.observe.hold_book import HoldBook
+from monarch.runtime.observe.host_desk import HostDesk
 from monarch.runtime.observe.later_environment import LaterEnvironment
 from monarch.runtime.output.log_sender import LogSender
 from monarch.runtime.procs.proc_config import ProcConfig
@@ -95,6 +96,7 @@ class HostAgent:
         self.watchers = ProcWatchers(node, self.name, self.procs, self.waiting.has)
         self._stops = ProcStops(node, self.procs, self._on_exited)
         self._hangs = HangWatch(node, self.procs, self._stacks_path, self._tell_client)
+        self.desk = HostDesk(self, self._hangs.text)
         node.handle(SpawnProcs, self._on_spawn)
         node.handle(StopProcs, self._on_stop)
         node.handle(Watch, self._on_watch)
@@ -282,6 +284,7 @@ class HostAgent:
             uid, reason, self.name, last.lines, asked is not None,
             name=proc.label, log_file=last.path,
         )  # fmt: skip
+        self.desk.proc_ended(proc, reason, asked is not None)
         self._replacements.is_lost(uid, reason)
         # With no code to tell, its template has died, and all that it made with it.
         self.watchers.ended(proc, down, is_shared=code is None and asked is None)

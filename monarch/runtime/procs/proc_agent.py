@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from monarch.core.event_ring import EventRing
 from monarch.core.mailbox import Delivery, Reached
 from monarch.core.supervision import UnhandledFailure
 from monarch.errors import MeshFailure
@@ -64,6 +65,7 @@ class ProcAgent:
         self.host = host
         self.command: Command | None = None
         self.gate = node.gate
+        self.ring: EventRing | None = node.ring
         self.spawn_gate = SpawnGate()
         self.workspaces = WorkspaceStates()
         self.code_states = CodeStates()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from monarch.config import settings
+from monarch.core.event_ring import PUSH
 from monarch.runtime.cells.actor_cell import ActorCell
 from monarch.runtime.cells.reload_round import ReloadRound
 from monarch.runtime.procs.proc_agent import ProcAgent
@@ -115,6 +116,8 @@ class LocalReload:
             change = step.plan.code_change(self._agent.generation)
             step.codes_before = self._agent.code_states.switched(change)
             self._agent.gate.switch(step.plan.generation, divides=bool(change.others))
+            if (ring := self._agent.node.ring) is not None:
+                ring.note(PUSH, step.plan.generation, ", ".join(sorted(step.files)[:20]))
         outcome = self._words.of_committed(step, report, time.perf_counter() - started)
         self._tell(step, outcome, exempt)
 

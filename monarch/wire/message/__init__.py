@@ -119,6 +119,16 @@ from monarch.wire.message.programs import (
     StreamRoom,
     ViewProgram,
 )
+from monarch.wire.message.telemetry import (
+    AskClock,
+    DrainHost,
+    DrainProc,
+    KeepRows,
+    LastRows,
+    LookAtHost,
+    LookAtProc,
+    ProfileProc,
+)
 
 __all__ = [
     "PING",
@@ -127,6 +137,7 @@ __all__ = [
     "Ancestor",
     "Answer",
     "AnyMessage",
+    "AskClock",
     "AskMemory",
     "AskOrigin",
     "AskWait",
@@ -144,6 +155,8 @@ __all__ = [
     "DapBytes",
     "DapOpened",
     "Detach",
+    "DrainHost",
+    "DrainProc",
     "EnvAsked",
     "EnvSet",
     "FlushLogs",
@@ -161,6 +174,8 @@ __all__ = [
     "Imported",
     "Inspect",
     "Introduce",
+    "KeepRows",
+    "LastRows",
     "LeaveProgram",
     "LeftBehind",
     "Listen",
@@ -168,6 +183,8 @@ __all__ = [
     "LogOptions",
     "LogRoom",
     "LogWindow",
+    "LookAtHost",
+    "LookAtProc",
     "Message",
     "Notice",
     "Onward",
@@ -183,6 +200,7 @@ __all__ = [
     "ProcSpec",
     "ProcUp",
     "ProcsDown",
+    "ProfileProc",
     "ProgramEnded",
     "ReplaceProcs",
     "Replies",
@@ -241,4 +259,6 @@ AnyMessage = (
     | RunProgram | ViewProgram | LeaveProgram | SignalProgram | ResizeTerminal | ProgramEnded
     | OpenPort | StreamData | StreamRoom | StreamEnd
     | IdleLimit
+    | AskClock | LookAtProc | LookAtHost | DrainProc | DrainHost | KeepRows | LastRows
+    | ProfileProc
 )  # fmt: skip

@@ -18,7 +18,8 @@ class Call(Message, tag=2, kw_only=True):
     ``generation`` is what the sender runs, counted by the client ``root``: a process that is behind
     it must not run this. Once the call is taken up, it is the generation that runs it. ``crosses``
     is one that was being switched to when this was sent, and that leaves some of the receivers
-    behind.
+    behind. ``trace`` is the caller's span, as W3C's ``traceparent`` has it, where one is sampled.
+    ``arrived`` is for the receiver to fill in: nanoseconds of its clock.
     """
 
     actor: Uid
@@ -34,6 +35,8 @@ class Call(Message, tag=2, kw_only=True):
     generation: int = 0
     root: Uid = ""
     crosses: int = 0
+    trace: str = ""
+    arrived: int = 0
 
 
 class Reply(Message, tag=3):

@@ -1,0 +1,80 @@
+"""The commands that look into what runs, with their arguments, options and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+run_option = click.option("--run", "run", metavar="RUN", help="of a run's folder, not of what runs")
+
+
+@click.command()
+@click.argument("sql", required=False)
+@run_option
+@click.option("--csv", "form", flag_value="csv", help="lines of comma-separated values")
+@click.option("--json", "form", flag_value="json", help="a list of objects")
+def query(**given: Any) -> None:
+    """Ask SQL of what all processes remember of their last calls, failures, pushes.
+
+    SQL is also the name of a ready question. Without it, lists these and the tables. A query reads
+    no files. Needs the extra `observe`.
+    """
+    from monarch.cli.observe.questions import query
+
+    query(**given)
+
+
+@click.command()
+@run_option
+@click.option("--json", "is_json", is_flag=True, help="an object, for programs")
+def hang(**given: Any) -> None:
+    """Who waits for whom, and which collective does not match on all ranks.
+
+    Exits with 1 where something is found that cannot end by itself.
+    """
+    from monarch.cli.observe.questions import hang
+
+    hang(**given)
+
+
+@click.command()
+@run_option
+@click.option("--seconds", type=click.FloatRange(0, 3600), default=0.0, help="watch so long first")
+@click.option("--torch", "with_torch", is_flag=True, help="with torch's profiler on all procs")
+@click.option("-o", "file", type=click.Path(path_type=Path), default=Path("trace.json.gz"))
+def trace(**given: Any) -> None:
+    """Write one file with all ranks for ui.perfetto.dev: calls, who sent them, collectives.
+
+    Clocks of several machines are aligned; the file says how well.
+    """
+    from monarch.cli.observe.questions import trace
+
+    trace(**given)
+
+
+@click.command()
+def top() -> None:
+    """Watch hosts, ranks and who waits for whom in this terminal; ? lists the keys.
+
+    Needs the extra `observe`.
+    """
+    from monarch.cli.observe.views import top
+
+    top()
+
+
+@click.command()
+@run_option
+@click.option("--port", type=click.IntRange(0, 65535), default=8265, help="0: any that is free")
+@click.option("--read-only", is_flag=True, help="without buttons that do something")
+@click.option("--stdin", "from_stdin", is_flag=True, hidden=True)
+def dashboard(**given: Any) -> None:
+    """Watch what runs, or a run's folder, in a browser on this machine. Needs `observe`.
+
+    From afar: ssh -L 8265:127.0.0.1:8265 HOST, and open the URL that it prints.
+    """
+    from monarch.cli.observe.pages import dashboard
+
+    dashboard(**given)

@@ -1,0 +1,108 @@
+"""``monarch dashboard``: what the page is about, and who serves it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from monarch.cli.observe.target import run_here, run_paths, visit_here
+from monarch.cli.observe.views import RankActions
+from monarch.errors import JobError
+from monarch.job import job_loads
+from monarch.observe.query import QueryEngine, QueryTables, kept_rows
+from monarch.observe.visit import MeshVisit, program_at
+from monarch.runs.folder import RUNS, RunFolder, runs_in
+from monarch.runtime.client_agent import client
+
+if TYPE_CHECKING:
+    from monarch.view.server import PageSource
+
+_MISSING = (
+    "monarch dashboard needs Starlette and uvicorn, which are not installed: "
+    "pip install 'monarch-loop[observe]'"
+)
+
+
+def dashboard(run: str | None, port: int, read_only: bool, from_stdin: bool) -> None:
+    """Serve the page until Ctrl-C, and print its URL."""
+    try:
+        from monarch.view.server import PageServer, PageSource, serve
+    except ImportError:
+        raise JobError(_MISSING) from None
+    if from_stdin:
+        source = _of_program(PageSource)
+    elif run is not None:
+        source = _of_run(PageSource, run_here(run), read_only)
+    else:
+        source = _live(PageSource, visit_here(), os.path.basename(os.getcwd()), read_only)
+    try:
+        server = PageServer(source, port)
+    except OSError as error:
+        raise JobError(
+            f"cannot listen at 127.0.0.1:{port}: {error.strerror}; `--port 0` takes a free one"
+        ) from None
+    serve(server, _tell_plainly if from_stdin else _tell)
+
+
+def _tell(url: str) -> None:
+    click.echo(f"{url}\nopen it in a browser on this machine; Ctrl-C ends the page, nothing else")
+
+
+def _tell_plainly(url: str) -> None:
+    print(url, flush=True)
+
+
+def _live(make: type[PageSource], visit: MeshVisit, title: str, read_only: bool) -> PageSource:
+    engine = QueryEngine(lambda: visit, run_paths())
+    return make(
+        title=title, look=_looker(visit), tables=engine.tables, act=RankActions(visit).do,
+        runs=lambda: runs_in(RUNS), is_read_only=read_only,
+    )  # fmt: skip
+
+
+def _looker(visit: MeshVisit) -> Callable[[], Sequence[dict[str, Any]]]:
+    """Torch's collectives are asked for now and then: they tell who waits in which."""
+    count = [0]
+
+    def look() -> Sequence[dict[str, Any]]:
+        count[0] += 1
+        return visit.look(flight=count[0] % 5 == 1)
+
+    return look
+
+
+def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSource:
+    """Without hosts: from what is in its folder."""
+
+    def act(what: str, uids: Sequence[str]) -> str:
+        raise JobError(f"{run.name} has ended: there is nothing to ask for {what}")
+
+    return make(
+        title=run.name, look=None, act=act, runs=lambda: [run], is_read_only=read_only,
+        tables=lambda: QueryTables(kept_rows([run.path]), [run.path]),
+    )  # fmt: skip
+
+
+def _of_program(make: type[PageSource]) -> PageSource:
+    """For a program that has started us: it tells its job and its pid, and ends us by its end."""
+    told = json.loads(sys.stdin.readline())
+
+    def end_with_it() -> None:
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_with_it, daemon=True).start()
+    job = job_loads(told["job"].encode())
+    names = job.names_by_url()
+    hosts = {names.get(url, url): job.visit(url) for url in job.urls()}
+    program = program_at(told["pid"])
+    if program is not None:
+        hosts["the program"] = program
+    return _live(make, MeshVisit(client().node, hosts), job.kind, False)

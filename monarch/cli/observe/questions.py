@@ -1,0 +1,126 @@
+"""``monarch query``, ``hang`` and ``trace``: one question each, and its answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from monarch.cli.observe.target import run_here, run_paths, visit_here
+from monarch.cli.tables import terminal_width
+from monarch.cli.volume import say
+from monarch.errors import JobError
+from monarch.observe.hang_report import hang_report
+from monarch.observe.query import TELEMETRY, QueryEngine, QueryTables, kept_rows, live_rows
+from monarch.observe.tables import READY
+from monarch.observe.trace import MeshTrace
+from monarch.runs.telemetry import HANG_REPORT
+from monarch.wire.address import ProcAddress
+from monarch_sync.words import counted
+
+
+def query(sql: str | None, run: str | None, form: str | None) -> None:
+    """Print the answer to ``sql``, or what can be asked."""
+    with _tables(run) as tables:
+        if sql is None:
+            _list(tables)
+            return
+        found = tables.query(sql)
+    if form == "csv":
+        click.echo(found.to_csv(), nl=False)
+    elif form == "json":
+        click.echo(found.to_json())
+    else:
+        click.echo(found.in_text(terminal_width() or 0))
+
+
+def _tables(run: str | None) -> QueryTables:
+    if run is None:
+        return QueryEngine(visit_here, run_paths()).tables()
+    folder = run_here(run)
+    packed = kept_rows([folder.path])
+    if not packed:
+        say(f"{folder.path} holds no telemetry: only its metrics and events can be asked")
+    return QueryTables(packed, [folder.path])
+
+
+def _list(tables: QueryTables) -> None:
+    click.echo("ready questions: monarch query NAME")
+    for name, (about, _) in READY.items():
+        click.echo(f"  {name:<10}{about}")
+    click.echo("\ntables")
+    for name, columns in tables.names().items():
+        click.echo(f"  {name}({', '.join(columns)})")
+
+
+def hang(run: str | None, is_json: bool) -> None:
+    """Print who waits for whom; of a run, what was written at its end or its last trouble."""
+    if run is not None:
+        data = _kept(run_here(run).path)
+    else:
+        data = hang_report(visit_here().look(flight=True)).to_data()
+    if is_json:
+        click.echo(json.dumps(data, indent=1))
+    else:
+        for line in data["lines"]:
+            click.echo(line)
+    sys.exit(1 if data["is_hang"] else 0)
+
+
+def _kept(folder: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, object] = json.loads(
+            (folder / TELEMETRY / HANG_REPORT).read_text(encoding="utf-8")
+        )
+    except (OSError, ValueError):
+        raise JobError(f"{folder} holds no report of who waited for whom") from None
+    return data
+
+
+_TORCH_SECONDS = 2.0
+
+
+def trace(run: str | None, seconds: float, with_torch: bool, file: Path) -> None:
+    """Write what processes remember, and what they do for ``seconds`` more, to ``file``."""
+    profiles: dict[str, tuple[bytes, str]] = {}
+    if run is not None:
+        packed = kept_rows([run_here(run).path])
+        if not packed:
+            raise JobError(f"the run {run} keeps no telemetry")
+    else:
+        visit = visit_here()
+        if with_torch:
+            looks = visit.look()
+            profiles = visit.profile(_addresses(looks), seconds or _TORCH_SECONDS)
+        elif seconds:
+            time.sleep(seconds)
+        packed = [*visit.drain().packed, live_rows(visit.look(flight=True))]
+    made = MeshTrace(packed)
+    for uid, (data, error) in profiles.items():
+        if error:
+            click.echo(f"{uid}: {error}", err=True)
+        else:
+            made.add_torch(uid, data)
+    try:
+        made.write(file)
+    except OSError as error:
+        raise JobError(f"cannot write {file}: {error.strerror or error}") from None
+    size = file.stat().st_size / 1e6
+    click.echo(
+        f"{file}: {counted(made.num_ranks, 'rank')}, {size:.1f} MB, clocks within "
+        f"{made.clock_error_us:.0f} us. Open it at https://ui.perfetto.dev"
+    )
+
+
+def _addresses(looks: list[dict[str, Any]]) -> list[ProcAddress]:
+    return [
+        msgspec.convert(proc["address"], ProcAddress)
+        for host in looks
+        for proc in host.get("procs", ())
+        if proc.get("address")
+    ]

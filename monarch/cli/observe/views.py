@@ -1,0 +1,143 @@
+"""``monarch top``, and what can be asked of ranks from a view: stacks, a profile, an end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from monarch.cli.observe.target import visit_here
+from monarch.errors import JobError
+from monarch.observe.hang_report import hang_report
+from monarch.observe.query import live_rows
+from monarch.observe.trace import MeshTrace
+from monarch.observe.visit import MeshVisit
+from monarch.runs.folder import RUNS, runs_in
+from monarch.view.run_view import log_lines
+from monarch.wire.address import ProcAddress
+
+_PROFILE_SECONDS = 2.0
+_MOST = 16
+_LINES = 40
+
+
+class RankActions:
+    """Of the procs that ``visit`` sees, by uid. Each gives a text, or raises ``JobError``."""
+
+    def __init__(self, visit: MeshVisit) -> None:
+        self._visit = visit
+        self._known: dict[str, Callable[[Sequence[str]], str]] = {
+            "stacks": self.stacks,
+            "profile": self.profile,
+            "hang": self.hang,
+            "log": self.log,
+            "stop": self.stop,
+        }
+
+    def do(self, what: str, uids: Sequence[str]) -> str:
+        """``what`` is a name of what can be done."""
+        if what not in self._known:
+            raise JobError(f"{what!r} is not one of {', '.join(self._known)}")
+        return self._known[what](uids)
+
+    def stacks(self, uids: Sequence[str]) -> str:
+        """Where each rank is."""
+        found = self._visit.stacks(self._addresses(uids[:_MOST]))
+        named = self._named()
+        return "\n\n".join(f"{named.get(uid, uid)}\n{text}" for uid, text in found.items())
+
+    def profile(self, uids: Sequence[str]) -> str:
+        """torch's profiler for two seconds, merged into a file."""
+        found = self._visit.profile(self._addresses(uids[:_MOST]), _PROFILE_SECONDS)
+        looks = self._visit.look(flight=True)
+        made = MeshTrace([*self._visit.drain().packed, live_rows(looks)])
+        errors = []
+        for uid, (data, error) in found.items():
+            if error:
+                errors.append(f"{self._named().get(uid, uid)}: {error}")
+            else:
+                made.add_torch(uid, data)
+        path = Path(f"profile-{time.strftime('%H%M%S')}.json.gz")
+        made.write(path)
+        return "\n".join([f"{path.absolute()}: open it at https://ui.perfetto.dev", *errors])
+
+    def hang(self, uids: Sequence[str] = ()) -> str:
+        """Who waits for whom."""
+        del uids
+        return "\n".join(hang_report(self._visit.look(flight=True)).lines)
+
+    def log(self, uids: Sequence[str]) -> str:
+        """The last lines of the run that goes on here."""
+        wanted = {self._rank(uid) for uid in uids}
+        for run in reversed(runs_in(RUNS)):
+            if run.running_pid is not None:
+                logs = log_lines(run)
+                shown = {name: lines for name, lines in logs.items() if _number(name) in wanted}
+                return "\n".join(
+                    f"{name}: {line}"
+                    for name, lines in (shown or logs).items()
+                    for line in lines[-_LINES:]
+                )
+        return "no run goes on here: what procs print is in their program's terminal"
+
+    def stop(self, uids: Sequence[str]) -> str:
+        """Ask the program that owns these ranks to stop, as Ctrl-C does: a run saves first."""
+        looks = self._visit.look()
+        pids = {
+            state["pid"]
+            for look in looks
+            if (state := look.get("client_state"))
+            and any(proc["uid"] in uids for proc in look.get("procs", ()))
+        }
+        if not pids:
+            raise JobError("no program on this machine owns these ranks")
+        for pid in pids:
+            os.kill(pid, signal.SIGINT)
+        return f"asked to stop: pid {', '.join(map(str, sorted(pids)))}; a run saves first"
+
+    def _procs(self) -> dict[str, Mapping[str, Any]]:
+        return {proc["uid"]: proc for look in self._visit.look() for proc in look.get("procs", ())}
+
+    def _addresses(self, uids: Sequence[str]) -> list[ProcAddress]:
+        procs = self._procs()
+        gone = [uid for uid in uids if uid not in procs or not procs[uid].get("address")]
+        if gone or not uids:
+            raise JobError("these ranks are gone" if uids else "choose ranks first")
+        return [msgspec.convert(procs[uid]["address"], ProcAddress) for uid in uids]
+
+    def _named(self) -> dict[str, str]:
+        return {uid: f"{proc['name']} {proc['rank']}" for uid, proc in self._procs().items()}
+
+    def _rank(self, uid: str) -> int:
+        proc = self._procs().get(uid)
+        return int(proc["rank"]) if proc is not None else -1
+
+
+def _number(stem: str) -> int:
+    digits = stem.removeprefix("rank")
+    return int(digits) if digits.isdigit() else -1
+
+
+def top() -> None:
+    """Show, until q or Ctrl-C."""
+    if not sys.stdout.isatty():
+        raise JobError("monarch top draws on a terminal; for programs: monarch query queues --json")
+    try:
+        from monarch.view.top import MonarchTop
+    except ImportError:
+        raise JobError(
+            "monarch top needs Textual, which is not installed: pip install 'monarch-loop[observe]'"
+        ) from None
+    visit = visit_here()
+    actions = RankActions(visit)
+
+    def act(what: str, uids: Sequence[str]) -> str:
+        return actions.do(what, uids)
+
+    MonarchTop(visit.look, act, Path.cwd().name).run()

@@ -1,0 +1,103 @@
+"""Where the ranks of a process group do not meet: their last collectives, held side by side.
+
+All members of a group take part in its collectives in one order, which is counted. So those of one
+number belong together: a rank without it has not come there, and ranks with different operations,
+or shapes, wait for each other for ever. Torch records them on gloo and on NCCL alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from monarch.core.waits import in_ranges
+
+# Ranks give these different shapes, by their nature.
+_UNEVEN = ("gather", "scatter", "alltoall", "all_to_all", "allgather_v", "barrier", "coalesced")
+
+
+class Collective(NamedTuple):
+    """One that a rank has begun; ``sizes`` are those of its inputs, ``place`` the user's line."""
+
+    group: str
+    seq: int
+    op: str
+    sizes: str = ""
+    dtypes: str = ""
+    is_done: bool = False
+    place: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What has to be the same on all ranks, in words."""
+        is_even = not any(part in self.op for part in _UNEVEN) or self.op == "all_gather"
+        return " ".join(filter(None, (self.op, self.sizes if is_even else "", self.dtypes)))
+
+
+@dataclass(frozen=True)
+class CollectiveMismatch:
+    """The first collective of a group in which its ranks do not meet.
+
+    ``by_kind``: the ranks that are in it, by what they do there. ``missing``: those that have not
+    come, with their last one, if any is known.
+    """
+
+    group: str
+    seq: int
+    by_kind: dict[str, list[int]]
+    places: dict[str, str]
+    missing: dict[int, Collective | None]
+
+    @property
+    def text(self) -> str:
+        """In a sentence."""
+        parts = []
+        for kind, ranks in self.by_kind.items():
+            at = f" at {self.places[kind]}" if self.places.get(kind) else ""
+            parts.append(f"{_rank_words(ranks)} in {kind}{at}")
+        lasts: dict[str, list[int]] = defaultdict(list)
+        for rank, last in self.missing.items():
+            lasts["" if last is None else f" (last: #{last.seq} {last.op})"].append(rank)
+        for last_text, ranks in lasts.items():
+            verb = "has" if len(ranks) == 1 else "have"
+            parts.append(f"{_rank_words(sorted(ranks))} {verb} not come{last_text}")
+        return f"group {self.group}, collective #{self.seq}: {'; '.join(parts)}"
+
+
+def mismatches(records: Mapping[int, Sequence[Collective]]) -> list[CollectiveMismatch]:
+    """What does not match, by rank the collectives that it remembers: one for each group at most.
+
+    Collectives that are under way and match are none: they may end.
+    """
+    groups: dict[str, dict[int, dict[int, Collective]]] = defaultdict(dict)
+    for rank, record in records.items():
+        for one in record:
+            groups[one.group].setdefault(rank, {})[one.seq] = one
+    found = [_first(group, by_rank) for group, by_rank in sorted(groups.items())]
+    return [one for one in found if one is not None]
+
+
+def _first(
+    group: str, by_rank: Mapping[int, Mapping[int, Collective]]
+) -> CollectiveMismatch | None:
+    # What is older than this was forgotten by some rank.
+    begin = max(min(record) for record in by_rank.values())
+    end = max(max(record) for record in by_rank.values())
+    for seq in range(begin, end + 1):
+        there = {rank: record[seq] for rank, record in sorted(by_rank.items()) if seq in record}
+        missing = [rank for rank in sorted(by_rank) if rank not in there]
+        kinds: dict[str, list[int]] = defaultdict(list)
+        for rank, one in there.items():
+            kinds[one.kind].append(rank)
+        waits = any(not one.is_done for one in there.values())
+        if len(kinds) > 1 or (missing and waits):
+            places = {one.kind: one.place for one in there.values()}
+            lasts = {rank: max(by_rank[rank].values(), key=lambda one: one.seq) for rank in missing}
+            return CollectiveMismatch(group, seq, dict(kinds), places, dict(lasts))
+    return None
+
+
+def _rank_words(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {in_ranges(ranks)}"

@@ -1,0 +1,151 @@
+"""The last events of one process, kept as tuples until somebody asks.
+
+A row is added on the path of every call, so it is a tuple in a deque, and nothing else happens: no
+lock, no thread, no text. What makes rows readable is done by whoever drains them. Calls scroll by;
+what tells of lives and failures is kept apart, so that a busy actor does not push it out.
+
+Times are nanoseconds of the machine's monotonic clock, which all its processes share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+_NUM_LIVES = 2048
+
+CALL = "call"
+SENT = "sent"
+SPAN = "span"
+ACTOR = "actor"
+STATUS = "status"
+FAILURE = "failure"
+PUSH = "push"
+
+# By kind: the names of what follows the kind in a row.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    # A call has ended at its receiver. ``wait``: between its arrival and its turn.
+    CALL: (
+        "t", "mesh", "rank", "method", "sender", "port", "wait", "run", "ok", "generation",
+    ),
+    # A call was answered at its sender, or was told without an answer (``port`` 0).
+    SENT: ("t", "mesh", "rank", "to_mesh", "method", "port", "num", "run", "ok"),
+    # A block of the user's, by ``monarch.actor.span``.
+    SPAN: ("t", "mesh", "rank", "method", "run"),
+    ACTOR: ("t", "mesh", "rank", "name", "class", "labels", "sizes", "owner", "owner_mesh"),
+    STATUS: ("t", "mesh", "rank", "status", "text"),
+    FAILURE: ("t", "name", "text", "about"),
+    PUSH: ("t", "generation", "text"),
+}  # fmt: skip
+
+
+class EventRing:
+    """At most ``size`` rows of calls and spans. Safe to use from any thread.
+
+    ``clock`` gives nanoseconds.
+    """
+
+    def __init__(self, size: int, clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self._calls: deque[tuple[Any, ...]] = deque(maxlen=size)
+        self._lives: deque[tuple[Any, ...]] = deque(maxlen=_NUM_LIVES)
+        self.add = self._calls.append
+
+    def __len__(self) -> int:
+        return len(self._calls) + len(self._lives)
+
+    def note(self, kind: str, *values: Any) -> None:
+        """Something of the life of an actor, a proc or the code, at this moment."""
+        self._lives.append((kind, self.clock(), *values))
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """What is there, the oldest of each sort first."""
+        return [*self._lives.copy(), *self._calls.copy()]
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """As `rows`, which are then no longer here."""
+        taken = []
+        for kept in (self._lives, self._calls):
+            for _ in range(len(kept)):
+                try:
+                    taken.append(kept.popleft())
+                except IndexError:
+                    break  # Another thread has taken the rest.
+        return taken
+
+
+class CallInHand(NamedTuple):
+    """A call that runs: begun at ``since``, after it had stood in the mailbox for ``wait``."""
+
+    method: str
+    sender: str
+    port: int
+    since: int
+    wait: int
+
+
+class CallsInHand:
+    """The calls that one actor runs at this moment, and the rows of those that have ended.
+
+    ``begins`` and ``ends`` belong to the actor's thread; the rest may be read from any.
+    """
+
+    __slots__ = ("_mesh", "_open", "_rank", "_ring", "num_ended", "num_failed")
+
+    def __init__(self, ring: EventRing | None, mesh: str, rank: int) -> None:
+        self._ring = ring
+        self._mesh = mesh
+        self._rank = rank
+        self._open: dict[int, CallInHand] = {}
+        self.num_ended = 0
+        self.num_failed = 0
+
+    def begins(self, key: int, method: str, sender: str, port: int, arrived: int) -> None:
+        """``key`` tells a call from the others that run beside it."""
+        if self._ring is not None:
+            now = self._ring.clock()
+            wait = now - arrived if arrived else 0
+            self._open[key] = CallInHand(method, sender, port, now, wait)
+
+    def ends(self, key: int, generation: int, *, is_ok: bool) -> None:
+        """It has returned or raised; nothing for one that is over already."""
+        call = self._open.pop(key, None)
+        if call is None or self._ring is None:
+            return
+        method, sender, port, since, wait = call
+        self.num_ended += 1
+        self.num_failed += not is_ok
+        now = self._ring.clock()
+        self._ring.add(
+            (CALL, now, self._mesh, self._rank, method, sender, port, wait, now - since, is_ok,
+             generation)
+        )  # fmt: skip
+
+    def note(self, status: str, text: str = "") -> None:
+        """The actor's status changes."""
+        if self._ring is not None:
+            self._ring.note(STATUS, self._mesh, self._rank, status, text)
+
+    def all(self) -> list[CallInHand]:
+        """Those that run, the oldest first."""
+        return list(self._open.copy().values())
+
+
+class SentCall(NamedTuple):
+    """A call that was sent to ``num`` members of ``to_mesh``, and is not answered yet."""
+
+    ring: EventRing
+    since: int
+    mesh: str
+    rank: int
+    to_mesh: str
+    method: str
+    port: int
+    num: int
+
+    def ends(self, *, is_ok: bool) -> None:
+        """The last answer is there, or will not come."""
+        ring, since, *about = self
+        now = ring.clock()
+        ring.add((SENT, now, *about, now - since, is_ok))

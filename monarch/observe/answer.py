@@ -1,0 +1,103 @@
+"""What a question gives: named columns, and rows."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_SHOWN_ROWS = 60
+_WIDEST = 60
+
+
+class QueryTable(Sequence[dict[str, Any]]):
+    """A sequence of rows, each a dictionary; it shows itself as a table."""
+
+    def __init__(self, columns: Sequence[str], values: Sequence[Sequence[Any]]) -> None:
+        self.columns = list(columns)
+        self._values = values
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return list(self)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return dict(zip(self.columns, self._values[index], strict=True))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (dict(zip(self.columns, row, strict=True)) for row in self._values)
+
+    def df(self) -> Any:
+        """As a pandas ``DataFrame``. Raises ``ImportError`` where pandas is not installed."""
+        import pandas
+
+        return pandas.DataFrame(self._values, columns=self.columns)
+
+    def to_json(self) -> str:
+        """One object a row, as a list."""
+        return json.dumps(self.rows, default=str, indent=1)
+
+    def to_csv(self) -> str:
+        """With a line of names."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(self._values)
+        return text.getvalue()
+
+    def __repr__(self) -> str:
+        return self.in_text(shutil.get_terminal_size().columns)
+
+    def in_text(self, width: int = 0) -> str:
+        """For a terminal of that many columns; 0 for no limit."""
+        shown = [[_short(value) for value in row] for row in self._values[:_SHOWN_ROWS]]
+        widths = [
+            max([len(name), *(len(row[at]) for row in shown)])
+            for at, name in enumerate(self.columns)
+        ]
+        is_number = [
+            bool(self._values)
+            and all(isinstance(row[at], int | float) or row[at] is None for row in self._values)
+            for at in range(len(self.columns))
+        ]
+
+        def line(cells: Sequence[str]) -> str:
+            made = "  ".join(
+                cell.rjust(size) if right else cell.ljust(size)
+                for cell, size, right in zip(cells, widths, is_number, strict=True)
+            ).rstrip()
+            return made if not width or len(made) <= width else f"{made[: width - 1]}…"
+
+        lines = [line(self.columns), *map(line, shown)]
+        left = len(self) - len(shown)
+        if left > 0:
+            lines.append(f"... and {left:,} rows more")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(_short(value))}</td>" for value in row) + "</tr>"
+            for row in self._values[:_SHOWN_ROWS]
+        )
+        left = len(self) - _SHOWN_ROWS
+        more = f"<p>... and {left:,} rows more</p>" if left > 0 else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value).replace("\n", "⏎")
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"

@@ -1,0 +1,191 @@
+"""Why nothing moves: who waits for whom, and the collective in which ranks do not meet."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from monarch.core.collectives import Collective, CollectiveMismatch, mismatches
+from monarch.core.waits import Member, WaitEdge, ends, in_lines, members_in_words, rings
+
+CLIENT = Member("client")
+_SHORT_SECONDS = 0.05
+
+
+@dataclass
+class HangReport:
+    """``waits`` of calls; ``rings`` of actors that wait for each other; ``doing``: what those do
+    that others wait for; ``stuck``: procs that do not answer, with why."""
+
+    waits: list[WaitEdge] = field(default_factory=list)
+    rings: list[list[Member]] = field(default_factory=list)
+    doing: dict[Member, str] = field(default_factory=dict)
+    mismatches: list[CollectiveMismatch] = field(default_factory=list)
+    under_way: list[str] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+
+    @property
+    def is_hang(self) -> bool:
+        """Whether something was found that cannot end by itself."""
+        return bool(self.rings or self.mismatches or self.stuck)
+
+    @property
+    def lines(self) -> list[str]:
+        """For people."""
+        found = [f"collectives do not match: {one.text}" for one in self.mismatches]
+        for ring in self.rings:
+            chain = " -> ".join(str(member) for member in [*ring, ring[0]])
+            found.append(f"actors wait for each other and will never answer: {chain}")
+        found += [f"does not answer: {text}" for text in self.stuck]
+        found += in_lines(self.waits)
+        alike: dict[str, list[Member]] = defaultdict(list)
+        for member, text in self.doing.items():
+            alike[text].append(member)
+        found += [f"{members_in_words(members)}: {text}" for text, members in alike.items()]
+        found += [f"under way: {text}" for text in self.under_way]
+        found += [f"could not be asked: {text}" for text in self.unseen]
+        return found or ["nobody waits for anybody"]
+
+    def to_data(self) -> dict[str, Any]:
+        """As plain data, for programs."""
+        return {
+            "is_hang": self.is_hang,
+            "waits": [
+                {"waiter": str(e.waiter), "awaited": str(e.awaited), "method": e.method,
+                 "seconds": round(e.seconds, 3)}
+                for e in self.waits
+            ],
+            "rings": [[str(member) for member in ring] for ring in self.rings],
+            "mismatches": [
+                {"group": m.group, "seq": m.seq, "ranks": m.by_kind, "places": m.places,
+                 "missing": list(m.missing), "text": m.text}
+                for m in self.mismatches
+            ],
+            "doing": {str(member): text for member, text in self.doing.items()},
+            "stuck": self.stuck,
+            "under_way": self.under_way,
+            "unseen": self.unseen,
+            "lines": self.lines,
+        }  # fmt: skip
+
+
+def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
+    """Of what hosts told (`MeshVisit.look`, with torch's collectives)."""
+    report = HangReport()
+    procs: dict[str, Mapping[str, Any]] = {}
+    clients: dict[str, Mapping[str, Any]] = {}
+    for host in looks:
+        if "error" in host:
+            report.unseen.append(f"{host['url']}: {host['error']}")
+        for proc in host.get("procs", ()):
+            procs[proc["uid"]] = proc
+            if proc["hangs"]:
+                report.stuck.append(f"{proc['name']} {proc['rank']}: {proc['hangs']}")
+            elif proc["is_up"] and not proc["answers"]:
+                report.unseen.append(f"{proc['name']} {proc['rank']}: no answer in time")
+        state = host.get("client_state")
+        if state:
+            clients[state["uid"]] = state
+    members = _members([*procs.values(), *clients.values()])
+    report.waits = [
+        edge
+        for uid, state in (*procs.items(), *clients.items())
+        for edge in _edges(uid, state, members)
+        if edge.seconds >= _SHORT_SECONDS
+    ]
+    report.rings = rings(_standing(procs, members))
+    report.doing = _doing(ends(report.waits), procs, members)
+    _match_collectives(report, procs.values())
+    return report
+
+
+_Members = dict[tuple[str, str], Member]
+
+
+def _members(states: Iterable[Mapping[str, Any]]) -> _Members:
+    """By process and mesh."""
+    return {
+        (state["uid"], actor["mesh"]): Member(actor["name"], actor["rank"])
+        for state in states
+        for actor in state.get("actors", ())
+    }
+
+
+def _edges(uid: str, state: Mapping[str, Any], members: _Members) -> list[WaitEdge]:
+    found = []
+    for call in state.get("calls", ()):
+        waiter = members.get((uid, call["mesh"]), CLIENT) if call["mesh"] else CLIENT
+        for target in call["missing"]:
+            awaited = members.get((target, call["to_mesh"]))
+            if awaited is not None:
+                found.append(WaitEdge(waiter, awaited, call["method"], call["seconds"]))
+    return found
+
+
+def _standing(procs: Mapping[str, Mapping[str, Any]], members: _Members) -> list[WaitEdge]:
+    """The waits that an actor stands in: it does nothing else until they end."""
+    return [
+        WaitEdge(members[uid, actor["mesh"]], members[target, mesh], method)
+        for uid, proc in procs.items()
+        for actor in proc.get("actors", ())
+        for target, mesh, method in actor["waits"]
+        if (target, mesh) in members
+    ]
+
+
+def _doing(
+    wanted: Sequence[Member], procs: Mapping[str, Mapping[str, Any]], members: _Members
+) -> dict[Member, str]:
+    actors = {
+        members[uid, actor["mesh"]]: actor
+        for uid, proc in procs.items()
+        for actor in proc.get("actors", ())
+    }
+    found = {}
+    for member in wanted:
+        actor = actors.get(member)
+        if actor is not None:
+            queue = f", {actor['queue']} messages wait" if actor["queue"] else ""
+            doing = [f"runs {one['method']} for {one['seconds']:.1f} s" for one in actor["doing"]]
+            found[member] = (", ".join(doing) or f"is {actor['status']}") + queue
+    return found
+
+
+def _match_collectives(report: HangReport, procs: Iterable[Mapping[str, Any]]) -> None:
+    """By mesh of procs: torch's groups have the same names in each."""
+    meshes: dict[str, dict[int, list[Collective]]] = defaultdict(dict)
+    for proc in procs:
+        flight = proc.get("flight") or {}
+        if flight:
+            entries = [_collective(e) for e in flight["entries"] if not e["is_p2p"]]
+            meshes[proc["mesh"]][flight["rank"]] = entries
+    for records in meshes.values():
+        found = mismatches(records)
+        report.mismatches += found
+        known = {one.group for one in found}
+        last: dict[tuple[str, int, str, str], list[int]] = defaultdict(list)
+        for rank, record in records.items():
+            for one in record:
+                if not one.is_done and one.group not in known:
+                    last[one.group, one.seq, one.op, one.place].append(rank)
+        for (group, seq, op, place), ranks in sorted(last.items()):
+            at = f" at {place}" if place else ""
+            report.under_way.append(
+                f"group {group}, collective #{seq} {op} on {len(ranks)} of {len(records)} ranks{at}"
+            )
+
+
+def _collective(entry: Mapping[str, Any]) -> Collective:
+    return Collective(
+        group=str(entry["group_name"] or entry["group"]),
+        seq=entry["seq"],
+        op=entry["op"],
+        sizes=" ".join(map(json.dumps, entry["sizes"])),
+        dtypes=" ".join(entry["dtypes"]),
+        is_done=entry["done"],
+        place=entry["place"],
+    )

@@ -1,0 +1,241 @@
+"""SQL over what processes keep and what a run's folder holds, by DuckDB, in this process.
+
+Rows are loaded first; then the database is locked: it opens no file and loads nothing more, so a
+query can read what is in its tables, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from monarch.errors import MonarchError
+from monarch.observe.answer import QueryTable
+from monarch.observe.tables import READY, ROW_COLUMNS, VIEWS
+from monarch.observe.visit import MeshVisit
+from monarch.runtime.observe.drain import pack_lines, unpack
+
+if TYPE_CHECKING:
+    import duckdb
+
+TELEMETRY = "telemetry"
+"""The folder of packed rows in a run's folder; each file ends with ``PACKED``."""
+
+PACKED = ".jsonl.zst"
+# By table: the file in a run's folder, and columns of a table without rows.
+_RUN_TABLES = {
+    "metrics": ("metrics.jsonl", ", step BIGINT, loss DOUBLE"),
+    "run_events": ("events.jsonl", ", kind VARCHAR, text VARCHAR"),
+}
+
+
+class QueryError(MonarchError):
+    """A query cannot be answered; the message says what is wrong with it."""
+
+
+class QueryTables:
+    """What can be asked: ``packed`` rows, and metrics and events of ``runs``. A ``with`` block.
+
+    Raises ``QueryError`` where DuckDB is not installed.
+    """
+
+    def __init__(self, packed: Iterable[bytes], runs: Sequence[Path] = ()) -> None:
+        try:
+            import duckdb
+        except ImportError:
+            raise QueryError(
+                "queries need DuckDB, which is not installed: pip install 'monarch-loop[observe]'"
+            ) from None
+        self._errors = duckdb.Error
+        self._database = duckdb.connect()
+        try:
+            self._load(packed, runs)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def __enter__(self) -> QueryTables:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._database.close()
+
+    def _load(self, packed: Iterable[bytes], runs: Sequence[Path]) -> None:
+        columns = ", ".join(f"'{name}': '{kind}'" for name, kind in ROW_COLUMNS.items())
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, f"rows{PACKED}")
+            with open(path, "wb") as file:
+                file.writelines([*packed, pack_lines([{"k": "end"}])])
+            self._database.execute(
+                f"CREATE TABLE rows AS SELECT * FROM read_json(?, columns = {{{columns}}}, "
+                "format = 'newline_delimited', compression = 'zstd', ignore_errors = true)",
+                [path],
+            )
+            for table, (name, empty) in _RUN_TABLES.items():
+                self._load_files(table, [run / name for run in runs], folder, empty)
+        for name, select in VIEWS.items():
+            self._database.execute(f'CREATE VIEW "{name}" AS {select}')
+        for setting in ("enable_external_access = false", "lock_configuration = true"):
+            self._database.execute(f"SET {setting}")
+
+    def _load_files(self, table: str, paths: Sequence[Path], folder: str, empty: str) -> None:
+        """Rows of JSON with the run that they are from; a line that was cut short is left out."""
+        lines = []
+        for path in paths:
+            for row in _lines_of(path):
+                lines.append(json.dumps({"run": path.parent.name, **row}))
+        if not lines:
+            extra = (
+                ", step BIGINT, loss DOUBLE"
+                if table == "metrics"
+                else ", kind VARCHAR, text VARCHAR"
+            )
+            self._database.execute(f"CREATE TABLE {table} (run VARCHAR, time DOUBLE{extra})")
+            return
+        together = os.path.join(folder, f"{table}.jsonl")
+        Path(together).write_text("\n".join(lines), encoding="utf-8")
+        self._database.execute(
+            f"CREATE TABLE {table} AS SELECT * FROM read_json(?, format = 'newline_delimited', "
+            "union_by_name = true, sample_size = -1, maximum_object_size = 67108864)",
+            [together],
+        )
+
+    def query(self, sql: str) -> QueryTable:
+        """The answer to ``sql``, or to the ready question of that name. Raises ``QueryError``."""
+        text = READY[sql][1] if sql in READY else sql
+        try:
+            found = self._database.execute(text)
+            columns = [column[0] for column in found.description or ()]
+            return QueryTable(columns, found.fetchall())
+        except self._errors as error:
+            raise QueryError(_in_words(error)) from None
+
+    def names(self) -> dict[str, list[str]]:
+        """The tables that there are, with their columns."""
+        found = self._database.execute(
+            "SELECT table_name, column_name FROM information_schema.columns "
+            "WHERE table_name NOT LIKE '\\_%' ESCAPE '\\' AND table_name <> 'rows' "
+            "ORDER BY table_name, ordinal_position"
+        ).fetchall()
+        tables: dict[str, list[str]] = {}
+        for table, column in found:
+            tables.setdefault(table, []).append(column)
+        return tables
+
+
+def _in_words(error: duckdb.Error) -> str:
+    text = str(error)
+    if "disabled by configuration" in text or "Loading external extensions" in text:
+        return (
+            "refused: a query reads the tables of telemetry, and no files "
+            f"({text.splitlines()[0].removeprefix('Permission Error: ')})"
+        )
+    return text.rstrip()
+
+
+def _lines_of(path: Path) -> list[dict[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def kept_rows(runs: Sequence[Path]) -> list[bytes]:
+    """The packed rows in the folders of runs. A file that is damaged is left out."""
+    found = []
+    for run in runs:
+        for path in sorted((run / TELEMETRY).glob(f"*{PACKED}")):
+            try:
+                data = path.read_bytes()
+                unpack(data)
+            except Exception:
+                continue
+            found.append(data)
+    return found
+
+
+def live_rows(looks: Iterable[Mapping[str, Any]]) -> bytes:
+    """What hosts tell of this moment (`MeshVisit.look`), as rows."""
+    rows: list[dict[str, Any]] = []
+    for host in looks:
+        total = host.get("cpu_total") or 0
+        rows.append(
+            {"k": "now_host", "host": host.get("host"), "pid": host.get("pid"),
+             "cpu": host["cpu_busy"] / total if total else None, "mem_used": host.get("mem_used"),
+             "mem_total": host.get("mem_total"), "num_gpus": len(host.get("gpus", ())),
+             "url": host["url"], "text": host.get("error")}
+        )  # fmt: skip
+        for proc in host.get("procs", ()):
+            rows += _proc_rows(proc)
+    return pack_lines(rows)
+
+
+def _proc_rows(proc: Mapping[str, Any]) -> list[dict[str, Any]]:
+    uid, now = proc["uid"], proc.get("now", 0)
+    status = "hangs" if proc["hangs"] else "up" if proc["is_up"] else "starting"
+    rows: list[dict[str, Any]] = [
+        {"k": "now_proc", "p": uid, "t": now, "cpu_seconds": proc.get("cpu_seconds"),
+         "rss": proc.get("rss"), "generation": proc.get("generation"), "status": status}
+    ]  # fmt: skip
+    for actor in proc.get("actors", ()):
+        doing = actor["doing"][0] if actor["doing"] else {}
+        rows.append(
+            {"k": "now_actor", "p": uid, "t": now, "doing": doing.get("method"),
+             "seconds": doing.get("seconds"), **{name: actor[name] for name in _ACTOR_COLUMNS}}
+        )  # fmt: skip
+    for entry in proc.get("flight", {}).get("entries", ()):
+        rows.append(
+            {"k": "collective", "p": uid, "t": now, "rank": proc["flight"]["rank"],
+             "group": entry["group"], "seq": entry["seq"], "op": entry["op"],
+             "text": json.dumps(entry["sizes"]), "done": entry["done"], "place": entry["place"],
+             "epoch": entry["created_ns"]}
+        )  # fmt: skip
+    return rows
+
+
+_ACTOR_COLUMNS = (
+    "mesh", "rank", "name", "class", "labels", "sizes", "owner", "status", "queue", "num_ended",
+    "num_failed",
+)  # fmt: skip
+
+
+class QueryEngine:
+    """Questions to a running mesh: each is answered from what its processes have at that moment."""
+
+    def __init__(self, visit: Callable[[], MeshVisit], runs: Sequence[Path] = ()) -> None:
+        self._visit = visit
+        self._runs = tuple(runs)
+
+    def tables(self) -> QueryTables:
+        """All of it, gathered now."""
+        visit = self._visit()
+        drained = visit.drain()
+        return QueryTables([*drained.packed, live_rows(visit.look(flight=True))], self._runs)
+
+    def table(self, sql: str) -> QueryTable:
+        """The answer to ``sql``. Raises ``QueryError``."""
+        with self.tables() as tables:
+            return tables.query(sql)
+
+    def query(self, sql: str) -> dict[str, list[dict[str, Any]]]:
+        """The answer as upstream's client gives it: ``{"rows": [{column: value}]}``."""
+        return {"rows": self.table(sql).rows}

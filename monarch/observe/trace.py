@@ -1,0 +1,227 @@
+"""One trace of all ranks, in Chrome's format, which ui.perfetto.dev opens.
+
+A process of the trace is a rank, or the client; its threads are actors. Times are microseconds
+since 1970, less the beginning of the trace, by this machine's clock.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from monarch.runtime.observe.drain import unpack, unpack_lines
+
+_TORCH_TID = 1_000_000
+
+
+class MeshTrace:
+    """Made of rows as `MeshVisit.drain` gathers them; ``write`` gives the file."""
+
+    def __init__(self, packed: Iterable[bytes]) -> None:
+        rows = [row for data in packed for row in unpack_lines(data)]
+        self._procs: dict[str, dict[str, Any]] = {}
+        self._clocks: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            if row["k"] == "proc":
+                self._procs[row["p"]] = row
+            elif row["k"] == "clock":
+                self._clocks[row["host"]] = row
+        self._rows = sorted(
+            (row for row in rows if row["k"] in _MAKERS and row["p"] in self._procs),
+            key=lambda row: row["t"],
+        )
+        self._names = {
+            (row["p"], row["mesh"], row["rank"]): row["name"] for row in rows if row["k"] == "actor"
+        }
+        self._pids = {uid: number for number, uid in enumerate(self._in_order(), 1)}
+        self._tids: dict[tuple[str, str, int], int] = {}
+        self._events: list[dict[str, Any]] = []
+        self._torch: list[dict[str, Any]] = []
+        self._began_ns = min(
+            (self._epoch(row) - (row.get("run") or 0) for row in self._rows), default=0
+        )
+
+    def _in_order(self) -> list[str]:
+        """The client first, then ranks."""
+        return sorted(
+            self._procs,
+            key=lambda uid: (
+                self._procs[uid]["name"] != "client", not self._procs[uid].get("mesh"),
+                self._procs[uid].get("host") or "", self._procs[uid]["rank"], uid,
+            ),
+        )  # fmt: skip
+
+    def _epoch(self, row: Mapping[str, Any]) -> int:
+        """When it was, in nanoseconds since 1970 of this machine."""
+        proc = self._procs[row["p"]]
+        clock = self._clocks.get(proc.get("host") or "", proc)
+        return int(row["t"] + clock["offset"])
+
+    def _us(self, epoch_ns: int) -> float:
+        return (epoch_ns - self._began_ns) / 1000
+
+    @property
+    def clock_error_us(self) -> float:
+        """By how much two hosts' events may be apart that were at one moment; microseconds."""
+        return max((clock.get("run") or 0 for clock in self._clocks.values()), default=0) / 1000
+
+    @property
+    def num_ranks(self) -> int:
+        """The procs that are in it."""
+        return sum(bool(proc.get("mesh")) for proc in self._procs.values())
+
+    def add_torch(self, uid: str, packed: bytes) -> None:
+        """A trace of torch's profiler, of the proc ``uid``."""
+        trace = json.loads(unpack(packed))
+        base_ns = int(trace.get("baseTimeNanoseconds", 0))
+        for event in trace.get("traceEvents", ()):
+            if event.get("ph") == "M" or not isinstance(event.get("ts"), int | float):
+                continue
+            merged = dict(event)
+            merged["pid"] = self._pids.get(uid, 0)
+            merged["tid"] = f"torch {event.get('tid', '')}"
+            merged["ts"] = self._us(base_ns + int(event["ts"] * 1000))
+            self._torch.append(merged)
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events of the trace."""
+        self._events = []
+        for uid, pid in self._pids.items():
+            proc = self._procs[uid]
+            host = f" on {proc['host']}" if proc.get("host") else ""
+            self._meta(pid, 0, "process_name", {"name": f"{proc['name']}{host}"})
+            self._meta(pid, 0, "process_sort_index", {"sort_index": pid})
+        for row in self._rows:
+            _MAKERS[row["k"]](self, row, self._pids[row["p"]])
+        self._flows()
+        for (uid, mesh, rank), tid in self._tids.items():
+            name = self._names.get((uid, mesh, rank), "main")
+            self._meta(self._pids[uid], tid, "thread_name", {"name": name})
+        return [*self._events, *_integer_threads(self._torch)]
+
+    def write(self, path: Path) -> None:
+        """As JSON, packed by gzip where the name ends with .gz. Raises ``OSError``."""
+        data = {
+            "traceEvents": self.events(),
+            "displayTimeUnit": "ms",
+            "otherData": {
+                "began_ns_since_1970": str(self._began_ns),
+                "clock_error_us": self.clock_error_us,
+            },
+        }
+        text = json.dumps(data).encode()
+        path.write_bytes(gzip.compress(text, 3) if path.suffix == ".gz" else text)
+
+    def _meta(self, pid: int, tid: int, name: str, args: Mapping[str, Any]) -> None:
+        self._events.append({"ph": "M", "pid": pid, "tid": tid, "name": name, "args": args})
+
+    def _tid(self, row: Mapping[str, Any]) -> int:
+        key = (row["p"], row.get("mesh", ""), row.get("rank", 0))
+        return self._tids.setdefault(key, len(self._tids) + 1)
+
+    def _call(self, row: Mapping[str, Any], pid: int) -> None:
+        begin = self._us(self._epoch(row) - row["run"])
+        args = {
+            "waited_us": row["wait"] / 1000, "ok": row["ok"], "generation": row["generation"],
+        }  # fmt: skip
+        name = row["method"] or "__init__"
+        self._slice(name, "call", begin, row["run"] / 1000, pid, self._tid(row), args)
+
+    def _slice(
+        self, name: str, kind: str, begin: float, took: float, pid: int, tid: int, args: Any
+    ) -> None:
+        self._events.append(
+            {"ph": "X", "name": name, "cat": kind, "ts": begin, "dur": took, "pid": pid,
+             "tid": tid, "args": args}
+        )  # fmt: skip
+
+    def _sent(self, row: Mapping[str, Any], pid: int) -> None:
+        begin = self._us(self._epoch(row) - row["run"])
+        args = {"num": row["num"], "ok": row["ok"]}
+        # Calls of one sender overlap: these are pairs of their own, not nested slices.
+        number = f"{row['p']}:{row['port'] or row['t']}"
+        common = {
+            "cat": "sent", "name": f"{row['method'] or '__init__'}()", "id": number, "pid": pid,
+            "tid": self._tid(row),
+        }  # fmt: skip
+        self._events.append({"ph": "b", "ts": begin, "args": args, **common})
+        self._events.append({"ph": "e", "ts": begin + row["run"] / 1000, **common})
+
+    def _span(self, row: Mapping[str, Any], pid: int) -> None:
+        begin = self._us(self._epoch(row) - row["run"])
+        self._slice(row["method"], "span", begin, row["run"] / 1000, pid, self._tid(row), {})
+
+    def _instant(self, row: Mapping[str, Any], pid: int) -> None:
+        name = {
+            "push": f"generation {row.get('generation')}",
+            "status": f"{row.get('status')}",
+            "failure": f"{row.get('name')} failed",
+        }[row["k"]]
+        self._events.append(
+            {"ph": "i", "s": "p", "name": name, "cat": row["k"], "ts": self._us(self._epoch(row)),
+             "pid": pid, "tid": self._tid(row), "args": {"text": row.get("text", "")}}
+        )  # fmt: skip
+
+    def _collective(self, row: Mapping[str, Any], pid: int) -> None:
+        self._events.append(
+            {"ph": "i", "s": "t", "name": f"{row['op']} #{row['seq']}", "cat": "collective",
+             "ts": self._us(row["epoch"]), "pid": pid, "tid": 0,
+             "args": {"group": row["group"], "sizes": row["text"], "place": row["place"]}}
+        )  # fmt: skip
+
+    def _flows(self) -> None:
+        """Arrows from who sent a call to who ran it; both know the port of the answer."""
+        calls: dict[tuple[str, int], list[Mapping[str, Any]]] = defaultdict(list)
+        for row in self._rows:
+            if row["k"] == "call" and row["port"]:
+                calls[row["sender"], row["port"]].append(row)
+        for row in self._rows:
+            if row["k"] != "sent" or not row["port"]:
+                continue
+            begin = self._us(self._epoch(row) - row["run"])
+            receivers = calls.get((row["p"], row["port"]), ())
+            if receivers:  # An arrow begins at a slice.
+                name = f"send {row['method'] or '__init__'}"
+                self._slice(name, "send", begin, 1.0, self._pids[row["p"]], self._tid(row), {})
+            for number, call in enumerate(receivers):
+                common = {
+                    "name": "call", "cat": "flow", "id": f"{row['p']}:{row['port']}:{number}",
+                }  # fmt: skip
+                self._events.append(
+                    {"ph": "s", "ts": begin, "pid": self._pids[row["p"]],
+                     "tid": self._tid(row), **common}
+                )  # fmt: skip
+                self._events.append(
+                    {"ph": "f", "bp": "e", "ts": self._us(self._epoch(call) - call["run"]),
+                     "pid": self._pids[call["p"]], "tid": self._tid(call), **common}
+                )  # fmt: skip
+
+
+_MAKERS = {
+    "call": MeshTrace._call,
+    "sent": MeshTrace._sent,
+    "span": MeshTrace._span,
+    "push": MeshTrace._instant,
+    "status": MeshTrace._instant,
+    "failure": MeshTrace._instant,
+    "collective": MeshTrace._collective,
+}
+
+
+def _integer_threads(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Threads are numbers in this format; their names come as events of their own."""
+    numbers: dict[tuple[int, str], int] = {}
+    made = []
+    for event in events:
+        key = event["pid"], event["tid"]
+        number = numbers.setdefault(key, _TORCH_TID + len(numbers))
+        made.append({**event, "tid": number})
+    names = [
+        {"ph": "M", "pid": pid, "tid": number, "name": "thread_name", "args": {"name": name}}
+        for (pid, name), number in numbers.items()
+    ]
+    return names + made

@@ -1,0 +1,74 @@
+"""What the processes of a run remember of it, kept in its folder: so that it can be asked later."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+from monarch.config import settings
+from monarch.observe.hang_report import hang_report
+from monarch.observe.query import PACKED, TELEMETRY, live_rows
+from monarch.observe.visit import MeshVisit, hosts_of
+from monarch.runs.whole_file import write_whole
+from monarch.runtime import process
+from monarch.runtime.client_agent import ClientAgent
+
+HANG_REPORT = "hang.json"
+_KEPT_SECONDS = 3600.0
+
+TROUBLE = ("died", "hung", "held")
+"""Events of a run after which its telemetry is written: it may not come to its end."""
+
+
+class RunTelemetry:
+    """Writes into ``folder``; nothing where it is turned off, or the program runs nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / TELEMETRY / f"{time.strftime('%Y%m%d-%H%M%S')}{PACKED}"
+        self._writing = threading.Lock()
+
+    def begin(self) -> None:
+        """Have the hosts keep what procs remember, so that dead ones' last rows are there."""
+        visit = self._visit()
+        if visit is not None:
+            visit.keep(_KEPT_SECONDS)
+
+    def write(self) -> None:
+        """Gather, and write a file in one step; takes seconds where procs do not answer. Raises
+        ``OSError``."""
+        visit = self._visit()
+        if visit is None:
+            return
+        drained = visit.drain()
+        looks = visit.look(flight=True)
+        rows = [*drained.packed, live_rows(looks)]
+        with self._writing:
+            self._path.parent.mkdir(exist_ok=True)
+            unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+            unfinished.write_bytes(b"".join(rows))
+            os.replace(unfinished, self._path)
+            report = hang_report(looks)
+            if report.is_hang:
+                write_whole(self._path.parent / HANG_REPORT, json.dumps(report.to_data()))
+
+    def write_soon(self) -> None:
+        """On a thread of its own; what goes wrong there is passed over: the run's end tells it."""
+
+        def write() -> None:
+            try:
+                self.write()
+            except (OSError, RuntimeError):
+                pass
+
+        threading.Thread(target=write, name="monarch-telemetry", daemon=True).start()
+
+    def _visit(self) -> MeshVisit | None:
+        if settings().telemetry_events <= 0 or not process.is_bootstrapped():
+            return None
+        agent = process.current()
+        if not isinstance(agent, ClientAgent) or agent.is_closed:
+            return None
+        return MeshVisit(agent.node, hosts_of(agent))

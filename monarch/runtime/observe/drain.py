@@ -1,0 +1,77 @@
+"""Rows of a process's last events, packed for their way and for files."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from monarch.core.event_ring import COLUMNS
+from monarch.wire.codec import as_text
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_LEVEL = 1
+_LONGEST_TEXT = 4000
+
+
+def pack_rows(rows: list[tuple[Any, ...]]) -> bytes:
+    """Rows as `core.event_ring` keeps them, as they leave a process; empty for none. Whoever reads
+    them does the rest: this runs beside actors."""
+    if not rows:
+        return b""
+    try:
+        data = msgspec.msgpack.encode(rows)
+    except UnicodeEncodeError:
+        data = msgspec.msgpack.encode([as_text(row) for row in rows])  # A name that is no text.
+    return pack(data)
+
+
+def read_rows(proc: str, packed: bytes) -> list[dict[str, Any]]:
+    """What `pack_rows` of the process ``proc`` has packed, as objects: ``k`` is the kind, ``p`` the
+    process. Kinds that we do not know are left out."""
+    if not packed:
+        return []
+    rows: list[list[Any]] = msgspec.msgpack.decode(unpack(packed))
+    return [_object(proc, row) for row in rows if row[0] in COLUMNS]
+
+
+def _object(proc: str, row: list[Any]) -> dict[str, Any]:
+    kind = row[0]
+    found = dict(zip(COLUMNS[kind], row[1:], strict=False))
+    if isinstance(text := found.get("text"), str) and len(text) > _LONGEST_TEXT:
+        found["text"] = f"{text[:_LONGEST_TEXT]} ..."
+    found["k"], found["p"] = kind, proc
+    return found
+
+
+def pack_lines(objects: list[dict[str, Any]]) -> bytes:
+    """Objects as lines of JSON, packed; empty for none."""
+    if not objects:
+        return b""
+    encoder = msgspec.json.Encoder()
+    try:
+        lines = encoder.encode_lines(objects)
+    except UnicodeEncodeError:
+        lines = encoder.encode_lines([as_text(one) for one in objects])  # A name that is no text.
+    return pack(lines)
+
+
+def pack(data: bytes) -> bytes:
+    """As one frame of zstd."""
+    return zstd.compress(data, _LEVEL)
+
+
+def unpack(packed: bytes) -> bytes:
+    """What frames of zstd, one after the other, hold."""
+    return zstd.decompress(packed) if packed else b""
+
+
+def unpack_lines(packed: bytes) -> list[dict[str, Any]]:
+    """The inverse of `pack_lines`; several packed one after the other are read as one."""
+    lines: list[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode_lines(unpack(packed))
+    return lines

@@ -1,0 +1,257 @@
+"""Answers what a host agent is asked of its machine and procs, and keeps the rows of dead ones."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from monarch.core.event_ring import FAILURE
+from monarch.runtime.answers import Response
+from monarch.runtime.node import Node
+from monarch.runtime.observe.drain import pack_rows
+from monarch.runtime.observe.machine_state import machine_state, process_state
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import (
+    AskClock,
+    DrainHost,
+    DrainProc,
+    KeepRows,
+    LastRows,
+    LookAtHost,
+    LookAtProc,
+    ProcSpec,
+    SpawnProcs,
+)
+
+_LOOK_SECONDS = 1.0
+_DRAIN_SECONDS = 3.0
+_KEEP_EVERY_SECONDS = 2.0
+_MOST_KEPT_BYTES = 64 * 2**20
+_MOST_ENDED = 4096
+_MOST_KEPT_SECONDS = 24 * 3600.0
+
+
+class AskedProc(Protocol):
+    """What is needed of a proc of this host."""
+
+    spawn: SpawnProcs
+    spec: ProcSpec
+    life: int
+    pid: int
+    address: ProcAddress | None
+
+    @property
+    def uid(self) -> Uid: ...
+
+    @property
+    def label(self) -> str: ...
+
+
+class AskedHost(Protocol):
+    """What is needed of the host agent."""
+
+    node: Node
+    name: str
+    procs: dict[Uid, Any]
+
+    @property
+    def client(self) -> ProcAddress | None: ...
+
+
+class _Kept(NamedTuple):
+    at: float
+    proc: Uid
+    rows: bytes
+
+
+class HostDesk:
+    """Everything here runs on the node's I/O loop. ``hangs`` says why a proc does, in words."""
+
+    def __init__(self, host: AskedHost, hangs: Callable[[Uid], str]) -> None:
+        self._host = host
+        self._node = host.node
+        self._hangs = hangs
+        self._kept: deque[_Kept] = deque()
+        self._ended: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_MOST_ENDED)
+        self._keep_seconds = 0.0
+        self._is_ticking = False
+        self._node.handle(AskClock, self._on_ask_clock)
+        self._node.handle(LookAtHost, self._on_look)
+        self._node.handle(DrainHost, self._on_drain)
+        self._node.handle(KeepRows, self._on_keep)
+        self._node.handle(LastRows, self._on_last)
+
+    def proc_ended(self, proc: AskedProc, reason: str, is_expected: bool) -> None:
+        """Noted among the host's own events, as the proc cannot say so."""
+        if self._node.ring is not None and not is_expected:
+            self._node.ring.note(FAILURE, proc.label, reason, proc.uid)
+        if self._keep_seconds:
+            self._ended.append((self._node.loop.time(), self._about(proc)))
+
+    def _about(self, proc: AskedProc) -> dict[str, Any]:
+        now = time.monotonic_ns()
+        return {
+            "k": "proc", "p": proc.uid, "t": now, "offset": time.time_ns() - now,
+            "name": proc.label, "mesh": proc.spawn.mesh, "rank": proc.spec.rank,
+            "labels": proc.spawn.labels, "sizes": proc.spawn.sizes, "pid": proc.pid,
+            "host": self._host.name, "life": proc.life,
+        }  # fmt: skip
+
+    def _about_itself(self) -> dict[str, Any]:
+        now = time.monotonic_ns()
+        return {
+            "k": "proc", "p": self._node.uid, "t": now, "offset": time.time_ns() - now,
+            "name": f"agent of {self._host.name}", "mesh": "", "rank": 0, "pid": os.getpid(),
+            "host": self._host.name, "life": 0,
+        }  # fmt: skip
+
+    def _ask_all(
+        self,
+        make: Callable[[int], LookAtProc | DrainProc],
+        seconds: float,
+        done: Callable[[Mapping[Uid, Response]], None],
+    ) -> None:
+        """Ask every proc that is up; ``done`` gets what came within ``seconds``."""
+        up = [proc for proc in self._host.procs.values() if proc.address is not None]
+        found: dict[Uid, Response] = {}
+        is_over = [False]
+
+        def finish() -> None:
+            if not is_over[0]:
+                is_over[0] = True
+                timer.cancel()
+                done(found)
+
+        def answered(uid: Uid, response: Response) -> None:
+            found[uid] = response
+            if len(found) == len(up):
+                finish()
+
+        timer = self._node.loop.call_later(seconds, finish)
+        for proc in up:
+            outcome = self._node.request(proc.address, make)
+
+            def heard(uid: Uid = proc.uid, outcome: Any = outcome) -> None:
+                self._node.loop.call_soon(lambda: answered(uid, outcome.value))
+
+            outcome.on_set(heard)
+        if not up:
+            finish()
+
+    def _on_ask_clock(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, AskClock)
+        self._node.answer(order.sender, order.port, {"now": time.monotonic_ns()})
+
+    def _on_look(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, LookAtHost)
+
+        def done(found: Mapping[Uid, Response]) -> None:
+            procs = [self._proc(proc, found.get(proc.uid)) for proc in self._host.procs.values()]
+            now = time.monotonic_ns()
+            body = {
+                "host": self._host.name, "pid": os.getpid(), "now": now, "epoch": time.time_ns(),
+                "client": self._host.client, "procs": procs, "uid": self._node.uid,
+                **machine_state(),
+            }  # fmt: skip
+            self._node.answer(order.sender, order.port, body)
+
+        self._ask_all(
+            lambda port: LookAtProc(port, self._node.uid, order.flight), _LOOK_SECONDS, done
+        )
+
+    def _proc(self, proc: AskedProc, response: Response | None) -> dict[str, Any]:
+        body = {} if response is None or response.error else response.body
+        return {
+            "uid": proc.uid, "name": proc.spawn.name, "rank": proc.spec.rank, "pid": proc.pid,
+            "mesh": proc.spawn.mesh, "labels": proc.spawn.labels, "sizes": proc.spawn.sizes,
+            "is_up": proc.address is not None, "life": proc.life, "hangs": self._hangs(proc.uid),
+            "answers": bool(body), "address": proc.address, **process_state(proc.pid), **body,
+        }  # fmt: skip
+
+    def _on_drain(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, DrainHost)
+        takes = self._keep_seconds > 0
+
+        def done(found: Mapping[Uid, Response]) -> None:
+            fresh = self._rows_of(found, takes)
+            if self._is_apart and self._node.ring is not None:
+                fresh.append((self._node.uid, pack_rows(self._node.ring.rows())))
+            procs = self._host.procs.values()
+            body = {
+                "host": self._host.name, "now": time.monotonic_ns(), "epoch": time.time_ns(),
+                "about": [
+                    *(about for _, about in self._ended), *map(self._about, procs),
+                    self._about_itself(),
+                ],
+                "rows": [*((kept.proc, kept.rows) for kept in self._kept), *fresh],
+                "silent": [
+                    proc.label for proc in procs
+                    if proc.uid not in found or found[proc.uid].error
+                ],
+                "client": self._host.client,
+            }  # fmt: skip
+            self._node.answer(order.sender, order.port, body)
+
+        self._drain(takes, done)
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether the agent is a process of its own; else its rows are the client's."""
+        client = self._host.client
+        return client is None or client.uid != self._node.uid
+
+    def _drain(self, takes: bool, done: Callable[[Mapping[Uid, Response]], None]) -> None:
+        self._ask_all(lambda port: DrainProc(port, self._node.uid, takes), _DRAIN_SECONDS, done)
+
+    def _rows_of(self, found: Mapping[Uid, Response], takes: bool) -> list[tuple[Uid, bytes]]:
+        """What the procs have said; kept instead where they no longer have it themselves."""
+        told = {uid: bytes(r.body.get("rows", b"")) for uid, r in found.items() if not r.error}
+        if not takes:
+            return [(uid, rows) for uid, rows in told.items() if rows]
+        now = self._node.loop.time()
+        self._kept.extend(_Kept(now, uid, rows) for uid, rows in told.items() if rows)
+        return []
+
+    def _on_keep(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, KeepRows)
+        self._keep_seconds = min(max(order.seconds, 0.0), _MOST_KEPT_SECONDS)
+        if not self._keep_seconds:
+            self._kept.clear()
+        elif not self._is_ticking:
+            self._is_ticking = True
+            self._tick()
+        self._node.answer(order.sender, order.port)
+
+    def _on_last(self, envelope: Envelope) -> None:
+        last = envelope.message
+        assert isinstance(last, LastRows)
+        if self._keep_seconds and envelope.payload:
+            self._kept.append(_Kept(self._node.loop.time(), last.proc, bytes(envelope.payload)))
+
+    def _tick(self) -> None:
+        if not self._keep_seconds:
+            self._is_ticking = False
+            return
+        self._drain(True, lambda found: self._kept_from(found))
+        self._node.loop.call_later(_KEEP_EVERY_SECONDS, self._tick)
+
+    def _kept_from(self, found: Mapping[Uid, Response]) -> None:
+        self._rows_of(found, True)
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        oldest = self._node.loop.time() - self._keep_seconds
+        while self._kept and (
+            self._kept[0].at < oldest or sum(len(k.rows) for k in self._kept) > _MOST_KEPT_BYTES
+        ):
+            self._kept.popleft()
+        while self._ended and self._ended[0][0] < oldest:
+            self._ended.popleft()

@@ -1,0 +1,142 @@
+"""What a process does at this moment, as data. On its I/O loop, so that busy actors tell it too."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import monarch
+from monarch.core.event_ring import SentCall
+from monarch.runtime.cells.actor_cell import ActorCell
+from monarch.runtime.observe.machine_state import process_state
+from monarch.runtime.procs.proc_agent import ProcAgent
+
+_OURS = (
+    os.path.dirname(os.path.abspath(monarch.__file__)) + os.sep, threading.__file__, "<frozen",
+)  # fmt: skip
+_MOST_MISSING = 64
+_MOST_CALLS = 256
+_LONGEST_TEXT = 2000
+
+
+def live_state(agent: ProcAgent) -> dict[str, Any]:
+    """Times are seconds; ``now`` is nanoseconds of the machine's monotonic clock, and ``epoch``
+    of that since 1970."""
+    now = time.monotonic_ns()
+    ring = agent.node.ring
+    return {
+        "uid": agent.node.uid,
+        "pid": os.getpid(),
+        "now": now,
+        "epoch": time.time_ns(),
+        "is_client": agent.is_root,
+        "generation": agent.generation,
+        "is_spilling": agent.node.outboxes.is_spilling,
+        "num_events": len(ring) if ring is not None else None,
+        "actors": [_actor(agent, cell, now) for cell in agent.cells],
+        "calls": _calls(agent, now),
+        "gpu": _gpu(),
+        **process_state(os.getpid()),
+    }
+
+
+def _actor(agent: ProcAgent, cell: ActorCell, now: int) -> dict[str, Any]:
+    record = cell.record
+    doing = cell.in_hand.all()
+    wait = cell.wait_in_hand()
+    waits = [] if wait is None else agent.rings.asked(wait)
+    body: dict[str, Any] = {
+        "mesh": record.uid,
+        "rank": record.rank,
+        "name": record.name,
+        "class": record.class_name,
+        "labels": record.labels,
+        "sizes": record.sizes,
+        "owner": record.owner.uid,
+        "status": _status(cell, is_waiting=wait is not None, is_running=bool(doing)),
+        "doing": [
+            {"method": one.method or "__init__", "seconds": (now - one.since) / 1e9}
+            for one in doing[:_MOST_MISSING]
+        ],
+        "queue": cell.num_waiting,
+        "num_ended": cell.in_hand.num_ended,
+        "num_failed": cell.in_hand.num_failed,
+        "waits": [[asked.proc.uid, asked.actor, asked.method] for asked in waits],
+    }
+    if cell.failure is not None:
+        body["failure"] = cell.failure.report()[:_LONGEST_TEXT]
+    return body
+
+
+def _status(cell: ActorCell, *, is_waiting: bool, is_running: bool) -> str:
+    if cell.failure is not None:
+        return "failed"
+    if cell.is_ended:
+        return "stopped"
+    if cell.is_ending:
+        return "stopping"
+    if cell.instance is None:
+        return "starting"
+    if is_waiting:
+        return "waiting"
+    if is_running:
+        return "running"
+    return "at the fence" if cell.is_holding else "idle"
+
+
+def _calls(agent: ProcAgent, now: int) -> list[dict[str, Any]]:
+    """The calls of this process that are not answered, the oldest first."""
+    found: list[dict[str, Any]] = []
+    for sink in agent.node.calls.sinks():
+        sent = getattr(sink, "sent", None)
+        if not isinstance(sent, SentCall):
+            continue
+        missing = list(getattr(sink, "missing", ()))
+        found.append(
+            {
+                "mesh": sent.mesh,
+                "rank": sent.rank,
+                "to_mesh": sent.to_mesh,
+                "method": sent.method or "__init__",
+                "seconds": (now - sent.since) / 1e9,
+                "num_missing": len(missing),
+                "missing": [
+                    sink.target(rank)  # type: ignore[attr-defined]
+                    for rank in missing[:_MOST_MISSING]
+                ],
+            }
+        )
+    return sorted(found, key=lambda call: -call["seconds"])[:_MOST_CALLS]
+
+
+def _gpu() -> Mapping[str, Any]:
+    """What torch has taken of its GPU; it is not woken for that."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return {}
+    return {
+        "allocated": cuda.memory_allocated(),
+        "reserved": cuda.memory_reserved(),
+        "device": cuda.current_device(),
+    }
+
+
+def stacks_in_words() -> str:
+    """Where each thread of this process is, this one left out; those of actors first."""
+    frames = sys._current_frames()
+    threads = sorted(threading.enumerate(), key=lambda t: not t.name.startswith("actor "))
+    found = []
+    for thread in threads:
+        if thread.ident != threading.get_ident() and thread.ident in frames:
+            stack = traceback.extract_stack(frames[thread.ident])
+            while stack and stack[0].filename.startswith(_OURS):
+                del stack[0]
+            text = "".join(traceback.format_list(stack)).rstrip() or "  it does nothing"
+            found.append(f"thread {thread.name}\n{text}")
+    return "\n".join(found)

@@ -1,0 +1,106 @@
+"""Answers what a process is asked about itself: a proc, or the client."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+
+from monarch.runtime.observe.drain import pack, pack_rows
+from monarch.runtime.observe.flight_record import flight_record
+from monarch.runtime.observe.live_state import live_state, stacks_in_words
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.wire.address import ProcAddress
+from monarch.wire.codec import Envelope
+from monarch.wire.message import DrainProc, LastRows, LookAtProc, ProfileProc
+
+_LONGEST_SECONDS = 120.0
+
+_busy = threading.Lock()
+
+
+class ProcDesk:
+    """Everything here runs on the node's I/O loop: an actor that is busy keeps nobody waiting."""
+
+    def __init__(self, agent: ProcAgent) -> None:
+        self._agent = agent
+        self._node = agent.node
+        agent.node.handle(LookAtProc, self._on_look)
+        agent.node.handle(DrainProc, self._on_drain)
+        agent.node.handle(ProfileProc, self._on_profile)
+
+    def leave_rows(self, host: ProcAddress) -> None:
+        """As the process ends: whoever keeps rows has the last ones, too."""
+        if self._node.ring is not None:
+            self._node.send(host, LastRows(self._node.uid), pack_rows(self._node.ring.rows()))
+
+    def _on_look(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, LookAtProc)
+        body = live_state(self._agent)
+        if order.flight:
+            body["flight"] = flight_record()
+        if order.stacks:
+            body["stacks"] = stacks_in_words()
+        self._node.answer(order.sender, order.port, body)
+
+    def _on_drain(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, DrainProc)
+        ring = self._node.ring
+        rows = [] if ring is None else ring.take() if order.takes else ring.rows()
+        self._node.answer(order.sender, order.port, {"rows": pack_rows(rows)})
+
+    def _on_profile(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, ProfileProc)
+
+        def done(trace: bytes, error: str) -> None:
+            self._node.answer(order.sender, order.port, {"trace": trace}, error)
+
+        profile(order.seconds, done)
+
+
+def profile(seconds: float, done: Callable[[bytes, str], None]) -> None:
+    """Begin, and call ``done`` at the end, on a thread of its own: with a trace in Chrome's format,
+    packed by zstd, or with why there is none."""
+    if "torch" not in sys.modules:
+        done(b"", "this proc has not imported torch")
+    elif not _busy.acquire(blocking=False):
+        done(b"", "torch's profiler runs in this proc already")
+    else:
+        args = (min(max(seconds, 0.0), _LONGEST_SECONDS), done)
+        threading.Thread(target=_run, args=args, name="monarch-profile", daemon=True).start()
+
+
+def _run(seconds: float, done: Callable[[bytes, str], None]) -> None:
+    data, error = b"", ""
+    try:
+        data = _record(seconds)
+    except Exception as raised:  # Somebody else may be profiling; then only that is told.
+        error = f"torch's profiler failed: {type(raised).__name__}: {raised}"
+    finally:
+        _busy.release()
+    done(data, error)
+
+
+def _record(seconds: float) -> bytes:
+    from torch.profiler import ProfilerActivity, _ExperimentalConfig, profile, supported_activities
+
+    wanted = {ProfilerActivity.CPU, ProfilerActivity.CUDA}
+    # Without it, only operators of the thread that has begun it would be there.
+    config = _ExperimentalConfig(profile_all_threads=True)
+    wanted &= set(supported_activities())
+    with profile(activities=wanted, experimental_config=config) as run:
+        time.sleep(seconds)
+    file, path = tempfile.mkstemp(suffix=".json")
+    os.close(file)
+    try:
+        run.export_chrome_trace(path)
+        with open(path, "rb") as trace:
+            return pack(trace.read())
+    finally:
+        os.unlink(path)

@@ -1,0 +1,215 @@
+"""What is shown of a mesh at one moment: made of two looks at it, and the same for all views."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from monarch.core.waits import in_ranges
+from monarch.observe.hang_report import hang_report
+
+_HISTORY_SECONDS = 900
+_MOST_RANKS = 4096
+_MOST_FAILURES = 50
+_ODD = ("failed", "hangs", "no answer", "waiting")
+
+
+@dataclass(frozen=True)
+class RankView:
+    """One actor of one rank; ``rate`` is calls a second that it ended, ``seconds`` how long it does
+    what it does."""
+
+    host: str
+    proc: str
+    actor: str
+    rank: int
+    status: str
+    doing: str = ""
+    seconds: float = 0.0
+    rate: float = 0.0
+    queue: int = 0
+    rss: int = 0
+    generation: int = 0
+    pid: int = 0
+    uid: str = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """Ranks that do the same on one host. ``is_odd``: others of their actor do something else."""
+
+    host: str
+    actor: str
+    ranks: str
+    num_ranks: int
+    status: str
+    doing: str
+    seconds: float
+    rate: float
+    queue: int
+    rss: int
+    generation: str
+    is_odd: bool
+    pids: tuple[int, ...]
+    uids: tuple[str, ...]
+
+
+class LiveView:
+    """Give it looks (`Visit.look`); it keeps the counters of a quarter of an hour, and no more."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._cpu: dict[str, tuple[float, float]] = {}
+        self._failures: dict[str, dict[str, Any]] = {}
+        self.history: deque[dict[str, float]] = deque(maxlen=_HISTORY_SECONDS)
+
+    def update(self, looks: Sequence[Mapping[str, Any]], now: float) -> dict[str, Any]:
+        """A snapshot as plain data; ``now`` is seconds since 1970."""
+        ranks = self._ranks(looks)
+        hosts = [self._host(look) for look in looks]
+        self._note_failures(ranks, now)
+        report = hang_report(looks)
+        rate, queue = sum(rank.rate for rank in ranks), sum(rank.queue for rank in ranks)
+        busy = [host["cpu"] for host in hosts if host.get("cpu") is not None]
+        gpus = [gpu.get("busy", 0) for host in hosts for gpu in host.get("gpus", ())]
+        counters = {
+            "at": now, "rate": rate, "queue": queue,
+            "cpu": sum(busy) / len(busy) if busy else 0.0,
+            "gpu": sum(gpus) / len(gpus) if gpus else 0.0,
+            "rss": float(sum({rank.pid: rank.rss for rank in ranks}.values())),
+        }  # fmt: skip
+        self.history.append(counters)
+        return {
+            "at": now,
+            "hosts": hosts,
+            "groups": [asdict(group) for group in grouped(ranks)],
+            "ranks": [asdict(rank) for rank in ranks[:_MOST_RANKS]],
+            "num_ranks": len(ranks),
+            "counters": counters,
+            "waits": report.lines,
+            "is_hang": report.is_hang,
+            "edges": [
+                {"waiter": str(e.waiter), "awaited": str(e.awaited), "method": e.method,
+                 "seconds": e.seconds}
+                for e in report.waits[:200]
+            ],
+            "failures": list(self._failures.values()),
+        }  # fmt: skip
+
+    def _host(self, look: Mapping[str, Any]) -> dict[str, Any]:
+        if "error" in look:
+            return {"name": look["url"], "error": look["error"]}
+        name = look["host"]
+        cpu = None
+        if "cpu_total" in look:
+            busy, total = look["cpu_busy"], look["cpu_total"]
+            was_busy, was_total = self._cpu.get(name, (0.0, 0.0))
+            cpu = (busy - was_busy) / (total - was_total) if total > was_total else 0.0
+            self._cpu[name] = busy, total
+        return {
+            "name": name, "cpu": cpu, "num_cpus": look.get("num_cpus"),
+            "mem_used": look.get("mem_used"), "mem_total": look.get("mem_total"),
+            "gpus": look.get("gpus", []), "num_procs": len(look.get("procs", ())),
+            "pid": look.get("pid"), "is_used": bool(look.get("client")),
+        }  # fmt: skip
+
+    def _ranks(self, looks: Sequence[Mapping[str, Any]]) -> list[RankView]:
+        found = []
+        known: dict[tuple[str, str, int], tuple[int, int]] = {}
+        for look in looks:
+            for proc in look.get("procs", ()):
+                found += self._of_proc(str(look.get("host", "")), proc, known)
+        self._before = known
+        return found
+
+    def _of_proc(
+        self,
+        host: str,
+        proc: Mapping[str, Any],
+        known: dict[tuple[str, str, int], tuple[int, int]],
+    ) -> list[RankView]:
+        about: dict[str, Any] = {
+            "host": host, "proc": f"{proc['name']} {proc['rank']}", "pid": proc["pid"],
+            "rss": proc.get("rss", 0), "uid": proc["uid"],
+            "generation": proc.get("generation", 0) or 0,
+        }  # fmt: skip
+        if proc["hangs"] or not proc["answers"]:
+            status = "hangs" if proc["hangs"] else "no answer" if proc["is_up"] else "starting"
+            return [
+                RankView(actor=proc["name"], rank=proc["rank"], status=status,
+                         doing=proc["hangs"], **about)
+            ]  # fmt: skip
+        actors = proc.get("actors", ())
+        if not actors:
+            return [RankView(actor=proc["name"], rank=proc["rank"], status="empty", **about)]
+        made = []
+        for actor in actors:
+            key = proc["uid"], actor["mesh"], actor["rank"]
+            known[key] = actor["num_ended"], proc["now"]
+            ended, at = self._before.get(key, known[key])
+            elapsed = (proc["now"] - at) / 1e9
+            doing = actor["doing"][0] if actor["doing"] else {}
+            made.append(
+                RankView(
+                    actor=actor["name"], rank=actor["rank"], status=actor["status"],
+                    doing=doing.get("method", ""), seconds=doing.get("seconds", 0.0),
+                    rate=(actor["num_ended"] - ended) / elapsed if elapsed > 0 else 0.0,
+                    queue=actor["queue"], failure=actor.get("failure", ""), **about,
+                )
+            )  # fmt: skip
+        return made
+
+    def _note_failures(self, ranks: Iterable[RankView], now: float) -> None:
+        for rank in ranks:
+            key = f"{rank.uid} {rank.actor}"
+            if rank.status in ("failed", "hangs") and key not in self._failures:
+                self._failures[key] = {
+                    "at": now, "who": f"{rank.actor} {rank.rank}", "host": rank.host,
+                    "text": rank.failure or rank.doing,
+                }  # fmt: skip
+        while len(self._failures) > _MOST_FAILURES:
+            del self._failures[next(iter(self._failures))]
+
+
+def grouped(ranks: Sequence[RankView]) -> list[RankGroup]:
+    """Ranks that do the same, together; those that are odd among their actor's first."""
+    alike: dict[tuple[str, ...], list[RankView]] = defaultdict(list)
+    by_actor: dict[str, int] = defaultdict(int)
+    for rank in ranks:
+        alike[rank.host, rank.actor, rank.status, rank.doing].append(rank)
+        by_actor[rank.actor] += 1
+    does: dict[tuple[str, ...], int] = defaultdict(int)
+    for rank in ranks:
+        does[rank.actor, rank.status, rank.doing] += 1
+    groups = []
+    for (host, actor, status, doing), found in alike.items():
+        share = does[actor, status, doing] / by_actor[actor]
+        generations = sorted({rank.generation for rank in found})
+        groups.append(
+            RankGroup(
+                host=host, actor=actor, ranks=in_ranges(sorted(rank.rank for rank in found)),
+                num_ranks=len(found), status=status, doing=doing,
+                seconds=max(rank.seconds for rank in found),
+                rate=sum(rank.rate for rank in found), queue=sum(rank.queue for rank in found),
+                rss=max(rank.rss for rank in found),
+                generation="/".join(map(str, generations)),
+                is_odd=status in _ODD[:3] or share < 0.5,
+                pids=tuple(rank.pid for rank in found), uids=tuple(rank.uid for rank in found),
+            )
+        )  # fmt: skip
+    return sorted(groups, key=lambda g: (not g.is_odd, g.host, g.actor, -g.num_ranks, g.ranks))
+
+
+def size_in_words(num_bytes: float | None) -> str:
+    """``1.2G``."""
+    if num_bytes is None:
+        return "-"
+    for unit in ("", "K", "M"):
+        if num_bytes < 1000:
+            digits = 0 if num_bytes >= 10 or not unit else 1
+            return f"{num_bytes:.{digits}f}{unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f}G"

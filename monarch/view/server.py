@@ -1,0 +1,287 @@
+"""The server of `monarch dashboard`: a page on loopback, what it shows, and its buttons.
+
+It stores nothing but the counters of a quarter of an hour. All is looked up when it is asked for;
+one look a second serves all pages that are open, and none is made while there is none.
+
+Only the browser that was given the token may ask. The token is made when the server starts. It
+stands in the fragment of the URL that is printed, and no browser sends that anywhere. The page
+exchanges it for a cookie that scripts cannot read and that no other site's request carries.
+``Host`` and ``Origin`` are held against the address that is listened at, so that another name that
+leads here (DNS rebinding), or another site's page, gets nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from monarch.errors import MonarchError
+from monarch.observe.prometheus import exposition
+from monarch.observe.query import QueryTables
+from monarch.runs.folder import RunFolder
+from monarch.view.live_view import LiveView
+from monarch.view.run_view import log_lines, run_curves, summaries
+
+_STATIC = Path(__file__).parent / "static"
+_EVERY_SECONDS = 1.0
+_MOST_SQL = 100_000
+_MOST_ROWS = 5_000
+_OPEN = ("/", "/session")
+
+
+COOKIE = "monarch_view"
+_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class PageGate:
+    """Of one server; ``port`` is where it listens."""
+
+    def __init__(self, port: int) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self._cookie = secrets.token_urlsafe(24)
+        self._hosts = {f"{name}:{port}" for name in _NAMES}
+        self._origins = {f"http://{host}" for host in self._hosts}
+
+    def is_foreign(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request comes by another name, or from another site's page."""
+        origin = headers.get("origin")
+        return headers.get("host", "") not in self._hosts or (
+            origin is not None and origin not in self._origins
+        )
+
+    def cookie_for(self, token: str) -> str | None:
+        """What the page is given for the token; ``None`` for another."""
+        return self._cookie if _same(token, self.token) else None
+
+    def is_known(self, cookie: str | None, authorization: str = "") -> bool:
+        """Whether a request carries the cookie; or the token, as Prometheus sends it."""
+        bearer = authorization.removeprefix("Bearer ") if authorization else ""
+        return _same(cookie or "", self._cookie) or _same(bearer, self.token)
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+@dataclass(frozen=True)
+class PageSource:
+    """Where a page has what it shows from. ``look`` is ``None`` for runs that have ended."""
+
+    title: str
+    look: Callable[[], Sequence[Mapping[str, Any]]] | None
+    tables: Callable[[], QueryTables]
+    act: Callable[[str, Sequence[str]], str]
+    runs: Callable[[], Sequence[RunFolder]]
+    is_read_only: bool = False
+
+
+class PageServer:
+    """Listens on loopback, at ``port`` or, for 0, at any that is free. Raises ``OSError``."""
+
+    def __init__(self, source: PageSource, port: int = 0) -> None:
+        self._source = source
+        self._socket = socket.create_server(("127.0.0.1", port))
+        self.port: int = self._socket.getsockname()[1]
+        self.gate = PageGate(self.port)
+        self._view = LiveView()
+        self._snapshot: dict[str, Any] = {}
+        self._looked_at = 0.0
+        self._looking = asyncio.Lock()
+        self.app = self._make_app()
+
+    @property
+    def url(self) -> str:
+        """For a person's browser."""
+        return f"http://127.0.0.1:{self.port}/#t={self.gate.token}"
+
+    def run(self, started: Callable[[], None] = lambda: None) -> None:
+        """Serve until Ctrl-C or SIGTERM."""
+        config = uvicorn.Config(
+            self.app, log_level="error", lifespan="off", timeout_graceful_shutdown=1,
+            server_header=False,
+        )  # fmt: skip
+        started()
+        uvicorn.Server(config).run(sockets=[self._socket])
+
+    def close(self) -> None:
+        """Stop listening, where it was never run."""
+        self._socket.close()
+
+    def _make_app(self) -> Starlette:
+        routes = [
+            Route("/", self._page),
+            Route("/session", self._session, methods=["POST"]),
+            Route("/api/mesh", self._mesh),
+            Route("/api/stream", self._stream),
+            Route("/api/runs", self._runs),
+            Route("/api/runs/{name}", self._run),
+            Route("/api/runs/{name}/log", self._log),
+            Route("/api/query", self._query, methods=["POST"]),
+            Route("/api/act/{what}", self._act, methods=["POST"]),
+            Route("/metrics", self._metrics),
+            Mount("/static", StaticFiles(directory=_STATIC)),
+        ]
+        app = Starlette(routes=routes)
+        app.add_middleware(BaseHTTPMiddleware, dispatch=self._check)
+        return app
+
+    async def _check(self, request: Request, go_on: RequestResponseEndpoint) -> Response:
+        path = request.url.path
+        is_open = path in _OPEN or path.startswith("/static/")
+        if self.gate.is_foreign(request.headers):
+            response: Response = PlainTextResponse("another host's name or page", 403)
+        elif not is_open and not self.gate.is_known(
+            request.cookies.get(COOKIE), request.headers.get("authorization", "")
+        ):
+            response = PlainTextResponse("open the URL that monarch dashboard has printed", 403)
+        else:
+            try:
+                response = await go_on(request)
+            except MonarchError as error:
+                response = JSONResponse({"error": str(error)}, 400)
+        response.headers.update(HEADERS)
+        return response
+
+    async def _page(self, request: Request) -> Response:
+        return FileResponse(_STATIC / "index.html")
+
+    async def _session(self, request: Request) -> Response:
+        """The token of the URL for a cookie."""
+        cookie = self.gate.cookie_for((await request.body()).decode(errors="replace"))
+        if cookie is None:
+            return PlainTextResponse("that is another page's token", 403)
+        response = Response(status_code=204)
+        response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", path="/")
+        return response
+
+    async def _look(self) -> dict[str, Any]:
+        """A snapshot that is no older than a second."""
+        async with self._looking:
+            if time.monotonic() - self._looked_at >= 0.9 * _EVERY_SECONDS:
+                self._snapshot = await asyncio.to_thread(self._make_snapshot)
+                self._looked_at = time.monotonic()
+        return self._snapshot
+
+    def _make_snapshot(self) -> dict[str, Any]:
+        source = self._source
+        looks = source.look() if source.look is not None else []
+        return {
+            "title": source.title,
+            "is_live": source.look is not None,
+            "is_read_only": source.is_read_only,
+            **self._view.update(looks, time.time()),
+        }
+
+    async def _mesh(self, request: Request) -> Response:
+        snapshot = await self._look()
+        return JSONResponse({**snapshot, "history": list(self._view.history)})
+
+    async def _stream(self, request: Request) -> Response:
+        async def events() -> AsyncIterator[str]:
+            while not await request.is_disconnected():
+                try:
+                    told = await self._look()
+                except Exception as error:
+                    told = {"error": str(error)}
+                yield f"data: {json.dumps(told)}\n\n"
+                await asyncio.sleep(_EVERY_SECONDS)
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def _runs(self, request: Request) -> Response:
+        found = await asyncio.to_thread(lambda: summaries(self._source.runs()))
+        return JSONResponse(found)
+
+    def _find(self, request: Request) -> RunFolder | None:
+        name = request.path_params["name"]
+        return next((run for run in self._source.runs() if run.name == name), None)
+
+    async def _run(self, request: Request) -> Response:
+        run = await asyncio.to_thread(self._find, request)
+        if run is None:
+            return JSONResponse({"error": "there is no such run"}, 404)
+        return JSONResponse(await asyncio.to_thread(run_curves, run))
+
+    async def _log(self, request: Request) -> Response:
+        run = await asyncio.to_thread(self._find, request)
+        if run is None:
+            return JSONResponse({"error": "there is no such run"}, 404)
+        rank = request.query_params.get("rank", "")
+        wanted = int(rank) if rank.isdigit() else None
+        return JSONResponse(await asyncio.to_thread(log_lines, run, wanted))
+
+    async def _query(self, request: Request) -> Response:
+        sql = (await request.body())[:_MOST_SQL].decode(errors="replace")
+
+        def answer() -> dict[str, Any]:
+            with self._source.tables() as tables:
+                found = tables.query(sql)
+            return {"columns": found.columns, "rows": found[:_MOST_ROWS], "num_rows": len(found)}
+
+        return Response(
+            json.dumps(await asyncio.to_thread(answer), default=str), media_type="application/json"
+        )
+
+    async def _act(self, request: Request) -> Response:
+        what = request.path_params["what"]
+        if self._source.is_read_only and what not in ("stacks", "hang", "log"):
+            return JSONResponse({"error": "this page is read-only"}, 403)
+        if "application/json" not in request.headers.get("content-type", ""):
+            return JSONResponse({"error": "not a request of the page"}, 400)
+        try:
+            uids = [str(uid) for uid in json.loads(await request.body() or b"[]")]
+        except (ValueError, TypeError):
+            return JSONResponse({"error": "a list of procs is wanted"}, 400)
+        try:
+            text = await asyncio.to_thread(self._source.act, what, uids)
+        except MonarchError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        return JSONResponse({"text": text})
+
+    async def _metrics(self, request: Request) -> Response:
+        snapshot = await self._look()
+        runs = await asyncio.to_thread(lambda: summaries(self._source.runs(), 5))
+        by_rank = request.query_params.get("by") == "rank"
+        text = exposition(snapshot, runs, by_rank=by_rank)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+def serve(server: PageServer, told: Callable[[str], None]) -> None:
+    """Tell the URL, and serve until the person has had enough."""
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(lambda: told(server.url))

@@ -1,0 +1,233 @@
+"""``monarch top``: hosts, ranks and waits in a terminal, by Textual."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Input, Static
+
+from monarch.view.live_view import LiveView, size_in_words
+
+_COLUMNS = ("host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", "gen")
+_STYLES = {
+    "failed": "red", "hangs": "red", "no answer": "red", "waiting": "yellow", "running": "green",
+    "idle": "dim", "starting": "cyan",
+}  # fmt: skip
+_BARS = "▁▂▃▄▅▆▇█"
+
+Look = Callable[[], Sequence[Mapping[str, Any]]]
+Act = Callable[[str, Sequence[str]], str]
+
+
+def bars(values: Sequence[float], width: int) -> str:
+    """A curve in one line."""
+    shown = values[-width:]
+    top = max(shown, default=0.0)
+    return "".join(_BARS[int(value / top * 7) if top > 0 else 0] for value in shown)
+
+
+class _Answer(ModalScreen[None]):
+    """Text over the rest, until a key."""
+
+    CSS = """
+    _Answer { align: center middle; }
+    _Answer > VerticalScroll {
+        width: 90%; height: auto; max-height: 80%; border: round $accent; padding: 0 1;
+        background: $surface;
+    }
+    _Answer Static { height: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter", "dismiss", "close"),
+    ]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(Text(self._text))
+
+
+class MonarchTop(App[None]):
+    """``look`` gives what hosts tell; ``act`` does what a key asks for to procs, by uid, and gives
+    what it says. Equal ranks are one line, odd ones come first."""
+
+    CSS = """
+    #head { height: auto; background: $boost; padding: 0 1; }
+    #waits { height: auto; max-height: 6; padding: 0 1; color: $warning; }
+    #filter { display: none; }
+    DataTable { height: 1fr; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "ask('stacks')", "stacks"),
+        Binding("p", "ask('profile')", "profile"),
+        Binding("h", "ask('hang')", "hang"),
+        Binding("l", "ask('log')", "log"),
+        Binding("k", "ask('stop')", "stop"),
+        Binding("r", "toggle_ranks", "each rank"),
+        Binding("slash", "filter", "filter"),
+        Binding("question_mark", "help", "help"),
+        Binding("q", "quit", "quit"),
+    ]
+
+    def __init__(self, look: Look, act: Act, title: str, seconds: float = 1.0) -> None:
+        super().__init__()
+        self._look = look
+        self._act = act
+        self._name = title
+        self._seconds = seconds
+        self._view = LiveView()
+        self._snapshot: dict[str, Any] | None = None
+        self._is_by_rank = False
+        self._filter = ""
+        self._uids: list[tuple[str, ...]] = []
+
+    def compose(self) -> ComposeResult:
+        yield Static("asking the hosts ...", id="head")
+        yield DataTable(cursor_type="row", zebra_stripes=True)
+        yield Static("", id="waits")
+        yield Input(placeholder="part of a host, an actor or what it does", id="filter")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        table = self.query_one(DataTable)
+        for name in _COLUMNS:
+            table.add_column(name, key=name)
+        table.focus()
+        self._refresh_now()
+        self.set_interval(self._seconds, self._refresh_now)
+
+    @work(thread=True, exclusive=True, group="look")
+    def _refresh_now(self) -> None:
+        try:
+            looks = self._look()
+        except Exception as error:
+            self.call_from_thread(self._show_error, str(error))
+            return
+        snapshot = self._view.update(looks, time.time())
+        self.call_from_thread(self._show, snapshot)
+
+    def _show_error(self, text: str) -> None:
+        self.query_one("#head", Static).update(Text(text, style="red"))
+
+    def _show(self, snapshot: dict[str, Any]) -> None:
+        self._snapshot = snapshot
+        self.query_one("#head", Static).update(self._head(snapshot))
+        lines = [line for line in snapshot["waits"] if line != "nobody waits for anybody"]
+        self.query_one("#waits", Static).update(Text("\n".join(lines[:5])))
+        self._fill(snapshot)
+
+    def _head(self, snapshot: Mapping[str, Any]) -> Text:
+        counters = snapshot["counters"]
+        clock = time.strftime("%H:%M:%S", time.localtime(snapshot["at"]))
+        rates = [one["rate"] for one in self._view.history]
+        head = Text(f"monarch top  {self._name}  ", style="bold")
+        head.append(
+            f"{len(snapshot['hosts'])} hosts  {snapshot['num_ranks']} ranks  "
+            f"{counters['rate']:.0f} calls/s ", style="not bold",
+        )  # fmt: skip
+        head.append(bars(rates, 16), style="not bold cyan")
+        head.append(f"  queue {counters['queue']}  {clock}", style="not bold")
+        for host in snapshot["hosts"][: max(1, self.size.height // 4)]:
+            head.append("\n")
+            head.append(_host_line(host))
+        return head
+
+    def _fill(self, snapshot: Mapping[str, Any]) -> None:
+        table = self.query_one(DataTable)
+        at, top = table.cursor_row, table.scroll_y
+        table.clear()
+        self._uids = []
+        rows = snapshot["ranks"] if self._is_by_rank else snapshot["groups"]
+        for row in rows:
+            text = f"{row['host']} {row['actor']} {row['status']} {row['doing']}"
+            if self._filter and self._filter not in text:
+                continue
+            self._uids.append(tuple(row.get("uids", ())) or (row["uid"],))
+            table.add_row(*_cells(row))
+        if self._uids:
+            table.move_cursor(row=min(at, len(self._uids) - 1), scroll=False)
+            table.scroll_to(y=top, animate=False)
+
+    def action_toggle_ranks(self) -> None:
+        self._is_by_rank = not self._is_by_rank
+        if self._snapshot is not None:
+            self._fill(self._snapshot)
+
+    def action_filter(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.display = True
+        field.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self._filter = event.value
+        self.query_one("#filter", Input).display = False
+        self.query_one(DataTable).focus()
+        if self._snapshot is not None:
+            self._fill(self._snapshot)
+
+    def action_ask(self, what: str) -> None:
+        at = self.query_one(DataTable).cursor_row
+        uids = self._uids[at] if 0 <= at < len(self._uids) else ()
+        self._ask_aside(what, uids)
+
+    @work(thread=True, group="ask")
+    def _ask_aside(self, what: str, uids: Sequence[str]) -> None:
+        try:
+            text = self._act(what, uids)
+        except Exception as error:
+            text = str(error)
+        self.call_from_thread(self.push_screen, _Answer(text))
+
+    def action_help(self) -> None:
+        self.push_screen(_Answer(_HELP))
+
+
+_HELP = """Lines are ranks that do the same; odd ones among their actor's come first.
+
+up, down, page up, page down   choose a line
+s  stacks of its ranks         p  profile them for 2 s (torch), into a file
+h  who waits for whom          l  the last lines that they printed
+k  stop what they run          r  a line for each rank, or for those alike
+/  show only lines with a text; empty shows all
+q  quit"""
+
+
+def _host_line(host: Mapping[str, Any]) -> Text:
+    if "error" in host:
+        return Text(f"{host['name']}  {host['error']}", style="red")
+    cpu = "-" if host["cpu"] is None else f"{100 * host['cpu']:.0f} %"
+    line = f"{host['name']}  cpu {cpu}  mem {size_in_words(host['mem_used'])}"
+    line += f"/{size_in_words(host['mem_total'])}"
+    for gpu in host["gpus"]:
+        line += f"  gpu{gpu['index']} {gpu.get('busy', '-')} %"
+    return Text(f"{line}  {host['num_procs']} procs", style="not bold")
+
+
+def _cells(row: Mapping[str, Any]) -> list[Text]:
+    style = _STYLES.get(row["status"], "")
+    does = f"{row['status']} {row['doing']}".strip()
+    ranks = row.get("ranks", str(row.get("rank", "")))
+    mark = "● " if row.get("is_odd") else ""
+    return [
+        Text(row["host"]),
+        Text(row["actor"]),
+        Text(f"{mark}{ranks}", style="bold red" if mark else ""),
+        Text(does, style=style),
+        Text(f"{row['seconds']:.1f} s" if row["seconds"] else "", justify="right"),
+        Text(f"{row['rate']:.0f}", justify="right"),
+        Text(str(row["queue"]), justify="right", style="yellow" if row["queue"] > 100 else ""),
+        Text(size_in_words(row["rss"]), justify="right"),
+        Text(str(row["generation"]), justify="right"),
+    ]

@@ -1,0 +1,116 @@
+"""Who waits for whom, in a mesh that runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch.actor import Actor, ProcMesh, endpoint, this_host
+from monarch.observe.hang_report import HangReport, hang_report
+from monarch.observe.visit import MeshVisit, hosts_of
+from monarch.runtime.client_agent import client
+from tests.support import wait_for
+
+SECONDS = 30
+
+
+class Inner(Actor):
+    @endpoint
+    def read(self, path: str) -> int:
+        while not os.path.exists(path):
+            time.sleep(0.005)
+        return 1
+
+
+class Outer(Actor):
+    def __init__(self, inner: Inner) -> None:
+        self.inner = inner
+
+    @endpoint
+    def step(self, path: str) -> int:
+        return self.inner.read.choose(path).get(timeout=SECONDS)  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.fixture
+def procs() -> Iterator[ProcMesh]:
+    made = this_host().spawn_procs({"gpus": 3})
+    yield made
+    made.stop().get(timeout=SECONDS)
+
+
+def report() -> HangReport:
+    return hang_report(MeshVisit(client().node, hosts_of(client())).look(flight=True))
+
+
+def test_a_chain_of_waits_ends_with_who_does_something(procs: ProcMesh, tmp_path: Path) -> None:
+    inner = procs.slice(gpus=2).spawn("loader", Inner)
+    outer = procs.slice(gpus=slice(0, 2)).spawn("trainer", Outer, inner)
+    path = tmp_path / "go"
+    asked = outer.step.call(str(path))
+
+    def both_wait() -> HangReport | None:
+        found = report()
+        return found if len(found.waits) == 4 else None
+
+    found = wait_for(both_wait)
+    assert not found.is_hang
+    assert found.lines[0].startswith("client waits ")
+    assert "for trainer 0-1 (step)" in found.lines[0]
+    assert any(
+        line.startswith("trainer 0-1 wait ") and "for loader 0 (read)" in line
+        for line in found.lines
+    )
+    (doing,) = found.doing.values()
+    assert doing.startswith("runs read for")
+    assert "1 messages wait" in doing
+    path.touch()
+    asked.get(timeout=SECONDS)
+    assert report().lines == ["nobody waits for anybody"]
+
+
+class Rank(Actor):
+    @endpoint
+    def join(self, rank: int, path: str) -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=3)
+
+    @endpoint
+    def meet(self, rank: int) -> None:
+        import torch
+        import torch.distributed as dist
+
+        for _ in range(2):
+            dist.all_reduce(torch.ones(9))
+        if rank == 0:
+            dist.all_reduce(torch.ones(9))
+        elif rank == 2:
+            dist.broadcast(torch.ones(7), 1)
+
+
+def test_the_collective_in_which_ranks_do_not_meet_is_named(
+    procs: ProcMesh, tmp_path: Path
+) -> None:
+    """Rank 1 skips an all_reduce, and rank 2 broadcasts."""
+    pytest.importorskip("torch")
+    ranks = procs.spawn("rank", Rank)
+    members = [ranks.slice(gpus=rank) for rank in range(3)]
+    joined = [m.join.call_one(rank, str(tmp_path / "store")) for rank, m in enumerate(members)]
+    for one in joined:
+        one.get(timeout=60)
+    asked = [member.meet.call_one(rank) for rank, member in enumerate(members)]
+    asked[1].get(timeout=60)
+
+    found = wait_for(lambda: (now := report()).mismatches and now, 60.0)
+    (mismatch,) = found.mismatches
+    assert mismatch.seq == 3
+    assert list(mismatch.by_kind.values()) == [[0], [2]]
+    assert list(mismatch.missing) == [1]
+    assert "all_reduce [9]" in mismatch.text
+    assert "broadcast [7]" in mismatch.text
+    assert f"{__file__}:" in mismatch.text
+    assert found.is_hang

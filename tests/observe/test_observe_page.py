@@ -1,0 +1,174 @@
+"""The page's server: who may ask it, and what it tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.errors import JobError
+from monarch.observe.query import QueryTables
+from tests.cli.runs_folder import two_runs
+from tests.observe.test_observe_top import host
+
+pytest.importorskip("starlette")
+pytest.importorskip("duckdb")
+testclient = pytest.importorskip("starlette.testclient")
+
+from monarch.runs.folder import runs_in  # noqa: E402
+from monarch.view.server import PageServer, PageSource  # noqa: E402
+
+
+@pytest.fixture
+def asked() -> list[tuple[str, Sequence[str]]]:
+    return []
+
+
+@pytest.fixture
+def server(tmp_path: Path, asked: list[tuple[str, Sequence[str]]]) -> Iterator[PageServer]:
+    two_runs(tmp_path)
+
+    def act(what: str, uids: Sequence[str]) -> str:
+        if what not in ("stacks", "stop"):
+            raise JobError("not that")
+        asked.append((what, list(uids)))
+        return f"{what} done"
+
+    source = PageSource(
+        title="demo",
+        look=lambda: [host(3, odd=[1])],
+        tables=lambda: QueryTables([]),
+        act=act,
+        runs=lambda: runs_in(tmp_path / "runs"),
+    )
+    made = PageServer(source)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def browser(server: PageServer) -> Any:
+    """One that was given the token."""
+    made = testclient.TestClient(server.app, base_url=f"http://127.0.0.1:{server.port}")
+    answer = made.post("/session", content=server.gate.token)
+    assert answer.status_code == 204
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    return made
+
+
+PATHS = ["/api/mesh", "/api/runs", "/api/runs/x", "/metrics", "/api/stream"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nobody_is_told_anything_without_the_token(server: PageServer, path: str) -> None:
+    stranger = testclient.TestClient(server.app, base_url=f"http://127.0.0.1:{server.port}")
+    assert stranger.get(path).status_code == 403
+    assert stranger.get(path, headers={"Cookie": "monarch_view=guess"}).status_code == 403
+    assert stranger.post("/session", content="guess").status_code == 403
+    assert stranger.post("/api/act/stop", json=["p0"]).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Host": "evil.example"}],
+    ids=str,
+)
+def test_another_sites_page_gets_nothing_even_with_the_cookie(
+    browser: Any, headers: dict[str, str], asked: list[Any]
+) -> None:
+    assert browser.get("/api/mesh", headers=headers).status_code == 403
+    assert browser.post("/api/act/stop", json=["p0"], headers=headers).status_code == 403
+    assert browser.get("/", headers=headers).status_code == 403
+    assert asked == []
+
+
+def test_the_page_loads_from_nowhere_else(browser: Any) -> None:
+    page = browser.get("/")
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert page.headers["x-frame-options"] == "DENY"
+    for name in ("view.js", "view.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"):
+        assert browser.get(f"/static/{name}").status_code == 200
+    assert "http://" not in page.text
+    assert "https://" not in page.text
+    assert browser.get("/static/../server.py").status_code == 404
+
+
+def test_the_mesh_the_runs_and_their_curves(browser: Any) -> None:
+    mesh = browser.get("/api/mesh").json()
+    assert mesh["num_ranks"] == 3
+    assert [group["ranks"] for group in mesh["groups"]] == ["1", "0, 2"]
+    runs = browser.get("/api/runs").json()
+    assert [run["values"]["loss"] for run in runs] == [2.5, 1.0]
+    curves = browser.get(f"/api/runs/{runs[1]['name']}").json()
+    assert curves["curves"]["loss"] == [3.0, 2.0, 1.0]
+    assert {event["kind"] for event in curves["events"]} == {"begun", "died", "ended"}
+    assert browser.get("/api/runs/..%2f..%2fetc").status_code == 404
+
+
+def test_queries_answer_and_those_of_files_do_not(browser: Any) -> None:
+    found = browser.post("/api/query", content="SELECT 1 AS one").json()
+    assert found == {"columns": ["one"], "rows": [{"one": 1}], "num_rows": 1}
+    refused = browser.post("/api/query", content="SELECT * FROM read_text('/etc/passwd')")
+    assert refused.status_code == 400
+    assert "refused" in refused.json()["error"]
+
+
+def test_buttons_act_by_post_alone(browser: Any, asked: list[Any]) -> None:
+    assert browser.get("/api/act/stop").status_code == 405
+    assert browser.post("/api/act/stop", content='["p0"]').status_code == 400
+    assert browser.post("/api/act/stop", json={"no": "list"}).status_code == 200
+    asked.clear()
+    assert browser.post("/api/act/stop", json=["p0", "p1"]).json() == {"text": "stop done"}
+    assert asked == [("stop", ["p0", "p1"])]
+    assert browser.post("/api/act/other", json=[]).json() == {"error": "not that"}
+
+
+def test_a_page_that_is_read_only_has_no_hands(tmp_path: Path) -> None:
+    source = PageSource(
+        title="run", look=None, tables=lambda: QueryTables([]), act=lambda what, uids: what,
+        runs=lambda: [], is_read_only=True,
+    )  # fmt: skip
+    server = PageServer(source)
+    made = testclient.TestClient(server.app, base_url=f"http://localhost:{server.port}")
+    made.post("/session", content=server.gate.token)
+    assert made.post("/api/act/stop", json=[]).status_code == 403
+    assert made.post("/api/act/stacks", json=[]).json() == {"text": "stacks"}
+    assert made.get("/api/mesh").json()["is_live"] is False
+    server.close()
+
+
+def test_prometheus_reads_it_with_the_token(server: PageServer) -> None:
+    scraper = testclient.TestClient(server.app, base_url=f"http://127.0.0.1:{server.port}")
+    told = {"Authorization": f"Bearer {server.gate.token}"}
+    text = scraper.get("/metrics", headers=told).text
+    assert 'monarch_queue_messages{host="host0",actor="trainers"} 6' in text
+    assert 'metric="loss"} 1.0' in text
+    ranks = scraper.get("/metrics?by=rank", headers=told).text
+    assert 'monarch_queue_messages{host="host0",actor="trainers",rank="2"} 2' in ranks
+    parser = pytest.importorskip("prometheus_client.parser")
+    families = {one.name for one in parser.text_string_to_metric_families(text)}
+    assert {"monarch_host_up", "monarch_ranks", "monarch_run_step"} <= families
+
+
+def test_the_stream_begins_with_the_whole_state(server: PageServer) -> None:
+    """One event; the connection stays open until the page goes."""
+    import asyncio
+
+    async def first() -> str:
+        response = await server._stream(_Connected())  # type: ignore[arg-type]
+        async for part in response.body_iterator:  # type: ignore[attr-defined]
+            return str(part)
+        return ""
+
+    told = asyncio.run(first())
+    assert json.loads(told.removeprefix("data: "))["num_ranks"] == 3
+
+
+class _Connected:
+    async def is_disconnected(self) -> bool:
+        return False

@@ -1,0 +1,119 @@
+"""What `monarch top` shows, and how it behaves, of ranks that are made up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from monarch.view.live_view import LiveView, size_in_words
+
+pytest.importorskip("textual")
+
+
+def host(num_ranks: int, at: float = 0.0, odd: Sequence[int] = (), name: str = "host0") -> Any:
+    """As a host tells of itself: ranks in ``step``, those in ``odd`` in ``wait``."""
+    procs = [
+        {
+            "uid": f"p{rank}", "name": "ddp", "rank": rank, "pid": 1000 + rank, "mesh": "m",
+            "is_up": True, "answers": True, "hangs": "", "now": int(at * 1e9), "rss": 10**8,
+            "generation": 3, "calls": [],
+            "actors": [
+                {
+                    "mesh": "a", "rank": rank, "name": "trainers", "class": "T",
+                    "status": "running",
+                    "doing": [{"method": "wait" if rank in odd else "step", "seconds": 0.2}],
+                    "queue": 2, "num_ended": int(at * 10), "num_failed": 0, "waits": [],
+                }
+            ],
+        }
+        for rank in range(num_ranks)
+    ]  # fmt: skip
+    return {
+        "url": "ipc://x", "host": name, "pid": 1, "procs": procs, "client": None, "now": 0,
+        "client_state": None, "cpu_busy": at, "cpu_total": 2 * at, "num_cpus": 2, "gpus": [],
+        "mem_used": 10**9, "mem_total": 4 * 10**9,
+    }  # fmt: skip
+
+
+def test_ranks_that_do_the_same_are_one_line_and_odd_ones_come_first() -> None:
+    snapshot = LiveView().update([host(1024, odd=[7, 8])], 0.0)
+    assert [(g["ranks"], g["doing"], g["is_odd"]) for g in snapshot["groups"]] == [
+        ("7-8", "wait", True),
+        ("0-6, 9-1023", "step", False),
+    ]
+    assert snapshot["num_ranks"] == 1024
+
+
+def test_rates_and_load_come_from_two_looks() -> None:
+    view = LiveView()
+    assert view.update([host(2, at=1.0)], 1.0)["counters"]["rate"] == 0
+    counters = view.update([host(2, at=3.0)], 3.0)["counters"]
+    assert counters["rate"] == pytest.approx(20.0)
+    assert counters["cpu"] == pytest.approx(0.5)
+    assert counters["queue"] == 4
+
+
+def test_a_view_that_is_left_open_keeps_a_quarter_of_an_hour_and_no_dead_actors() -> None:
+    view = LiveView()
+    for second in range(1_000):
+        look = host(1, at=float(second))
+        look["procs"][0]["actors"][0]["mesh"] = f"short-lived {second}"
+        view.update([look], float(second))
+    assert len(view.history) == 900
+    assert len(view._before) == 1
+
+
+def test_a_host_that_does_not_answer_is_a_line() -> None:
+    snapshot = LiveView().update([{"url": "gone", "error": "nobody listens"}], 0.0)
+    assert snapshot["hosts"] == [{"name": "gone", "error": "nobody listens"}]
+
+
+def test_sizes() -> None:
+    assert [size_in_words(n) for n in (None, 5, 1500, 3 * 2**20, 9.1 * 2**30)] == [
+        "-", "5", "1.5K", "3.0M", "9.1G",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+def test_it_paints_scrolls_asks_and_ends(size: tuple[int, int]) -> None:
+    from textual.widgets import DataTable, Static
+
+    from monarch.view.top import MonarchTop
+
+    asked: list[tuple[str, Sequence[str]]] = []
+
+    def act(what: str, uids: Sequence[str]) -> str:
+        asked.append((what, tuple(uids)))
+        return "File train.py, line 3"
+
+    async def use() -> None:
+        app = MonarchTop(lambda: [host(1024, odd=[5])], act, "demo", seconds=60)
+        async with app.run_test(size=size) as pilot:
+            table = app.query_one(DataTable)
+            for _ in range(200):
+                await pilot.pause(0.02)
+                if table.row_count:
+                    break
+            assert table.row_count == 2
+            assert "1024 ranks" in str(app.query_one("#head", Static).render())
+            await pilot.press("r")
+            assert table.row_count == 1024
+            await pilot.press("pagedown", "pagedown")
+            assert table.cursor_row > 10
+            await pilot.press("r", "ctrl+home", "s")
+            for _ in range(200):
+                await pilot.pause(0.02)
+                if len(app.screen_stack) > 1:
+                    break
+            assert asked == [("stacks", ("p5",))]
+            assert len(app.screen_stack) == 2
+            await pilot.press("escape")
+            await pilot.press("slash", *"step", "enter")
+            assert table.row_count == 1
+            await pilot.resize_terminal(size[0] + 20, size[1])
+            await pilot.press("q")
+
+    asyncio.run(use())
