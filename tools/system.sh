@@ -6,7 +6,7 @@ set -eu
 [ "$(id -u)" != 0 ] || mkdir -p -m 755 /run/sshd
 missing=
 for program in sshd:openssh-server ssh:openssh-client rsync:rsync ip:iproute2 slurmctld:slurm-wlm munged:munge \
-    qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio modprobe:kmod; do
+    qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio modprobe:kmod chromium:chromium; do
     PATH="$PATH:/usr/sbin" command -v "${program%%:*}" > /dev/null || missing="$missing ${program#*:}"
 done
 # What reads memory by RDMA, in the guest that QEMU runs.
