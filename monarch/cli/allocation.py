@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +29,8 @@ from monarch.wire.message import IdleLimit
 from monarch_sync.words import counted, took
 
 _POLL_SECONDS = 0.1
+_WATCH_SECONDS = 1.0
+_HOME_AND_CLEAR = "\x1b[H\x1b[J"
 _ANSWER_SECONDS = 5.0
 
 
@@ -152,8 +157,19 @@ def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
                 raise
 
 
-def status() -> None:
-    """Print a table of hosts and procs."""
+def status(watch: bool = False) -> None:
+    """Print a table of hosts and procs; with ``watch``, again each second until Ctrl-C."""
+    _status_once()
+    if watch:
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(_WATCH_SECONDS)
+                if sys.stdout.isatty():
+                    click.echo(_HOME_AND_CLEAR, nl=False)
+                _status_once()
+
+
+def _status_once() -> None:
     job = noted_job()
     found = {} if job is None else inspect_hosts(job)
     if job is None or not (job.is_running() or any("error" not in one for one in found.values())):

@@ -98,11 +98,12 @@ def apply(**given: Any) -> None:
 
 
 @cli.command()
-def status() -> None:
+@click.option("--watch", is_flag=True, help="go on, once a second, until Ctrl-C")
+def status(watch: bool) -> None:
     """Hosts, procs, and the generation of code that each host has."""
     from monarch.cli.allocation import status
 
-    status()
+    status(watch)
 
 
 @cli.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,3 +57,14 @@ def test_what_runs_can_be_asked_from_another_terminal(
     assert not report["is_hang"]
     (folder.path / "stop").touch()
     assert program.wait() == 0
+
+
+def test_status_goes_on_until_it_is_interrupted(
+    folder: Folder, command: Callable[..., Program]
+) -> None:
+    folder.monarch("apply")
+    watching = command("status", "--watch")
+    for _ in range(2):
+        watching.line("trainers0")
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait() == 0
