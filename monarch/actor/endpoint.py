@@ -205,7 +205,9 @@ class Endpoint(Generic[P, R]):
             return None
         now = running.get()
         uid, rank = ("", 0) if now is None else (now.record.uid, now.record.rank)
-        return SentCall(ring, ring.clock(), uid, rank, self._mesh.uid, self._name, port, num)
+        # Past its own constructor, which takes longer than the rest of what is noted.
+        about = (ring, ring.clock(), uid, rank, self._mesh.uid, self._name, port, num)
+        return tuple.__new__(SentCall, about)
 
     def asked(self, rank: int) -> Asked | None:
         """A member, as the answer to what a caller waits for; see ``core.rings``.

@@ -97,7 +97,7 @@ class CallsInHand:
         self._ring = ring
         self._mesh = mesh
         self._rank = rank
-        self._open: dict[int, CallInHand] = {}
+        self._open: dict[int, tuple[str, str, int, int, int]] = {}
         self.num_ended = 0
         self.num_failed = 0
 
@@ -105,8 +105,8 @@ class CallsInHand:
         """``key`` tells a call from the others that run beside it."""
         if self._ring is not None:
             now = self._ring.clock()
-            wait = now - arrived if arrived else 0
-            self._open[key] = CallInHand(method, sender, port, now, wait)
+            # A plain one: to make a named one takes as long as all the rest.
+            self._open[key] = (method, sender, port, now, now - arrived if arrived else 0)
 
     def ends(self, key: int, generation: int, *, is_ok: bool) -> None:
         """It has returned or raised; nothing for one that is over already."""
@@ -129,7 +129,7 @@ class CallsInHand:
 
     def all(self) -> list[CallInHand]:
         """Those that run, the oldest first."""
-        return list(self._open.copy().values())
+        return [CallInHand(*call) for call in self._open.copy().values()]
 
 
 class SentCall(NamedTuple):
