@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from monarch.actor.actor import Actor
 from monarch.actor.actor_mesh import ActorMesh, stop_actors
-from monarch.actor.endpoint import check_arguments
+from monarch.actor.arguments import check_arguments
 from monarch.actor.env_report import EnvReport, ask_environment, change_environment_of
 from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather, within

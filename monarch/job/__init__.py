@@ -25,7 +25,7 @@ from monarch.job.batch import BatchJob
 from monarch.job.commands import PortForwarder, exec_command, shell
 from monarch.job.contexts import DEFAULT_JOB_PATH
 from monarch.job.current_job import load_current_job, set_current_job
-from monarch.job.job import JobState, JobTrait, job_load, job_loads
+from monarch.job.job import JobTrait, job_load, job_loads
 from monarch.job.kube_api import KubeConfig
 from monarch.job.kubernetes import ImageSpec, KubernetesJob
 from monarch.job.lightning import LightningJob
@@ -37,6 +37,7 @@ from monarch.job.services import MeshAdminConfig, TelemetryConfig
 from monarch.job.skypilot import SkyPilotJob
 from monarch.job.slurm import SlurmJob
 from monarch.job.ssh import SSHJob
+from monarch.job.state import JobState
 
 __all__ = [
     "DEFAULT_JOB_PATH",

@@ -32,7 +32,7 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
-from monarch.actor.endpoint import check_arguments
+from monarch.actor.arguments import check_arguments
 from monarch.runtime import process
 from tests.actors import Answers, Async, Echo
 from tests.support import wait_for

@@ -139,8 +139,7 @@ class ActorCell:
 
     @property
     def num_waiting(self) -> int:
-        """How many messages wait for their turn. From any thread."""
-        raise NotImplementedError
+        return len(self._mailbox)  # Those that wait for their turn. From any thread.
 
     def doom(self, reason: str) -> None:
         """Fail once the message in hand is done. On the actor's own thread or task."""
