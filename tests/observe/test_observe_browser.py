@@ -42,12 +42,12 @@ def test_a_page_of_what_runs_and_of_what_has_ended(
     home.mkdir()
     with Browser(home) as browser:
         browser.open(url)
-        browser.wait_for("document.body.dataset.ready")
+        browser.wait_for("document.body?.dataset.ready")
         assert browser.run("location.hash") == ""  # The token does not stay to be seen.
-        browser.wait_for("document.querySelector('#groups tbody tr')")
+        browser.wait_for("!!document.querySelector('#groups tbody tr')")
         assert "counter" in browser.run("document.querySelector('#groups').textContent")
         assert browser.run("document.querySelectorAll('#cells i').length") == 2
-        browser.wait_for("document.querySelector('#loss canvas')")
+        browser.wait_for("!!document.querySelector('#loss canvas')")
         assert browser.run("document.querySelector('#metric').value") == "loss"
         browser.wait_for("document.querySelector('#log').textContent.includes('adding')")
         browser.run("document.querySelector('#ask').requestSubmit()")
@@ -69,11 +69,11 @@ def test_a_page_of_what_runs_and_of_what_has_ended(
     home.mkdir()
     with Browser(home) as browser:
         browser.open("http" + ended.line("http"))
-        browser.wait_for("document.body.dataset.ready")
+        browser.wait_for("document.body?.dataset.ready")
         assert browser.run("document.querySelector('#facts').textContent") == (
             "of runs that have ended"
         )
-        browser.wait_for("document.querySelector('#loss canvas')")
+        browser.wait_for("!!document.querySelector('#loss canvas')")
         browser.run("document.querySelector('#ask').requestSubmit()")
         browser.wait_for("document.querySelector('#answer').textContent.includes('counter')")
     ended.send_signal(signal.SIGINT)
