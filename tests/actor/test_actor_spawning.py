@@ -297,14 +297,6 @@ def test_a_table_of_procs() -> None:
     ]  # fmt: skip
 
 
-def test_distributed_tensors_say_that_they_are_not_there() -> None:
-    procs = this_host().spawn_procs()
-    with pytest.raises(NotImplementedError, match="no tensor engine"):
-        procs.activate()
-    with pytest.raises(NotImplementedError, match="no tensor engine"):
-        procs.spawn("echo", Echo).echo.rref(1)
-
-
 def test_a_name_that_is_no_text_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match=r"\\ud800.* is no name"):
         this_host().spawn_procs(name="\ud800")
