@@ -55,5 +55,5 @@ if __name__ == "__main__":
         losses = step()
         if number % 10 == 9:
             mean = sum(loss.item() for loss in inspect(losses)) / MICRO_BATCHES
-            print(f"step {number}: loss {mean:.4f}")
+            print(f"step {number}: loss {mean:.6f}")
     procs.stop().get()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -93,4 +94,5 @@ def _project_text(num_hosts: int) -> str:
     text = to_commented_toml(ProjectFile(job, workspace), leave_out="job.")
     first, found, workspace_text = text.partition("\n\n# The folders")
     assert found
-    return f"{first}\n\n{_OTHER_KINDS}{found}{workspace_text}"
+    workspace_text = re.sub(r"\n\n(#[^\n]*\n)*\[debug\].*", "", workspace_text, flags=re.DOTALL)
+    return f"{first}\n\n{_OTHER_KINDS}{found}{workspace_text.rstrip()}\n"
