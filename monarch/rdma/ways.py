@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monarch.config import settings, upstream_value
 from monarch.net.machine import machine_id
@@ -28,6 +28,9 @@ from monarch.rdma.workers import Workers
 from monarch.runtime import process
 from monarch.runtime.links.network import Gone
 from monarch.wire.address import Uid
+
+if TYPE_CHECKING:
+    from monarch.rdma.verbs.verbs_backend import Verbs
 
 T = TypeVar("T")
 
@@ -49,12 +52,12 @@ class Ways:
         node = process.current().node
         serve(node)
         node.on_gone.append(self._tcp.forget)
-        self._verbs: Backend | None = None
+        self._verbs: Verbs | None = None
         if is_ibverbs_available():
             self._verbs = self._open_verbs(node.on_gone)
 
     @staticmethod
-    def _open_verbs(on_gone: list[Callable[[Uid, Gone], None]]) -> Backend:
+    def _open_verbs(on_gone: list[Callable[[Uid, Gone], None]]) -> Verbs:
         # Imported when used: most machines have no such device.
         from monarch.rdma.verbs.devices import find_library
         from monarch.rdma.verbs.verbs_backend import Verbs
@@ -171,6 +174,8 @@ class Ways:
 
     def close(self) -> None:
         self._tcp.close()
+        if self._verbs is not None:
+            self._verbs.close()
         self.workers.close()
 
 

@@ -24,6 +24,7 @@ class FakeVerbs:
 
     ``statuses`` are what the next completions say; ``most_polled`` is how many one poll gives at
     most; ``num_registrations_left`` how many succeed before there is no memory for more.
+    ``num_closed`` counts devices that were given up.
     """
 
     name = "fake"
@@ -33,6 +34,7 @@ class FakeVerbs:
         self.statuses: deque[int] = deque()
         self.most_polled = 1000
         self.num_registrations_left = 2**31
+        self.num_closed = 0
         self.is_port_up = True
         self.registered: dict[int, tuple[int, int]] = {}
         self.pairs: dict[int, FakeQueuePair] = {}
@@ -72,6 +74,9 @@ class FakeVerbsDevice:
 
     def queue_pair(self, most_work: int) -> FakeQueuePair:
         return FakeQueuePair(self._world, most_work)
+
+    def close(self) -> None:
+        self._world.num_closed += 1
 
 
 class FakeQueuePair:

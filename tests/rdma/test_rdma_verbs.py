@@ -47,7 +47,9 @@ def wire() -> Iterator[Wire]:
     found = Wire()
     yield found
     found.buffer.drop().get()
+    was_used = found.fake.num_registrations_left < 2**31
     found.verbs.close()
+    assert found.fake.num_closed >= was_used
 
 
 def test_completions_may_come_one_by_one(wire: Wire) -> None:

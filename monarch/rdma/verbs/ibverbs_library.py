@@ -59,6 +59,10 @@ class IbverbsDevice:
         except OSError as error:
             raise VerbsFailed(str(error)) from None
 
+    def close(self) -> None:
+        self.pd.close()
+        self.context.close()
+
     def queue_pair(self, most_work: int) -> IbverbsQueuePair:
         try:
             return IbverbsQueuePair(self, most_work)

@@ -81,6 +81,10 @@ class VerbsDevice(Protocol):
 
     def queue_pair(self, most_work: int) -> QueuePair: ...
 
+    def close(self) -> None:
+        """Give the device up. What was registered there and its queue pairs are closed before."""
+        ...
+
 
 class VerbsLibrary(Protocol):
     """A binding of libibverbs."""

@@ -73,6 +73,10 @@ class PyverbsDevice:
         except PyverbsError as error:
             raise VerbsFailed(str(error)) from None
 
+    def close(self) -> None:
+        self.pd.close()
+        self.context.close()
+
     def queue_pair(self, most_work: int) -> PyverbsQueuePair:
         try:
             return PyverbsQueuePair(self, most_work)

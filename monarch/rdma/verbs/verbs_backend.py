@@ -8,6 +8,7 @@ are done by it, so that they are atomic for processes of its host as well.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import threading
@@ -378,8 +379,20 @@ class Verbs:
             pair.close()
 
     def close(self) -> None:
+        """Give up all connections, all that is registered, and the device."""
+        with self._lock:
+            lines, keys = [*self._connections.values()], [*self._own_keys.values()]
+            if self._table_keys is not None:
+                keys.append(self._table_keys)
+            device, self._opened = self._opened, None
+            self._own_keys.clear()
+            self._table_keys = None
         for uid in {*self._connections, *self._served}:
             self.forget(uid, Gone.LEFT)
+        for one in (*lines, *keys, device):
+            if one is not None:
+                with contextlib.suppress(VerbsFailed, OSError):  # Of a device that is gone.
+                    one.close()
 
 
 def _works(
