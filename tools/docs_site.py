@@ -27,6 +27,7 @@ _API = {
     "monarch.actor": "Actors, endpoints, and the meshes that they live in.",
     "monarch.job": "Allocations of machines.",
     "monarch.spmd": "torch.distributed on a mesh.",
+    "monarch.rdma": "Memory that other processes read and write.",
     "monarch.runs": "What a recipe, or a training loop of your own, needs of a run.",
     "monarch.testing": "Hosts and procs without processes, for tests.",
     "monarch_sync": "Folders kept equal on many machines.",
