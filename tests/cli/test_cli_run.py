@@ -38,7 +38,7 @@ def test_a_run_leaves_a_folder_that_says_all_about_it(folder: RunsFolder) -> Non
     assert (folder.path / "runs/latest").resolve() == run
     assert sorted(path.name for path in run.iterdir()) == [
         "checkpoints", "command", "config.toml", "env.json", "events.jsonl", "logs",
-        "metrics.jsonl", "origin.json", "report.html",
+        "metrics.jsonl", "origin.json", "report.html", "telemetry",
     ]  # fmt: skip
     assert "counting.py on this machine alone: 1 host x 2 procs" in said
     # What the ranks print takes a way of its own, and may come late.

@@ -54,7 +54,8 @@ def test_a_chain_of_waits_ends_with_who_does_something(procs: ProcMesh, tmp_path
 
     def both_wait() -> HangReport | None:
         found = report()
-        return found if len(found.waits) == 4 else None
+        is_read = all(text.startswith("runs read") for text in found.doing.values())
+        return found if len(found.waits) == 4 and is_read else None
 
     found = wait_for(both_wait)
     assert not found.is_hang

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from monarch.rdma.layout import Run
 
 READ, WRITE = "read", "write"
 SUCCESS = 0
 REMOTE_ACCESS_ERROR = 10
+_PIECE_BYTES = 2**20
 
 
 class VerbsFailed(Exception):
@@ -96,3 +99,15 @@ class VerbsLibrary(Protocol):
         ...
 
     def open(self, name: str) -> VerbsDevice: ...
+
+
+def works_of(
+    kind: str, there: Iterator[Run], local: int, lkey: int, rkey: int
+) -> Iterator[WorkRequest]:
+    number = 0
+    for remote, length in there:
+        while length:
+            size = min(length, _PIECE_BYTES)
+            yield WorkRequest(number, kind, local, lkey, remote, rkey, size)
+            number += 1
+            local, remote, length = local + size, remote + size, length - size

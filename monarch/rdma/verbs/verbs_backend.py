@@ -38,6 +38,7 @@ from monarch.rdma.verbs.library import (
     VerbsFailed,
     VerbsLibrary,
     WorkRequest,
+    works_of,
 )
 from monarch.runtime import process
 from monarch.runtime.links.network import Gone
@@ -45,7 +46,6 @@ from monarch.wire.address import Uid
 from monarch.wire.message import AskMemory
 
 _MOST_WORK = 16
-_PIECE_BYTES = 2**20
 _BOUNCE_BYTES = 4 * 2**20
 _SMALL_BYTES = 64 * 1024
 _LOCK_SECONDS = 30.0
@@ -247,7 +247,7 @@ class Verbs:
                 pass  # No more memory may be locked: by way of what is registered already.
             else:
                 try:
-                    works = _works(kind, there, here[0][0], keys.lkey, rkey)
+                    works = works_of(kind, there, here[0][0], keys.lkey, rkey)
                     self._run(line, works, deadline)
                 finally:
                     if not line.is_broken:
@@ -260,7 +260,7 @@ class Verbs:
             local = ours.take(size)
             if kind == WRITE:
                 copy_runs(local, [(line.address, size)])
-            works = _works(kind, iter(theirs.take(size)), line.address, line.keys.lkey, rkey)
+            works = works_of(kind, iter(theirs.take(size)), line.address, line.keys.lkey, rkey)
             self._run(line, works, deadline)
             if kind == READ:
                 copy_runs([(line.address, size)], local)
@@ -389,22 +389,9 @@ class Verbs:
             self._table_keys = None
         for uid in {*self._connections, *self._served}:
             self.forget(uid, Gone.LEFT)
-        for one in (*lines, *keys, device):
-            if one is not None:
-                with contextlib.suppress(VerbsFailed, OSError):  # Of a device that is gone.
-                    one.close()
-
-
-def _works(
-    kind: str, there: Iterator[Run], local: int, lkey: int, rkey: int
-) -> Iterator[WorkRequest]:
-    number = 0
-    for remote, length in there:
-        while length:
-            size = min(length, _PIECE_BYTES)
-            yield WorkRequest(number, kind, local, lkey, remote, rkey, size)
-            number += 1
-            local, remote, length = local + size, remote + size, length - size
+        for one in (*lines, *keys, *([device] if device else [])):
+            with contextlib.suppress(VerbsFailed, OSError):  # Of a device that is gone.
+                one.close()
 
 
 def _refused(region: RemoteRegion, why: str) -> Exception:

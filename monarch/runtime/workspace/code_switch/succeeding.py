@@ -25,6 +25,8 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Settle
 
 _log = logging.getLogger("monarch.reload")
+_ASK_SECONDS = 120.0
+"""Longer than the one that leads waits for hosts. Then each ends it for itself."""
 
 
 class _Request(NamedTuple):
@@ -144,7 +146,9 @@ class Succeeding:
             answer = self._node.request(
                 owner, lambda port: Settle(author, port, uid, os.getpid()), plan.encode()
             )
-            answer.wait()
+            if not answer.wait(_ASK_SECONDS):
+                _log.warning("the client %s has not ended it in %g s", owner.uid, _ASK_SECONDS)
+                return False
             self._watch(owner, answer.value.body.get("pid", 0))
             return not answer.value.error
         except MonarchError:
