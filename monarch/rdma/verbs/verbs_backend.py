@@ -381,17 +381,17 @@ class Verbs:
     def close(self) -> None:
         """Give up all connections, all that is registered, and the device."""
         with self._lock:
-            lines, keys = [*self._connections.values()], [*self._own_keys.values()]
-            if self._table_keys is not None:
-                keys.append(self._table_keys)
+            lines = [*self._connections.values()]
+            keys = [*self._own_keys.values(), *filter(None, [self._table_keys])]
             device, self._opened = self._opened, None
             self._own_keys.clear()
             self._table_keys = None
         for uid in {*self._connections, *self._served}:
             self.forget(uid, Gone.LEFT)
-        for one in (*lines, *keys, *([device] if device else [])):
+        closes = [*(line.close for line in lines), *(key.close for key in keys)]
+        for close in (*closes, *([device.close] if device else [])):
             with contextlib.suppress(VerbsFailed, OSError):  # Of a device that is gone.
-                one.close()
+                close()
 
 
 def _refused(region: RemoteRegion, why: str) -> Exception:
