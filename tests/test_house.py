@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 
@@ -19,6 +20,12 @@ MOST_LINES = 400
 # Recipes that a user copies whole and edits: to split them would hide what is there to be edited.
 MOST_LINES_OF = {"monarch_recipes.ddp": 600, "monarch_recipes.fault_tolerant": 700}
 FEW_LINES = 70
+# What a checkout brings along for ever: no packages, data or builds.
+MOST_BYTES_OF_A_TRACKED_FILE = 200_000
+ROOT_FILES = {
+    ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
+    "README.md", "pyproject.toml",
+}  # fmt: skip
 MOST_SMALL_FILES_WITH_ONE_IMPORTER = 20
 
 
@@ -64,6 +71,20 @@ def test_a_helper_with_one_importer_lives_with_it(modules: dict[str, Path]) -> N
     }
     assert len(modules) > 400
     assert len(alone) <= MOST_SMALL_FILES_WITH_ONE_IMPORTER, sorted(alone)
+
+
+def test_what_git_keeps_is_small_and_the_root_holds_what_belongs_there() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    tracked = [ROOT / name for name in listed.split("\0") if name]
+    assert len(tracked) > 1000
+    assert {path.name for path in tracked if path.parent == ROOT} <= ROOT_FILES
+    sizes = {path: path.lstat().st_size for path in tracked if path.exists()}
+    large = {path for path, size in sizes.items() if size > MOST_BYTES_OF_A_TRACKED_FILE}
+    assert not large
 
 
 def _imported(path: Path, modules: dict[str, Path]) -> set[str]:
