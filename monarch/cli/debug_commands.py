@@ -127,6 +127,6 @@ def stacks(**given: Any) -> None:
 
     Nothing is stopped for it. RANKS are as in 3, 0-3,7 or ::2.
     """
-    from monarch.cli.stacks import stacks
+    from monarch.cli.debug import stacks
 
     stacks(**given)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from monarch.mesh.ranges import ranges_of
+from monarch.mesh.ranges import ranges_in_words
 
 _NOTHING = "-"
 
@@ -61,7 +61,7 @@ def in_short(names: Iterable[str]) -> str:
         else:
             known.append(int(rank))
     return ", ".join(
-        stem if found is None else f"{stem} {', '.join(ranges_of(found))}"
+        stem if found is None else f"{stem} {ranges_in_words(found)}"
         for stem, found in ranks.items()
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from monarch.core.waits import in_ranges
+from monarch.mesh.ranges import ranges_in_words
 
 # Ranks give these different shapes, by their nature.
 _UNEVEN = ("gather", "scatter", "alltoall", "all_to_all", "allgather_v", "barrier", "coalesced")
@@ -100,4 +100,4 @@ def _first(
 
 
 def _rank_words(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {in_ranges(ranks)}"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges_in_words(ranks)}"

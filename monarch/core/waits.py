@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from monarch.mesh.ranges import ranges_in_words
+
 
 class Member(NamedTuple):
     """One actor of a mesh; or the client, whose ``rank`` is -1."""
@@ -102,18 +104,7 @@ def members_in_words(members: Iterable[Member]) -> str:
     for member in members:
         ranks[member.name].append(member.rank)
     words = [
-        name if found == [-1] else f"{name} {in_ranges(sorted(found))}"
+        name if found == [-1] else f"{name} {ranges_in_words(found)}"
         for name, found in ranks.items()
     ]
     return " and ".join(words)
-
-
-def in_ranges(numbers: Sequence[int]) -> str:
-    """Sorted numbers, those in a row as a range: ``0-3, 7``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

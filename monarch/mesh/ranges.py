@@ -14,3 +14,8 @@ def ranges_of(ranks: Iterable[int]) -> list[str]:
         else:
             parts.append([rank, rank])
     return [str(low) if low == high else f"{low}-{high}" for low, high in parts]
+
+
+def ranges_in_words(ranks: Iterable[int]) -> str:
+    """``0-3, 7``."""
+    return ", ".join(ranges_of(ranks))

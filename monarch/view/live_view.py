@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from monarch.core.waits import in_ranges
+from monarch.mesh.ranges import ranges_in_words
 from monarch.observe.hang_report import hang_report
 
 _HISTORY_SECONDS = 900
@@ -190,7 +190,7 @@ def grouped(ranks: Sequence[RankView]) -> list[RankGroup]:
         generations = sorted({rank.generation for rank in found})
         groups.append(
             RankGroup(
-                host=host, actor=actor, ranks=in_ranges(sorted(rank.rank for rank in found)),
+                host=host, actor=actor, ranks=ranges_in_words(rank.rank for rank in found),
                 num_ranks=len(found), status=status, doing=doing,
                 seconds=max(rank.seconds for rank in found),
                 rate=sum(rank.rate for rank in found), queue=sum(rank.queue for rank in found),

@@ -12,7 +12,6 @@ from monarch.core.environment import (
     matches,
     rows_of,
 )
-from monarch.core.moved_lines import moved_line
 
 
 @pytest.mark.parametrize(
@@ -66,12 +65,3 @@ def test_rows_have_the_ranks_of_each_value_and_mark_the_odd_one() -> None:
 )
 def test_when_a_value_counts(name: str, when: str) -> None:
     assert when in counts_when(name)
-
-
-def test_a_line_is_found_again_after_an_edit() -> None:
-    before = ["a", "b", "c", "d"]
-    assert moved_line(before, ["new", "new2", *before], 3) == 5
-    assert moved_line(before, before[1:], 3) == 2
-    assert moved_line(before, ["a", "b", "changed", "d"], 3) == 3
-    assert moved_line(before, ["a", "d"], 3) is None
-    assert moved_line(before, before, 9) is None

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from monarch.core.waits import Member, WaitEdge, ends, in_lines, in_ranges, rings
+from monarch.core.waits import Member, WaitEdge, ends, in_lines, rings
 
 
 def edge(waiter: str, awaited: str, method: str = "step", seconds: float = 1.0) -> WaitEdge:
@@ -37,8 +37,3 @@ def test_who_waits_for_itself_is_a_ring_and_a_chain_is_none() -> None:
 def test_two_rings_that_share_nothing_are_two() -> None:
     waits = [edge("a 0", "b 0"), edge("b 0", "a 0"), edge("c 0", "d 0"), edge("d 0", "c 0")]
     assert len(rings(waits)) == 2
-
-
-def test_ranges() -> None:
-    assert in_ranges([]) == ""
-    assert in_ranges([0, 1, 2, 7, 9, 10]) == "0-2, 7, 9-10"

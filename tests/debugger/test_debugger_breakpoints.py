@@ -16,6 +16,7 @@ import monarch.actor
 from monarch.actor import ActorError, ProcMesh, SupervisionError, this_host
 from monarch.config import configured
 from monarch.debugger.console import Console
+from monarch.runtime.observe.break_places import moved_line
 from tests.debugger.held_actors import AsyncStepper, Stepper
 from tests.debugger.typist import Typist, console, visit_self, wait_for_holds
 from tests.support import wait_for
@@ -273,3 +274,12 @@ def test_no_port_is_opened(steppers: Any) -> None:
     console("attach stepper 0", "n", "c")
     assert answer.get(timeout=10) == 2
     assert listening() == before
+
+
+def test_a_line_is_found_again_after_an_edit() -> None:
+    before = ["a", "b", "c", "d"]
+    assert moved_line(before, ["new", "new2", *before], 3) == 5
+    assert moved_line(before, before[1:], 3) == 2
+    assert moved_line(before, ["a", "b", "changed", "d"], 3) == 3
+    assert moved_line(before, ["a", "d"], 3) is None
+    assert moved_line(before, before, 9) is None

@@ -6,15 +6,15 @@ under way stops at its next turn. Before, calls that begin later are traced wher
 
 from __future__ import annotations
 
+import difflib
 import linecache
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
-from monarch.core.moved_lines import moved_line
 from monarch.wire.message import BreakPlace
 
 _TOOL = 4  # one that no known tool takes
@@ -171,3 +171,22 @@ class BreakPlaces:
             if self._hit(place, frame):
                 self._stand(frame, f"{place.file.rpartition('/')[2]}:{line}")
             return None
+
+
+def moved_line(before: Sequence[str], after: Sequence[str], line: int) -> int | None:
+    """The new number of ``line``, both counted from 1; ``None`` where it was taken out.
+
+    A line that was edited where it stands is the line with the same place among its neighbours.
+    """
+    index = line - 1
+    if not 0 <= index < len(before):
+        return line if line <= len(after) else None
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for kind, first, last, new_first, new_last in matcher.get_opcodes():
+        if not first <= index < last:
+            continue
+        moved = new_first + index - first
+        if kind == "equal" or (kind == "replace" and moved < new_last):
+            return moved + 1
+        return None
+    return None
