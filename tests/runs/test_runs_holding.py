@@ -84,6 +84,23 @@ class Loop:
         assert report.ok, report
         return report
 
+    def steps_with_a_mend(self, num_steps: int) -> str:
+        """One of them is held, until somebody else has mended the code. What was told."""
+
+        def mend() -> None:
+            wait_for(self.is_held, 30.0)
+            self.push(GOOD)
+
+        return self.steps_beside(mend, num_steps)
+
+    def steps_beside(self, act: Callable[[], object], num_steps: int) -> str:
+        thread = threading.Thread(target=act, name="aside")
+        thread.start()
+        self.steps(num_steps)
+        thread.join(60.0)
+        assert not thread.is_alive()
+        return "\n".join(self.display.lines)
+
     def is_held(self) -> bool:
         return any("The run holds" in line for line in self.display.lines)
 
@@ -105,12 +122,6 @@ def loop(tmp_path: Path) -> Iterator[Callable[[OnEditError], Loop]]:
         one.close()
 
 
-def aside(act: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=act, name="aside")
-    thread.start()
-    return thread
-
-
 def test_a_branch_that_first_runs_later_holds_in_place_as_well(
     loop: Callable[[OnEditError], Loop],
 ) -> None:
@@ -118,15 +129,7 @@ def test_a_branch_that_first_runs_later_holds_in_place_as_well(
     run.steps(2)
     later = run.push(LATER).generation
     run.steps(3)
-
-    def mend() -> None:
-        wait_for(run.is_held, 30.0)
-        run.push(GOOD)
-
-    thread = aside(mend)
-    run.steps(3)
-    thread.join()
-    told = "\n".join(run.display.lines)
+    told = run.steps_with_a_mend(3)
     assert f"step 6 failed on generation {later}: NameError: name 'totol'" in told
     assert "no rank has changed anything by it" in told
     assert f"step 6 went well on generation {later + 1}" in told
@@ -138,11 +141,8 @@ def test_a_mend_that_is_pushed_during_a_loop_does_not_wait_for_the_loop(
     run = loop("hold")
     run.steps(3)
     loops = run.push(LOOP_NOW).generation
-    thread = aside(lambda: run.push(GOOD + "# mended\n"))
     with configured(edit_patience_seconds=1000.0):
-        run.steps(2)
-    thread.join()
-    told = "\n".join(run.display.lines)
+        told = run.steps_beside(lambda: run.push(GOOD + "# mended\n"), 2)
     assert f"step 4 went well on generation {loops + 1}" in told
 
 
@@ -153,15 +153,7 @@ def test_code_that_was_saved_while_the_run_began_holds_in_its_first_step(
     importlib.import_module("amounts")  # What nobody has imported here is nothing to push.
     run.push(GOOD)
     bad = run.push("def look(total):\n    return totol\n").generation
-
-    def mend() -> None:
-        wait_for(run.is_held, 30.0)
-        run.push(GOOD)
-
-    thread = aside(mend)
-    run.steps(2)
-    thread.join()
-    told = "\n".join(run.display.lines)
+    told = run.steps_with_a_mend(2)
     assert f"step 1 failed on generation {bad}: NameError: name 'totol'" in told
     assert "save a mend, `await procs.sync_workspace(...)`, and run it again" in told
     assert "no rank has changed anything by it" in told
@@ -201,15 +193,7 @@ def test_code_that_was_never_edited_holds_only_where_a_person_watches(
             run.steps(1)
         assert not run.is_held()
         return
-
-    def mend() -> None:
-        wait_for(run.is_held, 30.0)
-        run.push(GOOD)
-
-    thread = aside(mend)
-    run.steps(3)
-    thread.join()
-    told = "\n".join(run.display.lines)
+    told = run.steps_with_a_mend(3)
     assert "step 1 failed on generation" in told
     assert "no rank has changed anything by it" in told
     assert "step 1 went well on" in told
