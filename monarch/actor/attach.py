@@ -19,6 +19,7 @@ from monarch.net.machine import machine_id
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.ends.late_thread import run_aside
+from monarch.runtime.ends.process_group import end_child
 from monarch.runtime.promise import Promise
 from monarch.wire.host_url import HostUrl
 
@@ -116,8 +117,7 @@ serve_host(sys.argv[1])
 
 def _end(agent: ClientAgent, url: str, host: subprocess.Popen[bytes]) -> None:
     agent.expect_end(url)
-    host.terminate()
-    host.wait()
+    end_child(host)
 
 
 def attach_to_workers(

@@ -17,6 +17,7 @@ from monarch.cli.keys import Keys
 from monarch.cli.sync.project_workspace import find_project, workspace_of
 from monarch.cli.volume import louder, say
 from monarch.errors import JobError
+from monarch.runtime.ends.process_group import end_child
 
 _END_SECONDS = 10.0
 
@@ -62,12 +63,7 @@ class _Watch:
     def end(self) -> None:
         """Have it put back what is half-way, and end."""
         self._is_ending = True
-        self._process.terminate()
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_child(self._process, _END_SECONDS)
         self._reader.join(_END_SECONDS)
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):

@@ -22,6 +22,7 @@ from typing import Any
 import monarch
 from monarch.debugger.visit import NotAnswered, SeenProc, Visit
 from monarch.errors import JobError
+from monarch.runtime.ends.process_group import end_child
 from monarch.wire.codec import Envelope
 from monarch.wire.message import DapBytes, DapOpened
 
@@ -115,8 +116,7 @@ class EditorBridge:
                 tunnel.shutdown(socket.SHUT_RDWR)
             tunnel.close()
         self._tunnels.clear()
-        self._adapter.terminate()
-        self._adapter.wait()
+        end_child(self._adapter)
 
 
 def _start_adapter(port: int, token: str) -> subprocess.Popen[bytes]:

@@ -13,7 +13,7 @@ from typing import Any
 from monarch.actor import this_host
 from monarch.job.batch import BATCH_VARIABLE
 from monarch.job.job import JobState, JobTrait
-from monarch.runtime.ends.process_group import kill_group
+from monarch.runtime.ends.process_group import end_child
 
 _TERM_SECONDS = 5.0
 
@@ -52,12 +52,7 @@ class LocalJob(JobTrait):
 
     def _kill(self) -> None:
         if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(_TERM_SECONDS)
-            except subprocess.TimeoutExpired:
-                kill_group(self.process.pid)
-                self.process.wait()
+            end_child(self.process, _TERM_SECONDS)
 
     def _to_data(self) -> dict[str, Any]:
         return {"hosts": list(self.host_names)}

@@ -11,6 +11,7 @@ import warnings
 from dataclasses import dataclass
 
 from monarch.errors import JobError
+from monarch.runtime.ends.process_group import end_child
 
 
 @dataclass
@@ -65,8 +66,7 @@ def start_dashboard(job: str, port: int) -> str:
 
 
 def _end(page: subprocess.Popen[str]) -> None:
-    page.terminate()
-    page.wait()
+    end_child(page)
     for stream in (page.stdin, page.stdout, page.stderr):
         if stream is not None:
             stream.close()

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from monarch.runtime import zygote
-from monarch.runtime.ends.process_group import kill_lost_group, signal_process
+from monarch.runtime.ends.process_group import end_child, kill_lost_group, signal_process
 from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.ends.stacks import ask_for_stacks
 from monarch.runtime.procs.proc_config import ProcConfig
@@ -82,6 +82,30 @@ def test_signals_to_those_that_have_ended_go_nowhere() -> None:
     one.wait()
     signal_process(one.pid, started, signal.SIGKILL)
     kill_lost_group(one.pid, started)
+
+
+@pytest.mark.parametrize("has_own_group", [True, False])
+def test_a_child_that_will_not_end_is_ended_with_what_it_started(has_own_group: bool) -> None:
+    deaf = "trap '' TERM; sleep 1000 & echo $!; wait; wait; wait"
+    child = subprocess.Popen(
+        ["sh", "-c", deaf], stdout=subprocess.PIPE, text=True, start_new_session=has_own_group
+    )
+    assert child.stdout is not None
+    grandchild = int(child.stdout.readline())
+    started = process_start(grandchild)
+    end_child(child, 0.1)
+    assert child.returncode == -signal.SIGKILL
+    if has_own_group:
+        wait_for(lambda: process_start(grandchild) != started, what="what it started ends")
+    else:
+        os.kill(grandchild, signal.SIGKILL)
+    child.stdout.close()
+
+
+def test_a_child_that_ends_when_asked_is_not_killed() -> None:
+    child = subprocess.Popen(["sleep", "1000"])
+    end_child(child)
+    assert child.returncode == -signal.SIGTERM
 
 
 def test_the_end_of_a_template_ends_no_stranger(

@@ -7,11 +7,14 @@ import ctypes
 import os
 import select
 import signal
+import subprocess
 import threading
+from typing import Any
 
 from monarch.runtime.ends.process_start import process_start
 
 _PR_SET_PDEATHSIG = 1
+_END_SECONDS = 10.0
 
 
 def kill_group(pid: int) -> None:
@@ -20,6 +23,18 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def end_child(child: subprocess.Popen[Any], seconds: float = _END_SECONDS) -> None:
+    """SIGTERM, and SIGKILL to its group where it has not ended in time. It has ended on return."""
+    child.terminate()
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        if os.getpgid(child.pid) == child.pid:
+            kill_group(child.pid)
+        child.kill()
+        child.wait()
 
 
 def kill_lost_group(pid: int, started: int) -> None:
