@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import math
 import os
 import socket
@@ -567,6 +568,23 @@ class ReplicaTrainer(Actor):
     def load_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+    @endpoint
+    def hand_over(self) -> bytes:
+        """What a checkpoint would have of this process, after `leave`."""
+        out = io.BytesIO()
+        outer = self.outer_optimizer.state_dict()
+        torch.save({**self.state(), "outer_optimizer": outer, "progress": self.progress}, out)
+        return out.getvalue()
+
+    @endpoint
+    def take_over(self, finished: Any) -> None:
+        """Become what the same rank of another group is; `finished` are its trainers."""
+        data = finished.slice(ranks=self.seat.rank).hand_over.call_one().get()
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        self.load_state(state)
+        self.outer_optimizer.load_state_dict(state["outer_optimizer"])
+        self.progress = state["progress"]
 
     @endpoint
     def save(self, history: list[dict[str, float]], is_best: bool = False) -> Path:

@@ -4,7 +4,8 @@ Groups have the same parameters after a step, so what one finds is good for all.
 next step before it is known, so that all end in the same one where there will be no better.
 
 At the finish no group trains any more. A group that comes late gets the checkpoint, and is compared
-with the rest like any other; so it also proves that the checkpoint is good.
+with the rest like any other; so it also proves that the checkpoint is good. Where its host does not
+have that file, or another one of that name, it gets the state of a group that has finished.
 """
 
 from __future__ import annotations
@@ -166,11 +167,12 @@ async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: 
     while True:
         try:
             if group.trainers is not None:
-                await groups.ask(group, group.trainers.setup.call(checkpoint))
+                await groups.set_up(group, checkpoint)
             elif await groups.may_restart(group):
                 await groups.start(group)
             else:
                 return
+            what = await _take_over(groups, event_log, group, checkpoint)
             digests = await groups.ask(group, group.trainers.fingerprint.call())
             break
         except (GroupLost, Disconnected) as lost:
@@ -181,9 +183,32 @@ async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: 
     event_log.tell(
         "adopted",
         f"{group.name} came when the others had finished: it did not train, and has taken over "
-        f"{shown(checkpoint)}",
+        f"{what}",
         group=group.number, step=group.step,
     )  # fmt: skip
+
+
+async def _take_over(groups: Groups, event_log: EventLog, group: Group, checkpoint: Path) -> str:
+    """What a group that was set up has now, in words.
+
+    A host of its own disk has not the file that another one's group has saved, or an older one of
+    that name: the group has loaded something else then, and is given what a finished group has.
+    Raises GroupLost where there is none.
+    """
+    book, step = event_log.fingerprints, groups.saved_step
+    digests, right = set(await groups.ask(group, group.trainers.fingerprint.call())), book.of(step)
+    agreed = book.reference(step) if right else None
+    is_whole = group.step == step and len(digests) == 1
+    if is_whole and (agreed is None or digests == {right[agreed]}):
+        return str(shown(checkpoint))
+    finished = [other for other in groups.all if other.has_finished and other is not group]
+    if not finished:
+        raise GroupLost(
+            f"its host does not have {shown(checkpoint)}, and no finished group is left"
+        )
+    source = next((other for other in finished if other.number == agreed), finished[0])
+    await groups.ask(group, group.trainers.take_over.call(source.trainers))
+    return f"the state of {source.name}, as its host does not have {shown(checkpoint)}"
 
 
 async def _evaluate(

@@ -143,11 +143,8 @@ class Groups:
             self._hosts, len(self.all), self._trainer_class, self._config, self._checkpoint_dir
         )
         await self.ask(group, group.trials.report.call())  # It is to see what comes now.
-        ready: list[TrainerReady] = await self.ask(
-            group, group.trainers.setup.call(self.saved_path)
-        )
+        ready = await self.set_up(group, self.saved_path)
         first = ready[0]
-        group.step = first.step
         if self.saved_path is None:
             self.saved_step, self.saved_path = first.step, first.resumed_from
             self._event_log.history = self._event_log.history or first.history
@@ -163,6 +160,13 @@ class Groups:
             pids=[one.pid for one in ready], hosts=[one.hostname for one in ready],
             num_parameters=first.num_parameters,
         )  # fmt: skip
+
+    async def set_up(self, group: Group, checkpoint: Path | None) -> list[TrainerReady]:
+        """Have its ranks build the model, and load the checkpoint, or the newest that their host
+        has. ``group.step`` is what all of them have then."""
+        ready: list[TrainerReady] = await self.ask(group, group.trainers.setup.call(checkpoint))
+        group.step = min(one.step for one in ready)
+        return ready
 
     async def lose(self, group: Group, why: str, details: str = "") -> None:
         """End what is left of a group."""
