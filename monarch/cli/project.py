@@ -44,7 +44,7 @@ class SSHSection:
 class SlurmSection:
     """What hosts of kind slurm are asked for with, and how. They are called nodes there."""
 
-    python: str = "python3"  # the Python there, which must have monarch
+    python: str = "python3"  # the Python there, 3.10 or later; what it lacks of ours it is given
     port: int = 22222  # where each host listens
     partition: str | None = None
     account: str | None = None
@@ -67,12 +67,13 @@ class KubernetesSection:
     run are attached to."""
 
     namespace: str = "default"
-    image: str | None = None  # with Python and monarch
+    image: str | None = None  # with a Python
     resources: dict[str, str] = field(default_factory=dict)  # of each pod: "nvidia.com/gpu" = "8"
     template: str | None = None  # a YAML file with a pod template, instead of an image
     selector: str | None = None  # the labels of pods that run, instead of both
-    python: str = "python3"  # the Python in the pods, which must have monarch
+    python: str = "python3"  # the Python in the pods; what it lacks of ours it is given
     port: int = 26600  # where each host listens
+    gateway: str | None = None  # a pod that leads to the others: MESH-RANK, or one of another name
     kubeconfig: str | None = None  # by default as kubectl finds it
     context: str | None = None
     timeout: float | None = None  # seconds that pods may take to get a place
@@ -224,7 +225,7 @@ class Project(NamedTuple):
         pods = wanted.kubernetes
         path = None if pods.kubeconfig is None else str(self.directory / pods.kubeconfig)
         job = KubernetesJob(
-            pods.namespace, pods.timeout, KubeConfig(path, context=pods.context),
+            pods.namespace, pods.timeout, KubeConfig(path, context=pods.context), pods.gateway,
             python_exe=pods.python, grace_seconds=pods.grace_seconds, env=wanted.env,
             preload=wanted.preload,
         )  # fmt: skip

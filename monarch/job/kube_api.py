@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
+import functools
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,9 +59,40 @@ class KubeConfig:
         """The same, in one of its contexts."""
         return KubeConfig(self.path, self.config, context)
 
+    @property
+    def is_in_cluster(self) -> bool:
+        """Whether it is that of the pod that this runs in."""
+        return self.path is None and self.config is None
+
+    def kubectl(self) -> list[str]:
+        """The command that speaks to the same API server, as the same user. Raises ``JobError``."""
+        if shutil.which("kubectl") is None:
+            raise JobError(
+                "this machine does not reach the pods themselves, and has no `kubectl` on the path "
+                "to go through one of them: install it, or run this in a pod of the cluster"
+            )
+        # Plain JSON is YAML, too.
+        path = self.path if self.config is None else _as_file(json.dumps(self.config))
+        words = ["kubectl"] if path is None else ["env", f"KUBECONFIG={path}", "kubectl"]
+        return [*words, "--context", self.context] if self.context else words
+
     def to_data(self) -> dict[str, Any]:
         """As JSON data. Credentials in a mapping are part of it; those in a file are not."""
         return {"path": self.path, "config": self.config, "context": self.context}
+
+
+@functools.cache
+def _as_file(text: str) -> str:
+    """A file that only its owner may read, for as long as this program runs."""
+    with tempfile.NamedTemporaryFile("w", prefix="monarch-kube-", delete=False) as file:
+        file.write(text)
+
+    def remove() -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(file.name)
+
+    atexit.register(remove)
+    return file.name
 
 
 class KubeApi:

@@ -29,12 +29,10 @@ class PodMesh(NamedTuple):
     annotations: dict[str, str]
 
 
-def image_template(
-    image: str, resources: Mapping[str, Any] | None, command: Sequence[str]
-) -> Manifest:
+def image_template(image: str, resources: Mapping[str, Any] | None) -> Manifest:
     """Pods of one container of an image."""
     container: Manifest = {
-        "name": WORKER, "image": image, "command": list(command),
+        "name": WORKER, "image": image,
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }  # fmt: skip
     if resources:

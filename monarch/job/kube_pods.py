@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from monarch.errors import JobError
 from monarch.job.kube_api import KubeApi
 from monarch.job.kube_manifests import Manifest, PodMesh, worker_of
+
+_REACH_SECONDS = 2.0
 
 # Why a container will not start, however long one waits.
 _HOPELESS = {
@@ -74,3 +78,15 @@ def port_of(pod: Manifest, port: int) -> int:
         if variable["name"] == "MONARCH_PORT" and str(variable.get("value", "")).isdigit():
             return int(variable["value"])
     return port
+
+
+def is_in_reach(url: str) -> bool:
+    """Whether packets get to a pod and back: it answers, if only that nobody listens there yet."""
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 0), _REACH_SECONDS).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return True

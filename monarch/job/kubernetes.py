@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from monarch.errors import JobError
 from monarch.job import kube_manifests as manifests
+from monarch.job.bundle_offer import python_arguments
 from monarch.job.kube_api import KubeApi, KubeConfig
 from monarch.job.kube_manifests import (
     ALLOCATION_LABEL,
@@ -19,8 +21,8 @@ from monarch.job.kube_manifests import (
     Manifest,
     PodMesh,
 )
-from monarch.job.kube_pods import by_rank, port_of, why_waiting
-from monarch.job.remote import job_secret
+from monarch.job.kube_pods import by_rank, is_in_reach, port_of, why_waiting
+from monarch.job.remote import GatewayLogin, job_secret
 from monarch.job.scheduled import (
     LONGEST_LOOK_SECONDS,
     SHORTEST_LOOK_SECONDS,
@@ -45,8 +47,8 @@ _GRACE_SECONDS = 30
 
 
 class ImageSpec(NamedTuple):
-    """The image of a mesh's pods, which must have Python and monarch, and what each pod is given:
-    ``{"nvidia.com/gpu": 8, "memory": "64Gi"}``."""
+    """The image of a mesh's pods, which must have a Python; one without monarch is given ours. And
+    what each pod is given: ``{"nvidia.com/gpu": 8, "memory": "64Gi"}``."""
 
     image: str
     resources: Mapping[str, Any] | None = None
@@ -60,10 +62,14 @@ class KubernetesJob(ScheduledJob):
     that is to go has ``grace_seconds`` left, in which those who use it are warned and may save.
     ``python_exe`` is the Python in the image. ``env`` is added to the pods' environment,
     ``preload`` names modules that each host imports ahead.
+
+    Where this machine does not reach the pods, all messages pass through one ``kubectl exec`` into
+    one of them, the first; ``attach_to`` names another, as MESH-RANK, or any pod of the namespace
+    that has a Python and reaches the others.
     """
 
     kind = "kubernetes"
-    _KEPT = ("namespace", "timeout", "python_exe", "grace_seconds")
+    _KEPT = ("namespace", "timeout", "attach_to", "python_exe", "grace_seconds")
 
     def __init__(
         self,
@@ -78,11 +84,7 @@ class KubernetesJob(ScheduledJob):
         preload: Sequence[str] = (),
     ) -> None:
         super().__init__({}, env, preload)
-        if attach_to is not None:
-            raise NotImplementedError(
-                "attach_to: hosts are spoken to directly, there is no gateway yet. Run this where "
-                "pods can be reached, such as in a pod of the cluster"
-            )
+        self.attach_to = attach_to
         self.namespace = namespace
         self.timeout = timeout
         self.kubeconfig = kubeconfig or KubeConfig()
@@ -92,6 +94,8 @@ class KubernetesJob(ScheduledJob):
         self._allocation = ""
         self._owner_kind = "StatefulSet"
         self._context = ""
+        self._is_outside: bool | None = None  # Not known before there is a pod.
+        self._containers: dict[str, str] = {}  # of the hosts, by the names of their pods
 
     def add_mesh(
         self,
@@ -125,9 +129,7 @@ class KubernetesJob(ScheduledJob):
             raise ValueError(f"mesh {name!r}: label_selector is for pods that are there already")
         template: Manifest = {}
         if image_spec is not None:
-            template = manifests.image_template(
-                image_spec.image, image_spec.resources, self._command()
-            )
+            template = manifests.image_template(image_spec.image, image_spec.resources)
         elif pod_template is not None:
             template = _as_template(pod_template, name)
         self._add(name, num_replicas)
@@ -137,8 +139,9 @@ class KubernetesJob(ScheduledJob):
             dict(labels or {}), dict(annotations or {}),
         )  # fmt: skip
 
-    def _command(self) -> list[str]:
-        return [self.python_exe, "-u", "-m", "monarch.runtime.pod_task"]
+    def _command(self, port: int) -> list[str]:
+        """What a host's Python lacks of ours it is brought."""
+        return [self.python_exe, *python_arguments("monarch.runtime.pod_task", port)]
 
     @property
     def _made(self) -> dict[str, PodMesh]:
@@ -158,7 +161,7 @@ class KubernetesJob(ScheduledJob):
             full = self._full_name(name)
             labels = {**allocation, MESH_LABEL: full}
             template = manifests.pod_template(
-                mesh, labels, secret_name, self.env, self._command(), self.grace_seconds
+                mesh, labels, secret_name, self.env, self._command(mesh.port), self.grace_seconds
             )
             if with_operator:
                 rendered.append(manifests.monarch_mesh(full, mesh, template))
@@ -190,9 +193,34 @@ class KubernetesJob(ScheduledJob):
             for manifest in self.render(with_operator=self._owner_kind == "MonarchMesh"):
                 api.create(manifest)
 
+    def _config(self) -> KubeConfig:
+        return self.kubeconfig.pinned(self._context) if self._context else self.kubeconfig
+
     def _api(self) -> KubeApi:
-        pinned = self.kubeconfig.pinned(self._context) if self._context else self.kubeconfig
-        return KubeApi(pinned, self.namespace)
+        return KubeApi(self._config(), self.namespace)
+
+    def _gateway_login(self) -> GatewayLogin | None:
+        """By the user's own kubectl."""
+        if not self._hosts:
+            return None
+        if self._is_outside is None:
+            self._is_outside = self.attach_to is not None or (
+                not self.kubeconfig.is_in_cluster and not is_in_reach(self._hosts[0].url)
+            )
+        if not self._is_outside:
+            return None
+        ranks = Counter[str]()
+        by_place = {}
+        for host in self._hosts:
+            by_place[f"{host.mesh}-{ranks[host.mesh]}"] = host.name
+            ranks[host.mesh] += 1
+        pod = by_place.get(self.attach_to or "", self.attach_to or self._hosts[0].name)
+        container = self._containers.get(pod)
+        command = [
+            *self._config().kubectl(), "-n", self.namespace, "exec", "-i", pod,
+            *(["-c", container] if container else []), "--", "sh", "-c",
+        ]  # fmt: skip
+        return GatewayLogin(pod, command, self.python_exe if container else "python3")
 
     def _selector(self, mesh: str) -> str:
         if self._pods[mesh].template:
@@ -256,6 +284,7 @@ class KubernetesJob(ScheduledJob):
                 else:
                     url = f"tcp://{pod['status']['podIP']}:{port_of(pod, mesh.port)}"
                     hosts.append(PlacedHost(name, pod["metadata"]["name"], url))
+                    self._containers[hosts[-1].name] = str(manifests.worker_of(pod)["name"])
         return hosts, waits[0] if waits else ""
 
     def _why_absent(self, api: KubeApi, mesh: str, rank: int) -> str:
@@ -306,7 +335,7 @@ class KubernetesJob(ScheduledJob):
                             f"`kubectl delete all,secret -l {ALLOCATION_LABEL}={self._allocation}`"
                         )
                     time.sleep(SHORTEST_LOOK_SECONDS)
-        self._hosts = []
+        self._hosts, self._is_outside = [], None
         self._allocation = ""
 
     def _wanted(self) -> dict[str, Any]:
@@ -314,8 +343,11 @@ class KubernetesJob(ScheduledJob):
         return super()._wanted() | {"pods": pods, "kubeconfig": self.kubeconfig.to_data()}
 
     def _placement(self) -> dict[str, Any]:
-        names = ("_allocation", "_owner_kind", "_context")
-        return {name: getattr(self, name) for name in names}
+        names = ("_allocation", "_owner_kind", "_context", "_containers")
+        # That pods are in reach is seen quickly, and may be otherwise elsewhere.
+        return {name: getattr(self, name) for name in names} | {
+            "_is_outside": self._is_outside or None
+        }
 
     @classmethod
     def _made_of(cls: type[Self], wanted: dict[str, Any]) -> Self:

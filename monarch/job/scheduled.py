@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from monarch.errors import JobError
+from monarch.job.bundle_offer import bring_bundles
 from monarch.job.job import JobState, JobTrait
 from monarch.job.remote import RemoteJob
+from monarch.runtime.client_agent import client
 from monarch.runtime.uninterrupted import Uninterrupted
 
 Self = TypeVar("Self", bound="ScheduledJob")
@@ -107,6 +109,7 @@ class ScheduledJob(RemoteJob):
         while True:
             # Each time: a host that is lost meanwhile may come up elsewhere.
             self._hosts = self._place()
+            self._bring_bundles()
             found = self.ask(self.urls())
             silent = {url: str(found[url]["error"]) for url in found if "error" in found[url]}
             if not silent:
@@ -117,6 +120,11 @@ class ScheduledJob(RemoteJob):
                 told = "\n".join(f"{names[url]} at {url}: {why}" for url, why in silent.items())
                 raise JobError(f"{self._title()} runs, but\n{told}{self._last_words()}")
             time.sleep(SHORTEST_LOOK_SECONDS)
+
+    def _bring_bundles(self) -> None:
+        """To hosts whose Python has no monarch. Before they are asked: who is asked has ours."""
+        self._enter()
+        bring_bundles(self.urls(), self._secret, client().node.gateway)
 
     def repair(self) -> list[str]:
         """Wait for the scheduler to bring lost hosts up again."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from monarch.errors import JobError
+from monarch.job.bundle_offer import python_arguments
 from monarch.job.contexts import DEFAULT_JOB_PATH
 from monarch.job.job import JobState, keep_from_git
 from monarch.job.remote import GatewayLogin, job_secret
@@ -57,13 +58,13 @@ class _Seen(NamedTuple):
 class SlurmJob(ScheduledJob):
     """``SlurmJob(meshes={"trainers": 2})``: a number of nodes for each mesh, in one job of Slurm.
 
-    ``python_exe`` is the Python on the nodes, which must have monarch. Each host listens at
-    ``monarch_port``. ``time_limit``, ``partition``, ``account``, ``qos``, ``mem``,
-    ``gpus_per_node``, ``cpus_per_task``, ``ntasks_per_node`` and ``exclusive`` are what sbatch
-    calls so; ``slurm_args`` are more of its options. The output of the nodes is in ``log_dir``, by
-    default ``.monarch/logs``, which must be a folder that they share with this machine. To wait in
-    the queue takes at most ``job_start_timeout`` seconds. ``env`` is added to the hosts'
-    environment, ``preload`` names modules that each imports ahead.
+    ``python_exe`` is the Python on the nodes, 3.10 or later; one without monarch is given ours.
+    Each host listens at ``monarch_port``. ``time_limit``, ``partition``, ``account``, ``qos``,
+    ``mem``, ``gpus_per_node``, ``cpus_per_task``, ``ntasks_per_node`` and ``exclusive`` are what
+    sbatch calls so; ``slurm_args`` are more of its options. The output of the nodes is in
+    ``log_dir``, by default ``.monarch/logs``, which must be a folder that they share with this
+    machine. To wait in the queue takes at most ``job_start_timeout`` seconds. ``env`` is added to
+    the hosts' environment, ``preload`` names modules that each imports ahead.
 
     Where this machine runs Slurm's commands and does not reach the nodes, ``attach_to`` names one
     that does, as ssh knows it, a login node for example: all messages pass through one connection
@@ -174,10 +175,11 @@ class SlurmJob(ScheduledJob):
 
     def _script(self, client_script: str | None) -> str:
         num = self.num_hosts
+        # What a host's Python lacks of ours it is brought.
         hosts = (
             f"srun --nodes={num} --ntasks={num} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 "
-            f"--cpu-bind=none --export=ALL {self.python_exe} -m "
-            f"monarch.runtime.slurm_task {self.monarch_port}"
+            f"--cpu-bind=none --export=ALL {self.python_exe} "
+            + shlex.join(python_arguments("monarch.runtime.slurm_task", self.monarch_port))
         )
         if client_script is None:
             return f"#!/bin/sh\nexec {hosts}\n"

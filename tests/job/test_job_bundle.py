@@ -5,24 +5,29 @@ from __future__ import annotations
 import base64
 import io
 import os
+import socket
+import subprocess
 import sys
 import tarfile
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from monarch.actor import Actor, endpoint, shutdown_context
 from monarch.errors import JobError
-from monarch.job import SSHJob
+from monarch.job import JobTrait, SlurmJob, SSHJob, bundle_offer
 from monarch.job.bundle import Bundle, bundle_for, known_bundles
+from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.job.login_session import LoginSession
 from monarch.runtime.hosts import bundle_place
 from monarch.runtime.process import is_bootstrapped
 from monarch.runtime.workspace.packages.python_here import platforms, python_tag
+from tests.job.fakes.kube_server import KubeServer
 from tests.job.kinds import FAKES, MARK, processes_marked
+from tests.job.sshd import free_port
 from tests.support import wait_for
 
 
@@ -62,6 +67,13 @@ def sent(monkeypatch: pytest.MonkeyPatch, made: Path, tmp_path: Path) -> Iterato
         bring(login, wanted)
 
     monkeypatch.setattr(LoginSession, "_bring_bundle", noted)
+    line_for = bundle_offer._line_for
+
+    def noted_line(wish: dict[str, object]) -> tuple[bytes, str]:
+        found.append(str(wish["tag"]))
+        return line_for(wish)
+
+    monkeypatch.setattr(bundle_offer, "_line_for", noted_line)
     monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
     yield found
     if is_bootstrapped():
@@ -84,17 +96,52 @@ def _job(python: str, mark: str, *hosts: str) -> SSHJob:
     return job
 
 
-def _imported(job: SSHJob) -> list[str]:
+Make = Callable[[str], JobTrait]
+
+
+@pytest.fixture(params=["ssh", "slurm", pytest.param("kubernetes", marks=pytest.mark.slow)])
+def make(
+    request: pytest.FixtureRequest,
+    mark: str,
+    sent: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Make]:
+    """A job of one host with that Python, on what stands in for the real thing."""
+    server = KubeServer() if request.param == "kubernetes" else None
+    (tmp_path / "slurm").mkdir()
+    monkeypatch.setenv("PATH", f"{FAKES}/slurm:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "slurm"))
+    monkeypatch.chdir(tmp_path)
+
+    def made(python: str) -> JobTrait:
+        if request.param == "ssh":
+            return _job(python, mark, "gpu1")
+        if server is None:
+            return SlurmJob({"trainers": 1}, python, monarch_port=free_port(), env={MARK: mark})
+        config = KubeConfig.from_config(server.kubeconfig)
+        job = KubernetesJob("default", 60.0, config, python_exe=python, env={MARK: mark})
+        job.add_mesh("trainers", 1, image_spec=ImageSpec("python"))
+        return job
+
+    yield made
+    if is_bootstrapped():
+        shutdown_context().get()
+    if server is not None:
+        server.close()
+
+
+def _imported(job: JobTrait) -> list[str]:
     procs = job.state(cached_path=None).trainers.spawn_procs()
     return procs.spawn("where", Where).where.call().get(timeout=60).values()
 
 
 def test_a_python_without_monarch_gets_it_and_keeps_it(
-    tmp_path: Path, mark: str, sent: list[str]
+    tmp_path: Path, make: Make, sent: list[str]
 ) -> None:
     python = _bare(tmp_path, tmp_path / "home")
     for num_sent in (1, 1):
-        job = _job(python, mark, "gpu1")
+        job = make(python)
         try:
             (place,) = _imported(job)
             assert place.startswith(str(tmp_path / "home/monarch/bundles"))
@@ -114,13 +161,11 @@ def test_two_that_start_at_once_share_a_home(tmp_path: Path, mark: str, sent: li
         job.kill()
 
 
-def test_another_version_there_is_mended_before_anything_starts(
-    tmp_path: Path, mark: str, sent: list[str]
-) -> None:
+def test_another_version_there_is_mended_before_anything_starts(tmp_path: Path, make: Make) -> None:
     (tmp_path / "old/monarch").mkdir(parents=True)
     (tmp_path / "old/monarch/__init__.py").write_text("__version__ = '0.0.1'\n")
     python = _bare(tmp_path, tmp_path / "home", f"export PYTHONPATH={tmp_path}/old")
-    job = _job(python, mark, "gpu1")
+    job = make(python)
     try:
         (place,) = _imported(job)
         assert "/bundles/" in place
@@ -128,16 +173,45 @@ def test_another_version_there_is_mended_before_anything_starts(
         job.kill()
 
 
-def test_a_home_that_takes_nothing_is_said_in_one_line(
-    tmp_path: Path, mark: str, sent: list[str]
-) -> None:
+def test_a_home_that_takes_nothing_is_said_in_one_line(tmp_path: Path, make: Make) -> None:
     (tmp_path / "home").write_text("")
-    job = _job(_bare(tmp_path, tmp_path / "home"), mark, "gpu1")
+    job = make(_bare(tmp_path, tmp_path / "home"))
     with pytest.raises(JobError) as caught:
         job.state(cached_path=None)
     assert "\n" not in str(caught.value)
     assert "Not a directory" in str(caught.value)
     assert "XDG_CACHE_HOME" in str(caught.value)
+    job.kill()
+
+
+def test_a_host_takes_no_bundle_from_one_who_does_not_know_the_secret(
+    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, secret = free_port(), b"s" * 32
+    monkeypatch.setenv("MONARCH_POD_IP", "127.0.0.1")
+    url = f"tcp://127.0.0.1:{port}"
+    host = subprocess.Popen(
+        [_bare(tmp_path, tmp_path / "home"), *bundle_offer.python_arguments("this", port)],
+        env={**os.environ, "MONARCH_JOB_SECRET": secret.hex()},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: _is_open(port), what="it to listen")
+        assert bundle_offer.bring_bundles([url], b"w" * 32, None) == []
+        assert host.poll() is None
+        assert not (tmp_path / "home").exists()
+        assert bundle_offer.bring_bundles([url], secret, None) == [url]
+        assert host.wait(30) == 0  # Python's `this`, which it was to run, ends.
+    finally:
+        host.kill()
+        host.wait()
+        assert host.stdout is not None
+        host.stdout.close()
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_an_architecture_without_wheels_is_said_in_one_line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -15,10 +16,13 @@ import pytest
 from monarch.actor import shutdown_context
 from monarch.errors import JobError
 from monarch.job import SlurmJob, SSHJob, job_load
+from monarch.job.kube_pods import is_in_reach
+from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.net.gateway import Gateway
 from monarch.runtime.client_agent import client
 from monarch.runtime.process import is_bootstrapped
 from tests.actors import Echo
+from tests.job.fakes.kube_server import KubeServer
 from tests.job.kinds import FAKES, MARK, processes_marked
 from tests.job.sshd import free_port
 from tests.support import wait_for
@@ -152,3 +156,88 @@ def test_a_host_that_ended_is_told_from_one_that_is_silent(mark: str) -> None:
             assert _gateway().knock(url, 5.0) == ""
     finally:
         job.kill()
+
+
+@pytest.fixture
+def pods(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[KubeConfig]:
+    server = KubeServer()
+    config = tmp_path / "kubeconfig"
+    config.write_text(json.dumps(server.kubeconfig))
+    yield KubeConfig.from_path(str(config))
+    if is_bootstrapped():
+        shutdown_context().get()
+    server.close()
+
+
+def _pods(config: KubeConfig, mark: str, attach_to: str | None = None) -> KubernetesJob:
+    job = KubernetesJob(
+        "default", 60.0, config, attach_to, python_exe=sys.executable, env={MARK: mark},
+        grace_seconds=5,
+    )  # fmt: skip
+    job.add_mesh("trainers", 2, image_spec=ImageSpec("python"))
+    return job
+
+
+def test_pods_are_reached_through_one_of_them_from_outside(
+    mark: str, pods: KubeConfig, tmp_path: Path
+) -> None:
+    job, cache = _pods(pods, mark, "trainers-1"), tmp_path / "state.json"
+    try:
+        trainers = job.state(str(cache)).trainers
+        echo = trainers.spawn_procs().spawn("echo", Echo)
+        assert echo.echo.call(3).get(timeout=60).values() == [3, 3]
+        gateway = _gateway()
+        assert gateway.name == job.hosts[1].name
+        first = gateway._process
+        assert first is not None
+        os.killpg(first.pid, signal.SIGKILL)
+        assert echo.echo.call(4).get(timeout=60).values() == [4, 4]
+        shutdown_context().get()
+        again = job_load(cache)
+        assert again.num_running() == 2
+        assert _gateway().name == job.hosts[1].name
+    finally:
+        job_load(cache).kill()
+
+
+def test_where_pods_are_out_of_reach_the_first_is_the_gateway(
+    mark: str, pods: KubeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monarch.job.kubernetes.is_in_reach", lambda url: False)
+    job = _pods(KubeConfig.from_config(json.loads(Path(str(pods.path)).read_text())), mark)
+    try:
+        job.state(cached_path=None).trainers.initialized.get(timeout=60)
+        assert _gateway().name == job.hosts[0].name
+        assert "worker" in _gateway()._command
+    finally:
+        job.kill()
+
+
+def test_a_pod_that_is_not_there_is_no_gateway(mark: str, pods: KubeConfig) -> None:
+    with pytest.raises(JobError) as caught:
+        _pods(pods, mark, "bastion").state(cached_path=None)
+    assert 'gateway bastion: Error from server (NotFound): pods "bastion" not found' in str(
+        caught.value
+    )
+
+
+def test_without_kubectl_it_is_said_what_it_is_for(
+    mark: str, pods: KubeConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JobError, match="no `kubectl` on the path"):
+        _pods(pods, mark, "trainers-0").state(cached_path=None)
+
+
+def test_what_answers_in_any_way_is_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        assert is_in_reach(f"tcp://127.0.0.1:{closed.getsockname()[1]}")
+        closed.listen()
+        assert is_in_reach(f"tcp://127.0.0.1:{closed.getsockname()[1]}")
+
+    def get_lost(*_: object) -> socket.socket:
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", get_lost)
+    assert not is_in_reach("tcp://127.0.0.1:26600")

@@ -1,0 +1,167 @@
+"""What a scheduler starts where monarch may be missing: a host that waits at its port for one.
+
+It listens where the host agent is to listen, says what kind of Python it is, and takes a bundle
+from whoever has the job's secret; then it becomes the agent. Needs Python 3.10, and only the
+standard library: its text is part of the command (``monarch/job/bundle_offer.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import queue
+import re
+import runpy
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+GREETING = b"monarch-bundle "
+_MAX_BYTES = 1 << 29
+_SECONDS = 60.0
+_MAX_AT_ONCE = 16
+
+Import = Callable[[Mapping[str, str], Callable[[Mapping[str, Any]], None], Callable[[], str]], Any]
+
+
+def become_host(module: str, port: int, version: str, known: Mapping[str, str],
+                import_from_bundle: Import) -> None:  # fmt: skip
+    """Run ``module``, a task of ours, with ``port``, once monarch can be imported here in this
+    ``version``."""
+    if not _has_ours(version):
+        with _Door(port) as door:
+            if import_from_bundle(known, door.tell, door.read) is None:
+                sys.exit(1)
+            door.tell({"done": True})
+        _pass_on(os.environ["MONARCH_BUNDLE"])
+    sys.argv = [module, str(port)]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _has_ours(version: str) -> bool:
+    # Python imports from the folder that it was started in; a checkout there is not meant.
+    sys.path[:] = [path for path in sys.path if path]
+    try:
+        import monarch
+
+        return bool(monarch.__version__ == version)
+    except ImportError:
+        return False
+
+
+def _pass_on(bundle: str) -> None:
+    """Have what is started from here import from the bundle, too."""
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    os.environ["PYTHONPATH"] = os.pathsep.join([bundle, *others])
+    if os.path.exists("monarch"):
+        # Python imports from where it is started before all else: a checkout there would hide it.
+        os.chdir(bundle)
+
+
+class _Door:
+    """Where whoever brings the bundle knocks; opened when there is something to tell."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener: socket.socket | None = None
+        self._visitor: socket.socket | None = None
+        self._wish = b""
+        self._brought: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
+        self._room = threading.Semaphore(_MAX_AT_ONCE)
+
+    def __enter__(self) -> _Door:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in (self._listener, self._visitor):
+            if one is not None:
+                one.close()
+
+    def tell(self, said: Mapping[str, Any]) -> None:
+        """The wish for a bundle; later what came of it, which is printed where it is an error."""
+        if "bundle" in said:
+            self._wish = json.dumps(said["bundle"]).encode()
+            return
+        if "error" in said:
+            sys.stderr.write(f"{said['error']}\n")
+        if self._visitor is not None:
+            with contextlib.suppress(OSError):
+                self._visitor.sendall(json.dumps(said).encode() + b"\n")
+
+    def read(self) -> str:
+        """The next line of one who has proved that he knows the secret."""
+        if self._visitor is not None:
+            return ""
+        self._listener = listener = socket.create_server((_own_address(), self._port), backlog=64)
+        threading.Thread(target=self._receive, args=(listener,), daemon=True).start()
+        self._visitor, line = self._brought.get()
+        listener.close()
+        self._listener = None
+        return line
+
+    def _receive(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # It is closed when one has come.
+            while self._room.acquire():
+                visitor, _ = listener.accept()
+                threading.Thread(target=self._hear, args=(visitor,), daemon=True).start()
+
+    def _hear(self, visitor: socket.socket) -> None:
+        is_kept = False
+        try:
+            visitor.settimeout(_SECONDS)
+            nonce = secrets.token_hex(16).encode()
+            visitor.sendall(GREETING + nonce + b" " + self._wish + b"\n")
+            with visitor.makefile("rb") as file:
+                said = file.readline(_MAX_BYTES)
+            mac, _, line = said.strip().partition(b" ")
+            if hmac.compare_digest(mac, proof(_secret(), nonce, line)):
+                is_kept = True
+                self._brought.put((visitor, line.decode()))
+        except (OSError, ValueError):
+            pass
+        finally:
+            self._room.release()
+            if not is_kept:
+                visitor.close()
+
+
+def proof(secret: bytes, nonce: bytes, line: bytes) -> bytes:
+    """What shows that a line comes from one who knows the job's secret, and has heard the nonce."""
+    return hmac.new(secret, nonce + b" " + line, hashlib.sha256).hexdigest().encode()
+
+
+def _secret() -> bytes:
+    # Left where it is: the agent takes it from there.
+    return bytes.fromhex(os.environ["MONARCH_JOB_SECRET"].strip())
+
+
+def _own_address() -> str:
+    """All interfaces; but where a scheduler gives several hosts of one machine a loopback address
+    each, that one."""
+    address = os.environ.get("MONARCH_POD_IP", "") or _node_address()
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(address).is_loopback:
+            return address
+    return "0.0.0.0"
+
+
+def _node_address() -> str:
+    node = os.environ.get("SLURMD_NODENAME", "")
+    if not node:
+        return ""
+    with contextlib.suppress(OSError):
+        done = subprocess.run(
+            ["scontrol", "--oneliner", "show", "node", node],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
+        return found[1] if found else ""
+    return ""
