@@ -158,7 +158,7 @@ class RayJob(ScheduledJob):
                 name=name, namespace=_NAMESPACE, lifetime="detached", max_restarts=-1,
                 scheduling_strategy=place, num_cpus=taken.pop("CPU", 0),
                 num_gpus=taken.pop("GPU", 0), resources=taken,
-            ).remote(name, self._secret.hex(), self.monarch_port, self.env)  # fmt: skip
+            ).remote(_host_name(name), self._secret.hex(), self.monarch_port, self.env)  # fmt: skip
 
     def _connect(self) -> Any:
         try:
@@ -171,6 +171,7 @@ class RayJob(ScheduledJob):
         if not ray.is_initialized():
             address = self.address or os.environ.get("RAY_ADDRESS") or "auto"
             self._knock(address)
+            before = signal.getsignal(signal.SIGTERM)
             try:
                 ray.init(
                     address=address, namespace=_NAMESPACE, log_to_driver=False,
@@ -178,6 +179,10 @@ class RayJob(ScheduledJob):
                 )  # fmt: skip
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise JobError(f"cannot reach Ray at {address}: {error}") from None
+            finally:
+                # Ray would have the program end in its own way.
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGTERM, before)
         import ray.util.scheduling_strategies
 
         return ray
@@ -211,7 +216,7 @@ class RayJob(ScheduledJob):
                 if time.monotonic() > deadline:
                     raise JobError(f"{self._title()} does not come up: {error}") from None
                 time.sleep(LONGEST_LOOK_SECONDS / 4)
-        names = [name.rpartition("-")[0] for name in self._names()]
+        names = [_host_name(name) for name in self._names()]
         return [PlacedHost(*host) for host in zip(self._slots(), names, urls, strict=True)]
 
     def _title(self) -> str:
@@ -263,3 +268,8 @@ class RayJob(ScheduledJob):
 
     def _placement(self) -> dict[str, Any]:
         return {"_allocation": self._allocation}
+
+
+def _host_name(actor: str) -> str:
+    """How the host is called that an actor holds."""
+    return actor.rpartition("-")[0]

@@ -14,13 +14,17 @@ from monarch.runtime.scheduled_task import keep_host
 
 _DEFAULT_PORT = 26600
 _DEFAULT_GRACE_SECONDS = 30.0
+_MACHINE = "--machine"
 
 
 def main() -> None:
     """``python -m monarch.runtime.pod_task``, at ``MONARCH_PORT`` (26600) of the pod's address.
 
-    ``MONARCH_POD_IP`` is that address where the machine's name does not stand for it.
+    ``MONARCH_POD_IP`` is that address where the machine's name does not stand for it. With
+    ``--machine`` nobody else starts again what ends, as in a pod: an agent that dies is followed
+    by another.
     """
+    is_machine = _MACHINE in sys.argv[1:]
     port = int(os.environ.get("MONARCH_PORT") or _DEFAULT_PORT)
     name = os.environ.get("MONARCH_POD_NAME") or socket.gethostname()
     ip = os.environ.get("MONARCH_POD_IP") or _own_address()
@@ -28,7 +32,7 @@ def main() -> None:
     # each time.
     url = f"tcp://{ip}:{port}"
     bind = url if is_loopback(url) else f"tcp://0.0.0.0:{port}"
-    sys.exit(abs(keep_host(f"{url}@{bind}", name, _meaning, again=False)))
+    sys.exit(abs(keep_host(f"{url}@{bind}", name, _meaning, again=is_machine)))
 
 
 def _own_address() -> str:
@@ -47,7 +51,8 @@ def _meaning(number: int) -> EndNotice | None:
     if number != signal.SIGTERM:
         return None
     seconds = float(os.environ.get("MONARCH_GRACE_SECONDS") or _DEFAULT_GRACE_SECONDS)
-    return EndNotice("its pod is being deleted", seconds, is_last=True)
+    what = "its machine is taken away" if _MACHINE in sys.argv[1:] else "its pod is being deleted"
+    return EndNotice(what, seconds, is_last=True)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,27 @@ from typing import Any
 import pytest
 
 from monarch.actor import shutdown_context
-from monarch.job import JobTrait, ProcessJob, SlurmJob, SSHJob
+from monarch.job import (
+    JobTrait,
+    LightningJob,
+    ProcessJob,
+    RayJob,
+    SkyPilotJob,
+    SlurmJob,
+    SSHJob,
+)
 from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.process import is_bootstrapped
 from tests.job.fakes.kube_server import KubeServer
 from tests.job.kube_cluster import KubeCluster, pod_template
+from tests.job.ray_cluster import RayCluster
 from tests.job.slurm_cluster import SlurmCluster
 from tests.job.sshd import Sshd, free_port
 
 FAKES = Path(__file__).parent / "fakes"
+SDKS = FAKES / "sdks"
 MARK = "CONTRACT_MARK"
 
 
@@ -50,6 +60,24 @@ def make(kind: str, meshes: Mapping[str, int], mark: str) -> JobTrait:
             else:
                 pods.add_mesh(mesh, num, image_spec=ImageSpec("python"))
         return pods
+    if kind.startswith("ray"):
+        return RayJob(
+            meshes,
+            os.environ["CONTRACT_RAY"],
+            env=env,
+            monarch_port=int(os.environ["CONTRACT_PORT"]),
+        )
+    if kind == "skypilot_fake":
+        port = int(os.environ["CONTRACT_PORT"])
+        return SkyPilotJob(
+            meshes, {"cpus": 4}, monarch_port=port, python_exe=sys.executable, env=env
+        )
+    if kind == "lightning_fake":
+        [(mesh, num)] = meshes.items()
+        port = int(os.environ["CONTRACT_PORT"])
+        return LightningJob(
+            num, "CPU", mesh=mesh, monarch_port=port, python_exe=sys.executable, env=env
+        )
     args = os.environ["CONTRACT_SSH_ARGS"].split()
     job = SSHJob(sys.executable, args, monarch_port=0, env=env)
     for mesh, num in meshes.items():
@@ -57,12 +85,28 @@ def make(kind: str, meshes: Mapping[str, int], mark: str) -> JobTrait:
     return job
 
 
+def use_fake_sdks(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have ``ray``, ``sky`` and ``lightning_sdk`` be those of ``fakes/sdks``, also in programs."""
+    (folder / "cloud").mkdir()
+    monkeypatch.setenv("FAKE_CLOUD", str(folder / "cloud"))
+    path = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{SDKS}:{path}" if path else str(SDKS))
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("ray", "sky", "lightning_sdk"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(SDKS))
+    # They are gone again after the test, whatever was there before.
+    for name in ("ray", "sky", "lightning_sdk"):
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+
+
 class Kind:
     """One of them, with what it needs on this machine."""
 
     def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.name = name
-        self._server: Sshd | SlurmCluster | KubeServer | KubeCluster | None = None
+        self._server: Sshd | KubeServer | None = None
+        self.slurm: SlurmCluster | None = None
         if name == "ssh_fake":
             monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
             monkeypatch.setenv("CONTRACT_SSH_ARGS", "")
@@ -82,13 +126,16 @@ class Kind:
         elif name == "ssh":
             self._server = sshd = Sshd(folder)
             monkeypatch.setenv("CONTRACT_SSH_ARGS", f"-F {sshd.config}")
+        elif name in _FAKES_OF_SDKS:
+            use_fake_sdks(monkeypatch, folder)
+            monkeypatch.setenv("CONTRACT_RAY", "here")
+            monkeypatch.setenv("CONTRACT_PORT", str(free_port()))
+        elif name == "ray":
+            monkeypatch.setenv("CONTRACT_RAY", RayCluster.shared().address)
+            monkeypatch.setenv("CONTRACT_PORT", "0")  # All of its nodes have one address.
         elif name == "slurm":
-            short = Path(tempfile.mkdtemp(prefix="mt-sl-", dir="/tmp"))
-            try:
-                self._server = cluster = SlurmCluster(short, num_nodes=3)
-            except pytest.skip.Exception:
-                short.rmdir()
-                raise
+            self.slurm = cluster = SlurmCluster.shared()
+            cluster.clear()
             monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
             monkeypatch.setenv("CONTRACT_PORT", str(free_port()))
             monkeypatch.chdir(folder)
@@ -99,6 +146,16 @@ class Kind:
         return not self.replaces
 
     @property
+    def has_one_mesh(self) -> bool:
+        """Whether its jobs have but one."""
+        return self.name.startswith("lightning")
+
+    @property
+    def moves(self) -> bool:
+        """Whether a host that comes again is at another address."""
+        return self.name == "ray"
+
+    @property
     def is_inside_pods(self) -> bool:
         """Whether processes on its hosts have numbers of their own."""
         return self.name == "kubernetes"
@@ -106,7 +163,7 @@ class Kind:
     @property
     def replaces(self) -> bool:
         """Whether a host that is lost comes again by itself."""
-        return self.name.startswith(("slurm", "kubernetes"))
+        return self.name.startswith(("slurm", "kubernetes", "ray", "skypilot", "lightning"))
 
     def make(self, meshes: Mapping[str, int], mark: str) -> JobTrait:
         return make(self.name, meshes, mark)
@@ -132,6 +189,17 @@ class Kind:
                 f'[job.kubernetes]\npython = "{sys.executable}"\n'
                 f"grace_seconds = 10\n{template}"
             )
+        if self.name.startswith("ray"):
+            return (
+                f'[job]\nkind = "ray"\nhosts = {{ trainers = 2 }}\n{env}[job.ray]\n'
+                f'address = "{os.environ["CONTRACT_RAY"]}"\nport = {os.environ["CONTRACT_PORT"]}\n'
+            )
+        if self.name in ("skypilot_fake", "lightning_fake"):
+            kind = self.name.removesuffix("_fake")
+            return (
+                f'[job]\nkind = "{kind}"\nhosts = {{ trainers = 2 }}\n{env}[job.{kind}]\n'
+                f'python = "{sys.executable}"\nport = {os.environ["CONTRACT_PORT"]}\n'
+            )
         args = os.environ["CONTRACT_SSH_ARGS"].split()
         return (
             f'[job]\nkind = "ssh"\nhosts = {{ trainers = ["gpu1", "gpu2"] }}\n{env}'
@@ -141,8 +209,12 @@ class Kind:
     def close(self) -> None:
         if is_bootstrapped():
             shutdown_context().get()  # It may have asked hosts that it is no client of.
+        if self.name == "ray":
+            importlib.import_module("ray").shutdown()
         if self._server is not None:
             self._server.close()
+        if self.slurm is not None:
+            self.slurm.clear()
 
 
 def _write_template() -> str:
@@ -152,12 +224,14 @@ def _write_template() -> str:
     return str(path)
 
 
-KINDS = [
-    "process",
-    "ssh_fake",
-    "slurm_fake",
-    "kubernetes_fake",
-    *(pytest.param(name, marks=pytest.mark.system) for name in ("ssh", "slurm", "kubernetes")),
+_FAKES_OF_SDKS = ("ray_fake", "skypilot_fake", "lightning_fake")
+_REAL = [
+    pytest.param(name, marks=pytest.mark.system) for name in ("ssh", "slurm", "kubernetes", "ray")
+]
+KINDS = ["process", "ssh_fake", "slurm_fake", "kubernetes_fake", *_FAKES_OF_SDKS, *_REAL]
+# For tests of several programs, which take long: what these have in common has many kinds already.
+KINDS_OF_PROGRAMS = [
+    pytest.param(kind, marks=pytest.mark.slow) if kind in _FAKES_OF_SDKS else kind for kind in KINDS
 ]
 
 

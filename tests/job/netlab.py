@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from tests.job.cleaner import clean_up_after_us
 from tests.support import wait_for
 
 _SWITCH = Path(__file__).with_name("netlab_switch.py")
@@ -51,6 +52,16 @@ sleep infinity & wait
 """
 
 
+# The switch ends by itself, as the other end of its input does.
+_AFTERWARDS = """
+for space in {spaces}; do
+    ip netns pids "$space" | xargs -r kill -9
+    ip netns del "$space"
+done
+grep " $folder/" /proc/mounts | cut -d' ' -f2 | xargs -r -n 1 umount -l
+"""
+
+
 class NetLab:
     """Hosts h0 to hN; h0 is for programs that drive the others. Skips the test where that cannot
     be made. ``folder`` must have a short path."""
@@ -63,6 +74,7 @@ class NetLab:
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
         self._switch: subprocess.Popen[bytes] | None = None
         self._mounts: list[Path] = []
+        clean_up_after_us(folder, _AFTERWARDS.format(spaces=" ".join(map(self._space, self.names))))
         try:
             self._make()
         except (OSError, subprocess.CalledProcessError) as error:

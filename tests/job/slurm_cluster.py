@@ -6,33 +6,61 @@ or munge is used or changed, and all of it ends with ``close``.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
+import getpass
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
+import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.job.cleaner import clean_up_after_us
 from tests.job.sshd import free_port
 from tests.support import is_running, wait_for
 
 _NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 _NUM_GPUS = 4
+_AFTERWARDS = """
+export SLURM_CONF="$folder/slurm.conf"
+scancel --full --user="$(id -un)"
+for _ in 1 2 3 4 5 6 7 8 9 10; do [ -z "$(squeue -h)" ] && break; sleep 1; done
+kill $(cat "$folder"/*.pid); sleep 2; kill -9 $(cat "$folder"/*.pid)
+"""
 
 
 class SlurmCluster:
-    """``folder`` must have a short path. Skips the test where Slurm is not installed."""
+    """Skips the test where Slurm is not installed.
 
-    def __init__(self, folder: Path, num_nodes: int = 3) -> None:
+    Partitions: ``debug``; ``low``, whose jobs give way to those of ``urgent``, with a grace of
+    30 s; ``brief``, whose jobs may run for 5 minutes.
+    """
+
+    @staticmethod
+    @functools.cache
+    def shared() -> SlurmCluster:
+        """One for the whole test process, which takes seconds to come up."""
+        cluster = SlurmCluster()
+        atexit.register(cluster.close)
+        return cluster
+
+    def __init__(self, num_nodes: int = 3) -> None:
         search = f"{os.environ['PATH']}:/usr/sbin"
         programs = {name: shutil.which(name, path=search) for name in _NEEDED}
         if missing := [name for name, path in programs.items() if path is None]:
             pytest.skip(f"no {', '.join(missing)} here: `tools/system.sh` installs Slurm")
         if os.getuid() != 0:
             pytest.skip("Slurm's daemons run as root here")
-        self.folder = folder
+        # A short path: it is part of a socket's.
+        self.folder = folder = Path(tempfile.mkdtemp(prefix="mt-sl-", dir="/tmp"))
+        clean_up_after_us(folder, _AFTERWARDS)
         self.num_nodes = num_nodes
         self.conf = folder / "slurm.conf"
         self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
@@ -102,7 +130,12 @@ KillWait=2
 MinJobAge=60
 CommunicationParameters=NoCtldInAddrAny
 GresTypes=gpu
-{nodes}PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+{nodes}PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=5 PreemptMode=OFF
+PartitionName=low Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=CANCEL GraceTime=30
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=9 PreemptMode=OFF
+PartitionName=brief Nodes=ALL MaxTime=5 PriorityTier=5 PreemptMode=OFF
 """
         )
 
@@ -116,16 +149,40 @@ GresTypes=gpu
             command, env=self.environment, capture_output=True, timeout=60, check=False
         ).returncode
 
-    def _is_up(self) -> bool:
+    def said(self, *command: str) -> str:
+        """What a command of Slurm's prints."""
         done = subprocess.run(
-            ["sinfo", "-h", "-N", "-t", "idle", "-o", "%N"],
-            env=self.environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return len(done.stdout.split()) == self.num_nodes
+            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.stdout.strip()
+
+    def _is_up(self) -> bool:
+        nodes = self.said("sinfo", "-h", "-N", "-p", "debug", "-t", "idle", "-o", "%N")
+        return len(nodes.split()) == self.num_nodes
+
+    def lose(self, node: str) -> None:
+        """A node crashes: its daemon and all that runs on it end, without a word."""
+        daemon = int((self.folder / f"slurmd-{node}.pid").read_text())
+        steps = [
+            process.pid for process in psutil.process_iter(["environ", "name"])
+            if (process.info["environ"] or {}).get("SLURMD_NODENAME") == node
+            and (process.info["environ"] or {}).get("SLURM_CONF") == str(self.conf)
+        ]  # fmt: skip
+        for pid in (daemon, *steps):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        (self.folder / f"slurmd-{node}.pid").unlink()
+
+    def clear(self) -> None:
+        """Cancel what runs, and wait until all nodes are free."""
+        self.run("scancel", "--full", f"--user={getpass.getuser()}")
+        wait_for(self._is_up, 60.0, what="all nodes to be idle")
 
     def close(self) -> None:
         """End all daemons, jobs first."""
-        self.run("scancel", "--full", f"--user={os.environ.get('USER', 'root')}")
+        if not self.folder.exists():
+            return
+        self.run("scancel", "--full", f"--user={getpass.getuser()}")
         pids = [
             int(path.read_text())
             for pattern in ("slurmd-*.pid", "slurmctld.pid", "munged.pid")

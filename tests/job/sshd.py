@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.guard import write_guard
+from tests.job.cleaner import clean_up_after_us
 from tests.support import GUARD_FOLDER, wait_for
 
 _SEPARATION = Path("/run/sshd")  # where root's sshd confines the part that speaks to strangers
@@ -41,10 +42,13 @@ class Sshd:
             "PYTHONPATH": str(GUARD_FOLDER),
             **{name: os.environ[name] for name in (write_guard.ROOTS, write_guard.REPORT)},
         }
+        self._running = folder / "running"
+        self._running.mkdir()
+        clean_up_after_us(self._running, 'kill $(cat "$folder/pid")')
         settings = folder / "sshd_config"
         settings.write_text(
             f"ListenAddress 127.0.0.1:{self.port}\nHostKey {self.host_key}\n"
-            f"PidFile {folder}/pid\nAuthorizedKeysFile {folder}/authorized_keys\n"
+            f"PidFile {self._running}/pid\nAuthorizedKeysFile {folder}/authorized_keys\n"
             "StrictModes no\nUsePAM no\nPasswordAuthentication no\nMaxStartups 100\n"
             f"SetEnv {' '.join(f'{name}={value}' for name, value in env.items())}\n"
         )
@@ -81,6 +85,7 @@ class Sshd:
     def close(self) -> None:
         self._process.terminate()
         self._process.wait()
+        shutil.rmtree(self._running)
 
 
 def free_port() -> int:

@@ -15,7 +15,7 @@ from monarch.job import JobState, JobTrait, job_load
 from monarch.runs import Deaths
 from tests.actors import Echo
 from tests.cli.command_folder import CommandFolder
-from tests.job.kinds import KINDS, Kind, agent_pids, processes_marked
+from tests.job.kinds import KINDS, KINDS_OF_PROGRAMS, Kind, agent_pids, processes_marked
 from tests.support import Program, is_running, wait_for
 
 Programs = Callable[..., Program]
@@ -71,17 +71,19 @@ def _program(kind: Kind, mark: str, cache: Path, then: str = "", num: int = 2) -
 
 
 def test_hosts_come_up_and_answer(kind: Kind, mark: str, jobs: list[JobTrait], cache: Path) -> None:
-    job = kind.make({"trainers": 2, "evaluators": 1}, mark)
+    job = kind.make({"trainers": 2} | ({} if kind.has_one_mesh else {"evaluators": 1}), mark)
     jobs.append(job)
     state = job.state(str(cache))
-    assert (len(state.trainers), len(state.evaluators)) == (2, 1)
+    assert len(state.trainers) == 2
     echo = state.trainers.spawn_procs({"procs": 2}).spawn("echo", Echo)
     assert echo.echo.call(3).get(timeout=60).values() == [3, 3, 3, 3]
-    one = state.evaluators.spawn_procs().spawn("echo", Echo)
-    assert one.echo.call(4).get(timeout=60).values() == [4]
+    if not kind.has_one_mesh:
+        one = state.evaluators.spawn_procs().spawn("echo", Echo)
+        assert one.echo.call(4).get(timeout=60).values() == [4]
     assert job.is_running()
-    assert job.num_running() == 3
-    assert len(set(job.names_by_url().values())) == 3
+    num = 2 if kind.has_one_mesh else 3
+    assert job.num_running() == num
+    assert len(set(job.names_by_url().values())) == num
 
 
 def test_the_state_file_is_private(
@@ -93,6 +95,7 @@ def test_the_state_file_is_private(
     assert cache.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("kind", KINDS_OF_PROGRAMS, indirect=True)
 def test_a_second_program_finds_it(kind: Kind, mark: str, program: Programs, cache: Path) -> None:
     first = program(_program(kind, mark, cache))
     pids = first.line("pids")
@@ -157,8 +160,10 @@ def test_kill_leaves_nothing_and_it_can_be_applied_again(
     state = job.state(str(cache))
     echo = state.trainers.spawn_procs().spawn("echo", Echo)
     procs = [] if kind.is_inside_pods else echo.pid.call().get(timeout=60).values()
-    pids = agent_pids(job)
+    pids, job_id = agent_pids(job), getattr(job, "job_id", "")
     job.kill()
+    if kind.slurm is not None:
+        assert kind.slurm.said("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T") == "CANCELLED"
     assert not [pid for pid in [*pids, *procs] if is_running(pid)]
     assert not processes_marked(mark)
     assert not cache.exists()
@@ -167,6 +172,7 @@ def test_kill_leaves_nothing_and_it_can_be_applied_again(
     assert again.echo.call(6).get(timeout=60).values() == [6, 6]
 
 
+@pytest.mark.parametrize("kind", KINDS_OF_PROGRAMS, indirect=True)
 def test_two_users_at_once_do_not_meet(
     kind: Kind, mark: str, program: Programs, tmp_path: Path
 ) -> None:
@@ -199,6 +205,7 @@ def test_ctrl_c_while_it_comes_up_leaves_nothing(
     assert not processes_marked(mark)
 
 
+@pytest.mark.parametrize("kind", KINDS_OF_PROGRAMS, indirect=True)
 def test_the_command_line_drives_it(kind: Kind, mark: str, tmp_path: Path) -> None:
     path = tmp_path / "project"
     path.mkdir()
@@ -211,7 +218,10 @@ def test_the_command_line_drives_it(kind: Kind, mark: str, tmp_path: Path) -> No
         folder.monarch("sync")
         pids = agent_pids(job := job_load(path / ".monarch/job_state.json"))
         os.kill(pids[0], signal.SIGKILL)
-        if kind.replaces:
+        if kind.moves:
+            wait_for(lambda: pids[0] not in agent_pids(job), 60.0, "its end")
+            assert "brought up again" in folder.monarch("apply")
+        elif kind.replaces:
             wait_for(lambda: pids[0] not in agent_pids(job) and job.is_whole(), 60.0, "its return")
             assert "already up" in folder.monarch("apply")
             assert pids[1] in agent_pids(job)

@@ -1,0 +1,10 @@
+class RayError(Exception):
+    pass
+
+
+class GetTimeoutError(RayError, TimeoutError):
+    pass
+
+
+class RayActorError(RayError):
+    pass
