@@ -1,19 +1,17 @@
-"""Jobs of Lightning and SkyPilot, as far as that is seen without an account.
+"""Jobs of Lightning and SkyPilot: what their clouds say, and what their libraries are asked.
 
-Their libraries stand in as modules that have the signatures of the real ones, which were recorded
-from lightning-sdk 2026.10 and SkyPilot 0.14 (`MMT.run`, `sky.launch`, `sky.Task`); machines are
-processes here. Where the real lightning-sdk is installed, its signature is looked at, too.
+Stand-ins for the libraries (`fakes/sdks`) have the signatures of the real ones; machines are
+processes here. `make system` asks the real libraries whether that is so.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,215 +19,76 @@ from monarch.actor import shutdown_context
 from monarch.errors import JobError
 from monarch.job import JobTrait, LightningJob, SkyPilotJob, job_load
 from monarch.runtime.process import is_bootstrapped
-from tests.actors import Echo
+from tests.job.fakes import machines
+from tests.job.kinds import SDKS, use_fake_sdks
 from tests.job.sshd import free_port
 from tests.support import wait_for
 
-_ADDRESSES = ("127.0.0.71", "127.0.0.72")
 
+class Cloud:
+    """``noted`` is what it knows of its one job or cluster, and the name of that."""
 
-class _Machines:
-    """Processes that a cloud's job runs its command in."""
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-    def __init__(self) -> None:
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.log = b""
+    @property
+    def noted(self) -> tuple[str, dict[str, object]]:
+        [path] = machines.folder().glob("*.json")
+        return path.stem, json.loads(path.read_text())
 
-    def start(self, command: str, env: dict[str, str], folder: Path) -> None:
-        for rank, address in enumerate(_ADDRESSES):
-            with open(folder / f"machine{rank}.log", "wb") as log:
-                self.processes.append(
-                    subprocess.Popen(
-                        ["sh", "-c", f"exec env {command}"],
-                        stdout=log,
-                        stderr=log,
-                        stdin=subprocess.DEVNULL,
-                        env={
-                            **os.environ,
-                            **env,
-                            "MONARCH_POD_NAME": f"m{rank}",
-                            "SKYPILOT_NODE_IPS": "\n".join(_ADDRESSES),
-                            "SKYPILOT_NODE_RANK": str(rank),
-                            # As a machine has that knows its address by its name.
-                            "MONARCH_POD_IP": address,
-                        },
-                    )
-                )
+    def refuse(self, words: str) -> None:
+        (machines.folder() / "refusal").write_text(words)
 
-    def stop(self) -> None:
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            process.wait(30)
-        self.processes.clear()
-
-
-class _Lightning(types.ModuleType):
-    """``lightning_sdk``, of one job."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__("lightning_sdk")
-        machines, jobs = _Machines(), {}
-        self.machines, self.jobs, self.refusal = machines, jobs, ""
-        module = self
-
-        class MMT:
-            def __init__(
-                self, name: str, teamspace: Any = None, org: Any = None, user: Any = None
-            ) -> None:
-                if name not in jobs:
-                    raise ValueError(f"there is no job {name}")
-                self.name = name
-
-            @staticmethod
-            def run(
-                name: str, num_machines: int, machine: Any, cloud: Any = None,
-                command: str | None = None, studio: Any = None, image: str | None = None,
-                teamspace: Any = None, org: Any = None, user: Any = None,
-                env: dict[str, str] | None = None, interruptible: bool = False,
-                max_runtime: int | None = None, keep_minutes: int | None = None,
-            ) -> Any:  # fmt: skip
-                if module.refusal:
-                    raise RuntimeError(module.refusal)
-                jobs[name] = {"machine": machine, "studio": studio, "status": "Running"}
-                machines.start(command or "", dict(env or {}), folder)
-                return MMT(name)
-
-            @property
-            def status(self) -> Any:
-                return types.SimpleNamespace(value=jobs[self.name]["status"])
-
-            @property
-            def machines(self) -> tuple[Any, ...]:
-                return tuple(
-                    types.SimpleNamespace(
-                        private_ip_address=address,
-                        status="Running" if process.poll() is None else "Failed",
-                    )
-                    for address, process in zip(_ADDRESSES, machines.processes, strict=False)
-                )
-
-            @property
-            def logs(self) -> str:
-                return (folder / "machine0.log").read_text()
-
-            def stop(self) -> None:
-                machines.stop()
-                jobs[self.name]["status"] = "Stopped"
-
-        self.MMT = MMT
-        self.Machine = types.SimpleNamespace(CPU="cpu-4")
-        self.Studio = lambda: "the studio"
-
-
-class _Sky(types.ModuleType):
-    """``sky``, of one cluster."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__("sky")
-        self.machines, self.clusters = _Machines(), {}
-        self.refusal = ""
-        self.Resources = types.SimpleNamespace(from_yaml_config=lambda config: config)
-        self.StatusRefreshMode = types.SimpleNamespace(AUTO="auto")
-        self.folder = folder
-
-        class Task:
-            def __init__(
-                self, name: str | None = None, *, setup: Any = None, run: Any = None,
-                envs: Any = None, secrets: Any = None, workdir: Any = None,
-                num_nodes: int | None = None,
-            ) -> None:  # fmt: skip
-                self.run, self.env = run, {**envs, **secrets}
-
-            def set_resources(self, resources: Any) -> None:
-                self.resources = resources
-
-        self.Task = Task
-
-    def launch(
-        self, task: Any, cluster_name: str | None = None, retry_until_up: bool = False,
-        idle_minutes_to_autostop: int | None = None, dryrun: bool = False, down: bool = False,
-    ) -> Callable[[], Any]:  # fmt: skip
-        def work() -> Any:
-            if self.refusal:
-                raise RuntimeError(self.refusal)
-            pairs = [(address, "203.0.113.1") for address in _ADDRESSES]
-            handle = types.SimpleNamespace(stable_internal_external_ips=pairs)
-            self.clusters[cluster_name] = {"status": "UP", "handle": handle}
-            self.machines.start(task.run, task.env, self.folder)
-            return 1, handle
-
-        return work
-
-    def status(self, names: list[str], refresh: Any = None) -> Callable[[], Any]:
-        return lambda: [self.clusters[name] for name in names if name in self.clusters]
-
-    def down(self, name: str) -> Callable[[], Any]:
-        def work() -> None:
-            self.machines.stop()
-            del self.clusters[name]
-
-        return work
-
-    def get(self, request: Callable[[], Any]) -> Any:
-        return request()
+    def num_up(self) -> int:
+        found = [json.loads(path.read_text()) for path in machines.folder().glob("*.json")]
+        return sum(machines.is_up(one) for noted in found for one in noted["machines"])
 
 
 @pytest.fixture(params=["lightning", "skypilot"])
 def cloud(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Any]:
-    fake = _Lightning(tmp_path) if request.param == "lightning" else _Sky(tmp_path)
-    monkeypatch.setitem(sys.modules, fake.__name__, fake)
-    yield fake
-    fake.machines.stop()
+) -> Iterator[Cloud]:
+    use_fake_sdks(monkeypatch, tmp_path)
+    yield Cloud(request.param)
+    for path in machines.folder().glob("*.json"):
+        machines.stop(json.loads(path.read_text())["machines"])
     if is_bootstrapped():
         shutdown_context().get()
 
 
-def make(cloud: Any, **options: Any) -> JobTrait:
+def make(cloud: Cloud) -> JobTrait:
     port = free_port()
-    if isinstance(cloud, _Lightning):
-        return LightningJob(
-            2, "CPU", mesh="trainers", python_exe=sys.executable, monarch_port=port, **options
-        )
-    return SkyPilotJob(
-        {"trainers": 2}, {"cpus": 4}, monarch_port=port, python_exe=sys.executable, **options
-    )
+    if cloud.name == "lightning":
+        return LightningJob(2, "CPU", mesh="trainers", python_exe=sys.executable, monarch_port=port)
+    return SkyPilotJob({"trainers": 2}, {"cpus": 4}, monarch_port=port, python_exe=sys.executable)
 
 
-def test_machines_come_up_are_found_again_and_end(cloud: Any, tmp_path: Path) -> None:
+def test_a_job_serves_only_what_is_the_same(cloud: Cloud, tmp_path: Path) -> None:
     job = make(cloud)
     path = tmp_path / "state.json"
     try:
-        hosts = job.state(str(path)).trainers
-        echo = hosts.spawn_procs().spawn("echo", Echo)
-        assert echo.echo.call(3).get(timeout=60).values() == [3, 3]
+        job.state(str(path))
         again = job_load(path)
         assert again.is_running()
         assert not again.can_run(make(cloud))  # It has another port.
-        assert again.num_running() == 2
     finally:
         job.kill()
-    assert not cloud.machines.processes
-    assert not path.exists()
+    assert not cloud.num_up()
 
 
-def test_what_the_cloud_refuses_is_told_in_its_words(cloud: Any) -> None:
-    cloud.refusal = "no quota for 2 machines"
+def test_what_the_cloud_refuses_is_told_in_its_words(cloud: Cloud) -> None:
+    cloud.refuse("no quota for 2 machines")
     with pytest.raises(JobError, match="no quota for 2 machines"):
         make(cloud).state(cached_path=None)
-    assert not cloud.machines.processes
+    assert not cloud.num_up()
 
 
-def test_a_cluster_that_is_gone_is_known_to_be(cloud: Any, tmp_path: Path) -> None:
+def test_a_cluster_that_is_gone_is_known_to_be(cloud: Cloud, tmp_path: Path) -> None:
     job = make(cloud)
     job.state(str(tmp_path / "state.json"))
-    cloud.machines.stop()
-    if isinstance(cloud, _Sky):
-        cloud.clusters.clear()
-    else:
-        next(iter(cloud.jobs.values()))["status"] = "Failed"
+    name, noted = cloud.noted
+    machines.stop(noted["machines"])  # type: ignore[arg-type]  # as noted above
+    machines.note(name, None if cloud.name == "skypilot" else noted | {"status": "Failed"})
     wait_for(lambda: not job_load(tmp_path / "state.json").is_running(), what="its end")
     job.kill()
 
@@ -251,7 +110,10 @@ def test_without_the_library_the_extra_is_named(
 
 @pytest.mark.parametrize("cloud", ["lightning"], indirect=True)
 def test_the_example_of_lightning(
-    cloud: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cloud: Cloud,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -263,12 +125,87 @@ def test_the_example_of_lightning(
     told = capsys.readouterr().out
     assert "Identity: 0, message='hey there, from script!!'" in told
     assert "Identity: 1, " in told
-    assert not cloud.machines.processes
+    assert not cloud.num_up()
 
 
-def test_the_recorded_signature_is_that_of_the_real_library() -> None:
-    import inspect
+# Calls go through the real functions' signatures, to the stand-ins behind them.
+_WITH_THE_REAL = """
+import importlib, inspect, sys
+from unittest.mock import create_autospec
+name, fakes = sys.argv[1:]
+real = importlib.import_module(name)
+del sys.modules[name]
+sys.path.insert(0, fakes)
+fake = importlib.import_module(name)
+assert fake.__file__ != real.__file__
 
-    real = pytest.importorskip("lightning_sdk")
-    ours = inspect.signature(_Lightning(Path()).MMT.run).parameters
-    assert set(ours) <= set(inspect.signature(real.MMT.run).parameters)
+def bound(ours, theirs, where):
+    wrong = set(inspect.signature(ours).parameters) - set(inspect.signature(theirs).parameters)
+    assert not wrong, f"{where} has no {wrong}"
+    return create_autospec(theirs, side_effect=ours)
+
+from monarch.job import LightningJob, SkyPilotJob
+from tests.actors import Echo
+from tests.job.sshd import free_port
+if name == "sky":
+    for call in ("launch", "status", "down", "get"):
+        setattr(fake, call, bound(getattr(fake, call), getattr(real, call), call))
+    bound(fake.Task.__init__, real.Task.__init__, "Task")
+    task = real.Task  # The real one is made, too: it looks at what it is given.
+    plain = fake.Task
+    def make_task(*args, **kwargs):
+        task(*args, **kwargs)
+        return plain(*args, **kwargs)
+    fake.Task = make_task
+    fake.Resources = real.Resources
+    assert real.StatusRefreshMode.AUTO
+    assert real.Task.set_resources
+    from sky.backends import CloudVmRayResourceHandle
+    job = SkyPilotJob(
+        {"trainers": 2}, real.Resources(cpus="4"), monarch_port=free_port(),
+        python_exe=sys.executable, idle_minutes_to_autostop=10,
+    )
+else:
+    run = bound(fake.MMT.run, real.MMT.run, "MMT.run")
+    fake.MMT.run = run
+    bound(fake.MMT.__init__, real.MMT.__init__, "MMT")
+    for name in ("machines", "status", "stop", "logs"):
+        assert hasattr(real.MMT, name), name
+    from lightning_sdk.status import Status
+    known = {one.value for one in Status}
+    from monarch.job.lightning import _OVER
+    assert _OVER <= known, known
+    assert real.Machine.CPU
+    fake.Machine = real.Machine
+    job = LightningJob(
+        2, real.Machine.CPU, mesh="trainers", monarch_port=free_port(), python_exe=sys.executable,
+        options={"interruptible": True, "max_runtime": 3600},
+    )
+try:
+    echo = job.state(cached_path=None).trainers.spawn_procs().spawn("echo", Echo)
+    print("answers", *echo.echo.call(3).get(timeout=60).values())
+finally:
+    job.kill()
+"""
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("module", ["lightning_sdk", "sky"])
+def test_the_real_library_takes_what_it_is_asked(module: str, tmp_path: Path) -> None:
+    installed = Path(sys.prefix) / "sdks" / module.partition("_")[0]
+    if not installed.is_dir():
+        pytest.skip(f"no {module} in {installed}: `tools/system.sh` brings it there, by pip")
+    (tmp_path / "cloud").mkdir()
+    (tmp_path / "home").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", _WITH_THE_REAL, module, str(SDKS)],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL,
+        env={
+            **os.environ, "PYTHONPATH": str(installed), "FAKE_CLOUD": str(tmp_path / "cloud"),
+            "HOME": str(tmp_path / "home"),
+        },
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "answers 3 3" in done.stdout

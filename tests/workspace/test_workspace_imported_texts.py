@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from types import ModuleType
+
+import pytest
 
 from monarch.runtime.workspace.imported_texts import ImportedTexts
 from tests.workspace.conftest import Project
@@ -50,3 +53,17 @@ def test_only_files_of_projects_are_read(project: Project) -> None:
         path for path in found if path.endswith(("/json/__init__.py", "/pytest/__init__.py"))
     ]
     assert importlib.__file__ not in found
+
+
+def test_what_only_says_that_it_is_a_module_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Claims:  # as what cffi makes of a library: no weak reference is possible
+        __slots__ = ()
+
+        @property
+        def __class__(self) -> type:  # type: ignore[override]
+            return ModuleType
+
+    claims = Claims()
+    assert isinstance(claims, ModuleType)
+    monkeypatch.setitem(sys.modules, "claims", claims)
+    ImportedTexts().look()

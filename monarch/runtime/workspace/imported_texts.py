@@ -34,7 +34,8 @@ class ImportedTexts:
             return
         for name, module in sys.modules.copy().items():
             seen = self._seen.get(name)
-            if not isinstance(module, ModuleType) or (seen is not None and seen() is module):
+            # By its type: what only says that it is a module need not be one (cffi has such).
+            if not issubclass(type(module), ModuleType) or (seen is not None and seen() is module):
                 continue
             self._seen[name] = weakref.ref(module)
             self._texts.pop(name, None)
