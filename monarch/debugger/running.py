@@ -11,6 +11,7 @@ from monarch.core.rank_sets import RanksType, in_ranges, is_in
 from monarch.debugger.command_line import BreakOrder, Typed, parse_break
 from monarch.debugger.screen import Screen
 from monarch.debugger.visit import NotAnswered, SeenProc, Visit
+from monarch.observe.stacks import ProcStacks, stacks_in_words
 from monarch.wire.hold import HoldNote
 from monarch.wire.message import BreakPlace, PeekLine, StacksAsked, StopAt
 
@@ -214,41 +215,10 @@ def _collective(frames: Sequence[dict[str, Any]]) -> str:
 def stacks_lines(visit: Visit, procs: Sequence[SeenProc], *, with_locals: bool) -> list[str]:
     """Of all actors that do something, and of the other threads; equal stacks are shown once."""
     answers = visit.ask_many(procs, lambda port: StacksAsked(with_locals, port, visit.uid))
-    stacks: dict[str, dict[int, str]] = {}
-    lines = []
-    for proc in procs:
-        answer = answers[proc.uid]
-        if "error" in answer:
-            lines.append(
-                f"{proc.mesh} {proc.rank} (pid {proc.pid}) {answer['error']}: it is stopped, or a "
-                "thread holds the GIL; `monarch stacks --native` may show where"
-            )
-        for actor in answer.get("actors", ()):
-            head = f"{actor['name']} in {actor['method']}" if actor["method"] else actor["name"]
-            text = _frames(actor["frames"]) if actor["frames"] else "    idle"
-            stacks.setdefault(head, {})[actor["rank"]] = text
-        for thread in answer.get("threads", ()):
-            if not any(frame["is_users"] for frame in thread["frames"]):
-                continue
-            if thread["name"].startswith("actor ") or thread["name"] == "MainThread":
-                continue
-            key = f"thread {thread['name']} of {proc.mesh}"
-            stacks.setdefault(key, {})[proc.rank] = _frames(thread["frames"])
-    for head, by_rank in stacks.items():
-        for one in group(by_rank):
-            lines += [f"{head}, {one.who}", *one.answer.splitlines(), ""]
-    return lines
-
-
-def _frames(frames: Sequence[dict[str, Any]]) -> str:
-    lines = []
-    for frame in frames:
-        lines.append(f"    {frame['file']}:{frame['line']} in {frame['function']}")
-        if frame["text"]:
-            lines.append(f"        {frame['text']}")
-        for name, value in frame.get("locals", {}).items():
-            lines.append(f"          {name} = {value}")
-    return "\n".join(lines)
+    found = [
+        ProcStacks(proc.uid, proc.mesh, proc.rank, proc.pid, answers[proc.uid]) for proc in procs
+    ]
+    return stacks_in_words(found)
 
 
 def _told(order: BreakOrder) -> str:

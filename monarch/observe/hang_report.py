@@ -8,8 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from monarch.core.collectives import Collective, CollectiveMismatch, mismatches
+from monarch.core.holds import named
 from monarch.core.waits import Member, WaitEdge, ends, in_lines, members_in_words, rings
+from monarch.wire.hold import HoldNote
 
 CLIENT = Member("client")
 _SHORT_SECONDS = 0.05
@@ -18,13 +22,15 @@ _SHORT_SECONDS = 0.05
 @dataclass
 class HangReport:
     """``waits`` of calls; ``rings`` of actors that wait for each other; ``doing``: what those do
-    that others wait for; ``stuck``: procs that do not answer, with why."""
+    that others wait for; ``held``: calls that stand, and runs that hold after an edit, in words;
+    ``stuck``: procs that do not answer, with why."""
 
     waits: list[WaitEdge] = field(default_factory=list)
     rings: list[list[Member]] = field(default_factory=list)
     doing: dict[Member, str] = field(default_factory=dict)
     mismatches: list[CollectiveMismatch] = field(default_factory=list)
     under_way: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
 
@@ -41,6 +47,7 @@ class HangReport:
             chain = " -> ".join(str(member) for member in [*ring, ring[0]])
             found.append(f"actors wait for each other and will never answer: {chain}")
         found += [f"does not answer: {text}" for text in self.stuck]
+        found += [f"held: {text}" for text in self.held]
         found += in_lines(self.waits)
         alike: dict[str, list[Member]] = defaultdict(list)
         for member, text in self.doing.items():
@@ -66,6 +73,7 @@ class HangReport:
                 for m in self.mismatches
             ],
             "doing": {str(member): text for member, text in self.doing.items()},
+            "held": self.held,
             "stuck": self.stuck,
             "under_way": self.under_way,
             "unseen": self.unseen,
@@ -75,7 +83,10 @@ class HangReport:
 
 def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
     """Of what hosts told (`MeshVisit.look`, with torch's collectives)."""
+    looks = list(looks)
     report = HangReport()
+    holds = holds_of(looks)
+    report.held = _held_in_words(holds.values(), looks)
     procs: dict[str, Mapping[str, Any]] = {}
     clients: dict[str, Mapping[str, Any]] = {}
     for host in looks:
@@ -99,8 +110,44 @@ def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
     ]
     report.rings = rings(_standing(procs, members))
     report.doing = _doing(ends(report.waits), procs, members)
+    for hold in holds.values():
+        member = Member(hold.actor, hold.rank)
+        if member in report.doing:
+            report.doing[member] = f"is held at {hold.place}"
     _match_collectives(report, procs.values())
     return report
+
+
+def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], HoldNote]:
+    """The calls that stand, by proc, actor and rank. A host and its client may tell of the same."""
+    return {
+        (hold.proc, hold.actor, hold.rank): hold
+        for look in looks
+        for told in look.get("holds", ())
+        for hold in [msgspec.convert(told, HoldNote)]
+    }
+
+
+def edit_holds_of(looks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What hosts have posted of runs that hold after an edit, each once."""
+    told = {
+        notice["key"]: str(notice["text"])
+        for look in looks
+        for notice in look.get("notices", ())
+        if notice["kind"] == "held"
+    }
+    return [*told.values()]
+
+
+def _held_in_words(holds: Iterable[HoldNote], looks: Sequence[Mapping[str, Any]]) -> list[str]:
+    alike: dict[tuple[str, str, str], list[HoldNote]] = defaultdict(list)
+    for hold in holds:
+        alike[hold.place, hold.function, hold.error or hold.reason].append(hold)
+    found = [
+        f"{named(same)} at {place} in {function} ({why}); `monarch debug` opens it"
+        for (place, function, why), same in alike.items()
+    ]
+    return found + [text.partition("\n")[0] for text in edit_holds_of(looks)]
 
 
 _Members = dict[tuple[str, str], Member]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from monarch.errors import MonarchError
 from monarch.observe.answer import QueryTable
+from monarch.observe.json_rows import json_rows
+from monarch.observe.snapshot_tables import SNAPSHOT_VIEWS
+from monarch.observe.stacks import dump_rows, stack_rows
 from monarch.observe.tables import READY, ROW_COLUMNS, VIEWS
-from monarch.observe.visit import MeshVisit
+from monarch.observe.visit import MeshVisit, procs_of
 from monarch.runtime.observe.drain import pack_lines, unpack
 
 if TYPE_CHECKING:
@@ -83,7 +87,7 @@ class QueryTables:
             )
             for table, (name, empty) in _RUN_TABLES.items():
                 self._load_files(table, [run / name for run in runs], folder, empty)
-        for name, select in VIEWS.items():
+        for name, select in (*VIEWS.items(), *SNAPSHOT_VIEWS.items()):
             self._database.execute(f'CREATE VIEW "{name}" AS {select}')
         for setting in ("enable_external_access = false", "lock_configuration = true"):
             self._database.execute(f"SET {setting}")
@@ -92,15 +96,10 @@ class QueryTables:
         """Rows of JSON with the run that they are from; a line that was cut short is left out."""
         lines = []
         for path in paths:
-            for row in _lines_of(path):
+            for row in json_rows(path):
                 lines.append(json.dumps({"run": path.parent.name, **row}))
         if not lines:
-            extra = (
-                ", step BIGINT, loss DOUBLE"
-                if table == "metrics"
-                else ", kind VARCHAR, text VARCHAR"
-            )
-            self._database.execute(f"CREATE TABLE {table} (run VARCHAR, time DOUBLE{extra})")
+            self._database.execute(f"CREATE TABLE {table} (run VARCHAR, time DOUBLE{empty})")
             return
         together = os.path.join(folder, f"{table}.jsonl")
         Path(together).write_text("\n".join(lines), encoding="utf-8")
@@ -141,22 +140,6 @@ def _in_words(error: duckdb.Error) -> str:
             f"({text.splitlines()[0].removeprefix('Permission Error: ')})"
         )
     return text.rstrip()
-
-
-def _lines_of(path: Path) -> list[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    rows = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
 
 
 def kept_rows(runs: Sequence[Path]) -> list[bytes]:
@@ -225,15 +208,23 @@ class QueryEngine:
         self._visit = visit
         self._runs = tuple(runs)
 
-    def tables(self) -> QueryTables:
-        """All of it, gathered now."""
+    def tables(self, sql: str = "") -> QueryTables:
+        """All of it, gathered now; stacks only where ``sql`` asks for them."""
         visit = self._visit()
-        drained = visit.drain()
-        return QueryTables([*drained.packed, live_rows(visit.look(flight=True))], self._runs)
+        packed = visit.drain().packed
+        looks = visit.look(flight=True)
+        packed.append(live_rows(looks))
+        if "stack" in sql.lower():
+            packed.append(pack_lines(stack_rows(visit.stacks(procs_of(looks)))))
+        if "pyspy" in sql.lower():
+            now = time.monotonic_ns()
+            for uid, (dump, error) in visit.py_spy(procs_of(looks)).items():
+                packed.append(pack_lines(dump_rows(uid, dump, error, now)))
+        return QueryTables(packed, self._runs)
 
     def table(self, sql: str) -> QueryTable:
         """The answer to ``sql``. Raises ``QueryError``."""
-        with self.tables() as tables:
+        with self.tables(sql) as tables:
             return tables.query(sql)
 
     def query(self, sql: str) -> dict[str, list[dict[str, Any]]]:

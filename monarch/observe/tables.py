@@ -18,6 +18,7 @@ ROW_COLUMNS: dict[str, str] = {
     "cpu": "DOUBLE", "mem_used": "BIGINT", "mem_total": "BIGINT", "num_gpus": "BIGINT",
     "seq": "BIGINT", "op": "VARCHAR", "group": "VARCHAR", "done": "BOOLEAN", "place": "VARCHAR",
     "doing": "VARCHAR", "num_ended": "BIGINT", "num_failed": "BIGINT", "epoch": "HUGEINT",
+    "dump": "JSON",
 }  # fmt: skip
 
 # In the order in which they are made: later ones use earlier ones.
@@ -60,7 +61,8 @@ VIEWS: dict[str, str] = {
         FROM _procs WHERE mesh <> '' GROUP BY mesh""",
     "actor_status_events": """
         SELECT hash(p, mesh, rank, t, status) AS id, us AS timestamp_us,
-            hash(mesh, rank) AS actor_id, status AS new_status, text AS reason
+            hash(mesh, rank) AS actor_id, upper(status[1]) || status[2:] AS new_status,
+            text AS reason
         FROM _at WHERE k = 'status'""",
     "calls": """
         SELECT c.us / 1e6 AS ended_at, coalesce(a.name, c.mesh) AS actor, c.rank, c.method,
@@ -113,7 +115,6 @@ VIEWS: dict[str, str] = {
         SELECT s.us / 1e6, coalesce(a.name, s.mesh) || ' ' || s.rank, 'actor', s.text, s.proc_host
         FROM _at s LEFT JOIN _actors a ON a.mesh = s.mesh AND a.rank = s.rank AND a.p = s.p
         WHERE s.k = 'status' AND s.status = 'failed'""",
-    "actor_failures": "SELECT * FROM failures WHERE kind = 'actor'",
     "events": """
         SELECT hash(p, t, k) AS id, us AS timestamp_us, k AS name,
             coalesce(text, status, '') AS message, proc_name AS proc
@@ -138,22 +139,30 @@ VIEWS: dict[str, str] = {
         SELECT rank, "group", seq, op, text AS sizes, done, place, epoch / 1e9 AS began_at,
             proc_name AS proc
         FROM _at WHERE k = 'collective'""",
+    # A point a second and process, as an exporter of deltas gives; ``value`` is the sum so far.
     "metric_sums": """
-        SELECT hash(name, p, t) AS id, us AS timestamp_us, name, value, proc FROM (
-            SELECT 'mailbox.posts' AS name, p, t, us, proc_name AS proc,
-                count(*) OVER (PARTITION BY p ORDER BY t ROWS UNBOUNDED PRECEDING)::DOUBLE AS value
-            FROM _at WHERE k = 'call'
+        SELECT hash(name, p, second) AS id, (second + 1) * 1000000 AS timestamp_us,
+            second * 1000000 AS start_timestamp_us, name, 'monarch' AS scope_name,
+            '{message}' AS unit, 'delta' AS temporality, true AS is_monotonic,
+            NULL::DOUBLE AS sum_f64, NULL::BIGINT AS sum_i64, delta::UBIGINT AS sum_u64,
+            sum(delta) OVER (PARTITION BY name, p ORDER BY second)::DOUBLE AS value, proc
+        FROM (
+            SELECT 'mailbox.posts' AS name, p, us // 1000000 AS second, proc_name AS proc,
+                count(*) AS delta FROM _at WHERE k = 'call' GROUP BY ALL
             UNION ALL
-            SELECT 'mailbox.sends', p, t, us, proc_name,
-                sum(num) OVER (PARTITION BY p ORDER BY t ROWS UNBOUNDED PRECEDING)::DOUBLE
-            FROM _at WHERE k = 'sent')""",
+            SELECT 'mailbox.sends', p, us // 1000000 AS second, proc_name, sum(num)
+            FROM _at WHERE k = 'sent' GROUP BY ALL)""",
     "metric_gauges": """
         SELECT hash('mailbox.queue', p, mesh, rank) AS id, us AS timestamp_us,
-            'mailbox.queue' AS name, queue::DOUBLE AS value, proc_name AS proc
+            'mailbox.queue' AS name, 'monarch' AS scope_name, '{message}' AS unit,
+            NULL::DOUBLE AS value_f64, NULL::BIGINT AS value_i64, queue::UBIGINT AS value_u64,
+            queue::DOUBLE AS value, proc_name AS proc
         FROM _at WHERE k = 'now_actor'""",
     "metric_histograms": """
         SELECT hash(mesh_uid, method) AS id, max(us) AS timestamp_us, method AS name,
-            count(*) AS count, sum(run) / 1e9 AS sum, min(run) / 1e9 AS min, max(run) / 1e9 AS max
+            'monarch' AS scope_name, 's' AS unit, '[]' AS bounds_json,
+            json_array(count(*))::VARCHAR AS bucket_counts_json, count(*) AS count,
+            sum(run) / 1e9 AS sum, min(run) / 1e9 AS min, max(run) / 1e9 AS max
         FROM calls GROUP BY mesh_uid, method""",
 }
 

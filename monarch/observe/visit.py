@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from monarch.config import runtime_dir
 from monarch.net.machine import machine_id
+from monarch.observe.stacks import ProcStacks
 from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.hosts.asking import NOBODY_THERE, closed_of
@@ -31,12 +34,16 @@ from monarch.wire.message import (
     LookAtHost,
     LookAtProc,
     ProfileProc,
+    PySpyAsked,
+    StacksAsked,
 )
 
 _FIRST_SECONDS = 0.15
 _ANSWER_SECONDS = 5.0
 _CLIENT_SECONDS = 1.0
 _NUM_PINGS = 8
+_STACKS_SECONDS = 3.0
+_PY_SPY_SECONDS = 30.0
 
 
 class Ping(NamedTuple):
@@ -96,6 +103,18 @@ def program_at(pid: int) -> ProcAddress | None:
         if machine == machine_id()[:6] and number == str(pid) and uid:
             return ProcAddress(uid, (f"ipc://{base}/{name}/{uid}",), machine_id())
     return None
+
+
+def procs_of(
+    looks: Iterable[Mapping[str, Any]], uids: Collection[str] | None = None
+) -> list[dict[str, Any]]:
+    """The procs of `MeshVisit.look`, or those with ``uids``, each with the ``url`` of its host."""
+    return [
+        {**proc, "url": look["url"]}
+        for look in looks
+        for proc in look.get("procs", ())
+        if uids is None or proc["uid"] in uids
+    ]
 
 
 class MeshVisit:
@@ -181,18 +200,39 @@ class MeshVisit:
             found[name] = bytes(response.body.get("trace", b"")), response.error
         return found
 
-    def stacks(self, procs: Sequence[ProcAddress]) -> dict[str, str]:
-        """Where the threads of each of ``procs`` are, by uid."""
+    def stacks(self, procs: Iterable[Mapping[str, Any]]) -> list[ProcStacks]:
+        """Where the actors and threads of each of ``procs`` are (see `procs_of`)."""
         uid = self._node.uid
-        asked = {
-            proc.uid: self._node.request(proc, lambda port: LookAtProc(port, uid, stacks=True))
+        asked = [
+            (proc, self._node.request(address, lambda port: StacksAsked(False, port, uid)))
             for proc in procs
-        }
-        deadline = time.monotonic() + _CLIENT_SECONDS
-        found = {}
-        for name, promise in asked.items():
-            response = _outcome(promise, deadline, "no answer in time")
-            found[name] = response.error or str(response.body.get("stacks", ""))
+            if (address := _address(proc.get("address"))) is not None
+        ]
+        deadline = time.monotonic() + _STACKS_SECONDS
+        found = []
+        for proc, promise in asked:
+            told = _outcome(promise, deadline, "does not answer")
+            answer = {"error": told.error} if told.error else told.body
+            found.append(ProcStacks(proc["uid"], proc["name"], proc["rank"], proc["pid"], answer))
+        return found
+
+    def py_spy(self, procs: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+        """What py-spy sees of each of ``procs``, by uid: its JSON, or why there is none."""
+        by_host: dict[str, list[str]] = defaultdict(list)
+        for proc in procs:
+            by_host[proc["url"]].append(proc["uid"])
+        uid = self._node.uid
+        asked = {}
+        for url, uids in by_host.items():
+            make = partial(_py_spy_asked, tuple(uids), uid)
+            asked[url] = self._node.request(self._hosts[url], make)
+        deadline = time.monotonic() + _PY_SPY_SECONDS
+        found: dict[str, tuple[str, str]] = {}
+        for url, promise in asked.items():
+            told = _outcome(promise, deadline, "no answer in time")
+            dumps, errors = told.body.get("dumps", {}), told.body.get("errors", {})
+            for name in by_host[url]:
+                found[name] = dumps.get(name, ""), errors.get(name, told.error)
         return found
 
     def _clock_row(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,6 +277,10 @@ class MeshVisit:
             else:
                 found[url] = _outcome(promise, began + _ANSWER_SECONDS, "no answer in time")
         return found
+
+
+def _py_spy_asked(procs: tuple[str, ...], sender: str, port: int) -> AnyMessage:
+    return PySpyAsked(procs, False, port, sender)
 
 
 def _outcome(promise: Promise[Response], deadline: float, late: str) -> Response:

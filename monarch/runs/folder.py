@@ -22,7 +22,8 @@ from typing import Any, Literal
 
 from monarch.config_file import ConfigError, changed_keys, live_keys, load_config
 from monarch.errors import JobError
-from monarch.runs.rows import EVENTS, METRICS, read_rows
+from monarch.observe.json_rows import json_rows
+from monarch.runs.rows import EVENTS, METRICS
 from monarch.runs.whole_file import write_whole, writing
 from monarch.runtime.ends.process_start import process_start
 
@@ -88,11 +89,11 @@ class RunFolder:
 
     def events(self) -> list[dict[str, Any]]:
         """Everything that happened, the oldest first."""
-        return read_rows(self.path / EVENTS)
+        return json_rows(self.path / EVENTS)
 
     def metrics(self) -> list[dict[str, Any]]:
         """One row a step that counts: what a resumed run did again is there once."""
-        return steps_of(read_rows(self.path / METRICS))
+        return steps_of(json_rows(self.path / METRICS))
 
     def environment(self) -> dict[str, Any]:
         """Of the last program that ran it."""

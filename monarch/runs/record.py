@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
 from monarch.actor import HostMesh, HostWarning
+from monarch.observe.json_rows import json_rows
 from monarch.runs.code import RunCode
 from monarch.runs.edits import Edits
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.loggers import Logger, open_loggers
-from monarch.runs.rows import EVENTS, METRICS, RowFile, read_rows
+from monarch.runs.rows import EVENTS, METRICS, RowFile
 from monarch.runs.telemetry import TROUBLE, RunTelemetry
 from monarch.runtime.ends.process_start import seconds_since_start
 from monarch_sync.words import printable, some
@@ -223,7 +224,7 @@ class Record:
         if self._newest_steps is None:
             self._newest_steps = {}
             path = self._metrics.path
-            for row in read_rows(path) if path.is_file() else ():
+            for row in json_rows(path) if path.is_file() else ():
                 self._note_step(row.get("step", 0), row)
         is_again = any(self._newest_steps.get(name, 0) >= step for name in values)
         self._note_step(step, values)

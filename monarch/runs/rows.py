@@ -41,20 +41,3 @@ def _has_open_end(file: int) -> bool:
     """Whether an earlier program got no further than half a row."""
     size = os.fstat(file).st_size
     return size > 0 and os.pread(file, 1, size - 1) != b"\n"
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file. A line that a full disk or a crash cut short is left out."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    rows = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from monarch.mesh.ranges import ranges_in_words
-from monarch.observe.hang_report import hang_report
+from monarch.observe.hang_report import edit_holds_of, hang_report, holds_of
+from monarch.wire.hold import HoldNote
 
 _HISTORY_SECONDS = 900
 _MOST_RANKS = 4096
 _MOST_FAILURES = 50
-_ODD = ("failed", "hangs", "no answer", "waiting")
+_ODD = ("failed", "hangs", "held", "no answer")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class LiveView:
 
     def update(self, looks: Sequence[Mapping[str, Any]], now: float) -> dict[str, Any]:
         """A snapshot as plain data; ``now`` is seconds since 1970."""
-        ranks = self._ranks(looks)
+        holds = holds_of(looks)
+        ranks = [_held(rank, holds, now) for rank in self._ranks(looks)]
         hosts = [self._host(look) for look in looks]
         self._note_failures(ranks, now)
         report = hang_report(looks)
@@ -85,8 +87,8 @@ class LiveView:
         return {
             "at": now,
             "hosts": hosts,
-            "groups": [asdict(group) for group in grouped(ranks)],
-            "ranks": [asdict(rank) for rank in ranks[:_MOST_RANKS]],
+            "groups": [{**vars(group)} for group in grouped(ranks)],
+            "ranks": [{**vars(rank)} for rank in ranks[:_MOST_RANKS]],
             "num_ranks": len(ranks),
             "counters": counters,
             "waits": report.lines,
@@ -97,6 +99,13 @@ class LiveView:
                 for e in report.waits[:200]
             ],
             "failures": list(self._failures.values()),
+            "holds": [
+                {"who": f"{hold.actor} {hold.rank}", "place": hold.place, "since": hold.since,
+                 "function": hold.function, "method": hold.method,
+                 "reason": hold.error or hold.reason}
+                for hold in holds.values()
+            ],
+            "edit_holds": edit_holds_of(looks),
         }  # fmt: skip
 
     def _host(self, look: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,6 +183,15 @@ class LiveView:
             del self._failures[next(iter(self._failures))]
 
 
+def _held(rank: RankView, holds: Mapping[tuple[str, str, int], HoldNote], now: float) -> RankView:
+    """As it is seen, but for a call that stands: then where it does, and for how long."""
+    hold = holds.get((rank.uid, rank.actor, rank.rank))
+    if hold is None:
+        return rank
+    seconds = max(0.0, now - hold.since)
+    return replace(rank, status="held", doing=hold.place, seconds=seconds)
+
+
 def grouped(ranks: Sequence[RankView]) -> list[RankGroup]:
     """Ranks that do the same, together; those that are odd among their actor's first."""
     alike: dict[tuple[str, ...], list[RankView]] = defaultdict(list)
@@ -196,7 +214,7 @@ def grouped(ranks: Sequence[RankView]) -> list[RankGroup]:
                 rate=sum(rank.rate for rank in found), queue=sum(rank.queue for rank in found),
                 rss=max(rank.rss for rank in found),
                 generation="/".join(map(str, generations)),
-                is_odd=status in _ODD[:3] or share < 0.5,
+                is_odd=status in _ODD or share < 0.5,
                 pids=tuple(rank.pid for rank in found), uids=tuple(rank.uid for rank in found),
             )
         )  # fmt: skip

@@ -100,11 +100,12 @@ def _same(one: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class PageSource:
-    """Where a page has what it shows from. ``look`` is ``None`` for runs that have ended."""
+    """Where a page has what it shows from. ``look`` is ``None`` for runs that have ended, and
+    ``tables`` are gathered for some SQL."""
 
     title: str
     look: Callable[[], Sequence[Mapping[str, Any]]] | None
-    tables: Callable[[], QueryTables]
+    tables: Callable[[str], QueryTables]
     act: Callable[[str, Sequence[str]], str]
     runs: Callable[[], Sequence[RunFolder]]
     is_read_only: bool = False
@@ -249,7 +250,7 @@ class PageServer:
         sql = (await request.body())[:_MOST_SQL].decode(errors="replace")
 
         def answer() -> dict[str, Any]:
-            with self._source.tables() as tables:
+            with self._source.tables(sql) as tables:
                 found = tables.query(sql)
             return {"columns": found.columns, "rows": found[:_MOST_ROWS], "num_rows": len(found)}
 

@@ -19,7 +19,7 @@ from monarch.view.live_view import LiveView, size_in_words
 _COLUMNS = ("host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", "gen")
 _STYLES = {
     "failed": "red", "hangs": "red", "no answer": "red", "waiting": "yellow", "running": "green",
-    "idle": "dim", "starting": "cyan",
+    "idle": "dim", "starting": "cyan", "held": "bold magenta",
 }  # fmt: skip
 _BARS = "▁▂▃▄▅▆▇█"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import Actor, ProcMesh, endpoint, this_host
+from monarch.cli.observe.views import RankActions
+from monarch.config import configured
 from monarch.observe.hang_report import HangReport, hang_report
 from monarch.observe.visit import MeshVisit, hosts_of
 from monarch.runtime.client_agent import client
+from monarch.view.live_view import LiveView
+from tests.debugger.typist import console
 from tests.support import wait_for
 
 SECONDS = 30
@@ -71,6 +76,38 @@ def test_a_chain_of_waits_ends_with_who_does_something(procs: ProcMesh, tmp_path
     path.touch()
     asked.get(timeout=SECONDS)
     assert report().lines == ["nobody waits for anybody"]
+
+
+class Stopping(Actor):
+    @endpoint
+    def step(self) -> int:
+        breakpoint()
+        return 7
+
+
+def test_a_call_that_stands_is_told_by_all_views_and_so_is_where_it_stands(
+    procs: ProcMesh,
+) -> None:
+    with configured(breakpoint="wait"):
+        stopping = procs.slice(gpus=1).spawn("stopping", Stopping)
+        asked = stopping.step.call_one()
+        found = wait_for(lambda: (now := report()).held and now)
+        assert re.fullmatch(
+            r"stopping 0 at test_observe_hang.py:\d+ in \w+.step \(breakpoint\(\)\); "
+            "`monarch debug` opens it",
+            found.held[0],
+        )
+        assert not found.is_hang
+        visit = MeshVisit(client().node, hosts_of(client()))
+        snapshot = LiveView().update(visit.look(), time.time())
+        (rank,) = [one for one in snapshot["ranks"] if one["actor"] == "stopping"]
+        assert (rank["status"], rank["doing"]) == ("held", snapshot["holds"][0]["place"])
+        stacks = RankActions(visit).do("stacks", [rank["uid"]])
+        assert "stopping in step, rank 0" in stacks
+        assert f"{__file__}:" in stacks
+        console("continue")
+        assert asked.get(timeout=SECONDS) == 7
+        assert not report().held
 
 
 class Rank(Actor):

@@ -40,7 +40,7 @@ def server(tmp_path: Path, asked: list[tuple[str, Sequence[str]]]) -> Iterator[P
     source = PageSource(
         title="demo",
         look=lambda: [host(3, odd=[1])],
-        tables=lambda: QueryTables([]),
+        tables=lambda sql: QueryTables([]),
         act=act,
         runs=lambda: runs_in(tmp_path / "runs"),
     )
@@ -130,7 +130,7 @@ def test_buttons_act_by_post_alone(browser: Any, asked: list[Any]) -> None:
 
 def test_a_page_that_is_read_only_has_no_hands(tmp_path: Path) -> None:
     source = PageSource(
-        title="run", look=None, tables=lambda: QueryTables([]), act=lambda what, uids: what,
+        title="run", look=None, tables=lambda sql: QueryTables([]), act=lambda what, uids: what,
         runs=lambda: [], is_read_only=True,
     )  # fmt: skip
     server = PageServer(source)

@@ -71,6 +71,46 @@ def test_a_host_that_does_not_answer_is_a_line() -> None:
     assert snapshot["hosts"] == [{"name": "gone", "error": "nobody listens"}]
 
 
+HOLD = {
+    "id": "h", "actor": "trainers", "rank": 1, "labels": ["gpus"], "sizes": [3], "mesh": "m",
+    "proc": "p1", "host": "host0", "pid": 1001, "method": "step", "reason": "breakpoint()",
+    "file": "/home/me/train.py", "function": "step", "line": 42, "since": 90.0,
+}  # fmt: skip
+EDIT = {"key": "run ddp-1", "kind": "held", "text": "ddp-1: step 5 failed\nThe run holds"}
+
+
+def test_held_ranks_come_first_and_holds_are_told_once_whoever_tells_of_them() -> None:
+    look = host(3, at=100.0)
+    look["holds"], look["notices"] = [HOLD], [EDIT, {**EDIT, "key": "x", "kind": "watching"}]
+    other = {**host(0, name="host1"), "holds": [HOLD], "notices": [EDIT]}
+    snapshot = LiveView().update([look, other], 100.0)
+    first = snapshot["groups"][0]
+    assert (first["ranks"], first["status"], first["doing"]) == ("1", "held", "train.py:42")
+    assert (first["is_odd"], first["seconds"]) == (True, 10.0)
+    assert snapshot["waits"][:2] == [
+        "held: trainers 1 at train.py:42 in step (breakpoint()); `monarch debug` opens it",
+        "held: ddp-1: step 5 failed",
+    ]
+    assert snapshot["edit_holds"] == ["ddp-1: step 5 failed\nThe run holds"]
+    assert not snapshot["is_hang"]
+
+
+def test_a_view_of_many_short_lived_actors_keeps_those_of_now_and_the_last_failures() -> None:
+    view = LiveView()
+    for second in range(20):
+        look = host(1, at=float(second))
+        (actor,) = look["procs"][0]["actors"]
+        look["procs"][0]["actors"] = [
+            {**actor, "mesh": f"{second} {number}", "name": f"a{second}.{number}",
+             "status": "failed", "failure": "it"}
+            for number in range(500)
+        ]  # fmt: skip
+        snapshot = view.update([look], float(second))
+    assert len(view._before) == snapshot["num_ranks"] == 500
+    assert len(snapshot["failures"]) == 50
+    assert len(view._failures) == 50
+
+
 def test_sizes() -> None:
     assert [size_in_words(n) for n in (None, 5, 1500, 3 * 2**20, 9.1 * 2**30)] == [
         "-", "5", "1.5K", "3.0M", "9.1G",

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from monarch.actor import this_host
+from monarch.observe.json_rows import json_rows
 from monarch.runs import Record
-from monarch.runs.rows import read_rows
 from monarch_recipes import ddp
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 from monarch_sync import SyncReport, Workspace
@@ -128,7 +128,7 @@ class HeldRun:
     # What happens to it
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
-        rows = read_rows(self.record.folder / "events.jsonl")
+        rows = json_rows(self.record.folder / "events.jsonl")
         return [event for event in rows if event["kind"] in kinds]
 
     def push(self, name: str, text: str) -> SyncReport:

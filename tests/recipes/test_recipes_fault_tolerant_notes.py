@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
 from monarch.actor import Channel
+from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay, Record
 from monarch.runs.record import METRICS
-from monarch.runs.rows import read_rows
 from monarch_recipes.replicas.client import _next_news, _write_down
 from monarch_recipes.replicas.event_log import EventLog
 from monarch_recipes.replicas.groups import Groups
@@ -30,7 +30,7 @@ class Saves(Groups):
         self.noted: list[int] | None = None
 
     async def ask(self, group: Any, call: Any) -> list[Any]:
-        self.noted = [row["step"] for row in read_rows(self.metrics)]
+        self.noted = [row["step"] for row in json_rows(self.metrics)]
         return [Path("step-2")]
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import tests.recipes.titan_support  # noqa: F401
+from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay, Record
 from monarch.runs.attempts import TrainingAttempt
 from monarch.runs.record import EVENTS, METRICS
 from monarch.runs.restarts import Restarts
-from monarch.runs.rows import read_rows
 from monarch.runs.saving import Saving
 from monarch_recipes.titan import recipe as titan
 from monarch_recipes.titan.checkpoints import Saved
@@ -65,7 +65,7 @@ def attempt(record: Record, saved_step: int | None = None) -> TrainingAttempt:
 def test_what_was_learned_until_the_data_ended_is_saved(record: Record) -> None:
     outcome = titan.train(TitanConfig(), record, attempt(record))
     assert (outcome.step, outcome.checkpoint) == (3, Path("step-3"))
-    assert [row["kind"] for row in read_rows(record.folder / "events.jsonl")][-1] == "saved"
+    assert [row["kind"] for row in json_rows(record.folder / "events.jsonl")][-1] == "saved"
 
 
 def test_after_a_death_it_goes_on_from_what_this_run_has_saved(record: Record) -> None:
@@ -86,7 +86,7 @@ class Saves(Short):
         return [dataclasses.replace(result, is_save_due=True) for result in super().step()]
 
     def save_if_due(self) -> Saved:
-        self.noted.append([row["step"] for row in read_rows(self.metrics)])
+        self.noted.append([row["step"] for row in json_rows(self.metrics)])
         # As one does that is written in the background: it tells of the step before.
         return Saved(Path(f"step-{self.step_now - 1}"), self.step_now - 1)
 
@@ -100,5 +100,5 @@ def test_a_step_is_written_down_before_it_is_saved(
     Saves.metrics = record.folder / METRICS
     titan.train(TitanConfig(), record, attempt(record))
     assert Saves.noted[:3] == [[1], [1, 2], [1, 2, 3]]
-    saved = [row["step"] for row in read_rows(record.folder / EVENTS) if row["kind"] == "saved"]
+    saved = [row["step"] for row in json_rows(record.folder / EVENTS) if row["kind"] == "saved"]
     assert saved[:3] == [0, 1, 2]

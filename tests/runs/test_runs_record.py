@@ -13,11 +13,12 @@ import pytest
 
 from monarch.config_file import ConfigError, LoadedConfig
 from monarch.errors import JobError
+from monarch.observe.json_rows import json_rows
 from monarch.runs.folder import RunFolder, new_run
 from monarch.runs.loggers import check_loggers, open_loggers
 from monarch.runs.record import EVENTS, METRICS, LineDisplay, Record
 from monarch.runs.report import worth_telling
-from monarch.runs.rows import RowFile, read_rows
+from monarch.runs.rows import RowFile
 from monarch.runs.session import RunLock, RunSession
 from tests.support import open_files
 
@@ -27,7 +28,7 @@ def test_rows_are_whole_behind_half_of_one(tmp_path: Path) -> None:
     path.write_text('{"step": 1}\n{"ste')
     for step in (2, 3):
         RowFile(path).add({"step": step})
-    assert [row["step"] for row in read_rows(path)] == [1, 2, 3]
+    assert [row["step"] for row in json_rows(path)] == [1, 2, 3]
 
 
 def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
             record.metrics(step, 4, {"loss": 1.0})
         metrics.unlink()
         record.metrics(3, 4, {"loss": 0.5})
-        assert [row["step"] for row in read_rows(metrics)] == [3]
+        assert [row["step"] for row in json_rows(metrics)] == [3]
         metrics.unlink()
     line = f"cannot write {metrics}: No space left on device; the run goes on without\n"
     assert shown.getvalue().count(line) == 2  # once each time
@@ -55,7 +56,7 @@ def test_checkpoints_are_written_down_and_only_the_last_is_told(tmp_path: Path) 
     for step in (20, 30, 40):
         record.event("saved", f"saved step-{step}", step=step)
     record.event("unsaved", "the disk is full")
-    events = read_rows(tmp_path / EVENTS)
+    events = json_rows(tmp_path / EVENTS)
     assert [event["step"] for event in events if event["kind"] == "saved"] == [10, 20, 20, 30, 40]
     told = [event["text"] for event in worth_telling(events)]
     assert told == ["begun", "saved step-20", "rank 1 died", "the disk is full", "saved step-40"]
@@ -101,14 +102,14 @@ def test_a_folder_is_run_by_one_program_at_a_time(tmp_path: Path) -> None:
             a_session(tmp_path, shown),
         ):
             pass
-        assert len(read_rows(tmp_path / EVENTS)) == 1
+        assert len(json_rows(tmp_path / EVENTS)) == 1
     with a_session(tmp_path, shown):
         pass
 
 
 def test_what_is_reported_again_is_marked(tmp_path: Path) -> None:
     def rows() -> list[dict[str, Any]]:
-        return read_rows(tmp_path / "metrics.jsonl")
+        return json_rows(tmp_path / "metrics.jsonl")
 
     record = Record(tmp_path, LineDisplay(io.StringIO()))
     for step in (1, 2, 3):

@@ -8,11 +8,11 @@ import pytest
 import monarch.actor
 from monarch.config_file import ConfigError
 from monarch.errors import ActorError, MeshFailure, MonarchError, SupervisionError
+from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay, Record
 from monarch.runs.ranks import RankHangs, RunFailed
 from monarch.runs.recovery import BeginAgain, RanksLost, StepMade, noticing_losses, with_restarts
 from monarch.runs.restarts import Restarts
-from monarch.runs.rows import read_rows
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_what_is_lost_is_begun_again_and_told(record: Record) -> None:
         return "done"
 
     assert with_restarts(attempt, Restarts(2), record) == "done"
-    hung, respawned = read_rows(record.folder / "events.jsonl")
+    hung, respawned = json_rows(record.folder / "events.jsonl")
     assert hung["kind"] == "hung"
     assert hung["text"] == "step 5 hangs; restart 1 of 2\nrank 0 waits"
     assert (respawned["kind"], respawned["step"]) == ("respawned", 3)
@@ -52,7 +52,7 @@ def test_what_was_mended_is_not_told_once_more(record: Record, num_steps: int) -
         return "done"
 
     assert with_restarts(attempt, Restarts(0), record) == "done"
-    (begun_again,) = read_rows(record.folder / "events.jsonl")
+    (begun_again,) = json_rows(record.folder / "events.jsonl")
     where = ", from the last checkpoint" if num_steps else ""
     assert begun_again["text"] == f"all begin again in new processes{where}"
     assert begun_again["why"] == "step 5 failed on generation 2: NameError"
@@ -78,7 +78,7 @@ def test_who_stops_between_two_attempts_need_not_wait(record: Record) -> None:
     with pytest.raises(KeyboardInterrupt):
         with_restarts(attempt, Restarts(5), record)
     assert num_attempts == 1
-    assert [row["kind"] for row in read_rows(record.folder / "events.jsonl")] == ["died"]
+    assert [row["kind"] for row in json_rows(record.folder / "events.jsonl")] == ["died"]
 
 
 def test_other_errors_are_not_for_a_restart(record: Record) -> None:

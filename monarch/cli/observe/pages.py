@@ -86,7 +86,7 @@ def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSour
 
     return make(
         title=run.name, look=None, act=act, runs=lambda: [run], is_read_only=read_only,
-        tables=lambda: QueryTables(kept_rows([run.path]), [run.path]),
+        tables=lambda sql: QueryTables(kept_rows([run.path]), [run.path]),
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from monarch_sync.words import counted
 
 def query(sql: str | None, run: str | None, form: str | None) -> None:
     """Print the answer to ``sql``, or what can be asked."""
-    with _tables(run) as tables:
+    with _tables(run, sql or "") as tables:
         if sql is None:
             _list(tables)
             return
@@ -39,9 +39,9 @@ def query(sql: str | None, run: str | None, form: str | None) -> None:
         click.echo(found.in_text(terminal_width() or 0))
 
 
-def _tables(run: str | None) -> QueryTables:
+def _tables(run: str | None, sql: str) -> QueryTables:
     if run is None:
-        return QueryEngine(visit_here, run_paths()).tables()
+        return QueryEngine(visit_here, run_paths()).tables(sql)
     folder = run_here(run)
     packed = kept_rows([folder.path])
     if not packed:

@@ -16,8 +16,9 @@ from monarch.cli.observe.target import visit_here
 from monarch.errors import JobError
 from monarch.observe.hang_report import hang_report
 from monarch.observe.query import live_rows
+from monarch.observe.stacks import dump_in_words, stacks_in_words
 from monarch.observe.trace import MeshTrace
-from monarch.observe.visit import MeshVisit
+from monarch.observe.visit import MeshVisit, procs_of
 from monarch.runs.folder import RUNS, runs_in
 from monarch.view.run_view import log_lines
 from monarch.wire.address import ProcAddress
@@ -48,13 +49,21 @@ class RankActions:
 
     def stacks(self, uids: Sequence[str]) -> str:
         """Where each rank is."""
-        found = self._visit.stacks(self._addresses(uids[:_MOST]))
-        named = self._named()
-        return "\n\n".join(f"{named.get(uid, uid)}\n{text}" for uid, text in found.items())
+        procs = self._chosen(uids)
+        found = self._visit.stacks(procs)
+        silent = [proc for proc in procs if any(
+            one.uid == proc["uid"] and "error" in one.answer for one in found
+        )]  # fmt: skip
+        lines = stacks_in_words(found)
+        for uid, (dump, error) in self._visit.py_spy(silent).items() if silent else ():
+            lines += [f"by py-spy: {self._named().get(uid, uid)}"]
+            lines += dump_in_words(dump) if dump else [f"    {error}"]
+        return "\n".join(lines).rstrip()
 
     def profile(self, uids: Sequence[str]) -> str:
         """torch's profiler for two seconds, merged into a file."""
-        found = self._visit.profile(self._addresses(uids[:_MOST]), _PROFILE_SECONDS)
+        addresses = [msgspec.convert(proc["address"], ProcAddress) for proc in self._chosen(uids)]
+        found = self._visit.profile(addresses, _PROFILE_SECONDS)
         looks = self._visit.look(flight=True)
         made = MeshTrace([*self._visit.drain().packed, live_rows(looks)])
         errors = []
@@ -104,12 +113,13 @@ class RankActions:
     def _procs(self) -> dict[str, Mapping[str, Any]]:
         return {proc["uid"]: proc for look in self._visit.look() for proc in look.get("procs", ())}
 
-    def _addresses(self, uids: Sequence[str]) -> list[ProcAddress]:
-        procs = self._procs()
-        gone = [uid for uid in uids if uid not in procs or not procs[uid].get("address")]
-        if gone or not uids:
-            raise JobError("these ranks are gone" if uids else "choose ranks first")
-        return [msgspec.convert(procs[uid]["address"], ProcAddress) for uid in uids]
+    def _chosen(self, uids: Sequence[str]) -> list[dict[str, Any]]:
+        """The procs as they are seen now; of many the first. Raises ``JobError``."""
+        wanted = list(dict.fromkeys(uids))[:_MOST]
+        procs = [one for one in procs_of(self._visit.look(), wanted) if one.get("address")]
+        if len(procs) < len(wanted) or not wanted:
+            raise JobError("these ranks are gone" if wanted else "choose ranks first")
+        return procs
 
     def _named(self) -> dict[str, str]:
         return {uid: f"{proc['name']} {proc['rank']}" for uid, proc in self._procs().items()}

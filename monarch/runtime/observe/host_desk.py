@@ -8,11 +8,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from monarch.core.event_ring import FAILURE
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.observe.drain import pack_rows
+from monarch.runtime.observe.hold_book import HoldBook
 from monarch.runtime.observe.machine_state import machine_state, process_state
+from monarch.runtime.observe.py_spy import dump_aside
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
@@ -24,6 +28,7 @@ from monarch.wire.message import (
     LookAtHost,
     LookAtProc,
     ProcSpec,
+    PySpyAsked,
     SpawnProcs,
 )
 
@@ -51,12 +56,18 @@ class AskedProc(Protocol):
     def label(self) -> str: ...
 
 
+class _Standing(Protocol):
+    def standing(self) -> list[dict[str, Any]]: ...
+
+
 class AskedHost(Protocol):
     """What is needed of the host agent."""
 
     node: Node
     name: str
     procs: dict[Uid, Any]
+    holds: HoldBook
+    bulletins: _Standing
 
     @property
     def client(self) -> ProcAddress | None: ...
@@ -84,6 +95,7 @@ class HostDesk:
         self._node.handle(DrainHost, self._on_drain)
         self._node.handle(KeepRows, self._on_keep)
         self._node.handle(LastRows, self._on_last)
+        self._node.handle(PySpyAsked, self._on_py_spy)
 
     def proc_ended(self, proc: AskedProc, reason: str, is_expected: bool) -> None:
         """Noted among the host's own events, as the proc cannot say so."""
@@ -157,7 +169,8 @@ class HostDesk:
             body = {
                 "host": self._host.name, "pid": os.getpid(), "now": now, "epoch": time.time_ns(),
                 "client": self._host.client, "procs": procs, "uid": self._node.uid,
-                **machine_state(),
+                "holds": [msgspec.to_builtins(hold) for hold in self._host.holds.standing()],
+                "notices": self._host.bulletins.standing(), **machine_state(),
             }  # fmt: skip
             self._node.answer(order.sender, order.port, body)
 
@@ -173,6 +186,17 @@ class HostDesk:
             "is_up": proc.address is not None, "life": proc.life, "hangs": self._hangs(proc.uid),
             "answers": bool(body), "address": proc.address, **process_state(proc.pid), **body,
         }  # fmt: skip
+
+    def _on_py_spy(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, PySpyAsked)
+        known = {uid: proc.pid for uid, proc in self._host.procs.items() if uid in order.procs}
+
+        def done(dumps: dict[str, str], errors: dict[str, str]) -> None:
+            body = {"dumps": dumps, "errors": errors}
+            self._node.answer(order.sender, order.port, body)
+
+        dump_aside(known, order.native, done)
 
     def _on_drain(self, envelope: Envelope) -> None:
         order = envelope.message

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
-import monarch
 from monarch.core.event_ring import SentCall
 from monarch.runtime.cells.actor_cell import ActorCell
 from monarch.runtime.observe.machine_state import process_state
 from monarch.runtime.procs.proc_agent import ProcAgent
 
-_OURS = (
-    os.path.dirname(os.path.abspath(monarch.__file__)) + os.sep, threading.__file__, "<frozen",
-)  # fmt: skip
 _MOST_MISSING = 64
 _MOST_CALLS = 256
 _LONGEST_TEXT = 2000
@@ -125,18 +119,3 @@ def _gpu() -> Mapping[str, Any]:
         "reserved": cuda.memory_reserved(),
         "device": cuda.current_device(),
     }
-
-
-def stacks_in_words() -> str:
-    """Where each thread of this process is, this one left out; those of actors first."""
-    frames = sys._current_frames()
-    threads = sorted(threading.enumerate(), key=lambda t: not t.name.startswith("actor "))
-    found = []
-    for thread in threads:
-        if thread.ident != threading.get_ident() and thread.ident in frames:
-            stack = traceback.extract_stack(frames[thread.ident])
-            while stack and stack[0].filename.startswith(_OURS):
-                del stack[0]
-            text = "".join(traceback.format_list(stack)).rstrip() or "  it does nothing"
-            found.append(f"thread {thread.name}\n{text}")
-    return "\n".join(found)

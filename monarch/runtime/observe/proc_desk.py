@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from monarch.runtime.observe.drain import pack, pack_rows
 from monarch.runtime.observe.flight_record import flight_record
-from monarch.runtime.observe.live_state import live_state, stacks_in_words
+from monarch.runtime.observe.live_state import live_state
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
@@ -43,8 +43,6 @@ class ProcDesk:
         body = live_state(self._agent)
         if order.flight:
             body["flight"] = flight_record()
-        if order.stacks:
-            body["stacks"] = stacks_in_words()
         self._node.answer(order.sender, order.port, body)
 
     def _on_drain(self, envelope: Envelope) -> None:

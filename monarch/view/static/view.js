@@ -87,7 +87,7 @@ function show(snapshot) {
     return cell;
   }));
   groups(snapshot.groups);
-  $("waits").textContent = snapshot.waits.join("\n");
+  $("waits").textContent = [...snapshot.waits, ...snapshot.edit_holds].join("\n");
   $("waits").className = snapshot.is_hang ? "failed" : "";
   const open = new Set([...document.querySelectorAll("#failures details[open]")].map(one => one.dataset.key));
   $("failures").replaceChildren(...snapshot.failures.slice(-20).reverse().map(failure => {
@@ -134,7 +134,7 @@ function timeline(snapshot) {
   const draw = canvas.getContext("2d");
   draw.scale(ratio, ratio); draw.font = "11px system-ui";
   const left = 110, wide = canvas.clientWidth - left, style = getComputedStyle(document.body);
-  const colors = { running: "--run", waiting: "--wait", failed: "--bad", hangs: "--bad", held: "--wait" };
+  const colors = { running: "--run", waiting: "--wait", failed: "--bad", hangs: "--bad", held: "--held" };
   let row = 0;
   for (const [key, lane] of state.lanes) {
     const y = 18 * row++ + 2;

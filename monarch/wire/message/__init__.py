@@ -128,6 +128,7 @@ from monarch.wire.message.telemetry import (
     LookAtHost,
     LookAtProc,
     ProfileProc,
+    PySpyAsked,
 )
 
 __all__ = [
@@ -202,6 +203,7 @@ __all__ = [
     "ProcsDown",
     "ProfileProc",
     "ProgramEnded",
+    "PySpyAsked",
     "ReplaceProcs",
     "Replies",
     "Reply",
@@ -260,5 +262,5 @@ AnyMessage = (
     | OpenPort | StreamData | StreamRoom | StreamEnd
     | IdleLimit
     | AskClock | LookAtProc | LookAtHost | DrainProc | DrainHost | KeepRows | LastRows
-    | ProfileProc
+    | ProfileProc | PySpyAsked
 )  # fmt: skip

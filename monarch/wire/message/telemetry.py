@@ -9,14 +9,12 @@ from monarch.wire.message.header import Message
 class LookAtProc(Message, tag=170):
     """What do you do at this moment? Answered by ``Answer``; see ``runtime.observe.live_state``.
 
-    ``flight``: also the last collectives that torch remembers; ``stacks``: also where each thread
-    is.
+    ``flight``: also the last collectives that torch remembers.
     """
 
     port: int
     sender: Uid
     flight: bool = False
-    stacks: bool = False
 
 
 class LookAtHost(Message, tag=171):
@@ -71,5 +69,18 @@ class ProfileProc(Message, tag=175):
     """Run torch's profiler for so long. Answered with its trace, as JSON that zstd has packed."""
 
     seconds: float
+    port: int
+    sender: Uid
+
+
+class PySpyAsked(Message, tag=178):
+    """To a host agent: what py-spy sees of these procs, which need not be able to answer.
+
+    Answered with ``dumps``, its JSON by uid, and with ``errors`` by uid; ``native``: with frames
+    of C and C++.
+    """
+
+    procs: tuple[Uid, ...]
+    native: bool
     port: int
     sender: Uid

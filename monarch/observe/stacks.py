@@ -1,0 +1,108 @@
+"""Stacks of many ranks: as each tells its own, or as py-spy sees those that cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from monarch.core.grouping import group
+
+
+class ProcStacks(NamedTuple):
+    """What one proc answered to `wire.message.StacksAsked`, or an ``error``."""
+
+    uid: str
+    mesh: str
+    rank: int
+    pid: int
+    answer: Mapping[str, Any]
+
+
+def stacks_in_words(found: Iterable[ProcStacks]) -> list[str]:
+    """Of all actors that do something, and of the other threads; equal stacks are shown once."""
+    stacks: dict[str, dict[int, str]] = {}
+    lines = []
+    for proc in found:
+        answer = proc.answer
+        if "error" in answer:
+            lines.append(
+                f"{proc.mesh} {proc.rank} (pid {proc.pid}) {answer['error']}: it is stopped, or a "
+                "thread holds the GIL; `monarch stacks --native` may show where"
+            )
+        for actor in answer.get("actors", ()):
+            head = f"{actor['name']} in {actor['method']}" if actor["method"] else actor["name"]
+            text = _frames(actor["frames"]) if actor["frames"] else "    idle"
+            stacks.setdefault(head, {})[actor["rank"]] = text
+        for thread in answer.get("threads", ()):
+            if not any(frame["is_users"] for frame in thread["frames"]):
+                continue
+            if thread["name"].startswith("actor ") or thread["name"] == "MainThread":
+                continue
+            key = f"thread {thread['name']} of {proc.mesh}"
+            stacks.setdefault(key, {})[proc.rank] = _frames(thread["frames"])
+    for head, by_rank in stacks.items():
+        for one in group(by_rank):
+            lines += [f"{head}, {one.who}", *one.answer.splitlines(), ""]
+    return lines
+
+
+def _frames(frames: Sequence[Mapping[str, Any]]) -> str:
+    lines = []
+    for frame in frames:
+        lines.append(f"    {frame['file']}:{frame['line']} in {frame['function']}")
+        if frame["text"]:
+            lines.append(f"        {frame['text']}")
+        for name, value in frame.get("locals", {}).items():
+            lines.append(f"          {name} = {value}")
+    return "\n".join(lines)
+
+
+def dump_in_words(text: str) -> list[str]:
+    """A dump of py-spy: threads that have frames, the innermost last."""
+    lines = []
+    for thread in json.loads(text):
+        marks = [word for word, key in (("active", "active"), ("has the GIL", "owns_gil"))
+                 if thread.get(key)]  # fmt: skip
+        name = thread.get("thread_name") or hex(thread["thread_id"])
+        lines.append(f"thread {name} ({', '.join(marks)})" if marks else f"thread {name}")
+        for frame in reversed(thread["frames"]):
+            lines.append(f"    {frame['filename']}:{frame['line']} in {frame['name']}")
+        lines.append("")
+    return lines
+
+
+def stack_rows(found: Iterable[ProcStacks]) -> list[dict[str, Any]]:
+    """A row for each frame of what actors do, and of other threads; ``num`` 0 is the innermost."""
+    rows: list[dict[str, Any]] = []
+    for proc in found:
+        for actor in proc.answer.get("actors", ()):
+            about = {
+                "k": "stack", "p": proc.uid, "rank": actor["rank"], "name": actor["name"],
+                "method": actor["method"],
+            }  # fmt: skip
+            rows += _frame_rows(about, actor["frames"])
+        for thread in proc.answer.get("threads", ()):
+            if not thread["name"].startswith("actor "):
+                about = {"k": "stack", "p": proc.uid, "rank": proc.rank, "op": thread["name"]}
+                rows += _frame_rows(about, thread["frames"])
+    return rows
+
+
+def _frame_rows(
+    about: dict[str, Any], frames: Sequence[Mapping[str, Any]]
+) -> Iterable[dict[str, Any]]:
+    for depth, frame in enumerate(reversed(frames)):
+        yield {
+            **about, "num": depth, "doing": frame["function"], "place": frame["file"],
+            "seq": frame["line"], "text": frame["text"], "ok": frame["is_users"],
+        }  # fmt: skip
+
+
+def dump_rows(uid: str, dump: str, error: str, now: int) -> list[dict[str, Any]]:
+    """A dump of py-spy as one row, which views take apart; without one, why (``text``)."""
+    if not dump:
+        return [{"k": "py_spy", "p": uid, "t": now, "text": error}]
+    threads = json.loads(dump)
+    pid = threads[0]["pid"] if threads else None
+    return [{"k": "py_spy", "p": uid, "t": now, "pid": pid, "dump": threads}]

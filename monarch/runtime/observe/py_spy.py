@@ -1,0 +1,54 @@
+"""What py-spy sees of processes of this machine. They need not answer: it reads their memory.
+
+It needs no thread of ours in them, so it tells also of one whose GIL is held. The kernel may refuse
+it (Yama's ``ptrace_scope``, containers without ``SYS_PTRACE``); then its own words are told.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from shutil import which
+
+_SECONDS = 20.0
+MISSING = "py-spy is not installed there: pip install 'monarch-loop[debug]'"
+
+
+def dump(pid: int, *, native: bool = False) -> tuple[str, str]:
+    """The stacks of a process as py-spy's JSON; or, second, why there are none."""
+    beside = Path(sys.executable).with_name("py-spy")
+    program = str(beside) if beside.exists() else which("py-spy")
+    if program is None:
+        return "", MISSING
+    options = ["--native"] if native else []
+    try:
+        done = subprocess.run(
+            [program, "dump", "--json", *options, "--pid", str(pid)],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", f"py-spy could not look: {error}"
+    if done.returncode:
+        last = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+        return "", f"py-spy could not look: {last[0]}"
+    return done.stdout, ""
+
+
+def dump_aside(
+    pids: Mapping[str, int], native: bool, done: Callable[[dict[str, str], dict[str, str]], None]
+) -> None:
+    """On a thread of its own, one process after the other; ``done`` gets dumps and errors."""
+
+    def run() -> None:
+        dumps, errors = {}, {}
+        for uid, pid in pids.items():
+            dumps[uid], errors[uid] = dump(pid, native=native)
+        done(
+            {uid: text for uid, text in dumps.items() if text},
+            {uid: text for uid, text in errors.items() if text},
+        )
+
+    threading.Thread(target=run, name="monarch-py-spy", daemon=True).start()
