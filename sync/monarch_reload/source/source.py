@@ -15,6 +15,7 @@ import importlib.util
 import operator
 import os
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -101,6 +102,11 @@ _SECONDS_A_BYTE = 0.5e-6  # to compile and run what was imported before it could
 # A virtual environment often lies inside the project.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
+# Python itself often lies in the home folder, which is a root of what a login starts.
+_OF_PYTHON = tuple(
+    os.path.join(os.path.realpath(sysconfig.get_path(one)), "") for one in ("stdlib", "platstdlib")
+)
+
 
 class RunningSources:
     """The sources that the loaded modules under some roots run, by module name.
@@ -156,7 +162,11 @@ class RunningSources:
     def _has_folder_of(self, path: str) -> bool:
         """Whether a file's folder is in a root; where a folder really is, is looked at once."""
         folder = _real_folder(os.path.dirname(path)) + os.sep
-        return folder.startswith(tuple(self._roots))
+        of_python = folder.startswith(_OF_PYTHON)
+        return any(
+            folder.startswith(root) and (not of_python or root.startswith(_OF_PYTHON))
+            for root in self._roots
+        )
 
     def record(self, name: str, source: ModuleSource) -> None:
         before = self._sources.get(name)
