@@ -16,7 +16,16 @@ from monarch.cli.project import PROJECT_FILE, load_project, noted_job
 from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_quiet
 from monarch.config_file import ConfigError
-from monarch.job import JobTrait, LoginJob, SlurmJob
+from monarch.job import (
+    JobTrait,
+    KubernetesJob,
+    LightningJob,
+    LoginJob,
+    RayJob,
+    SkyPilotJob,
+    SlurmJob,
+)
+from monarch.job.doctor.clusters import of_cloud, of_kubernetes, of_ray
 from monarch.job.doctor.examination import Examination, OpenProbe
 from monarch.job.doctor.findings import Finding, summary
 from monarch.job.doctor.probe_session import probe_by_agent, probe_by_login, probe_here
@@ -70,6 +79,12 @@ def _before(job: JobTrait, examination: Examination) -> Iterator[Finding]:
             )
     elif isinstance(job, SlurmJob):
         yield from _of_slurm(job)
+    elif isinstance(job, KubernetesJob):
+        yield from of_kubernetes(job)
+    elif isinstance(job, RayJob):
+        yield from of_ray(job)
+    elif isinstance(job, LightningJob | SkyPilotJob):
+        yield from of_cloud(job)
     examine = getattr(job, "examine", None)
     if examine is not None:
         yield from examine()

@@ -127,11 +127,12 @@ class KubeApi:
             ) from None
         found.retries = 0
         self.namespace = namespace
-        self._server = found.host
+        self.server = found.host
         api = client.ApiClient(found)
         self._close = api.close
         self._core, self._apps = client.CoreV1Api(api), client.AppsV1Api(api)
         self._custom = client.CustomObjectsApi(api)
+        self._version, self._rights = client.VersionApi(api), client.AuthorizationV1Api(api)
         self._plain: Callable[[Any], Any] = api.sanitize_for_serialization
 
     def __enter__(self) -> KubeApi:
@@ -145,21 +146,46 @@ class KubeApi:
         """A model of the client library as the data that it stands for."""
         return self._plain(model)
 
-    def create(self, manifest: Manifest) -> None:
-        """Raises where there is one of its name already, too."""
+    def version(self) -> str:
+        """That of the server."""
+        return str(self._ask(self._version.get_code)["gitVersion"])
+
+    def may(self, verb: str, group: str, resource: str) -> bool:
+        """Whether this user may do that in the namespace."""
+        resource, _, part = resource.partition("/")
+        asked = {
+            "namespace": self.namespace, "verb": verb, "group": group, "resource": resource,
+            "subresource": part,
+        }  # fmt: skip
+        review = {
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }  # fmt: skip
+        answer = self._ask(self._rights.create_self_subject_access_review, review)
+        return bool(answer["status"]["allowed"])
+
+    def nodes(self) -> list[Manifest]:
+        """Those of the cluster, for users who may look at them."""
+        return list(self._ask(self._core.list_node)["items"])
+
+    def create(self, manifest: Manifest, *, is_trial: bool = False) -> None:
+        """Raises where there is one of its name already, too. ``is_trial``: the server only says
+        what it would."""
+        trial = {"dry_run": "All"} if is_trial else {}
         kind, core, apps = manifest["kind"], self._core, self._apps
         if kind == "MonarchMesh":
             self._ask(
                 self._custom.create_namespaced_custom_object,
-                CRD_GROUP, CRD_VERSION, self.namespace, CRD_PLURAL, manifest,
+                CRD_GROUP, CRD_VERSION, self.namespace, CRD_PLURAL, manifest, **trial,
             )  # fmt: skip
             return
         order = {
+            "Pod": core.create_namespaced_pod,
             "Secret": core.create_namespaced_secret,
             "Service": core.create_namespaced_service,
             "StatefulSet": apps.create_namespaced_stateful_set,
         }[kind]
-        self._ask(order, self.namespace, manifest)
+        self._ask(order, self.namespace, manifest, **trial)
 
     def has_operator(self) -> bool:
         """Whether the cluster knows what a MonarchMesh is, and we may have some."""
@@ -289,7 +315,7 @@ class KubeApi:
         except (HTTPError, OSError) as error:
             reason = getattr(error, "reason", None) or error
             raise JobError(
-                f"cannot reach the Kubernetes API server at {self._server}: {reason}"
+                f"cannot reach the Kubernetes API server at {self.server}: {reason}"
             ) from None
 
 

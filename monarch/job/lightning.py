@@ -66,7 +66,7 @@ class LightningJob(ScheduledJob):
     def _create(self, client_script: str | None) -> None:
         if client_script is not None:
             raise JobError("a lightning job runs no client script; run the script itself")
-        sdk = _sdk()
+        sdk = lightning_sdk()
         self._secret = job_secret()
         name = f"{self.name}-{new_uid()[:6]}"
         chosen = {"studio": self.studio, "image": self.image}
@@ -91,7 +91,7 @@ class LightningJob(ScheduledJob):
 
     def _job(self) -> Any:
         """The job, as Lightning has it now."""
-        sdk = _sdk()
+        sdk = lightning_sdk()
         where = {key: self.options[key] for key in ("teamspace", "org", "user")
                  if key in self.options}  # fmt: skip
         return self._told(lambda: sdk.MMT(self._job_name, **where), "Lightning does not answer")
@@ -165,11 +165,12 @@ def _status_of(job: Any) -> str:
     return str(getattr(job.status, "value", job.status))
 
 
-def _sdk() -> Any:
+def lightning_sdk() -> Any:
+    """Their library. Raises ``JobError`` where it is not installed."""
     try:
-        import lightning_sdk
+        import lightning_sdk as sdk
     except ImportError:
         raise JobError(
             "a job of kind lightning needs Lightning's SDK: pip install 'monarch-loop[lightning]'"
         ) from None
-    return lightning_sdk
+    return sdk

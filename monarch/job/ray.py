@@ -137,7 +137,7 @@ class RayJob(ScheduledJob):
             name=self._allocation, lifetime="detached",
         )  # fmt: skip
         if not group.wait(self.timeout):
-            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            nodes = self.nodes()
             told = "; ".join(
                 ", ".join(f"{name} {node.get(name, 0):g}" for name in self.resources)
                 for node in nodes
@@ -159,6 +159,10 @@ class RayJob(ScheduledJob):
                 scheduling_strategy=place, num_cpus=taken.pop("CPU", 0),
                 num_gpus=taken.pop("GPU", 0), resources=taken,
             ).remote(_host_name(name), self._secret.hex(), self.monarch_port, self.env)  # fmt: skip
+
+    def nodes(self) -> list[dict[str, float]]:
+        """What each node of the cluster has. Raises ``JobError``."""
+        return [node["Resources"] for node in self._connect().nodes() if node["Alive"]]
 
     def _connect(self) -> Any:
         try:

@@ -68,7 +68,7 @@ class SkyPilotJob(ScheduledJob):
             raise JobError("a skypilot job runs no client script; run the script itself")
         if not self._meshes:
             raise JobError("the job has no meshes")
-        sky = _sdk()
+        sky = skypilot_sdk()
         self._secret = job_secret()
         self._cluster = self.cluster_name or f"monarch-{new_uid()[:6]}"
         task = sky.Task(
@@ -98,7 +98,7 @@ class SkyPilotJob(ScheduledJob):
 
     def _record(self) -> Any:
         """What SkyPilot has of the cluster now; nothing where it knows none."""
-        sky = _sdk()
+        sky = skypilot_sdk()
         found = self._told(
             lambda: sky.get(sky.status([self._cluster], refresh=sky.StatusRefreshMode.AUTO)),
             "SkyPilot does not answer",
@@ -136,7 +136,7 @@ class SkyPilotJob(ScheduledJob):
         if process.is_bootstrapped():
             self._forget_links()
         if self._cluster:
-            sky = _sdk()
+            sky = skypilot_sdk()
             if self._record() is not None:
                 self._told(
                     lambda: sky.get(sky.down(self._cluster)),
@@ -164,7 +164,8 @@ def _state_of(record: Any) -> str:
     return str(getattr(status, "value", status))
 
 
-def _sdk() -> Any:
+def skypilot_sdk() -> Any:
+    """Their library. Raises ``JobError`` where it is not installed."""
     try:
         import sky
     except ImportError:

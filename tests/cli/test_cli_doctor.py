@@ -17,7 +17,8 @@ from monarch.job.doctor.examination import Examination
 from monarch.job.doctor.findings import Finding, of_all, of_host
 from monarch.job.doctor.probe_session import ProbeSession, probe_here
 from tests.cli.command_folder import CommandFolder
-from tests.job.kinds import FAKES
+from tests.job.fakes.kube_server import KubeServer
+from tests.job.kinds import FAKES, use_fake_sdks
 
 GIB = 1 << 30
 
@@ -115,11 +116,77 @@ def test_no_ssh_and_no_slurm(tmp_path: Path) -> None:
     assert "not on the path: sbatch, squeue, scontrol, scancel" in said
 
 
-def test_hosts_that_cannot_be_looked_at_before_they_are_up(tmp_path: Path) -> None:
+def pods_project(path: Path, server: KubeServer, options: str) -> CommandFolder:
+    folder = CommandFolder(path)
+    (path / "kubeconfig").write_text(json.dumps(server.kubeconfig))
+    folder.write(
+        "monarch.toml",
+        '[job]\nkind = "kubernetes"\nhosts = { trainers = 2 }\n'
+        f'[job.kubernetes]\nkubeconfig = "kubeconfig"\n{options}\n',
+    )
+    return folder
+
+
+def test_what_kubernetes_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = KubeServer()
+    try:
+        folder = pods_project(tmp_path, server, 'image = "python"')
+        said = plain(folder.here(monkeypatch, "doctor"))
+        assert f"the API server {server.url} answers: v1.31.0" in said
+        assert "it would take the job" in said
+        pods_project(tmp_path, server, 'image = "i"\nnamespace = "forbidden"')
+        said = plain(folder.told(monkeypatch, "doctor", status=1))
+        assert "you may not create secrets, delete secrets" in said
+        pods_project(tmp_path, server, 'image = "i"\nnamespace = "full"')
+        said = plain(folder.told(monkeypatch, "doctor", status=1))
+        assert 'it would refuse the job: Kubernetes refuses: pods "trainers-doctor-0"' in said
+        pods_project(tmp_path, server, 'image = "i"\nresources = { "nvidia.com/gpu" = "64" }')
+        said = plain(folder.here(monkeypatch, "doctor"))
+        assert "wants nvidia.com/gpu 64, and the largest of its 1 nodes has 8" in said
+        pods_project(tmp_path, server, "")
+        said = plain(folder.told(monkeypatch, "doctor", status=1))
+        assert "trainers is to have 2 pods, and 0 have the labels" in said
+        assert not any(server.stored.values())
+    finally:
+        server.close()
+
+
+def test_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = CommandFolder(tmp_path)
-    folder.write("monarch.toml", '[job]\nkind = "kubernetes"\nhosts = { trainers = 2 }\n')
-    said = plain(folder.monarch("doctor"))
-    assert "hosts of kind kubernetes can be looked at once they are up" in said
+    folder.write(
+        "monarch.toml",
+        '[job]\nkind = "kubernetes"\nhosts = { t = 2 }\n[job.kubernetes]\nimage = "i"\n'
+        'kubeconfig = "nowhere"\n',
+    )
+    said = plain(folder.told(monkeypatch, "doctor", status=1))
+    assert f"cannot use the kubeconfig {tmp_path}/nowhere" in said
+
+
+def test_what_ray_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = CommandFolder(tmp_path)
+    text = '[job]\nkind = "ray"\nhosts = { t = 2 }\n[job.ray]\n'
+    folder.write("monarch.toml", text + 'address = "127.0.0.1:9"\n')
+    use_fake_sdks(monkeypatch, tmp_path)
+    said = plain(folder.told(monkeypatch, "doctor", status=1))
+    assert "cannot reach Ray at 127.0.0.1:9: Connection refused" in said
+    folder.write("monarch.toml", text + 'address = "here"\nresources = { GPU = 9 }\n')
+    said = plain(folder.told(monkeypatch, "doctor", status=1))
+    assert "it has 4 nodes, of which 0 have {'GPU': 9" in said
+    folder.write("monarch.toml", text + 'address = "here"\n')
+    assert "of which 4 have" in plain(folder.here(monkeypatch, "doctor"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "module"), [("ray", "ray"), ("skypilot", "sky"), ("lightning", "lightning_sdk")]
+)
+def test_a_library_that_is_not_there(
+    kind: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = CommandFolder(tmp_path)
+    folder.write("monarch.toml", f'[job]\nkind = "{kind}"\nhosts = {{ t = 2 }}\n')
+    monkeypatch.setitem(sys.modules, module, None)
+    said = plain(folder.told(monkeypatch, "doctor", status=1))
+    assert f"pip install 'monarch-loop[{kind}]'" in said
 
 
 def test_what_slurm_says(tmp_path: Path) -> None:

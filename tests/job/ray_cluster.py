@@ -14,6 +14,7 @@ import pytest
 from tests.job.cleaner import clean_up_after_us
 from tests.support import wait_for
 
+num_uses = 0  # by tests of this process
 _UP_SECONDS = 100.0
 # Its own end is that of the daemons.
 _CLUSTER = """
@@ -35,10 +36,11 @@ class RayCluster:
     """Skips the test where Ray is not installed."""
 
     @staticmethod
-    @functools.cache
     def shared() -> RayCluster:
         """One for the whole test process: it takes 10 s to come up. It ends with that."""
-        return RayCluster()
+        global num_uses
+        num_uses += 1
+        return _only()
 
     def __init__(self) -> None:
         pytest.importorskip("ray", reason="no Ray here: `tools/system.sh` installs it")
@@ -57,3 +59,8 @@ class RayCluster:
         (folder / "pid").write_bytes(started.stdout)
         wait_for((folder / "address").exists, _UP_SECONDS, what=f"Ray, see {folder}/log")
         self.address = (folder / "address").read_text()
+
+
+@functools.cache
+def _only() -> RayCluster:
+    return RayCluster()

@@ -22,6 +22,9 @@ from tests.job.kube_cluster import KubeCluster, pod_template
 from tests.support import wait_for
 
 AT_ONCE_SECONDS = 20.0
+# Of what the kubelet says, which looks, pulls and starts at its own pace; no time-out of ours is as
+# short.
+REAL_AT_ONCE_SECONDS = 45.0
 
 
 @pytest.fixture
@@ -41,11 +44,13 @@ def make(server: KubeServer, namespace: str = "default", image: str = "python") 
     return job
 
 
-def refusal(job: KubernetesJob) -> str:
+def refusal(job: KubernetesJob, seconds: float = AT_ONCE_SECONDS) -> str:
+    import kubernetes  # noqa: F401  (it takes seconds, once)
+
     began = time.monotonic()
     with pytest.raises(JobError) as caught:
         job.state(cached_path=None)
-    assert time.monotonic() - began < AT_ONCE_SECONDS
+    assert time.monotonic() - began < seconds
     return str(caught.value)
 
 
@@ -244,7 +249,7 @@ def test_another_user_of_a_real_cluster_is_refused() -> None:
     cluster = KubeCluster.shared()
     job = KubernetesJob("default", 30.0, KubeConfig.from_path(str(cluster.other_user)))
     job.add_mesh("a", 1, pod_template=pod_template())
-    assert 'User "dev" cannot' in refusal(job)
+    assert 'User "dev" cannot' in refusal(job, REAL_AT_ONCE_SECONDS)
 
 
 @pytest.mark.system
@@ -253,7 +258,7 @@ def test_a_real_cluster_has_not_that_many_gpus() -> None:
     config = KubeConfig.from_path(str(cluster.kubeconfig))
     job = KubernetesJob("default", 3.0, config)
     job.add_mesh("a", 1, image_spec=ImageSpec("python", {"nvidia.com/gpu": 64}))
-    told = refusal(job)
+    told = refusal(job, REAL_AT_ONCE_SECONDS)
     assert "Insufficient nvidia.com/gpu" in told
     with job._api() as api:
         assert not api.pods("")
@@ -265,7 +270,7 @@ def test_a_real_cluster_cannot_pull_an_image() -> None:
     config = KubeConfig.from_path(str(cluster.kubeconfig))
     job = KubernetesJob("default", 60.0, config)
     job.add_mesh("a", 1, image_spec=ImageSpec("127.0.0.1:1/nowhere:1"))
-    told = refusal(job)
+    told = refusal(job, REAL_AT_ONCE_SECONDS)
     assert "127.0.0.1:1/nowhere:1" in told
     assert "cannot start" in told
 
@@ -276,6 +281,6 @@ def test_a_real_pod_that_crashes() -> None:
     config = KubeConfig.from_path(str(cluster.kubeconfig))
     job = KubernetesJob("default", 60.0, config, python_exe=f"{os.sep}nowhere/python")
     job.add_mesh("a", 1, pod_template=pod_template())
-    told = refusal(job)
+    told = refusal(job, REAL_AT_ONCE_SECONDS)
     assert "crashes" in told
     assert "/nowhere/python" in told

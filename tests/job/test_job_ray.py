@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,20 +18,10 @@ from monarch.errors import JobError
 from monarch.job import RayJob, job_load
 from monarch.runtime.process import is_bootstrapped
 from tests.actors import Echo
+from tests.cli.command_folder import CommandFolder
 from tests.job.kinds import agent_pids
+from tests.job.ray_cluster import RayCluster
 from tests.support import wait_for
-
-_CLUSTER = """
-import sys
-from ray.cluster_utils import Cluster
-node = {"num_cpus": 2, "object_store_memory": 80 << 20}
-cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-for _ in range(2):
-    cluster.add_node(**node)
-print(cluster.address, flush=True)
-sys.stdin.read()
-cluster.shutdown()
-"""
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,19 +32,10 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    ray = pytest.importorskip("ray", reason="no Ray here: `tools/system.sh` installs it")
-    cluster = subprocess.Popen(
-        [sys.executable, "-c", _CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert cluster.stdin is not None
-    assert cluster.stdout is not None
-    yield cluster.stdout.readline().strip()
+    yield RayCluster.shared().address
     if is_bootstrapped():
         shutdown_context().get()
-    ray.shutdown()
-    cluster.stdin.close()
-    cluster.wait(60)
-    cluster.stdout.close()
+    importlib.import_module("ray").shutdown()
 
 
 @pytest.mark.system
@@ -82,6 +63,17 @@ def test_a_job_of_ray(address: str, tmp_path: Path, faults: Any) -> None:
     job.kill()
     assert not again.is_running()
     assert not path.exists()
+
+
+@pytest.mark.system
+def test_what_a_doctor_says_of_it(address: str, tmp_path: Path) -> None:
+    folder = CommandFolder(tmp_path)
+    text = '[job]\nkind = "ray"\nhosts = {{ t = {} }}\n[job.ray]\naddress = "{}"\n'
+    folder.write("monarch.toml", text.format(3, address))
+    assert "it has 3 nodes, of which 3 have" in " ".join(folder.monarch("doctor").split())
+    folder.write("monarch.toml", text.format(4, address))
+    told = " ".join(folder.monarch("doctor", status=1).split())
+    assert "of which 3 have {'CPU': 1.0}; the job wants 4" in told
 
 
 @pytest.mark.system

@@ -110,6 +110,14 @@ class KubeServer:
 
     def answer(self, verb: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         where, _, query = path.partition("?")
+        if where == "/version/":
+            return 200, {"gitVersion": "v1.31.0"}
+        if where.endswith("/selfsubjectaccessreviews"):
+            asked = body["spec"]["resourceAttributes"]
+            is_allowed = asked["namespace"] != "forbidden" or asked["verb"] == "list"
+            return 201, {"status": {"allowed": is_allowed}}
+        if where == "/api/v1/nodes":
+            return 200, {"items": [{"status": {"allocatable": {"nvidia.com/gpu": "8"}}}]}
         match = _PATH.fullmatch(where)
         options = dict(urllib.parse.parse_qsl(query))
         if match is None:
@@ -132,6 +140,10 @@ class KubeServer:
                 key = namespace, body["metadata"]["name"]
                 if key in stored:
                     return _error(409, f'{kind} "{key[1]}" already exists')
+                if options.get("dryRun") == "All":
+                    if kind == "pods" and namespace == "full":
+                        return _error(403, f'pods "{key[1]}" is forbidden: exceeded quota: small')
+                    return 201, body
                 stored[key] = body
                 return 201, body
             if name is None:
