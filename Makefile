@@ -73,9 +73,14 @@ slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
 	@$(BIN)/python -m pytest -m slow -o faulthandler_timeout=0
 
 .PHONY: system
-system: $(STAMP) ## run the tests against a real sshd and a real Slurm, which it installs (apt)
-	@tools/system.sh
-	@$(BIN)/python -m pytest -m system tests/job tests/examples tests/rdma
+system: $(STAMP) ## run the tests against real servers, which it installs (apt, pip)
+	@tools/system.sh $(VENV)
+	@$(BIN)/python -m pytest -m system -n 0 -o faulthandler_timeout=0 --durations=40 \
+		tests/job tests/examples tests/rdma tests/observe
+
+.PHONY: kubernetes
+kubernetes: ## build the Kubernetes that `make system` tests against, which no package has
+	@tools/kubernetes.sh
 
 .PHONY: huge
 huge: $(STAMP) ## run the tests with hundreds of thousands of files, or gigabytes

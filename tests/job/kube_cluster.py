@@ -2,8 +2,9 @@
 
 Its traffic stays on loopback and a bridge that it makes itself. Pods run this machine's Python,
 which is mounted into them, on an image of one program. What it takes is found in the folder that
-``MONARCH_KUBERNETES_BIN`` names (kube-apiserver, kube-controller-manager, kube-scheduler and
-kubelet, of one version), and on the path (etcd, containerd, runc, openssl, busybox).
+``MONARCH_KUBERNETES_BIN`` names, or where ``make kubernetes`` puts it (kube-apiserver,
+kube-controller-manager, kube-scheduler and kubelet, of one version), and on the path (etcd,
+containerd, runc, openssl, busybox).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import pytest
 from tests.job.sshd import free_port
 from tests.support import wait_for
 
-VARIABLE = "MONARCH_KUBERNETES_BIN"
+VARIABLE, _BUILT = "MONARCH_KUBERNETES_BIN", "/var/cache/monarch-kubernetes"
 IMAGE = "tests.local/host:1"
 _SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 _ON_PATH = ("etcd", "containerd", "runc", "ctr", "openssl", "busybox", "ip")
@@ -82,9 +83,12 @@ class KubeCluster:
     def shared() -> KubeCluster:
         """One for the whole test process, as it takes a while to come up. A process looks after it
         that is no child of ours, and ends it with us."""
-        given = os.environ.get(VARIABLE, "")
+        given = os.environ.get(VARIABLE) or _BUILT
         if not all(os.access(os.path.join(given, name), os.X_OK) for name in _SERVERS):
-            pytest.skip(f"{VARIABLE} names no folder with {', '.join(_SERVERS)}")
+            pytest.skip(
+                f"no {', '.join(_SERVERS)} in {given}: no package has them. `make kubernetes` "
+                f"builds them there in some minutes, or name a folder with {VARIABLE}"
+            )
         search = f"{os.environ['PATH']}:/usr/sbin"
         if missing := [name for name in _ON_PATH if shutil.which(name, path=search) is None]:
             pytest.skip(f"no {', '.join(missing)} here: `tools/system.sh` installs them")
