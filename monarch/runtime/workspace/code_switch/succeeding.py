@@ -22,11 +22,13 @@ from monarch.runtime.workspace.code_switch.owner import Owner
 from monarch.runtime.workspace.code_switch.remote_owner import RemoteOwner
 from monarch.runtime.workspace.reload_plan import ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import Settle
+from monarch.wire.message import ProcDown, Settle
 
 _log = logging.getLogger("monarch.reload")
 _ASK_SECONDS = 120.0
 """Longer than the one that leads waits for hosts. Then each ends it for itself."""
+_MAX_ASKED = 3
+"""How often one that leads is asked which has not brought us to an end."""
 
 
 class _Request(NamedTuple):
@@ -90,12 +92,13 @@ class Succeeding:
     def _run(self) -> None:
         try:
             while due := self._due():
-                for request in due:
-                    self._requests.remove(request)
                 try:
                     self._settle(due[0].plan, due[0].author)
                 finally:
-                    for request in due:
+                    # With those that have come meanwhile. An owner that the author's last message
+                    # has reached since then asks again.
+                    for request in self._due():
+                        self._requests.remove(request)
                         if request.order is not None:
                             request.order.end()
         finally:
@@ -112,8 +115,11 @@ class Succeeding:
             node.address_book.introduce(address)
         succession = Succession([*owners], node.uid)
         while (first := succession.first()) != node.uid:
-            if self._ask(owners[first], plan, author) and self._machine.is_idle:
-                return
+            for _ in range(_MAX_ASKED):
+                if not self._ask(owners[first], plan, author):
+                    break
+                if self._machine.is_idle:
+                    return
             succession.lost(first)
         leading: list[Owner] = [self._own(successor_of(author))]
         leading += [
@@ -128,10 +134,10 @@ class Succeeding:
                 node.peer_down.left(host.uid)
 
     def _watch(self, owner: ProcAddress, pid: int) -> None:
-        """Close the connection to another owner when it ends. Between machines sockets do that."""
+        """Wait for another owner no longer when it ends. Between machines heartbeats tell."""
         if owner.machine == self._node.address.machine:
-            left = self._node.peer_down.left
-            self._node.failure_detector.watch(owner, pid, lambda: left(owner.uid))
+            down = ProcDown(owner.uid, "the client has ended")
+            self._node.failure_detector.watch(owner, pid, lambda: self._node.report_down(down))
 
     def _ask(self, owner: ProcAddress, plan: ReloadPlan, author: Uid) -> bool:
         """Whether this one has ended it."""
