@@ -268,6 +268,14 @@ class ProcMesh(StartingMesh):
         """
         change_environment_of(self._procs, values)
 
+    def view(self) -> Any:
+        """In a notebook, as the last line of a cell: what these procs do, once a second.
+
+        With the extra ``notebook``; without it, what they do at this moment.
+        """
+        # Views lie above the actors that they show.
+        return import_module("monarch.view.mesh_view").MeshView(self._procs, repr(self))
+
     def _sync_hosts(self) -> list[ProcAddress]:
         return hosts_of(self._procs)
 

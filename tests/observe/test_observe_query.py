@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from monarch.observe.visit import MeshVisit, hosts_of
 from monarch.runtime.client_agent import client
 from monarch.runtime.observe import py_spy
 from monarch.runtime.observe.drain import pack_lines
-from tests.support import wait_for
+from tests.support import Program, wait_for
 
 pytest.importorskip("duckdb")
 SECONDS = 20
@@ -338,3 +340,33 @@ def test_a_jobs_state_answers_once_telemetry_is_enabled(procs: ProcMesh) -> None
     assert "step" in repr(table)
     assert "<td>step</td>" in table._repr_html_()
     visit().keep(0)
+
+
+PAGED = """
+    import json, urllib.error, urllib.request
+    from monarch.job import LocalJob, TelemetryConfig
+
+    config = TelemetryConfig(include_dashboard=True, dashboard_port=0)
+    state = LocalJob().enable_telemetry(config).state(cached_path=None)
+    page, _, token = state.dashboard_url.partition("/#t=")
+    try:
+        urllib.request.urlopen(f"{page}/api/mesh", timeout=20)
+    except urllib.error.HTTPError as error:
+        print("stranger", error.code)
+    told = {"Authorization": f"Bearer {token}"}
+    asked = urllib.request.Request(f"{page}/api/mesh", headers=told)
+    with urllib.request.urlopen(asked, timeout=20) as answer:
+        print("live", json.load(answer)["is_live"])
+    print("page", page)
+"""
+
+
+def test_a_jobs_page_is_served_where_telemetry_includes_it_and_ends_with_the_program(
+    program: Callable[..., Program],
+) -> None:
+    pytest.importorskip("starlette")
+    running = program(PAGED)
+    assert running.wait() == 0, running.story()
+    assert running.lines[-3:-1] == ["stranger 403", "live True"]
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        urllib.request.urlopen(running.lines[-1].removeprefix("page "), timeout=SECONDS)

@@ -118,6 +118,7 @@ def test_torchs_trace_is_laid_beside_by_its_own_epoch() -> None:
     assert (event["pid"], event["ts"]) == (1, 500.0)
 
 
+@pytest.mark.slow
 def test_torchs_profiler_runs_in_procs_while_their_actors_work(
     procs: ProcMesh, tmp_path: Path
 ) -> None:

@@ -143,6 +143,83 @@ def test_a_provider_counts_from_when_it_is_set_and_before_nothing_is_wrapped() -
     assert before[0] == before[1] < after[0] == after[1]
 
 
+CONTEXT = """
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    from opentelemetry.sdk.trace.sampling import ParentBased, ALWAYS_OFF, ALWAYS_ON
+    from monarch.actor import Actor, endpoint, this_host
+
+    def provide(sampler):
+        exporter = InMemorySpanExporter()
+        provider = TracerProvider(sampler=sampler)
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        trace.set_tracer_provider(provider)
+        return provider, exporter
+
+    class Inner(Actor):
+        def __init__(self):
+            self.exporter = provide(ParentBased(ALWAYS_ON))[1]
+
+        @endpoint
+        def work(self):
+            return 1
+
+        @endpoint(instrument=False)
+        def seen(self):
+            return [
+                (one.name, one.context.trace_id, one.parent and one.parent.span_id)
+                for one in self.exporter.get_finished_spans()
+            ]
+
+    class Outer(Actor):
+        def __init__(self, inner):
+            self.inner, self.exporter = inner, provide(ParentBased(ALWAYS_ON))[1]
+
+        @endpoint
+        def work(self):
+            return self.inner.work.call_one().get(timeout=20)
+
+        @endpoint(instrument=False)
+        def seen(self):
+            return [
+                (one.name, one.context.trace_id, one.context.span_id, one.parent.span_id)
+                for one in self.exporter.get_finished_spans()
+            ]
+
+    host = this_host()
+    inner = host.spawn_procs().spawn("inner", Inner)
+    outer = host.spawn_procs().spawn("outer", Outer, inner)
+    inner.initialized.get(timeout=20)
+    provider, _ = provide(ALWAYS_ON)
+    with provider.get_tracer("mine").start_as_current_span("step") as mine:
+        outer.work.call_one().get(timeout=20)
+        mine = mine.get_span_context()
+    ((name, of, span, parent),) = outer.seen.call_one().get(timeout=20)
+    assert (name, of, parent) == ("outer.work", mine.trace_id, mine.span_id)
+    ((name, of, parent),) = inner.seen.call_one().get(timeout=20)
+    assert (name, of, parent) == ("inner.work", mine.trace_id, span)
+
+    # Of a span that is not sampled nothing is passed on: the endpoint's begins a trace of its own.
+    unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("mine")
+    with unsampled.start_as_current_span("step"):
+        inner.work.call_one().get(timeout=20)
+    (_, (name, of, parent)) = inner.seen.call_one().get(timeout=20)
+    assert name == "inner.work" and of != mine.trace_id and parent is None
+    print("passed on")
+"""
+
+
+def test_an_endpoints_span_is_the_child_of_its_callers_where_that_is_sampled(
+    program: Callable[..., Program],
+) -> None:
+    pytest.importorskip("opentelemetry.sdk.trace")
+    running = program(CONTEXT)
+    assert running.wait() == 0, running.story()
+    assert running.lines[-1] == "passed on"
+
+
 class Traced(Actor):
     @endpoint
     @traced

@@ -31,6 +31,8 @@ CELLS = {
     "get": "print(sorted(trainers.step.call(5).get().values()))",
     "lines": "trainers.say.call().get(); None",
     "meshes": "display(procs); display(trainers)",
+    "view": "shown = procs.view(); shown",
+    "viewed": "shown.close(); print(shown.look())",
     "values": "trainers.step.call(5).get()",
     "load": "%load_ext monarch",
     "error": "trainers.step.call(0).get()",
@@ -56,6 +58,17 @@ class Trainer(Actor):
     "upgraded": "print(set(trainers.step.call(5).get().values()))",
     "no mesh": "%%upgrade nobody\nx = 1",
     "command": "%monarch --version",
+    "status": "%monarch status",
+    "refused": """
+from pathlib import Path
+from monarch_sync import Workspace
+folder = Path("work"); folder.mkdir()
+(folder / "mine.py").write_text("def f():\\n    pass\\n")
+import sys; sys.path.insert(0, str(folder.resolve()))
+import mine
+(folder / "mine.py").write_text("def f(:\\n    pass\\n")
+await procs.sync_workspace(Workspace(dirs=[folder]))
+""",
     "stop": "procs.stop().get()",
 }
 
@@ -106,6 +119,16 @@ def test_meshes_show_a_square_for_each_rank(shown: dict[str, list[Any]]) -> None
     assert text_of(shown["meshes"]).count("■") == 6
 
 
+def test_a_view_of_procs_is_a_widget_of_a_table(shown: dict[str, list[Any]]) -> None:
+    pytest.importorskip("anywidget")
+    (widget,) = shown["view"]
+    assert "application/vnd.jupyter.widget-view+json" in widget.data
+    html = text_of(shown["viewed"])
+    assert "trainers" in html
+    assert "0-2" in html
+    assert "idle" in html
+
+
 def test_equal_values_are_shown_once(shown: dict[str, list[Any]]) -> None:
     html = text_of(shown["values"])
     assert "0-2" in html
@@ -133,6 +156,14 @@ def test_actors_take_the_class_of_a_cell(shown: dict[str, list[Any]]) -> None:
     assert "runs the Trainer of this cell" in text_of(shown["upgrade"])
     assert text_of(shown["upgraded"]) == "{777}\n"
     assert "is no actor mesh" in text_of(shown["no mesh"])
+
+
+def test_a_refused_push_shows_file_line_and_caret(shown: dict[str, list[Any]]) -> None:
+    text = text_of(shown["refused"])
+    assert "mine.py:1" in text
+    assert "def f(:" in text
+    assert "^" in text
+    assert "SyncReport(" not in text
 
 
 def test_commands_answer_in_the_cell(shown: dict[str, list[Any]]) -> None:

@@ -41,7 +41,7 @@ from monarch.job import ProcessJob
 class Slow(Actor):
     @endpoint
     def work(self):
-        time.sleep(8)
+        time.sleep(3)
         return "done"
 
 job = ProcessJob(meshes={"nodes": 1})
