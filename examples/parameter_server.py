@@ -13,7 +13,7 @@ from monarch.actor import Actor, current_rank, endpoint, this_host
 from monarch.rdma import RDMABuffer
 
 NUM_WORKERS = 2
-NUM_STEPS = 30
+NUM_STEPS = 20
 
 
 def tensor_to_rdma_buffer(tensor: torch.Tensor) -> RDMABuffer:
@@ -85,8 +85,10 @@ class Worker(Actor):
 
 def main() -> None:
     host = this_host()
-    server = host.spawn_procs().spawn("server", ParameterServer, NUM_WORKERS)
-    workers = host.spawn_procs({"gpus": NUM_WORKERS}).spawn("workers", Worker)
+    # All are forked from one process that has torch already.
+    procs = host.spawn_procs({"gpus": 1 + NUM_WORKERS}, preload=["torch"])
+    server = procs.slice(gpus=0).spawn("server", ParameterServer, NUM_WORKERS)
+    workers = procs.slice(gpus=slice(1, None)).spawn("workers", Worker)
     workers.worker_sync_with_ps.call(server).get()
     for step in range(NUM_STEPS):
         losses = workers.train_step.call().get()

@@ -54,11 +54,13 @@ class Generator(Actor):
 
 def main() -> None:
     host = this_host()
-    procs = host.spawn_procs({"gpus": 2})
-    setup_torch_elastic_env(procs)
+    # All are forked from one process that has torch already.
+    procs = host.spawn_procs({"gpus": 3}, preload=["torch.distributed.tensor"])
+    ranks = procs.slice(gpus=slice(0, 2))
+    setup_torch_elastic_env(ranks)
     weights = SharedStateDict("policy")
-    trainers = procs.spawn("trainers", Trainer, weights)
-    generator = host.spawn_procs().spawn("generator", Generator, weights)
+    trainers = ranks.spawn("trainers", Trainer, weights)
+    generator = procs.slice(gpus=2).spawn("generator", Generator, weights)
     followed = generator.follow.call_one(3)
     for step in range(1, 4):
         trainers.train.call(step).get()

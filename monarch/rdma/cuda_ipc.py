@@ -6,25 +6,36 @@ The handle of an allocation is asked of its owner once; torch keeps count of who
 from __future__ import annotations
 
 import os
-import sys
 import threading
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from monarch.errors import RemoteMemoryError
 from monarch.rdma import table as tables
+from monarch.rdma.asking import add_by_owner, ask_owner, swap_by_owner
 from monarch.rdma.backend import BackendUnavailable
 from monarch.rdma.device_memory import staged
+from monarch.rdma.gpu import gpu
 from monarch.rdma.layout import Run
 from monarch.rdma.own_process import copy_runs
 from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import registry
 from monarch.rdma.serving import answers
 from monarch.rdma.table import TableEntry
-from monarch.runtime import process
-from monarch.wire.message import AskMemory
+from monarch.runtime.links.network import Gone
+from monarch.wire.address import Uid
 
 _WHAT = "cuda handle"
+
+
+@dataclass(frozen=True)
+class _Mapping:
+    """A storage of another process; ``base`` is where it begins there."""
+
+    region: RemoteRegion
+    storage: Any
+    base: int
 
 
 class CudaIpc:
@@ -33,7 +44,7 @@ class CudaIpc:
     name = "cuda_ipc"
 
     def __init__(self) -> None:
-        self._mapped: dict[tuple[int, int], Any] = {}
+        self._mapped: dict[int, _Mapping] = {}
         self._lock = threading.Lock()
 
     def read(
@@ -62,49 +73,66 @@ class CudaIpc:
             os.close(fd)
 
     def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
-        raise BackendUnavailable("atomic operations on a GPU's memory go by its owner")
+        return add_by_owner(region, offset, amount, deadline)
 
     def compare_and_swap(
         self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
     ) -> int:
-        raise BackendUnavailable("atomic operations on a GPU's memory go by its owner")
+        return swap_by_owner(region, offset, expected, new, deadline)
 
     def _mapping(self, part: Part | Ranges, deadline: float) -> tuple[Any, Sequence[Run]]:
         """The storage as it is mapped here, and the runs of the part in it."""
         region = part.region
-        key = region.slot, region.key
         with self._lock:
-            found = self._mapped.get(key)
+            found = self._mapped.get(region.key)
         if found is None:
-            found = self._map(region, deadline)
+            self._let_go()
+            storage, base = self._map(region, deadline)
+            found = _Mapping(region, storage, base)
             with self._lock:
-                self._mapped[key] = found
-        storage, base = found
-        here = storage.data_ptr()
-        return storage, [(address - base + here, size) for address, size in part.runs()]
+                self._mapped[region.key] = found
+        here = gpu().address_of(found.storage) - found.base
+        return found.storage, [(address + here, size) for address, size in part.runs()]
 
-    def _map(self, region: RemoteRegion, deadline: float) -> Any:
-        torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_available():
+    def _let_go(self) -> None:
+        """Unmap what has ended: its owner's memory is not given back before."""
+        with self._lock:
+            known = list(self._mapped.values())
+        for one in known:
+            try:
+                _entry(one.region)
+            except RemoteMemoryError:
+                with self._lock:
+                    self._mapped.pop(one.region.key, None)
+
+    def forget(self, uid: Uid, how: Gone) -> None:
+        """A process is gone."""
+        with self._lock:
+            for one in [one for one in self._mapped.values() if one.region.owner.uid == uid]:
+                del self._mapped[one.region.key]
+
+    def close(self) -> None:
+        with self._lock:
+            self._mapped.clear()
+
+    def _map(self, region: RemoteRegion, deadline: float) -> tuple[Any, int]:
+        if not gpu().is_there():
             raise BackendUnavailable("this process has no GPU")
-        node = process.current().node
-        about = {"slot": region.slot, "key": region.key}
-        asked = node.request(region.owner, lambda port: AskMemory(_WHAT, about, port, node.address))
-        if not asked.wait(max(0.0, deadline - time.monotonic())):
-            raise TimeoutError(f"the owner of {region} has not answered in time")
-        if asked.value.is_down:
-            raise region.error(f"its process is gone: {asked.value.error}")
-        if asked.value.error:
-            raise BackendUnavailable(asked.value.error)
-        body = asked.value.body
-        return torch.UntypedStorage._new_shared_cuda(*body["handle"]), body["base"]
+        body = ask_owner(region, _WHAT, {}, deadline)
+        try:
+            return gpu().open(body["handle"]), body["base"]
+        except (RuntimeError, OSError) as error:
+            raise BackendUnavailable(str(error)) from None
 
 
 def _handle(about: dict[str, Any]) -> dict[str, Any]:
     """The owner's part."""
     found = registry().find_entry(about["slot"], about["key"])
     storage: Any = found.life.hold()
-    return {"handle": list(storage._share_cuda_()), "base": storage.data_ptr()}
+    try:
+        return {"handle": gpu().share(storage), "base": gpu().address_of(storage)}
+    except RuntimeError as error:
+        raise BackendUnavailable(f"CUDA cannot share it: {error}") from None
 
 
 answers[_WHAT] = _handle

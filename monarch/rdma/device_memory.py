@@ -1,16 +1,12 @@
-"""Memory of a GPU, for ways that reach memory of the host only: staged through pinned memory.
-
-Nothing here names CUDA's own API: torch's copies do the work, on the current stream, and are
-waited for.
-"""
+"""Memory of a GPU as memory of this host: staged through pinned memory."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from monarch.rdma.gpu import gpu
 from monarch.rdma.layout import Run, at
 
 if TYPE_CHECKING:
@@ -26,6 +22,15 @@ def on_host(
     They are the memory itself, or a pinned copy of it, which is copied back if ``is_written``.
     """
     runs = list(at(found.address, found.layout.runs(start, stop)))
+    with as_host_memory(found, held, runs, is_read=is_read, is_written=is_written) as there:
+        yield there
+
+
+@contextlib.contextmanager
+def as_host_memory(
+    found: Registration, held: object, runs: Sequence[Run], *, is_read: bool, is_written: bool
+) -> Iterator[Sequence[Run]]:
+    """The same for runs of a registration by their addresses."""
     if found.device == "cpu":
         yield runs
         return
@@ -41,24 +46,10 @@ def staged(
 
     ``is_read``: it begins with what they hold; ``is_written``: they get what it ends with.
     """
-    torch = sys.modules["torch"]
-    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-    base = storage.data_ptr()
-    parts = [whole[address - base : address - base + size] for address, size in runs]
     total = sum(size for _, size in runs)
-    copy = torch.empty(total, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
-    pieces = copy.split([size for _, size in runs])
+    here, address = gpu().pinned(total)
     if is_read:
-        for piece, part in zip(pieces, parts, strict=True):
-            piece.copy_(part, non_blocking=True)
-        _wait(torch, storage)
-    yield [(copy.data_ptr(), total)]
+        gpu().copy(storage, runs, here, is_read=True)
+    yield [(address, total)]
     if is_written:
-        for piece, part in zip(pieces, parts, strict=True):
-            part.copy_(piece, non_blocking=True)
-        _wait(torch, storage)
-
-
-def _wait(torch: Any, storage: Any) -> None:
-    if storage.device.type == "cuda":
-        torch.cuda.current_stream(storage.device).synchronize()
+        gpu().copy(storage, runs, here, is_read=False)

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from monarch.rdma.gpu import gpu
 from monarch.rdma.layout import Layout, Run, at, layout_of
 
 
@@ -41,6 +42,12 @@ def memory_of(data: Any) -> LocalMemory:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(data, torch.Tensor):
         return _of_tensor(data)
+    if hasattr(data, "__cuda_array_interface__"):
+        found = gpu().describe(data)
+        storage = found.storage
+        return LocalMemory(
+            found.address, found.layout, found.is_readonly, storage, storage, found.device
+        )
     try:
         view = data if type(data) is memoryview else memoryview(data)
     except TypeError:
@@ -108,7 +115,7 @@ class Life:
         self._held: Any = None
         self._watch: Any = None
         root: Any = memory.root
-        if _says_when_it_ends(memory.root):
+        if memory.device != "cpu" or _says_when_it_ends(memory.root):
             self._watch = weakref.finalize(memory.root, freed)
             self._watch.atexit = False
         else:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from monarch.errors import RemoteMemoryError
 from monarch.rdma import table as tables
 from monarch.rdma.backend import BackendUnavailable
-from monarch.rdma.device_memory import on_host
+from monarch.rdma.device_memory import as_host_memory, on_host
 from monarch.rdma.layout import Run, RunReader
 from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import Registration, Registrations, is_registry_made, registry
@@ -36,12 +36,9 @@ class OwnProcess:
         region, table = part.region, _registered(part.region).table
         before = table.read(region.slot)
         found, held = registry().find(region), registry().hold(region)
-        if isinstance(part, Ranges):
-            copy_runs(list(part.runs()), into)
-        else:
-            start, stop = part.start, part.stop
-            with on_host(found, held, start, stop, is_read=True, is_written=False) as runs:
-                copy_runs(runs, into)
+        runs = list(part.runs())
+        with as_host_memory(found, held, runs, is_read=True, is_written=False) as here:
+            copy_runs(here, into)
         after = table.read(region.slot)
         region.check(after)
         return before, after

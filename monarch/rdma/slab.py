@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from monarch.rdma import byte_locks
+from monarch.rdma.byte_locks import ALONE, SHARED
 from monarch.rdma.table import new_key
 
 HEADER_BYTES = 4096
@@ -24,8 +26,6 @@ VERSION = struct.Struct("=Q")
 
 _MAGIC = struct.Struct("=QQ")
 _VERSIONS = 16
-_FLOCK = struct.Struct("@hhqqi0q")
-_PAUSE_SECONDS = 0.0005
 _PATIENCE_SECONDS = 5.0
 
 
@@ -96,7 +96,7 @@ class Slab:
         try:
             # One that was stopped in the middle is not waited for longer: it will notice.
             with contextlib.suppress(TimeoutError):
-                _lock(fd, half, fcntl.F_WRLCK, time.monotonic() + _PATIENCE_SECONDS)
+                byte_locks.lock(fd, half, ALONE, time.monotonic() + _PATIENCE_SECONDS)
             self._set_version(half, 0)
             yield self.half(half)
             self._set_version(half, version)
@@ -108,7 +108,7 @@ class Slab:
         """The half as long as it has ``version``, which nobody changes meanwhile; else ``None``."""
         fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            _lock(fd, half, fcntl.F_RDLCK, deadline)
+            byte_locks.lock(fd, half, SHARED, deadline)
             yield self.half(half) if self.version(half) == version else None
         finally:
             os.close(fd)
@@ -121,15 +121,3 @@ class Slab:
     def __del__(self) -> None:
         if getattr(self, "fd", -1) >= 0:
             self.close()
-
-
-def _lock(fd: int, half: int, kind: int, deadline: float) -> None:
-    wanted = _FLOCK.pack(kind, os.SEEK_SET, half, 1, 0)
-    while True:
-        try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
-            return
-        except (BlockingIOError, PermissionError):
-            if time.monotonic() > deadline:
-                raise TimeoutError("somebody holds this half for longer than that") from None
-            time.sleep(_PAUSE_SECONDS)

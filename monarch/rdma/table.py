@@ -12,14 +12,14 @@ and how many have ended.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import secrets
 import struct
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from monarch.rdma.byte_locks import ALONE, SHARED, is_locked_by_others, lock, unlock
 
 ENTRY = struct.Struct("=QQQQ")
 ENTRY_BYTES = 64
@@ -27,9 +27,7 @@ NUM_ENTRIES = 2**18
 
 UNUSED, LIVE, DROPPED, FREED = range(4)
 
-_FLOCK = struct.Struct("@hhqqi0q")
 _USE, _COUNT, _ATOMIC = range(3)  # which byte of an entry a lock is on
-_PAUSE_SECONDS = 0.0005
 _MORE_SECONDS = 5.0
 _STATE, _BEGUN, _ENDED = 8, 16, 24
 _WORD = struct.Struct("=Q")
@@ -113,30 +111,28 @@ def entry_at(fd: int, slot: int) -> TableEntry:
 
 def use(fd: int, slot: int, deadline: float) -> None:
     """Keep the memory registered until ``fd`` is closed. Raises ``TimeoutError``."""
-    _lock(fd, slot, _USE, fcntl.F_RDLCK, deadline)
+    lock(fd, _place(slot, _USE), SHARED, deadline)
 
 
 @contextlib.contextmanager
 def in_use(fd: int, slot: int, deadline: float) -> Iterator[None]:
     """The memory stays registered within. Raises ``TimeoutError``."""
-    _lock(fd, slot, _USE, fcntl.F_RDLCK, deadline)
+    lock(fd, _place(slot, _USE), SHARED, deadline)
     try:
         yield
     finally:
-        _unlock(fd, slot, _USE)
+        unlock(fd, _place(slot, _USE))
 
 
 def wait_until_unused(fd: int, slot: int, deadline: float) -> None:
     """Wait for whoever is writing into the memory. Raises ``TimeoutError``."""
-    _lock(fd, slot, _USE, fcntl.F_WRLCK, deadline)
-    _unlock(fd, slot, _USE)
+    lock(fd, _place(slot, _USE), ALONE, deadline)
+    unlock(fd, _place(slot, _USE))
 
 
 def is_in_use_by_others(fd: int, slot: int) -> bool:
     """Whether somebody with another descriptor is writing into the memory."""
-    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, slot * ENTRY_BYTES + _USE, 1, 0)
-    found: bytes = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, wanted)
-    return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+    return is_locked_by_others(fd, _place(slot, _USE))
 
 
 @contextlib.contextmanager
@@ -166,11 +162,11 @@ def end(fd: int, slot: int, deadline: float) -> None:
 
 @contextlib.contextmanager
 def _counting(fd: int, slot: int, deadline: float) -> Iterator[None]:
-    _lock(fd, slot, _COUNT, fcntl.F_WRLCK, deadline)
+    lock(fd, _place(slot, _COUNT), ALONE, deadline)
     try:
         yield
     finally:
-        _unlock(fd, slot, _COUNT)
+        unlock(fd, _place(slot, _COUNT))
 
 
 def _put(fd: int, slot: int, field: int, number: int) -> None:
@@ -180,27 +176,12 @@ def _put(fd: int, slot: int, field: int, number: int) -> None:
 @contextlib.contextmanager
 def alone(fd: int, slot: int, deadline: float) -> Iterator[None]:
     """No other atomic operation on this memory within."""
-    _lock(fd, slot, _ATOMIC, fcntl.F_WRLCK, deadline)
+    lock(fd, _place(slot, _ATOMIC), ALONE, deadline)
     try:
         yield
     finally:
-        _unlock(fd, slot, _ATOMIC)
+        unlock(fd, _place(slot, _ATOMIC))
 
 
-def _lock(fd: int, slot: int, which: int, kind: int, deadline: float) -> None:
-    wanted = _FLOCK.pack(kind, os.SEEK_SET, slot * ENTRY_BYTES + which, 1, 0)
-    pause = _PAUSE_SECONDS
-    while True:
-        try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
-            return
-        except (BlockingIOError, PermissionError):
-            if time.monotonic() > deadline:
-                raise TimeoutError("somebody holds the memory for longer than that") from None
-            time.sleep(pause)
-            pause = min(2 * pause, 0.02)
-
-
-def _unlock(fd: int, slot: int, which: int) -> None:
-    place = slot * ENTRY_BYTES + which
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, place, 1, 0))
+def _place(slot: int, which: int) -> int:
+    return slot * ENTRY_BYTES + which

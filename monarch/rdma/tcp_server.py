@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from monarch.errors import RemoteMemoryError
 from monarch.rdma import table as tables
-from monarch.rdma.device_memory import on_host
+from monarch.rdma.device_memory import as_host_memory, on_host
 from monarch.rdma.layout import Run
 from monarch.rdma.own_process import exchange
 from monarch.rdma.registry import Registration, registry
@@ -142,7 +142,9 @@ class StreamServer:
             _refuse(sock, error.reason)
             return
         if kind == RANGES:
-            _send(sock, found, [(found.address + at, size) for at, size in ranges])
+            runs = [(found.address + at, size) for at, size in ranges]
+            with as_host_memory(found, held, runs, is_read=True, is_written=False) as here:
+                _send(sock, found, here)
         elif kind == READ:
             _read(sock, found, held, start, stop)
         elif kind == WRITE:

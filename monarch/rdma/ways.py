@@ -52,6 +52,7 @@ class Ways:
         node = process.current().node
         serve(node)
         node.on_gone.append(self._tcp.forget)
+        node.on_gone.append(self._cuda_ipc.forget)
         self._verbs: Verbs | None = None
         if is_ibverbs_available():
             self._verbs = self._open_verbs(node.on_gone)
@@ -174,6 +175,7 @@ class Ways:
 
     def close(self) -> None:
         self._tcp.close()
+        self._cuda_ipc.close()
         if self._verbs is not None:
             self._verbs.close()
         self.workers.close()

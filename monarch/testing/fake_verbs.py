@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
 from collections import deque
 from collections.abc import Sequence
 
@@ -37,9 +38,14 @@ class FakeVerbs:
         self.num_closed = 0
         self.is_port_up = True
         self.registered: dict[int, tuple[int, int]] = {}
+        self.exported: dict[int, tuple[mmap.mmap, int]] = {}
         self.pairs: dict[int, FakeQueuePair] = {}
         self.num_posted = 0
         self.numbers = itertools.count(1)
+
+    def shift_of(self, rkey: int) -> int:
+        """How far from its address registered memory lies: a GPU's does, as it was exported."""
+        return self.exported[rkey][1] if rkey in self.exported else 0
 
     def list_devices(self) -> list[str]:
         return list(self.devices)
@@ -56,6 +62,7 @@ class FakeKeys:
 
     def close(self) -> None:
         self._world.registered.pop(self.rkey, None)
+        self._world.exported.pop(self.rkey, None)
 
 
 class FakeVerbsDevice:
@@ -70,7 +77,11 @@ class FakeVerbsDevice:
         return FakeKeys(self._world, address, length)
 
     def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> FakeKeys:
-        return self.register(address, length)
+        keys = self.register(address, length)
+        memory = mmap.mmap(fd, 0)
+        there = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + offset
+        self._world.exported[keys.rkey] = memory, there - address
+        return keys
 
     def queue_pair(self, most_work: int) -> FakeQueuePair:
         return FakeQueuePair(self._world, most_work)
@@ -100,7 +111,7 @@ class FakeQueuePair:
         self._world.num_posted += 1
         status = self._status(work)
         if status == SUCCESS:
-            source, target = work.remote, work.local
+            source, target = work.remote + self._world.shift_of(work.rkey), work.local
             if work.kind != READ:
                 source, target = target, source
             ctypes.memmove(target, source, work.length)

@@ -8,25 +8,38 @@ from typing import Any
 
 from monarch.actor import Actor, endpoint
 from monarch.rdma import RDMABuffer
+from monarch.testing.fake_gpu import FakeGpuArray, gpu_of_tests
+
+# A guest machine that is emulated needs longer.
+SECONDS = float(os.environ.get("RDMA_TEST_SECONDS", "20"))
 
 
 class Owner(Actor):
-    """Has byte arrays by name, and buffers of them."""
+    """Has byte arrays by name, of a fake GPU if it is told to, and buffers of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_gpu: bool = False) -> None:
+        self.on_gpu = on_gpu
         self.memory: dict[str, Any] = {}
         self.buffers: dict[str, RDMABuffer] = {}
 
     @endpoint
     def make(self, name: str, data: bytes) -> RDMABuffer:
-        self.memory[name] = bytearray(data)
-        self.buffers[name] = RDMABuffer(memoryview(self.memory[name]))
+        self.memory[name] = FakeGpuArray(data) if self.on_gpu else bytearray(data)
+        view = self.memory[name] if self.on_gpu else memoryview(self.memory[name])
+        self.buffers[name] = RDMABuffer(view)
         return self.buffers[name]
 
     @endpoint
     def make_readonly(self, data: bytes) -> RDMABuffer:
-        self.memory["readonly"] = data
-        return RDMABuffer(memoryview(data))
+        array = FakeGpuArray(data, is_readonly=True) if self.on_gpu else data
+        self.memory["readonly"] = array
+        return RDMABuffer(array if self.on_gpu else memoryview(data))
+
+    @endpoint
+    def make_strided(self, name: str, data: bytes, step: int) -> RDMABuffer:
+        self.memory[name] = FakeGpuArray(data)
+        self.buffers[name] = RDMABuffer(self.memory[name].strided(step))
+        return self.buffers[name]
 
     @endpoint
     def make_tensor(self, name: str, values: Any, view: str = "") -> RDMABuffer:
@@ -90,17 +103,21 @@ class Owner(Actor):
 
 
 class Reader(Actor):
-    """Reads and writes what others own."""
+    """Reads and writes what others own, with a fake GPU of its own if it is told to."""
+
+    def __init__(self, on_gpu: bool = False) -> None:
+        if on_gpu:
+            gpu_of_tests()
 
     @endpoint
     def read(self, buffer: RDMABuffer) -> bytes:
         into = bytearray(buffer.size())
-        buffer.read_into(into, timeout=20).get()
+        buffer.read_into(into, timeout=SECONDS).get()
         return bytes(into)
 
     @endpoint
     def write(self, buffer: RDMABuffer, data: bytes) -> None:
-        buffer.write_from(data, timeout=20).get()
+        buffer.write_from(data, timeout=SECONDS).get()
 
     @endpoint
     def add(self, buffer: RDMABuffer, amount: int, times: int) -> None:

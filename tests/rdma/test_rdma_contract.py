@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 from monarch.actor import this_host, this_proc
 from monarch.config import configured
 from monarch.rdma import RDMAAction, RDMABuffer, RemoteMemoryError, is_ibverbs_available
+from monarch.rdma.gpu import gpu, use_gpu
 from monarch.rdma.verbs.verbs_backend import Verbs
 from monarch.rdma.ways import Ways
+from monarch.testing.fake_gpu import gpu_of_tests
 from monarch.testing.fake_verbs import FakeVerbs
 from tests.rdma.owners import Owner, Reader
 
@@ -22,13 +25,16 @@ from tests.rdma.owners import Owner, Reader
 SECONDS = float(os.environ.get("RDMA_TEST_SECONDS", "30"))
 PATTERN = bytes(range(256)) * 64
 
-# What is configured, so that this way and no other is taken, and whether it is the own process.
+# What is configured, so that this way and no other is taken.
 WAYS: dict[str, dict[str, Any]] = {
     "local": {},
     "ibverbs_fake": {},
+    "ibverbs_fake_gpu": {},
     "process_vm": {"rdma_allow_tcp_fallback": False},
+    "cuda_ipc_gpu": {"rdma_allow_tcp_fallback": False},
     "ibverbs": {"rdma_same_host": False, "rdma_allow_tcp_fallback": False},
     "tcp": {"rdma_same_host": False},
+    "tcp_gpu": {"rdma_same_host": False},
     "tcp_encrypted": {"rdma_same_host": False, "rdma_tcp_encrypted": True},
 }
 
@@ -38,19 +44,26 @@ class World:
 
     def __init__(self, way: str) -> None:
         self.way = way
-        self.is_here = way in ("local", "ibverbs_fake")
+        self.is_here = way == "local" or way.startswith("ibverbs_fake")
+        self.on_gpu = way.endswith("_gpu")
         procs = this_proc() if self.is_here else this_host().spawn_procs({"gpus": 1})
-        self.owner: Any = procs.spawn("owner", Owner)
+        self.owner: Any = procs.spawn("owner", Owner, self.on_gpu)
 
     def make(self, data: bytes = PATTERN, name: str = "one") -> RDMABuffer:
         buffer: RDMABuffer = self.owner.make.call_one(name, data).get(timeout=SECONDS)
-        assert buffer.backend == self.way.removesuffix("_encrypted").removesuffix("_fake")
+        assert buffer.backend == re.sub("_(encrypted|fake|gpu)", "", self.way)
+        assert buffer.part.region.is_on_cpu != self.on_gpu
         return buffer
 
     def make_tensor(self, values: Any, view: str = "") -> RDMABuffer:
+        if self.on_gpu:
+            pytest.skip("torch's tensors are not the fake's: its arrays stand for them")
         made = self.owner.make_tensor.call_one("t", values, view)
         buffer: RDMABuffer = made.get(timeout=SECONDS)
         return buffer
+
+    def spawn_readers(self, num: int = 1) -> Any:
+        return this_host().spawn_procs({"gpus": num}).spawn("reader", Reader, self.on_gpu)
 
     def content(self, name: str = "one") -> bytes:
         found: bytes = self.owner.content.call_one(name).get(timeout=SECONDS)
@@ -59,7 +72,10 @@ class World:
 
 @pytest.fixture(params=WAYS)
 def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    if request.param == "ibverbs_fake":
+    before = gpu()
+    if request.param.endswith("_gpu"):
+        gpu_of_tests()
+    if request.param.startswith("ibverbs_fake"):
         verbs: Any = Verbs(FakeVerbs())
         monkeypatch.setattr(Ways, "to", lambda self, region: [verbs])
     if request.param == "ibverbs" and not is_ibverbs_available():
@@ -67,6 +83,7 @@ def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     with configured(**WAYS[request.param]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "no RDMA device leads")
         yield World(request.param)
+    use_gpu(before)
 
 
 def read(buffer: RDMABuffer, **options: Any) -> bytes:
@@ -173,7 +190,7 @@ def test_atomic_operations_give_what_was_there(world: World) -> None:
 
 def test_atomic_operations_of_several_processes_lose_nothing(world: World) -> None:
     buffer = world.make(bytes(8))
-    readers = this_host().spawn_procs({"gpus": 2}).spawn("reader", Reader)
+    readers = world.spawn_readers(2)
     added = readers.add.call(buffer, 3, 50)
     for _ in range(50):
         buffer.fetch_add(1).get()
@@ -194,7 +211,7 @@ def test_a_consistent_read_sees_one_version(world: World) -> None:
 
 def test_what_a_writer_left_half_done_is_told(world: World, faults: list[Any]) -> None:
     buffer = world.make()
-    writer = this_host().spawn_procs({"gpus": 1}).spawn("writer", Reader)
+    writer = world.spawn_readers()
     with pytest.raises(Exception, match="failed"):
         writer.write_and_die.call_one(buffer, 100).get(timeout=SECONDS)
     # A software device in a guest machine is slow.
@@ -220,7 +237,7 @@ def test_a_dropped_buffer_is_an_error_that_names_it(world: World) -> None:
 
 def test_anybody_may_drop(world: World) -> None:
     buffer = world.make()
-    dropper = this_host().spawn_procs({"gpus": 1}).spawn("dropper", Reader)
+    dropper = world.spawn_readers()
     dropper.drop.call_one(buffer).get(timeout=SECONDS)
     buffer.drop().get(timeout=SECONDS)
     with pytest.raises(RemoteMemoryError, match="was dropped"):
@@ -268,7 +285,7 @@ def test_a_dead_owner_is_an_error_that_names_it(world: World, faults: list[Any])
 
 def test_a_reader_elsewhere_gets_the_buffer_as_a_reference(world: World) -> None:
     buffer = world.make()
-    reader = this_host().spawn_procs({"gpus": 1}).spawn("reader", Reader)
+    reader = world.spawn_readers()
     assert reader.read.call_one(buffer).get(timeout=SECONDS) == PATTERN
     reader.write.call_one(buffer[4:8], b"1234").get(timeout=SECONDS)
     assert world.content()[:8] == PATTERN[:4] + b"1234"
@@ -283,7 +300,7 @@ def test_an_action_does_all_its_steps(world: World) -> None:
     action.submit(timeout=SECONDS).get()
     assert into == PATTERN
     assert world.content("two")[:5] == b"hello"
-    action.submit().get()
+    action.submit(timeout=SECONDS).get()
     assert olds == [0, 1]
     with pytest.raises(ValueError, match="overlaps"):
         action.write_remote(two, memoryview(into)[10:20])

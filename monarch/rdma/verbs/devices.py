@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from monarch.config import upstream_value
+from monarch.rdma.gpu import gpu
 from monarch.rdma.verbs.library import MemoryKeys, VerbsDevice, VerbsFailed, VerbsLibrary
 
 _log = logging.getLogger("monarch.rdma")
@@ -128,7 +129,7 @@ def register_gpu(device: VerbsDevice, address: int, length: int, driver: Any = N
     """
     if driver is None and os.path.exists(_PEER_MEMORY):
         return device.register(address, length)
-    fd, base = export(address, driver or _cuda_driver())
+    fd, base = export(address, driver or _driver_of_gpu())
     try:
         return device.register_dma_buf(fd, address - base, address, length)
     finally:
@@ -154,9 +155,9 @@ def _at(address: int) -> ctypes.c_uint64:
     return ctypes.c_uint64(address)
 
 
-def _cuda_driver() -> Any:
+def _driver_of_gpu() -> Any:
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return gpu().driver()
     except OSError as error:
         raise VerbsFailed(str(error)) from None
 

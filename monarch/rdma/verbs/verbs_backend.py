@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from monarch.rdma import table as tables
+from monarch.rdma.asking import add_by_owner, ask_owner, swap_by_owner
 from monarch.rdma.backend import BackendUnavailable
 from monarch.rdma.layout import Run, RunReader
 from monarch.rdma.memory import memory_of
-from monarch.rdma.own_process import copy_runs, exchange
+from monarch.rdma.own_process import copy_runs
 from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import registry
 from monarch.rdma.serving import answers
@@ -43,7 +44,6 @@ from monarch.rdma.verbs.library import (
 from monarch.runtime import process
 from monarch.runtime.links.network import Gone
 from monarch.wire.address import Uid
-from monarch.wire.message import AskMemory
 
 _MOST_WORK = 16
 _BOUNCE_BYTES = 4 * 2**20
@@ -89,7 +89,6 @@ class Verbs:
         self._next_write = 0
         answers["verbs connect"], answers["verbs key"] = self._on_connect, self._on_key
         answers["verbs begin"], answers["verbs end"] = self._on_begin, self._on_end
-        answers["verbs exchange"] = self._on_exchange
 
     @property
     def _device(self) -> VerbsDevice:
@@ -123,32 +122,24 @@ class Verbs:
         region = part.region
 
         def move(line: _Connection, keys: tuple[int, int]) -> None:
-            number = self._ask(region, "verbs begin", {}, deadline)["number"]
+            number = ask_owner(region, "verbs begin", {}, deadline)["number"]
             is_done = False
             try:
                 self._move(WRITE, line, keys[0], part.runs(), source, deadline)
                 is_done = True
             finally:
                 about = {"number": number, "done": is_done}
-                self._ask(region, "verbs end", about, deadline + _LOCK_SECONDS)
+                ask_owner(region, "verbs end", about, deadline + _LOCK_SECONDS)
 
         self._over_line(region, move, deadline)
 
     def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
-        about = {"offset": offset, "amount": amount.to_bytes(8, "little")}
-        answer = self._ask(region, "verbs exchange", about, deadline)["old"]
-        return int.from_bytes(answer, "little")
+        return add_by_owner(region, offset, amount, deadline)
 
     def compare_and_swap(
         self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
     ) -> int:
-        about = {
-            "offset": offset,
-            "expected": expected.to_bytes(8, "little"),
-            "new": new.to_bytes(8, "little"),
-        }
-        answer = self._ask(region, "verbs exchange", about, deadline)["old"]
-        return int.from_bytes(answer, "little")
+        return swap_by_owner(region, offset, expected, new, deadline)
 
     def _over_line(
         self, region: RemoteRegion, move: Callable[[_Connection, tuple[int, int]], Any],
@@ -187,7 +178,7 @@ class Verbs:
             address = memory_of(bounce).address
             try:
                 about = {**asdict(pair.info), "uid": process.current().node.uid}
-                answer = self._ask(region, "verbs connect", about, deadline)
+                answer = ask_owner(region, "verbs connect", about, deadline)
                 pair.connect(QueuePairInfo(**answer))
                 keys = device.register(address, _BOUNCE_BYTES)
             except BaseException:
@@ -208,24 +199,9 @@ class Verbs:
         name = region.table.nonce, region.slot, region.key
         found = self._remote_keys.get(name)
         if found is None or anew:
-            answer = self._ask(region, "verbs key", {}, deadline)
+            answer = ask_owner(region, "verbs key", {}, deadline)
             found = self._remote_keys[name] = answer["rkey"], answer["table"]
         return found
-
-    def _ask(
-        self, region: RemoteRegion, what: str, about: dict[str, Any], deadline: float
-    ) -> dict[str, Any]:
-        node = process.current().node
-        told = {**about, "slot": region.slot, "key": region.key, "sender": node.uid}
-        asked = node.request(region.owner, lambda port: AskMemory(what, told, port, node.address))
-        if not asked.wait(max(0.0, deadline - time.monotonic())):
-            raise TimeoutError(f"the owner of {region} has not answered in time")
-        response = asked.value
-        if response.is_down:
-            raise region.error(f"its process is gone: {response.error}")
-        if response.error:
-            raise _refused(region, response.error)
-        return response.body
 
     def _entry(
         self, line: _Connection, region: RemoteRegion, rkey: int, deadline: float
@@ -353,18 +329,6 @@ class Verbs:
                 os.close(fd)
         return {}
 
-    def _on_exchange(self, about: dict[str, Any]) -> dict[str, Any]:
-        found = registry().find_entry(about["slot"], about["key"])
-
-        def change(old: int) -> int | None:
-            if "amount" in about:
-                return (old + int.from_bytes(about["amount"], "little")) % 2**64
-            new = int.from_bytes(about["new"], "little")
-            return new if old == int.from_bytes(about["expected"], "little") else None
-
-        old = exchange(found, about["offset"], change, time.monotonic() + _LOCK_SECONDS)
-        return {"old": old.to_bytes(8, "little")}
-
     def forget(self, uid: Uid, how: Gone) -> None:
         """A process is gone."""
         with self._lock:
@@ -392,9 +356,3 @@ class Verbs:
         for close in (*closes, *([device.close] if device else [])):
             with contextlib.suppress(VerbsFailed, OSError):  # Of a device that is gone.
                 close()
-
-
-def _refused(region: RemoteRegion, why: str) -> Exception:
-    if why.startswith(("VerbsFailed", "KeyError")):
-        return BackendUnavailable(why)
-    return region.error(why)
