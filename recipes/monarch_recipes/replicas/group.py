@@ -123,4 +123,6 @@ def first_cause(error: MonarchError) -> str:
     """Why, in one line, without who."""
     failure = error.failure if isinstance(error, SupervisionError) else None
     why = str(error) if failure is None else failure.root_cause.reason
-    return why.strip().splitlines()[0]
+    first, *rest = why.strip().splitlines()
+    # What was raised is the last line of a traceback: "__init__ failed." alone helps nobody.
+    return f"{first} {rest[-1].strip()}" if rest and first.endswith("failed.") else first
