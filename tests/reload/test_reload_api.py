@@ -224,3 +224,14 @@ def test_what_files_held_at_the_import_may_be_told(tmp_path: Path, project: Proj
             assert after == module.X
             assert module.KEPT is kept, "of a known text, only what was edited runs again"
     del sys.modules["told_mod"]
+
+
+def test_methods_that_were_not_edited_are_not_told_whatever_they_call(project: Project) -> None:
+    text = "import os\nclass A:\n    def pid(self):\n        return os.getpid()\n"
+    module = project.load("api_mod", text)
+    before, number = module.A.pid.__code__, module.A().pid()
+    path = project.write("api_mod", text + "    def more(self):\n        return self.pid()\n")
+    report = project.reloader.reload([path])
+    assert report.functions == []
+    assert module.A.pid.__code__.co_code == before.co_code
+    assert module.A().more() == number

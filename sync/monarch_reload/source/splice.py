@@ -42,12 +42,9 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
         kept = (*old[:above], *old[below:])
         if any(one.may_bear_upon_others for one in (*kept, *fresh)):
             return None
-        if _imported(old[above:below]) != _imported(fresh):
+        if names_imported(old[above:below]) != names_imported(fresh):
             return None
-        # Which instructions call `os.read` depends on whether `os` was imported.
-        aliases = [ast.alias(name) for name in sorted(_imported(kept))]
-        if aliases:
-            tree.body.append(ast.fix_missing_locations(ast.Import(aliases, lineno=1, col_offset=0)))
+        tree.body += as_imported(names_imported(kept))
         code = compile(tree, before.path, "exec", flags=before.flags, dont_inherit=True)
         codes = before.codes.spliced(range(start, stop), Codes.inside(code), distance)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -60,7 +57,19 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
     return ModuleSource.made(before.path, text, lines, statements, codes, before.flags)
 
 
-def _imported(statements: Iterable[Statement]) -> set[str]:
+def as_imported(names: Iterable[str]) -> list[ast.stmt]:
+    """What has statements compiled as if their module imported these names, and does nothing.
+
+    Which instructions call `os.read` depends on whether `os` was imported.
+    """
+    aliases = [ast.alias(name) for name in sorted(names)]
+    if not aliases:
+        return []
+    never = ast.If(ast.Constant(False), [ast.Import(aliases)], [], lineno=1, col_offset=0)
+    return [ast.fix_missing_locations(never)]
+
+
+def names_imported(statements: Iterable[Statement]) -> set[str]:
     """Names that imports of the module itself bind."""
     nodes = (node for one in statements if one.imports for node in _of_module(one.node))
     return {name for node in nodes for name in imported_names(node)} - {"*"}

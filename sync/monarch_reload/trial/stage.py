@@ -30,6 +30,7 @@ from monarch_reload.plan.dirty_marks import DirtyMark, EditPlan, ModulePlan
 from monarch_reload.plan.graph import Origin
 from monarch_reload.plan.stars import bring
 from monarch_reload.source.source import ImportHook, ModuleSource
+from monarch_reload.source.splice import as_imported, names_imported
 from monarch_reload.source.statements import Statement
 from monarch_reload.thread_switches import longer_turns
 from monarch_reload.trial.budget import Budget
@@ -193,7 +194,9 @@ class TrialStage:
             taken = {name: plan.edit.origins.get(name) for name in statement.binds}
             if any(taken.values()):
                 return functools.partial(self._take, taken)
-        module = ast.Module([node], [])
+        # So that what is not edited has the code that it had.
+        others = as_imported(names_imported(plan.edit.new)) if statement.is_definition else []
+        module = ast.Module([node, *others], [])
         return functools.partial(
             exec, compile(module, path, "exec", flags=flags, dont_inherit=True)
         )
