@@ -77,7 +77,7 @@ def init(folder: Path | None, hosts: int | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in zip(names, texts, strict=True):
             write_whole(folder / name, text)
-    say(f"wrote {folder / PROJECT_FILE}: which hosts there are, and what they get a copy of")
+    say(f"wrote {folder / PROJECT_FILE}: the hosts, and what they get a copy of")
     say(f"wrote {folder / 'task.py'}: your model and loss")
     say(f"wrote {folder / 'ddp.toml'}: the config of a run")
     say("\nNow:")

@@ -57,6 +57,7 @@ class TrialStage:
         self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
         self.assigned: dict[str, set[str]] = {}  # from other modules, by module
         self.left_alone: dict[tuple[str, int], set[str]] = {}
+        self._imported: dict[str, list[ast.stmt]] = {}  # by path: see `as_imported`
         """Names that a statement may bind and did not, as in a branch that was not taken."""
         self._plan = EditPlan({})
         self.stand_ins = StandIns(self.namespaces)
@@ -195,7 +196,11 @@ class TrialStage:
             if any(taken.values()):
                 return functools.partial(self._take, taken)
         # So that what is not edited has the code that it had.
-        others = as_imported(names_imported(plan.edit.new)) if statement.is_definition else []
+        others: list[ast.stmt] = []
+        if statement.is_definition:
+            if path not in self._imported:
+                self._imported[path] = as_imported(names_imported(plan.edit.new))
+            others = self._imported[path]
         module = ast.Module([node, *others], [])
         return functools.partial(
             exec, compile(module, path, "exec", flags=flags, dont_inherit=True)
