@@ -207,8 +207,9 @@ def _caller(fd: int) -> tuple[str, int]:
     except OSError:
         return "somebody", 0
     try:
-        address, port, *_ = borrowed.getpeername()
-        return str(address), int(port)
+        peer = borrowed.getpeername()
+        # The number may be of another socket by now: a local one has a path for an address.
+        return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else ("somebody", 0)
     except OSError:
         return "somebody", 0
     finally:

@@ -163,12 +163,16 @@ PartitionName=brief Nodes=ALL MaxTime=5 PriorityTier=5 PreemptMode=OFF
     def lose(self, node: str) -> None:
         """A node crashes: its daemon and all that runs on it end, without a word."""
         daemon = int((self.folder / f"slurmd-{node}.pid").read_text())
-        steps = [
-            process.pid for process in psutil.process_iter(["environ", "name"])
+        on_it = [
+            process for process in psutil.process_iter(["environ"])
             if (process.info["environ"] or {}).get("SLURMD_NODENAME") == node
             and (process.info["environ"] or {}).get("SLURM_CONF") == str(self.conf)
         ]  # fmt: skip
-        for pid in (daemon, *steps):
+        # What looks after a step first: it would tell of the step's end.
+        keepers = {
+            one.pid for process in on_it for one in _parents(process) if "slurmstepd" in one.name()
+        }
+        for pid in (daemon, *keepers, *(process.pid for process in on_it)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         (self.folder / f"slurmd-{node}.pid").unlink()
@@ -188,8 +192,15 @@ PartitionName=brief Nodes=ALL MaxTime=5 PriorityTier=5 PreemptMode=OFF
             for pattern in ("slurmd-*.pid", "slurmctld.pid", "munged.pid")
             for path in self.folder.glob(pattern)
         ]
-        for pid in pids:
-            os.kill(pid, 15)
-        for pid in pids:
-            wait_for(lambda pid=pid: not is_running(pid), 20.0, what=f"pid {pid} to end")
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pid in filter(is_running, pids):
+                os.kill(pid, number)
+            with contextlib.suppress(AssertionError):  # A daemon may wait for what runs.
+                wait_for(lambda: not any(map(is_running, pids)), 10.0)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _parents(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return process.parents()
+    return []

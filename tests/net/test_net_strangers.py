@@ -629,3 +629,9 @@ def test_a_process_out_of_descriptors_says_so_once_and_listens_again(
         for name in os.listdir(folder):
             os.unlink(f"{folder}/{name}")
         os.rmdir(folder)
+
+
+def test_a_number_that_a_local_socket_has_taken_over_is_nobody() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        assert monarch.net.gate._caller(here.fileno()) == ("somebody", 0)
