@@ -24,6 +24,7 @@ from monarch.job.kube_manifests import (
 
 _CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 30.0
 _END_SECONDS = 1
+_WITHOUT_IMAGE = {"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"}
 _TAIL_LINES = 8
 
 
@@ -281,7 +282,7 @@ class KubeApi:
                 # Whoever ends the job does not wait for what runs there to be saved.
                 self._ask(
                     core.delete_namespaced_pod, pod["metadata"]["name"], self.namespace,
-                    grace_period_seconds=_END_SECONDS,
+                    grace_period_seconds=_end_seconds(pod),
                 )  # fmt: skip
 
     def left_of(self, allocation: str) -> list[str]:
@@ -317,6 +318,15 @@ class KubeApi:
             raise JobError(
                 f"cannot reach the Kubernetes API server at {self.server}: {reason}"
             ) from None
+
+
+def _end_seconds(pod: Manifest) -> int:
+    """How long a pod may take to end. Where no container has an image, nothing runs, and the node
+    need not be waited for, which takes its time to clean up."""
+    statuses = pod["status"].get("containerStatuses", ())
+    reasons = [one.get("state", {}).get("waiting", {}).get("reason", "") for one in statuses]
+    has_none = reasons and all(reason in _WITHOUT_IMAGE for reason in reasons)
+    return 0 if has_none else _END_SECONDS
 
 
 class _Refused(JobError):

@@ -15,6 +15,7 @@ import pytest
 from monarch.actor import shutdown_context
 from monarch.errors import JobError
 from monarch.job import ImageSpec, KubeConfig, KubernetesJob, job_load, job_loads
+from monarch.job.doctor.clusters import of_kubernetes
 from monarch.runtime.process import is_bootstrapped
 from tests.actors import Echo
 from tests.job.fakes.kube_server import KubeServer
@@ -284,3 +285,25 @@ def test_a_real_pod_that_crashes() -> None:
     told = refusal(job, REAL_AT_ONCE_SECONDS)
     assert "crashes" in told
     assert "/nowhere/python" in told
+
+
+@pytest.mark.system
+def test_what_a_doctor_says_of_a_real_cluster() -> None:
+    cluster = KubeCluster.shared()
+    found = {}
+    for user, path in (("admin", cluster.kubeconfig), ("dev", cluster.other_user)):
+        job = KubernetesJob("default", 30.0, KubeConfig.from_path(str(path)))
+        job.add_mesh("a", 1, image_spec=ImageSpec("python", {"nvidia.com/gpu": 64}))
+        job.add_mesh("b", 2, pod_template=pod_template())
+        found[user] = "\n".join(f"{one.level} {one.text}" for one in of_kubernetes(job))
+    assert "ok it would take the job" in found["admin"]
+    assert (
+        "warning each pod of a wants nvidia.com/gpu 64, and the largest of its 1" in found["admin"]
+    )
+    assert "failure you may not create secrets" in found["dev"]
+    job = KubernetesJob("nowhere", 30.0, KubeConfig.from_path(str(cluster.kubeconfig)))
+    job.add_mesh("b", 2, pod_template=pod_template())
+    told = "\n".join(one.text for one in of_kubernetes(job))
+    assert 'namespaces "nowhere" not found' in told
+    with job._api() as api:
+        assert not api.pods("")
