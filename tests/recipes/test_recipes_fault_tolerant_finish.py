@@ -126,7 +126,7 @@ class Story:
         self.evaluations = Evaluations(self.groups, self.book, 0, limits.extras)
         for group in self.groups.all:
             group.restarts.next_wait_seconds = self._no_wait  # type: ignore[method-assign]
-        self.num_starts_left = 3
+        self.num_starts_left = 30
 
     async def _nothing(self, *_: Any) -> None: ...
 
@@ -228,6 +228,7 @@ def test_a_group_that_nobody_can_bring_up_to_date_is_given_up(tell: Callable[...
     outcome = story.end(die)
     assert 1 not in outcome.fingerprints
     assert story.groups.all[1].is_given_up
+    assert story.num_starts_left == 28  # The others are not kept waiting for its whole budget.
 
 
 class OwnDisk(ReplicaTrainer):

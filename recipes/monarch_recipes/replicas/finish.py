@@ -32,6 +32,10 @@ from monarch_recipes.replicas.messages import (
 )
 from monarch_recipes.schedule import is_due
 
+# The others have finished, and wait for a late one alone: half a minute each time where its host is
+# gone.
+_MOST_LOSSES = 2
+
 
 class Evaluations:
     """``every`` and ``extras`` are live keys of the run's config."""
@@ -164,7 +168,8 @@ async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: 
     """A late group takes over what the others have arrived at."""
     if group.accused_of is not None:
         await groups.lose(group, group.accused_of)
-    while True:
+    num_losses = 0
+    while num_losses < _MOST_LOSSES:
         try:
             if group.trainers is not None:
                 await groups.set_up(group, checkpoint)
@@ -176,7 +181,13 @@ async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: 
             digests = await groups.ask(group, group.trainers.fingerprint.call())
             break
         except (GroupLost, Disconnected) as lost:
+            num_losses += 1
             await groups.lose(group, str(lost))
+    else:
+        group.is_given_up = True
+        text = f"{group.name} is given up: the others have finished, and it does not come back"
+        event_log.tell("given_up", text, group=group.number)
+        return
     group.step, group.has_finished, group.is_training = groups.saved_step, True, False
     event_log.compare(group.number, group.step, digests)
     event_log.recovery.committed(group.name, group.step, 0, time.monotonic())
