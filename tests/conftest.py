@@ -31,6 +31,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key  # noqa: E402
 
 from tests.guard import write_guard  # noqa: E402
 from tests.support import GUARD_FOLDER, Program, wait_for  # noqa: E402
+from tests.warm_python import warm_python  # noqa: E402
 
 # An example that takes long, as on a machine that stands still for a moment, is no failure. And
 # what fails, fails again: new examples are for who looks for them, with HYPOTHESIS_PROFILE=search.
@@ -177,6 +178,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish() -> None:
+    warm_python.close()
     _guarded.is_on = False  # Reports go wherever who runs the tests wants them.
     shutil.rmtree(_RUNTIME_DIR, ignore_errors=True)
     Path(_guarded.report).unlink(missing_ok=True)
@@ -208,11 +210,13 @@ def _descendants(pid: int) -> set[int]:
 
 
 def _own_children() -> set[int]:
-    """The template processes that the client agent keeps."""
+    """The template processes that the client agent keeps, and the one of the tests' own."""
     client = _client()
     if client is None:
-        return set()
-    return {launcher._process.pid for launcher in client.host_agent.templates.all}
+        return warm_python.pids
+    return warm_python.pids | {
+        launcher._process.pid for launcher in client.host_agent.templates.all
+    }
 
 
 def _num_uses_of_ray() -> int:
@@ -227,7 +231,8 @@ def _threads() -> set[threading.Thread]:
 def _descriptors() -> set[str]:
     """The open sockets, pipes and files, by a name that no later one has."""
     found = set()
-    for fd in os.listdir("/proc/self/fd"):
+    own = set(map(str, warm_python.descriptors))
+    for fd in set(os.listdir("/proc/self/fd")) - own:
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:
@@ -282,6 +287,23 @@ def _set_umask(mask: int) -> int:
     return os.umask(mask)
 
 
+def _end_activations() -> bool:
+    """Whether a mesh was left active in this thread; torch computes here again, by itself.
+
+    Torch operations of the tests that come later would be sent to procs that are gone.
+    """
+    known: Any = sys.modules.get("monarch.tensors.client.ambient")
+    if known is None:
+        return False
+    ambient = known.ambient
+    was_active = ambient.mesh is not None
+    mode, ambient.mode, ambient.mesh, ambient.stream = ambient.mode, None, None, known.MAIN
+    if mode is not None:  # A bare `activate()` leaves it, without a mesh, after `deactivate()`.
+        mode.mesh = None
+        mode.__exit__(None, None, None)
+    return was_active
+
+
 @pytest.fixture
 def refusals() -> Callable[[], list[str]]:
     """What the write guard has refused so far, for a test that is about that."""
@@ -293,6 +315,8 @@ def changes_only_its_own() -> Iterator[None]:
     mask = _set_umask(0o022)
     yield
     left, refused = _set_umask(mask), _guarded.refused()
+    if _end_activations():
+        pytest.fail("left behind: an active mesh")
     if refused:
         pytest.fail("would have changed what is not the tests':\n" + "\n".join(refused))
     if left != 0o022:
@@ -400,7 +424,7 @@ def leaves_no_client(zero_copy_collector: None) -> Iterator[None]:
     children, descriptors, num_uses = _children(), _descriptors(), _num_uses_of_ray()
     yield
     _shut_down()
-    _check(lambda: _children() - children, "processes")
+    _check(lambda: _children() - children - warm_python.pids, "processes")
     if _num_uses_of_ray() == num_uses:
         _check(lambda: _descriptors() - descriptors, "descriptors")
     _check(lambda: [t for t in threading.enumerate() if t.name.startswith("monarch")], "threads")

@@ -11,8 +11,10 @@ import contextlib
 import http.server
 import json
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,20 @@ from typing import Any
 _TICK_SECONDS = 0.02
 _KINDS = ("secrets", "services", "statefulsets", "monarchmeshes", "pods", "events")
 _PATH = re.compile(r"/(?:api/v1|apis/([^/]+)/[^/]+)/namespaces/([^/]+)/(\w+)(?:/([^/]+))?(/log)?")
+
+
+def _claimed_network() -> tuple[str, socket.socket]:
+    """The first three numbers of loopback addresses that no other server of this machine gives to
+    its pods, which all listen at one port; they are ours until the socket is closed."""
+    while True:
+        network = f"127.{random.randint(64, 254)}.{random.randint(0, 255)}"
+        claim = socket.socket()
+        try:
+            claim.bind((f"{network}.1", 26599))
+            claim.listen(1)  # Where two have bound the same, one may listen.
+            return network, claim
+        except OSError:
+            claim.close()
 
 
 class _Pod:
@@ -48,7 +64,8 @@ class KubeServer:
         self.pods: dict[tuple[str, str], _Pod] = {}
         self.lock = threading.RLock()
         self._folder = tempfile.TemporaryDirectory(prefix="mt-kube-")
-        self._num_addresses = 60
+        self._network, self._claim = _claimed_network()
+        self._num_addresses = 1
         self._over = threading.Event()
         server = self
 
@@ -100,6 +117,7 @@ class KubeServer:
             if pod.process is not None:
                 self._signal(pod, signal.SIGKILL)
                 pod.process.wait()
+        self._claim.close()
         self._folder.cleanup()
 
     def delete_pod(self, name: str, grace_seconds: float | None = None) -> None:
@@ -209,7 +227,8 @@ class KubeServer:
             self._num_addresses += 1
             manifest = json.loads(json.dumps(template))
             manifest["metadata"] = {**manifest.get("metadata", {}), "name": key[1]}
-            manifest["status"] = {"phase": "Pending", "podIP": f"127.0.0.{self._num_addresses}"}
+            address = f"{self._network}.{self._num_addresses}"
+            manifest["status"] = {"phase": "Pending", "podIP": address}
             self.pods[key] = _Pod(manifest, self._folder.name)
             self.stored["pods"][key] = manifest
 
