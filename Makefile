@@ -68,6 +68,10 @@ docs: $(STAMP) ## build the documents as a site, in build/site; a link that lead
 soak: $(STAMP) ## shake the runtime for SOAK_SECONDS (600), with SOAK_SEED
 	@$(BIN)/python -m tests.soak.main
 
+.PHONY: long
+long: $(STAMP) ## run the tests that take long: notebooks, examples, documents, jobs by programs
+	@$(BIN)/python -m pytest -n 2 -m long -o timeout=240 -o faulthandler_timeout=0
+
 .PHONY: slow
 slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
 	@$(BIN)/python -m pytest -m slow -o faulthandler_timeout=0

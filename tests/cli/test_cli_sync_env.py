@@ -46,6 +46,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
+@pytest.mark.long
 def test_packages_come_change_and_go_back(folder: Folder, wheels: Path) -> None:
     depends = "import tinydep\nDEPENDS = tinydep.VALUE\n"
     make_wheel(wheels, "tinylib", "1.0", "tinydep", more=depends)

@@ -54,7 +54,7 @@ def test_every_example_is_tried() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == {*EXPECTED, "test_recovery"}
 
 
-@pytest.mark.parametrize("spelling", ["", "older"])
+@pytest.mark.parametrize("spelling", ["", pytest.param("older", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_example(name: str, spelling: str) -> None:
     done = subprocess.run(
@@ -79,6 +79,7 @@ def _plain(line: str) -> str:
     return re.sub(r"\d+ MB", "N MB", line)
 
 
+@pytest.mark.long
 def test_the_example_of_a_test_passes() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_recovery.py"],

@@ -28,6 +28,7 @@ def blocks() -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("page", "block"), blocks(), ids=[page for page, _ in blocks()])
 def test_a_block_runs_and_prints_what_it_says(page: str, block: str, tmp_path: Path) -> None:
     (tmp_path / "block.py").write_text(block)

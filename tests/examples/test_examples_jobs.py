@@ -89,6 +89,7 @@ def test_the_workflow_of_a_cluster_trains_and_gives_its_nodes_back(
     assert list((tmp_path / ".monarch/logs").iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["kubernetes_fake"], indirect=True)
 def test_pods_describe_themselves(kind: Kind, tmp_path: Path) -> None:
     lines = output(

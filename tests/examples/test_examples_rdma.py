@@ -27,12 +27,14 @@ def test_buffers_are_read_while_their_owner_is_busy(tmp_path: Path) -> None:
     assert "dropped: it was dropped" in printed
 
 
+@pytest.mark.long
 def test_the_parameter_server_learns(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     printed = run(ROOT / "examples/parameter_server.py", tmp_path)
     assert "learned [1.0, -2.0, 0.5, 3.0]" in printed
 
 
+@pytest.mark.long
 def test_weights_follow_the_trainer(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert "version 3: 3 to 3" in run(ROOT / "examples/rdma/weights.py", tmp_path)

@@ -70,6 +70,7 @@ def _marked(mark: str) -> list[psutil.Process]:
     return [process for process in found if is_running(process.pid)]
 
 
+@pytest.mark.long
 def test_the_demo_reaches_its_target(demo: Callable[[], Program], tmp_path: Path) -> None:
     started = demo()
     assert started.wait(90) == 0, started.story()

@@ -39,12 +39,14 @@ def _run(name: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_example_says_what_it_should(name: str) -> None:
     lines = _run(name)
     assert [line for line in EXPECTED[name] if line not in lines] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ddp", "tensor_parallel", "pipeline"])
 def test_a_training_learns(name: str) -> None:
     losses = [float(found) for found in re.findall(r"loss ([\d.]+)", "\n".join(_run(name)))]

@@ -231,7 +231,13 @@ _REAL = [
 KINDS = ["process", "ssh_fake", "slurm_fake", "kubernetes_fake", *_FAKES_OF_SDKS, *_REAL]
 # For tests of several programs, which take long: what these have in common has many kinds already.
 KINDS_OF_PROGRAMS = [
-    pytest.param(kind, marks=pytest.mark.slow) if kind in _FAKES_OF_SDKS else kind for kind in KINDS
+    "process",
+    *(
+        pytest.param(kind, marks=pytest.mark.long)
+        for kind in ("ssh_fake", "slurm_fake", "kubernetes_fake")
+    ),
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in _FAKES_OF_SDKS),
+    *_REAL,
 ]
 
 

@@ -136,6 +136,7 @@ def _imported(job: JobTrait) -> list[str]:
     return procs.spawn("where", Where).where.call().get(timeout=60).values()
 
 
+@pytest.mark.long
 def test_a_python_without_monarch_gets_it_and_keeps_it(
     tmp_path: Path, make: Make, sent: list[str]
 ) -> None:

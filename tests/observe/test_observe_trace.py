@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import Actor, ProcMesh, endpoint, span, this_host
+from monarch.config import configured
 from monarch.observe.query import live_rows
 from monarch.observe.trace import MeshTrace
 from monarch.observe.visit import MeshVisit, hosts_of
@@ -139,9 +140,13 @@ def test_torchs_profiler_runs_in_procs_while_their_actors_work(
     assert len(operators) == 2
 
 
-def test_a_proc_without_torch_says_so(procs: ProcMesh) -> None:
+def test_a_proc_without_torch_says_so() -> None:
+    # Procs would have it from birth, where a host has learned it from those of another test.
+    with configured(learn_imports=False):
+        procs = this_host().spawn_procs({"gpus": 2})
     procs.spawn("traced", Traced).step.call().get(timeout=SECONDS)
     look = visit()
     (host,) = look.look()
     found = look.profile([proc["address"] for proc in host["procs"]], 0.1)
     assert [error for _, error in found.values()] == ["this proc has not imported torch"] * 2
+    procs.stop().get(timeout=SECONDS)

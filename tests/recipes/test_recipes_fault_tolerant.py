@@ -136,6 +136,7 @@ def write(tmp_path: Path, name: str, text: str) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_groups_that_are_asked_ahead_learn_save_and_tell_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

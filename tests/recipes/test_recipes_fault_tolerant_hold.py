@@ -92,6 +92,7 @@ def run(root: Path) -> Iterator[HeldRun]:
     made.stop()
 
 
+@pytest.mark.long
 def test_groups_wait_for_a_mend_and_learn_what_they_would_have(root: Path, run: HeldRun) -> None:
     undisturbed = groups(root, "undisturbed")
     undisturbed.start()

@@ -119,6 +119,7 @@ def test_without_anybody_to_say_so_it_ends_and_says_how_to_go_on(scene: Scene) -
         ddp.run(ddp.DDPConfig(**SMALL), scene.hosts, scene.record)
 
 
+@pytest.mark.long
 def test_groups_that_are_left_go_on_without_the_one_whose_host_is_lost(tmp_path: Path) -> None:
     pytest.importorskip(
         "torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'"

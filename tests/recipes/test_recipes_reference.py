@@ -12,6 +12,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[2] / "tools/reference.py"
 
 
+@pytest.mark.long
 def test_the_page_is_up_to_date() -> None:
     for needed in ("torch", "torchft", "torchtitan"):
         if importlib.util.find_spec(needed) is None:

@@ -101,6 +101,7 @@ def test_an_autoencoder_is_stopped_by_its_own_rule(tmp_path: Path) -> None:
     assert outcome.checkpoint is not None
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_groups_train_them_too(tmp_path: Path) -> None:
     pytest.importorskip("torchft", reason="torchft is not installed")
