@@ -46,7 +46,8 @@ class WholeVersion:
 @dataclass(frozen=True)
 class Source:
     """Where to get a rank's part: ``kind`` is "map", for a slab of this host, "copy", for a copy
-    that the reader is to make for its host, or "direct", for what it needs alone.
+    that the reader is to make for its host, "direct", for what it needs alone, or "gone", where
+    nobody that had it lives.
     """
 
     kind: str
@@ -186,7 +187,8 @@ class Directory(Actor):
                     kind = "direct" if is_alone else "copy"
                     return Source(kind, best.number, best.place, best.buffer, best.half)
                 if all(_is_gone(one.uid) for one in spread.holders):
-                    return None
+                    held = self._ranks[rank].held
+                    return Source("gone", 0, held.place, held.buffer, 0)
                 await _wait(self._changed, _LOOK_SECONDS)
         return None
 

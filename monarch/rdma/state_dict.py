@@ -263,6 +263,8 @@ class _Fetcher:
         ).get()
         if source is None:
             return False
+        if source.kind == "gone":
+            raise source.buffer.part.region.error(f"all that had version {version} have ended")
         try:
             if source.kind == "map" and (slab := self._map(source.place)) is not None:
                 return _unpack(slab, source.half, version, held, steps, targets, deadline)

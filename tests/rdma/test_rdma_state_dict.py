@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import SupervisionError, this_host
+from monarch.actor import ActorError, SupervisionError, this_host
 from monarch.rdma import SharedStateDict
 from monarch.spmd import setup_torch_elastic_env
 from tests.rdma.weights import SHAPES, Reader, Trainer, numbered
@@ -157,6 +157,74 @@ def test_a_reader_that_dies_harms_nobody(procs: Any, faults: list[Any]) -> None:
     for version in (2, 3, 4):
         assert trainer.publish.call_one(version).get(timeout=SECONDS) == version
         fetched = second.fetch.call_one(KEYS, "float32", version).get(timeout=SECONDS)
+        assert fetched == (version, values(version))
+
+
+def test_a_host_that_passes_a_copy_on_and_dies_meanwhile_harms_nobody(
+    procs: Any, faults: list[Any]
+) -> None:
+    name = "passing on"
+    (trainer,) = spawn_trainers(procs, name, 1)
+    many = this_host().spawn_procs({"gpus": 4}, preload=["torch"])
+    passing, *others = (
+        many.slice(gpus=rank).spawn(f"reader{rank}", Reader, name, f"host{rank}")
+        for rank in range(4)
+    )
+    size = 2**20
+    trainer.publish_filled.call_one(1, size).get(timeout=SECONDS)
+    assert passing.fetch_filled.call_one(size, 1).get(timeout=SECONDS) == [1]
+    fetched = [one.fetch_filled.call_one(size, 3) for one in others]
+    passing.die.broadcast()
+    for one in fetched:
+        assert one.get(timeout=SECONDS) == [1, 1, 1]
+    wait_for(lambda: faults)
+    assert trainer.publish.call_one(2).get(timeout=SECONDS) == 2
+
+
+def test_a_trainer_that_dies_while_it_publishes_leaves_the_version_before(
+    procs: Any, faults: list[Any]
+) -> None:
+    name = "dies publishing"
+    (trainer,) = spawn_trainers(procs, name, 1)
+    near, far = (
+        procs.slice(gpus=rank + 1).spawn(f"reader{rank}", Reader, name, where)
+        for rank, where in enumerate(("", "elsewhere"))
+    )
+    for version in (1, 2):
+        trainer.publish.call_one(version).get(timeout=SECONDS)
+    for one in (near, far):
+        assert one.fetch.call_one(KEYS).get(timeout=SECONDS) == (2, values(2))
+    with pytest.raises(SupervisionError):
+        trainer.publish_and_die.call_one(3).get(timeout=SECONDS)
+    wait_for(lambda: faults)
+    # It was about to fill the half of version 1: the other is as it was, for who has it mapped.
+    assert near.fetch.call_one(KEYS).get(timeout=SECONDS) == (2, values(2))
+    with pytest.raises(ActorError, match="RemoteMemoryError"):
+        far.fetch.call_one(KEYS).get(timeout=SECONDS)
+    again = this_host().spawn_procs({"gpus": 1}, preload=["torch"])
+    fresh = again.spawn("trainer", Trainer, name, 0, 1)
+    assert fresh.publish.call_one(3).get(timeout=SECONDS) == 3
+    for one in (near, far):
+        assert one.fetch.call_one(KEYS, "float32", 3).get(timeout=SECONDS) == (3, values(3))
+
+
+@pytest.mark.parametrize("far", ["", "elsewhere"])
+def test_a_reader_that_dies_while_it_fetches_harms_nobody(
+    procs: Any, faults: list[Any], far: str
+) -> None:
+    name = f"dies fetching {far}"
+    (trainer,) = spawn_trainers(procs, name, 1)
+    doomed, other = (
+        procs.slice(gpus=rank).spawn(f"reader{rank}", Reader, name, far) for rank in (1, 2)
+    )
+    trainer.publish.call_one(1).get(timeout=SECONDS)
+    assert other.fetch.call_one(KEYS).get(timeout=SECONDS) == (1, values(1))
+    with pytest.raises(SupervisionError):
+        doomed.fetch_and_die.call_one(KEYS).get(timeout=SECONDS)
+    wait_for(lambda: faults)
+    for version in (2, 3, 4):
+        assert trainer.publish.call_one(version).get(timeout=SECONDS) == version
+        fetched = other.fetch.call_one(KEYS, "float32", version).get(timeout=SECONDS)
         assert fetched == (version, values(version))
 
 

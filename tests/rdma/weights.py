@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 from monarch.actor import Actor, endpoint
@@ -51,6 +53,15 @@ class Trainer(Actor):
         for version in range(1, versions + 1):
             state = {"w": torch.full((num_elements,), float(version))}
             self.shared.publish(state, rank=self.rank, num_ranks=self.num_ranks).get(timeout=60)
+
+    @endpoint
+    def publish_and_die(self, version: int) -> None:
+        """Die when half of the tensors have been copied."""
+        from monarch.rdma import state_dict
+
+        state = {key: numbered(shape, version) for key, shape in SHAPES.items()}
+        state_dict.view_of = dying_at(len(SHAPES) // 2, state_dict.view_of)
+        self.shared.publish(state, rank=self.rank, num_ranks=self.num_ranks).get(timeout=60)
 
     @endpoint
     def die(self) -> None:
@@ -107,8 +118,31 @@ class Reader(Actor):
         return seen
 
     @endpoint
+    def fetch_and_die(self, keys: tuple[str, ...]) -> None:
+        """Die when half of the tensors have been copied."""
+        from monarch.rdma import state_dict
+
+        state_dict.view_of = dying_at(len(keys) // 2, state_dict.view_of)
+        import torch
+
+        into = {key: torch.zeros(SHAPES[key]) for key in keys}
+        self.shared.fetch(into, timeout=60).get()
+
+    @endpoint
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_at(num: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which ends the process when it is called once more than ``num`` times."""
+    calls = itertools.count()
+
+    def call(*arguments: Any) -> Any:
+        if next(calls) >= num:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+
+    return call
 
 
 def act_as_host(name: str) -> None:

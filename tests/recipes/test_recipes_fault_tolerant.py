@@ -182,7 +182,8 @@ def test_a_killed_group_and_a_killed_lighthouse_come_back_and_all_end_identical(
             left.pop(0)(one)
 
     one = Run(folder, on_step)
-    outcome = one.go(num_steps=LONG, chaos="slow@20 group=0 seconds=0.3")
+    # Large enough to be read from the memory of the one that lives.
+    outcome = one.go(num_steps=LONG, chaos="slow@20 group=0 seconds=0.3", hidden_size=512)
     check_identical(outcome)
     steps = [step for step, _ in one.rows]
     assert steps == list(range(1, outcome.step + 1)), "no step was lost, and none made twice"

@@ -6,10 +6,14 @@ All of it works unchanged with NCCL: only the process group that the manager is 
 # Not `from __future__ import annotations`: DDP looks at the annotations of its hook.
 
 import contextlib
+import contextvars
 import logging
+import pickle
 import time
+import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from http.server import ThreadingHTTPServer
 from types import ModuleType
@@ -18,16 +22,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torchft.manager
+from torch.utils._pytree import tree_map
 from torchft import Manager
 from torchft.checkpointing import HTTPTransport, http_transport
 from torchft.coordination import ManagerServer
 
 from monarch.actor import Actor, endpoint
+from monarch.rdma import RDMAAction, RDMABuffer, RemoteMemoryError
 
 _PAUSE_SECONDS = 0.1
 # A lighthouse hears of a member ten times a second. Counted, so that all ranks of a group give up
 # in the same try: a quorum is had by all of them together.
 _NUM_TRIES = 20
+_READ_BYTES = 64 * 1024
+"""From here on a tensor is read from where it lies."""
+
+_log = logging.getLogger(__name__)
 
 
 class BehindOthers(RuntimeError):
@@ -177,15 +187,32 @@ class Bell(Actor):
             _CurrentManager.manager.give_up()
 
 
+@dataclass(frozen=True)
+class _InMemory:
+    """A tensor that the other end reads from where it lies."""
+
+    buffer: RDMABuffer
+    dtype: torch.dtype
+    shape: torch.Size
+
+
 class ReachableTransport(HTTPTransport):  # type: ignore[misc]
     """Serves checkpoints at one address of this machine, and nowhere else.
 
     As it is, it serves every client, on all interfaces, and names the hostname, which need not
     resolve.
+
+    Large tensors are not sent: whoever heals reads them from this process's memory (RDMABuffer),
+    and keeps the connection until it has, as the parameters must not change before. Where
+    that fails, or would go over TCP, it fetches all of it over HTTP.
     """
 
     def __init__(self, timeout: timedelta, address: str) -> None:
         self._address = address
+        self._buffers: list[RDMABuffer] = []
+        self._in_memory = b""
+        # The quorum is had in a thread of its own; what is registered there is this actor's.
+        self._context = contextvars.copy_context()
 
         class Server(ThreadingHTTPServer):
             request_queue_size = 1024
@@ -196,14 +223,89 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         with _instead(http_transport, "_IPv6HTTPServer", Server):
             super().__init__(timeout=timeout, num_chunks=0)
         # A line on stderr for each request.
-        self._server.RequestHandlerClass.log_message = lambda *arguments: None
+        handler = self._server.RequestHandlerClass
+        handler.log_message = lambda *arguments: None
+        serve = handler.do_GET
+        handler.do_GET = lambda request: self._serve_memory(request) or serve(request)
 
-    def recv_checkpoint(self, *arguments: Any, **options: Any) -> Any:
+    def send_checkpoint(
+        self, dst_ranks: list[int], step: int, state_dict: Any, timeout: timedelta
+    ) -> None:
+        """Serve it until ``disallow_checkpoint``."""
+        self._context.copy().run(self._register, state_dict)
+        super().send_checkpoint(dst_ranks, step, state_dict, timeout)
+
+    def _register(self, state_dict: Any) -> None:
+        def place_of(value: Any) -> Any:
+            if type(value) is not torch.Tensor or value.device.type != "cpu":
+                return value
+            is_large = value.numel() * value.element_size() >= _READ_BYTES
+            if value.layout != torch.strided or not is_large:
+                return value
+            buffer = RDMABuffer(value)
+            self._buffers.append(buffer)
+            return _InMemory(buffer, value.dtype, value.shape)
+
+        places = tree_map(place_of, state_dict)
+        self._in_memory = pickle.dumps(places) if self._buffers else b""
+
+    def disallow_checkpoint(self) -> None:
+        """From now on the parameters may change; whoever still reads is waited for."""
+        super().disallow_checkpoint()
+        for buffer in self._buffers:
+            buffer.drop().get()
+        self._buffers.clear()
+        self._in_memory = b""
+
+    def _serve_memory(self, request: Any) -> bool:
+        """Answer if this is what was asked for: where everything lies, until the other end closes
+        the connection."""
+        if not request.path.endswith("/memory"):
+            return False
+        # Who goes away, or comes when nothing may be read, has no answer.
+        with contextlib.suppress(OSError, ValueError), self._checkpoint_lock.r_lock():
+            step = int(request.path.split("/")[2])
+            if step != self._step or not self._in_memory:
+                request.send_error(404, f"step {step} is not to be read here")
+                return True
+            request.send_response(200)
+            request.send_header("Content-Length", str(len(self._in_memory) + 1))
+            request.end_headers()
+            # The last byte is not read there: who has all of an answer gives up the connection.
+            request.wfile.write(self._in_memory + b".")
+            request.wfile.flush()
+            request.rfile.read(1)
+        return True
+
+    def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
         """What a peer serves."""
         with warnings.catch_warnings():
             # Its tensors are only copied from.
             warnings.filterwarnings("ignore", "The given buffer is not writable")
-            return super().recv_checkpoint(*arguments, **options)
+            try:
+                return self._context.copy().run(self._read, f"{metadata}{step}/memory", timeout)
+            except (OSError, RemoteMemoryError) as error:
+                _log.info("what is healed from is fetched over HTTP: %s", error)
+            return super().recv_checkpoint(src_rank, metadata, step, timeout)
+
+    def _read(self, url: str, timeout: timedelta) -> Any:
+        seconds = timeout.total_seconds()
+        with urllib.request.urlopen(url, timeout=seconds) as answer:
+            places = pickle.loads(answer.read(int(answer.headers["Content-Length"]) - 1))
+            reads = RDMAAction()
+
+            def read(value: Any) -> Any:
+                if not isinstance(value, _InMemory):
+                    return value
+                if value.buffer.backend in ("tcp", "none"):
+                    raise ConnectionError("over sockets it is no faster than HTTP")
+                into = torch.empty(value.shape, dtype=value.dtype)
+                reads.read_remote(into, value.buffer)
+                return into
+
+            state = tree_map(read, places)
+            reads.submit(timeout=seconds).get()
+        return state
 
     def address(self) -> str:
         """Where peers fetch from; the step comes after it."""
