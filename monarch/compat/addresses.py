@@ -206,7 +206,11 @@ _TENSORS: dict[str, Address] = {
     ),
     "common": Address(),
     "common._coalescing": Address(
-        (_ENGINE + "api.recordings: coalescing compile is_active=is_coalescing",)
+        (
+            _ENGINE + "api.recordings: coalescing compile is_active=is_coalescing",
+            "monarch.compat.tensor_groups: CacheEntry=RecordedFunction "
+            "_record_and_define=record_and_define",
+        )
     ),
     "common.device_mesh": Address(
         (
@@ -216,7 +220,14 @@ _TENSORS: dict[str, Address] = {
         )
     ),
     "common.function": Address((_ENGINE + "api.functions: resolvers=function_resolvers",)),
+    "common.function_caching": Address(
+        (
+            "monarch.compat.tensor_groups: AliasOf PatternEntry Storage=OwnStorage TensorGroup "
+            "TensorGroupPattern hashable_tensor_flatten",
+        )
+    ),
     "common.future": Address(("monarch.actor: Future",)),
+    "common.invocation": Address((_ENGINE + "client.remote_exception: RemoteException",)),
     "common.opaque_ref": Address((_ENGINE + "api.opaque: OpaqueRef",)),
     "common.remote": Address(
         (
@@ -252,6 +263,8 @@ _TENSORS: dict[str, Address] = {
     "random": Address(
         (_ENGINE + "api.random_state: get_state make_deterministic new_state set_state",)
     ),
+    "worker": Address(),
+    "worker._testing_function": Address(same_as="monarch.compat.tensor_functions"),
 }
 
 

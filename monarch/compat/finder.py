@@ -38,6 +38,7 @@ HEADS = frozenset(
         "random",
         "tools",
         "utils",
+        "worker",
     )
 )
 SINGLE = frozenset(("monarch.actor.alloc", "monarch.job.spmd"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from torch.utils import _pytree
@@ -41,19 +41,23 @@ class TestingContext:
     def local_device_mesh(
         self, num_hosts: int, gpu_per_host: int, activate: bool = True, **unused: Any
     ) -> Iterator[DeviceMesh]:
-        """A mesh with the dimensions host and gpu, active within the block."""
+        """A mesh with the dimensions host and gpu, active within the block. Its end raises the
+        first failure that nobody has asked about."""
         size = (num_hosts, gpu_per_host)
         if size not in self._meshes:
             procs = this_host().spawn_procs({"host": num_hosts, "gpu": gpu_per_host})
             self._meshes[size] = procs
             self._exits.callback(lambda: procs.stop().get())
         mesh: DeviceMesh = self._meshes[size]._device_mesh
-        if activate:
-            with mesh.activate():
+        client = mesh.client
+        try:
+            with mesh.activate() if activate else nullcontext():
                 yield mesh
-        else:
-            yield mesh
-        mesh.client.settle()
+        except BaseException:
+            client.log.unasked = []  # There is an error already.
+            raise
+        if not client.is_closed:
+            client.raise_unasked()
 
 
 def flatten(tree: Any, condition: Callable[[Any], bool]) -> tuple[list[Any], Callable[..., Any]]:

@@ -17,7 +17,8 @@ _lock = threading.Lock()
 
 
 def device_mesh_of(procs: ProcMesh) -> DeviceMesh:
-    """The mesh of these procs' workers, which are spawned when it is first asked for.
+    """The mesh of these procs' workers, which are spawned when it is first asked for, and again
+    after an ``exit()``.
 
     Slices and other views of one proc mesh share the workers. Raises ``NotImplementedError`` for a
     received slice, of which the whole mesh is not known here.
@@ -25,7 +26,7 @@ def device_mesh_of(procs: ProcMesh) -> DeviceMesh:
     whole = procs._whole
     with _lock:
         client = whole._tensor_engine
-        if client is None:
+        if client is None or (client.is_closed and not whole._is_stopped):
             client = whole._tensor_engine = _new_client(whole)
     everybody: DeviceMesh = client.everybody
     return everybody._new_with_shape(procs._shape)
@@ -40,7 +41,8 @@ def _new_client(procs: ProcMesh) -> Client:
     ndslice = procs._shape.ndslice
     if ndslice.offset or ndslice.strides != row_major_strides(ndslice.sizes):
         raise NotImplementedError(
-            "NYI: proc mesh for workers must be contiguous and start at offset 0"
+            "NYI: proc mesh for workers must be contiguous and start at offset 0: activate the "
+            "mesh that was spawned, and slice its device mesh"
         )
     hosts = Counter(proc.host_uid for proc in procs._procs)
     machines = {proc.machine or proc.host_uid for proc in procs._procs}

@@ -11,11 +11,17 @@ import pytest
 pytest.importorskip("torch")
 
 from monarch.actor import ProcMesh, this_host
+from monarch.tensors.client.ambient import MAIN, Activation, ambient
 
 
 @pytest.fixture(autouse=True)
-def leaves_nothing(leaves_no_client: None, no_fault: None) -> None:
-    """The procs stay until the module ends, and what is left behind is looked for then."""
+def leaves_nothing(leaves_no_client: None, no_fault: None) -> Iterator[None]:
+    """The procs stay until the module ends, and what is left behind is looked for then. A mesh that
+    is still active would take the next test's tensors."""
+    yield
+    left, stream = ambient.mesh, ambient.stream
+    Activation(mesh=None, stream=MAIN)
+    assert (left, stream) == (None, MAIN)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from monarch import OpaqueRef, grad_function, grad_generator, inspect, no_mesh, remote
+from monarch import OpaqueRef, fetch_shard, grad_function, grad_generator, inspect, no_mesh, remote
 from monarch.actor import SupervisionError, this_host
 from monarch.builtins.log import log_remote, set_logging_level_remote
 from monarch.builtins.random import (
@@ -195,16 +195,17 @@ def test_unasked_failures_are_raised_at_the_end() -> None:
 
 
 @pytest.mark.usefixtures("faults")
-def test_the_death_of_a_worker_is_a_supervision_error() -> None:
+def test_the_death_of_a_worker_in_a_collective_is_a_supervision_error() -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     with procs.activate():
         x = torch.ones(2)
-        inspect(x)
+        assert inspect(x.reduce("gpus")).tolist() == [2, 2]
         dies = remote("os._exit", propagate="inspect")
         with procs._device_mesh.slice(gpus=1).activate():
             dies(9)
+        total = x.reduce("gpus")  # The other is in it, and waits for the dead one.
         with pytest.raises(SupervisionError):
-            inspect(x)
+            fetch_shard(total).result(timeout=60)
 
         def refuses() -> bool:
             try:
@@ -282,7 +283,7 @@ def test_streams_of_cuda_wait_for_each_others_events() -> None:
     device = Cuda(cuda)
     value = _FakeTensor()
     mark = device.mark()
-    lane = StreamLane("side", device)
+    lane = StreamLane("side", device, device.stream())
 
     def take() -> None:
         device.await_mark(mark)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,15 +33,39 @@ class _Context:
 def _forward(cls: Any, needs_input_grad: tuple[bool, ...], args: tuple[Any, ...]) -> Any:
     context = _Context()
     context.needs_input_grad = needs_input_grad
-    result = cls.forward(context, *args)
+    # Values of workers do not require grad; to what the user has written, these do.
+    given = [
+        one.detach().requires_grad_() if need and isinstance(one, torch.Tensor) else one
+        for one, need in zip(args, needs_input_grad, strict=True)
+    ]
+    result = cls.forward(context, *given)
     results = result if isinstance(result, tuple) else (result,)
     others = {
-        name: value
+        name: _named(value, args)
         for name, value in vars(context).items()
         if name not in ("saved_tensors", "needs_input_grad", "non_differentiable")
     }
     marked = [id(one) in context.non_differentiable for one in results]
-    return result, context.saved_tensors, others, marked
+    plain = tuple(map(_plain, results))
+    saved = tuple(map(_plain, context.saved_tensors))
+    return plain if isinstance(result, tuple) else plain[0], saved, others, marked
+
+
+class _Argument(NamedTuple):
+    """An argument of forward that it keeps and that is no plain value: a process group, say."""
+
+    place: int
+
+
+def _named(value: Any, args: tuple[Any, ...]) -> Any:
+    if value is None or isinstance(value, (str, int, float, torch.Tensor)):
+        return value
+    place = next((n for n, one in enumerate(args) if one is value), None)
+    return value if place is None else _Argument(place)
+
+
+def _plain(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
 
 
 def _backward(
@@ -57,14 +81,19 @@ def _backward(
     return cls.backward(context, *gradients)
 
 
-def remote_autograd_function(cls: Any) -> Any:
+def remote_autograd_function(cls: Any, name: str | None = None) -> Any:
     """The class as one whose ``apply`` runs on the workers, found out by running it on one shard.
 
-    What forward puts on ``ctx`` is to be tensors, by ``save_for_backward``, or plain values.
+    What forward puts on ``ctx`` is to be tensors, by ``save_for_backward``, process groups that it
+    was given, or plain values. A class that is remote already is returned as it is.
     """
+    if getattr(cls, "_is_remote", False):
+        return cls
     forward, backward = remote(_forward), remote(_backward)
 
     class Remoted(torch.autograd.Function):  # type: ignore[misc]
+        _is_remote = True
+
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
             needs = tuple(ctx.needs_input_grad)
@@ -74,7 +103,10 @@ def remote_autograd_function(cls: Any) -> Any:
             ctx.mark_non_differentiable(*plain)
             ctx.save_for_backward(*[one for one in saved if isinstance(one, torch.Tensor)])
             ctx.saved_others = [one if not isinstance(one, torch.Tensor) else None for one in saved]
-            ctx.others = others
+            ctx.others = {
+                name: args[one.place] if isinstance(one, _Argument) else one
+                for name, one in others.items()
+            }
             return result
 
         @staticmethod
@@ -83,5 +115,5 @@ def remote_autograd_function(cls: Any) -> Any:
             saved = tuple(next(tensors) if one is None else one for one in ctx.saved_others)
             return backward(cls, tuple(ctx.needs_input_grad), saved, ctx.others, gradients)
 
-    Remoted.__name__ = Remoted.__qualname__ = f"remote_{cls.__name__}"
+    Remoted.__name__ = Remoted.__qualname__ = name or f"Remote_{cls.__name__}"
     return Remoted

@@ -40,10 +40,10 @@ class RemoteFunction:
         A function that travels whole is pickled for it: what it refers to may have changed.
         """
         if isinstance(self.given, str):
-            return (self.given,)
+            return (self.given, _code_of(_loaded(self.given)))
         if self.path is None:
             return (pickled_by_value(self.given),)
-        return (self.path, getattr(self.given, "__code__", None) and _CodeOf(self.given.__code__))
+        return (self.path, _code_of(self.given))
 
     def where(self) -> tuple[str, Any]:
         """How a worker gets it; see ``worker.definitions.resolve``."""
@@ -65,6 +65,17 @@ class _CodeOf:
 
     def __hash__(self) -> int:
         return id(self.code)
+
+
+def _code_of(function: Any) -> _CodeOf | None:
+    code = getattr(getattr(function, "remote_function", function), "__code__", None)
+    return None if code is None else _CodeOf(code)
+
+
+def _loaded(path: str) -> Any:
+    """What is at a path, if its module has been imported here; a reload changes it."""
+    name, _, attribute = path.rpartition(".")
+    return getattr(sys.modules.get(name), attribute, None)
 
 
 def _path_of(function: Any) -> str | None:

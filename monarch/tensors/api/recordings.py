@@ -29,7 +29,7 @@ def coalescing() -> Iterator[None]:
 
 def is_coalescing() -> bool:
     mesh = ambient.mesh
-    return mesh is not None and bool(mesh.client.num_held or mesh.client.recorder is not None)
+    return mesh is not None and bool(mesh.client.num_held or mesh.client.recording is not None)
 
 
 class _Compiled:
@@ -48,7 +48,7 @@ class _Compiled:
             getattr(self._function, "__name__", "function"), args, kwargs, key
         )
         place = inputs[0].mesh if inputs else get_active_mesh()
-        if place.client.recorder is not None:
+        if place.client.recording is not None:
             return self._function(*args, **kwargs)  # Part of a recording already.
         key += [(tensor.mesh, tensor.stream, tensor.requires_grad) for tensor in inputs]
         key += [place, ambient.stream, torch.is_grad_enabled()]

@@ -87,7 +87,10 @@ class Remote:
         """As ``call`` on a mesh of one member: its value. Raises ``ValueError`` for more."""
         mesh = _active()
         if len(mesh) != 1:
-            raise ValueError(f"call_one requires exactly 1 member, but the mesh has {len(mesh)}")
+            raise ValueError(
+                f"call_one requires exactly 1 member, but the mesh has {len(mesh)}: slice it, or "
+                "use call, or choose"
+            )
         return self._call_rank(mesh.processes.offset, args, kwargs)
 
     def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -141,8 +144,10 @@ class Remote:
                 f"The current mesh {mesh} is not a subset of the mesh on which the tensors being "
                 f"used are defined {tensors[0].mesh}"
             )
-        if mesh.client.num_held or mesh.client.recorder is not None:
-            raise NotImplementedError("NYI: fetching results during a coalescing block")
+        if mesh.client.num_held or mesh.client.recording is not None:
+            raise NotImplementedError(
+                "NYI: fetching results during a coalescing block: fetch after it"
+            )
         function, rule = self._function, self._propagate
 
         def propagate(*args: Any, **kwargs: Any) -> torch.Tensor:

@@ -91,7 +91,7 @@ def get_active_stream() -> TensorStream:
 def get_active_mesh() -> Any:
     """The ``DeviceMesh`` that is active. Raises ``ValueError`` where none is."""
     if ambient.mesh is None:
-        raise ValueError("no device mesh is active")
+        raise ValueError("no device mesh is active: use `with procs.activate():`")
     return ambient.mesh
 
 

@@ -8,7 +8,7 @@ import pickle
 import threading
 import time
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -29,6 +29,28 @@ _MOST_UNSETTLED = 4
 """Rounds of that many batches that may be under way: beyond them, who issues waits."""
 _MOST_TEMPLATES = 16_384
 _IDLE_SECONDS = 1.0
+
+
+class HeldBack:
+    """What blocks of ``coalescing`` and recordings hold back."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @property
+    def flat_messages(self) -> dict[int, list[Any]]:
+        """The operations, by the rank that they are for."""
+        client, found = self._client, defaultdict(list)
+        ranks = {mesh.number: mesh.processes for mesh in client.everybody._meshes.values()}
+        held: list[tuple[int, Any]] = []
+        if client.recording is not None:
+            held += [(step.mesh, step) for step in client.recording.steps]
+        elif client.num_held:
+            held += [(one.mesh, op[2].name) for one in client.batch.segments for op in one.ops]
+        for mesh, what in held:
+            for rank in ranks[mesh]:
+                found[rank].append(what)
+        return dict(found)
 
 
 class Client:
@@ -53,7 +75,7 @@ class Client:
         self.log = IssueLog()
         self.next_ref = 1
         self.num_held = 0  # Blocks that hold messages back.
-        self.recorder: Any = None
+        self.recording: Any = None
         self.frees: dict[int, dict[int, list[int]]] = {}  # By mesh and stream.
         self.error: SupervisionError | None = None
         self.everybody: Any = None  # The mesh of all workers.
@@ -66,7 +88,7 @@ class Client:
         self._flusher: threading.Thread | None = None
         self._armed = threading.Event()
         self._first = 0.0
-        self._is_closed = False
+        self.is_closed = False
         self._has_met = False
         self._is_one_machine = len(machines) <= 1
 
@@ -121,7 +143,7 @@ class Client:
     def next_ticket(self) -> int:
         """A number for a hand-over, which nothing else has; in a recording, one that comes
         again."""
-        recorder = self.recorder
+        recorder = self.recording
         ticket: int = next(self._tickets) if recorder is None else recorder.next_ticket()
         return ticket
 
@@ -138,11 +160,11 @@ class Client:
         self._armed.set()
 
     def _flush_in_time(self) -> None:
-        while self._armed.wait(_IDLE_SECONDS) and not self._is_closed:
+        while self._armed.wait(_IDLE_SECONDS) and not self.is_closed:
             self._armed.clear()
             time.sleep(self.policy.seconds_left(self._first, time.monotonic()))
             with self.lock:
-                if self.num_held == 0 and self.recorder is None:
+                if self.num_held == 0 and self.recording is None:
                     try:
                         self.flush()
                     except Exception as error:
@@ -150,7 +172,7 @@ class Client:
                         self.error = self.error or SupervisionError(str(error))
         with self.lock:
             self._flusher = None
-            if self._armed.is_set() and not self._is_closed:
+            if self._armed.is_set() and not self.is_closed:
                 self.arm()  # Between the last look and the lock.
 
     def flush(self) -> None:
@@ -163,7 +185,7 @@ class Client:
             if not (self.batch.segments or self._definitions):
                 return
             self._send()
-            if self._forgotten and self.recorder is None:
+            if self._forgotten and self.recording is None:
                 gone, self._forgotten = self._forgotten, []
                 self.define("forget", gone)
 
@@ -195,6 +217,11 @@ class Client:
     def _free(self, mesh: int, stream: int, refs: list[int]) -> None:
         self.take_frees(self.batch.segment(mesh, stream).ints, refs)
 
+    @property
+    def recorder(self) -> HeldBack:
+        """What is held back at the moment, by Monarch's name."""
+        return HeldBack(self)
+
     # Answers
 
     def fetch(self, ranks: tuple[int, ...], spec: Spec, refs: list[int]) -> Future[dict[int, Any]]:
@@ -203,8 +230,10 @@ class Client:
         The future raises ``RemoteException`` where something failed that any of ``refs`` is made
         of, on any rank.
         """
-        if self.num_held or self.recorder is not None:
-            raise NotImplementedError("NYI: fetching results during a coalescing block")
+        if self.num_held or self.recording is not None:
+            raise NotImplementedError(
+                "NYI: fetching results during a coalescing block: fetch after it"
+            )
         with self.lock:
             self.check_alive()
             self.flush()
@@ -234,7 +263,7 @@ class Client:
         """Raise why there is nobody to send to any more."""
         if self.error is not None:
             raise self.error
-        if self._is_closed:
+        if self.is_closed:
             raise RuntimeError(
                 "this device mesh was shut down with exit(), or its procs were stopped: activate "
                 "a mesh of procs that run"
@@ -242,13 +271,22 @@ class Client:
 
     def shutdown(self) -> None:
         """Wait for everything, and end. Raises the first failure that nobody has asked about."""
-        if self._is_closed:
+        if self.is_closed:
             return
         try:
-            self.settle()
-            unasked = [one for one in self.log.unasked if not one.was_raised]
+            self.raise_unasked()
         finally:
             self.close()
+            if self.error is None:
+                with _disable_current_modes():
+                    self.workers.stop("the device mesh was shut down").get()
+
+    def raise_unasked(self) -> None:
+        """Wait for everything, and raise the first failure that nobody has asked about. It is
+        asked about then, and so are the others."""
+        self.settle()
+        unasked = [one for one in self.log.unasked if not one.was_raised]
+        self.log.unasked = []
         if unasked:
             raise exception_of(unasked[0])
 
@@ -264,7 +302,7 @@ class Client:
 
     def close(self) -> None:
         """Take nothing more. From any thread; more than once does no harm."""
-        self._is_closed = True
+        self.is_closed = True
         self._armed.set()
         flusher = self._flusher
         if flusher is not None and flusher is not threading.current_thread():
@@ -278,5 +316,5 @@ class Client:
             yield
         finally:
             self.num_held -= 1
-            if self.num_held == 0 and self.recorder is None:
+            if self.num_held == 0 and self.recording is None:
                 self.flush()

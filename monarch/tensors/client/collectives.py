@@ -41,7 +41,7 @@ def reduce(
     if inplace and (scatter or reduction == "stack"):
         raise ValueError(
             f"reduction {reduction} with scatter = {scatter} is not valid for in-place operation "
-            "because the result has another size than the tensor"
+            "because the result has another size than the tensor: use reduce"
         )
     refuse_grad("reduce", tensor)
     refuse_unusable("reduce", tensor, own, ambient.stream)
@@ -72,15 +72,16 @@ def _dims(mesh: Any, dims: str | Sequence[str], reduction: str, scatter: bool) -
     dims = (dims,) if isinstance(dims, str) else tuple(dims)
     for dim in dims:
         if dim not in mesh.names:
-            raise KeyError(f"dim {dim} not found in {mesh}")
+            raise KeyError(f"dim {dim} not found in {mesh}: reduce along {mesh.names}")
     if len(set(dims)) < len(dims):
-        raise ValueError("reducing the same dimension twice")
+        raise ValueError(f"reducing the same dimension twice: name each once, of {dims}")
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction {reduction} not supported, reductions are {REDUCTIONS}")
     dims = dims or tuple(mesh.names)
     if len(dims) > 1 and (reduction == "stack" or scatter):
         raise ValueError(
-            f"reduction {reduction} or scatter = {scatter} is not valid for multiple dimensions"
+            f"reduction {reduction} or scatter = {scatter} is not valid for multiple dimensions: "
+            "do it along one, or on a mesh of one dimension, mesh.flatten(name)"
         )
     return dims
 
@@ -89,7 +90,7 @@ def _result_size(size: tuple[int, ...], num: int, reduction: str, scatter: bool)
     if scatter and (not size or size[0] != num):
         raise TypeError(
             "When scattering results the outer most dimension of tensor with sizes "
-            f"({list(size)} must match the size ({num})"
+            f"({list(size)} must match the size ({num}) of the mesh dimension: reshape it to that"
         )
     if (reduction == "stack") == scatter:
         return size
@@ -170,12 +171,15 @@ def _pairs(source: Any, target: Any) -> tuple[tuple[int, int], ...]:
     """Which rank sends to which."""
     missing = set(source.names) - set(target.names)
     if missing:
-        raise ValueError(f"destination mesh does not have dimensions {missing}")
+        raise ValueError(
+            f"destination mesh does not have dimensions {missing}: slice the tensor to one place "
+            "along them (t.slice_mesh(...)), or rename or flatten the mesh"
+        )
     for name in source.names:
         if source.size(name) != target.size(name):
             raise ValueError(
                 f"dimension {name} of destination device_mesh has a different length than the "
-                f"source tensor: {target.size(name)}, not {source.size(name)}"
+                f"source tensor: {target.size(name)}, not {source.size(name)}. Slice one of them"
             )
     only = [name for name in target.names if name not in source.names]
     if any(target.size(name) > 1 for name in only):

@@ -16,11 +16,10 @@ from monarch.tensors.client.client import Client
 from monarch.tensors.client.dispatch import AmbientMode, dispatch_operator
 from monarch.tensors.client.handing import lend_to_actors
 from monarch.tensors.client.issuing import builtin
-from monarch.tensors.client.propagation import FAKE, contiguous_meta, fake_of
+from monarch.tensors.client.propagation import FAKE, contiguous_meta, fake_of, view_of
 from monarch.tensors.client.tensor import Tensor
 from monarch.tensors.core.batch import EVERYBODY
 from monarch.tensors.core.keys import compare_by_identity
-from monarch.tensors.core.metas import Meta
 from monarch.tensors.core.templates import FRESH, Result
 from monarch.tensors.worker.current import received_group, received_mesh
 
@@ -112,7 +111,9 @@ class DeviceMesh(MeshTrait):
                 )
         unknown = set(shard) - set(self.names)
         if unknown:
-            raise ValueError(f"{self} does not have dimensions {sorted(unknown)}")
+            raise ValueError(
+                f"{self} does not have dimensions {sorted(unknown)}: give {list(self.names)}"
+            )
         return self.rank_at(shard)
 
     def stack(self, **dims: Any) -> DeviceMesh:
@@ -157,7 +158,7 @@ class DeviceMesh(MeshTrait):
         names = (dims,) if isinstance(dims, str) else tuple(dims)
         for name in names:
             if name not in self.names:
-                raise KeyError(f"{self} does not have dimension {name!r}")
+                raise KeyError(f"{self} does not have dimension {name!r}: use one of {self.names}")
         combined = self._rank_tensor(names[0] if names else None)
         for name in names[1:]:
             combined = combined * self.size(name) + self._rank_tensor(name)
@@ -184,7 +185,7 @@ class DeviceMesh(MeshTrait):
         names = (dims,) if isinstance(dims, str) else tuple(dims)
         for name in names:
             if name not in self.names:
-                raise KeyError(f"{self} does not have dimension {name!r}")
+                raise KeyError(f"{self} does not have dimension {name!r}: use one of {self.names}")
         return RemoteProcessGroup(self, names)
 
     # What tensors ask of their mesh
@@ -212,9 +213,16 @@ class DeviceMesh(MeshTrait):
         with _disable_current_modes():
             return None if tensor._known is None else tensor._known.item()
 
-    def fake_of(self, meta: Meta) -> torch.Tensor:
+    def fake_of(self, tensor: Tensor) -> torch.Tensor:
+        storage, meta = tensor._storage, tensor._meta
         with Activation(mesh=None), FAKE:
-            return fake_of(meta)
+            if storage.fakes is None:
+                first = storage.meta or meta
+                storage.fakes = {first: fake_of(first)}
+            if meta not in storage.fakes:
+                storage.fakes[meta] = view_of(next(iter(storage.fakes.values())), meta)
+            fake: torch.Tensor = storage.fakes[meta]
+            return fake
 
     def exit(self) -> None:
         """Wait for everything that was issued, and end. Raises the first failure that nobody has

@@ -186,7 +186,7 @@ def _constant(local: torch.Tensor, mesh: Any) -> Tensor:
     client.define_template(template, 0, "constant", value)
     tensor: Tensor = issue(template, [], [], mesh, ambient.stream)
     client.forget(template)
-    if value.numel() == 1 and client.recorder is None:
+    if value.numel() == 1 and client.recording is None:
         tensor._known = value
         tensor._storage.is_known = True
     return tensor
@@ -196,7 +196,7 @@ def _item(tensor: Tensor) -> Any:
     known = tensor._known
     if known is None or not tensor._storage.is_known:
         raise TypeError(_ITEM_REFUSED)
-    recorder = tensor.mesh.client.recorder
+    recorder = tensor.mesh.client.recording
     with _disable_current_modes():
         value = known.item()
     if recorder is not None:
@@ -215,7 +215,7 @@ def _follow(
     """Where all that goes in is known, so is what comes out: optimizers count their steps so."""
     follows = (
         not facts.is_random
-        and tensors[0].mesh.client.recorder is None
+        and tensors[0].mesh.client.recording is None
         and all(tensor._known is not None and tensor._storage.is_known for tensor in tensors)
     )
     if follows:

@@ -60,7 +60,7 @@ def lend_to_actors(tensor: Tensor) -> Any:
             "send what fetch_shard(t).result() gives, or hand it to an endpoint of actors on the "
             "same procs"
         )
-    if tensor.mesh.client.recorder is not None:
+    if tensor.mesh.client.recording is not None:
         raise NotImplementedError(
             "a compiled function cannot hand tensors to actors: it is not called when it is "
             "replayed. Return the tensor, and hand it over outside"

@@ -27,11 +27,11 @@ def issue(
     mutates = template.mutates
     storages = _written(template, tensors, mesh, stream) if mutates else _NO_STORAGES
     client = mesh.client
-    if client.recorder is not None:
-        base = client.recorder.add(template, tensors, scalars, mesh, stream)
+    if client.recording is not None:
+        base = client.recording.add(template, tensors, scalars, mesh, stream)
     else:
         with client.lock:
-            if client.error is not None or client._is_closed:
+            if client.error is not None or client.is_closed:
                 client.check_alive()
             base = client.next_ref
             client.next_ref = base + template.num_out
@@ -61,8 +61,8 @@ def issue(
         made.stream = stream
         made._storage = Storage()
         made._ref = base
-        if client.recorder is not None:
-            client.recorder.made(made)
+        if client.recording is not None:
+            client.recording.made(made)
         return made
     return template.rebuild(handles(template, tensors, base, mesh, stream))
 
@@ -80,8 +80,8 @@ def handles(
         assert meta is not None
         shared = None if kind == FRESH else (tensors if kind == VIEW_OF_INPUT else made)[index]
         made.append(new_handle(meta, ref, mesh, stream, shared))
-        if mesh.client.recorder is not None:
-            mesh.client.recorder.made(made[-1])
+        if mesh.client.recording is not None:
+            mesh.client.recording.made(made[-1])
         ref += 1
     return made
 

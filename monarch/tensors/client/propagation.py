@@ -45,6 +45,16 @@ def fake_of(meta: Meta) -> torch.Tensor:
     return torch.as_strided(base, meta.size, meta.stride, meta.offset)
 
 
+def view_of(base: torch.Tensor, meta: Meta) -> torch.Tensor:
+    """A fake that looks so, in the memory of ``base`` where that is possible. Inside of
+    ``FAKE``."""
+    if base.dtype == meta.dtype:
+        reach = sum((size - 1) * step for size, step in zip(meta.size, meta.stride, strict=True))
+        if (meta.offset + 1 + reach) * meta.dtype.itemsize <= base.untyped_storage().nbytes():
+            return torch.as_strided(base, meta.size, meta.stride, meta.offset)
+    return fake_of(meta)
+
+
 class PropagatedCall:
     """One call on its way to be a template: its arguments taken apart."""
 
@@ -189,15 +199,7 @@ def _with_aliases(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
     for tensor in tensors:
         meta, key = tensor._meta, id(tensor._storage)
         base = bases.get(key)
-        fake = fake_of(meta)
-        if base is not None and base.dtype == meta.dtype:
-            reach = (
-                meta.offset
-                + 1
-                + sum((size - 1) * step for size, step in zip(meta.size, meta.stride, strict=True))
-            )
-            if reach * meta.dtype.itemsize <= base.untyped_storage().nbytes():
-                fake = torch.as_strided(base, meta.size, meta.stride, meta.offset)
+        fake = fake_of(meta) if base is None else view_of(base, meta)
         bases.setdefault(key, fake)
         found.append(fake)
     return found

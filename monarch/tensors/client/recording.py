@@ -121,7 +121,7 @@ class Recording:
         for tensor in inputs:
             refuse_grad("compile", tensor)
         client.flush()
-        recorder = client.recorder = Recorder(client)
+        recorder = client.recording = Recorder(client)
         try:
             result = function(*args[0], **args[1])
             maker = SpecMaker(lambda value: isinstance(value, Tensor), frozenset())
@@ -131,7 +131,7 @@ class Recording:
                 refuse_grad("compile", tensor)
             self._take(recorder, inputs, outputs, mesh, stream)
         finally:
-            client.recorder = None
+            client.recording = None
             recorder.end()
 
     def _take(

@@ -27,7 +27,7 @@ class Borrow:
         if tensor is None:
             return
         mesh = tensor.mesh
-        recorder = mesh.client.recorder
+        recorder = mesh.client.recording
         if recorder is not None and not recorder.made_here(tensor):
             self.tensor = tensor
             raise RuntimeError(

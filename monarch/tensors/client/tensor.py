@@ -103,8 +103,9 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
     @property
     def _fake(self) -> torch.Tensor:
-        """What it looks like, as a tensor without values."""
-        fake: torch.Tensor = self.mesh.fake_of(self._meta)
+        """What it looks like, as a tensor without values. Tensors that share memory have fakes
+        that do, and those that look alike too have one."""
+        fake: torch.Tensor = self.mesh.fake_of(self)
         return fake
 
     # Python takes a TypeError of an operator for "these types do not go together", and what was
@@ -123,6 +124,22 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
     __isub__ = torch.Tensor.sub_
     __imul__ = torch.Tensor.mul_
     __itruediv__ = torch.Tensor.div_
+
+    def tolist(self) -> Any:
+        """Of a number that follows from constants, that. Raises ``TypeError`` for all else."""
+        if self.numel() == 1 and self._known is not None and self._storage.is_known:
+            return self._known.tolist()
+        raise TypeError(
+            "a distributed tensor has no values here: monarch.fetch_shard(t).result() gives those "
+            "of one proc, as a local tensor"
+        )
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Raises ``TypeError``: there are no values here."""
+        return self.tolist()
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.tolist()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"monarch.Tensor(mesh={self.mesh}, shape={tuple(self.shape)}, dtype={self.dtype})"
@@ -169,7 +186,7 @@ def new_handle(meta: Meta, ref: int, mesh: Any, stream: TensorStream, shared: An
         tensor._storage = Storage()
     else:
         tensor._storage = shared._storage
-        shared._storage.share(shared._ref, ref)
+        shared._storage.share(shared._ref, ref, shared._meta)
     tensor._ref = ref
     return tensor
 

@@ -30,16 +30,22 @@ class Storage:
     """Where, in words."""
     refs: set[int] | None = None
     """Of its tensors, where there are several."""
+    meta: Any = None
+    """What the first of its tensors looks like, where there are several."""
+    fakes: dict[Any, Any] | None = None
+    """Tensors without values that stand for its tensors, by what those look like."""
     is_known = False
     """Whether the number in it follows from constants."""
     origin: Storage | None = None
     num_borrows = 0
     borrowed_at = ""
 
-    def share(self, first: int, ref: int) -> None:
-        """Another tensor, ``ref``, looks at this; ``first`` is one that did already."""
+    def share(self, first: int, ref: int, meta: Any = None) -> None:
+        """Another tensor, ``ref``, looks at this; ``first`` is one that did already, and looks as
+        ``meta`` says."""
         if self.refs is None:
             self.refs = {first}
+            self.meta = meta
         self.refs.add(ref)
 
     def forget(self, ref: int) -> None:

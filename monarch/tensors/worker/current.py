@@ -25,6 +25,17 @@ def set_current(rank: int, definitions: WorkerDefinitions, groups: ProcessGroups
     _current[:] = [_Worker(rank, definitions, groups)]
 
 
+def current_rank() -> int:
+    """The rank of this worker, among all of its controller's."""
+    return _current[0].rank
+
+
+def group_of_one() -> Any:
+    """A process group of this worker alone."""
+    worker = _current[0]
+    return worker.groups.of((worker.rank,), _OF_USERS)
+
+
 class WorkerDim(NamedTuple):
     """One dimension of a mesh, seen from a member: its rank along it, and the size."""
 

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from monarch.tensors.core.specs import Spec, SpecMaker, fill
+from monarch.tensors.worker.current import group_of_one
 from monarch.tensors.worker.definitions import resolve
 
 
@@ -55,8 +57,10 @@ class Described(NamedTuple):
 
 
 def describe(where: tuple[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Described:
-    """Run a function on copies of its arguments, with the random numbers of afterwards as
-    before."""
+    """Run a function on copies of its arguments, with the random numbers of afterwards as before.
+
+    A process group among them is one of this rank alone: the others do not run it.
+    """
     function = resolve(where)
     memo: dict[int, Any] = {}
     args, kwargs = copy.deepcopy((args, kwargs), _by_reference((args, kwargs), memo))
@@ -91,6 +95,8 @@ def _by_reference(value: Any, memo: dict[int, Any]) -> dict[int, Any]:
     elif isinstance(value, dict):
         for item in value.values():
             _by_reference(item, memo)
+    elif isinstance(value, dist.ProcessGroup):
+        memo[id(value)] = group_of_one()  # The others do not take part.
     elif not isinstance(value, torch.Tensor):
         memo[id(value)] = value
     return memo

@@ -35,9 +35,17 @@ class Executor:
         definitions, segments = decode(data)
         for number, what in definitions:
             self.definitions.define(number, what)
-        for index, segment in enumerate(segments):
-            if self.definitions.is_in(segment.mesh):
-                self._dispatch(batch, index, segment)
+        own = [
+            (index, segment)
+            for index, segment in enumerate(segments)
+            if self.definitions.is_in(segment.mesh)
+        ]
+        for _, segment in own:
+            if segment.stream not in (ALL_STREAMS, _MAIN) and not self._lanes:
+                # From here on the main stream has a thread too: it may wait for another one.
+                self._lane(_MAIN)
+        for index, segment in own:
+            self._dispatch(batch, index, segment)
 
     def failures(self) -> list[OpFailure]:
         """All that has failed here, when all that was sent is done."""
@@ -57,13 +65,18 @@ class Executor:
         stream = segment.stream
         if stream == ALL_STREAMS:
             self.drain()
-        if stream in (ALL_STREAMS, _MAIN):
+        if stream == ALL_STREAMS or not self._lanes:
             self._segment(batch, index, segment)
             return
+        self._lane(stream).put(lambda: self._segment(batch, index, segment))
+
+    def _lane(self, stream: int) -> StreamLane:
         lane = self._lanes.get(stream)
         if lane is None:
-            lane = self._lanes[stream] = StreamLane(f"tensor-stream-{stream}", self._device)
-        lane.put(lambda: self._segment(batch, index, segment))
+            # The main stream stays the device's own one.
+            on = self._device.stream() if stream != _MAIN else None
+            lane = self._lanes[stream] = StreamLane(f"tensor-stream-{stream}", self._device, on)
+        return lane
 
     def _segment(self, batch: int, index: int, segment: WireSegment) -> None:
         r, v, s = segment.records, self.values, iter(segment.scalars)

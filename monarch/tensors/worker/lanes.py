@@ -1,7 +1,8 @@
 """Streams at a worker: each is a lane with a thread of its own, so that they run side by side.
 
-The main stream is the actor's own thread. On CUDA a lane has a CUDA stream too, and what passes
-from one lane to another brings an event that the other's stream waits for: the threads only issue.
+The main stream is the actor's own thread, until there is a second one. On CUDA a lane has a CUDA
+stream too, and what passes from one lane to another brings an event that the other's stream waits
+for: the threads only issue.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Cuda:
         return self._cuda.Stream()
 
     def use(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
+        # For `None` nothing changes, as torch.cuda.stream has it.
         used: contextlib.AbstractContextManager[Any] = self._cuda.stream(stream)
         return used
 
@@ -73,8 +75,9 @@ class Cuda:
 class StreamLane:
     """One stream: what is put is done in order, by its own thread."""
 
-    def __init__(self, name: str, device: Device) -> None:
+    def __init__(self, name: str, device: Device, stream: Any) -> None:
         self._device = device
+        self._stream = stream
         self._work: queue.Queue[Callable[[], None] | None] = queue.Queue()
         context = contextvars.copy_context()
         self._thread = threading.Thread(
@@ -96,7 +99,7 @@ class StreamLane:
     def _run(self) -> None:
         import torch
 
-        with torch.no_grad(), self._device.use(self._device.stream()):
+        with torch.no_grad(), self._device.use(self._stream):
             while (work := self._work.get()) is not None:
                 try:
                     work()

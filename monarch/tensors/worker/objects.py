@@ -39,6 +39,11 @@ class ObjectKey:
         return _table[number]
 
 
+def num_held() -> int:
+    """How many objects there are here."""
+    return len(_table)
+
+
 def construct(where: tuple[str, Any], args: Any, kwargs: Any) -> torch.Tensor:
     return ObjectKey.hold(resolve(where)(*args, **kwargs))
 

@@ -1,0 +1,342 @@
+"""`monarch.worker._testing_function`: what Monarch's own tests run on tensor workers.
+
+They name most of these by path, so that workers import them. Of those that write to an argument the
+rule does, too: it is how a write is seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from monarch.tensors.api.opaque import OpaqueRef
+from monarch.tensors.api.remote import remote
+from monarch.tensors.worker.current import current_rank
+from monarch.tensors.worker.objects import num_held
+
+_logger = logging.getLogger("monarch.worker._testing_function")
+_SUM = dist.ReduceOp.SUM
+
+
+# Plain functions
+
+
+def do_bogus_tensor_work(x: Any, y: Any, fail_rank: int | None = None) -> Any:
+    """A product of shapes that do not fit, where it is to fail."""
+    return x @ y if fail_rank is None or current_rank() == fail_rank else x
+
+
+def set_device_udf_worker(device: int) -> torch.Tensor:
+    torch.cuda.set_device(device)
+    return torch.ones(1)
+
+
+def log(*args: Any, **kwargs: Any) -> None:
+    _logger.info(*args, **kwargs)
+
+
+def remote_sleep(t: float) -> None:
+    time.sleep(t)
+
+
+def has_nan(t: torch.Tensor) -> Any:
+    return t.isnan().any().item()
+
+
+_barrier: list[threading.Barrier] = []
+
+
+def new_barrier_hackery(threads: int) -> torch.Tensor:
+    """A barrier for so many streams of this worker."""
+    _barrier[:] = [threading.Barrier(threads)]
+    return torch.zeros(1)
+
+
+def wait_barrier_hackery(t: torch.Tensor) -> None:
+    _barrier[0].wait()
+
+
+def do_some_processing(a_string: str) -> str:
+    return f"{a_string} processed"
+
+
+def how_many_of_these_do_you_want(n: int, t: torch.Tensor) -> list[torch.Tensor]:
+    return [t + number for number in range(n)]
+
+
+def remote_chunk(t: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return t.chunk(4)
+
+
+def inner_remote_function_that_fails() -> None:
+    raise Exception("Failed to execute inner_remote_function_that_fails")
+
+
+def outer_remote_function_that_calls_inner() -> torch.Tensor:
+    inner_remote_function_that_fails()
+    return torch.zeros(1)
+
+
+# Of torch.distributed, with a process group for `group`
+
+
+def _writes_first(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return tensor.add_(1)
+
+
+def _one(*args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.ones(1)
+
+
+@remote(propagate=_writes_first)
+def all_reduce(tensor: Any, group: Any = None, op: Any = _SUM) -> Any:
+    dist.all_reduce(tensor, op=op, group=group)
+    return tensor
+
+
+@remote(propagate=_one)
+def barrier(group: Any = None, device_ids: Any = None) -> torch.Tensor:
+    dist.barrier(group=group, device_ids=device_ids)
+    return torch.ones(1)
+
+
+def _writes_all(tensors: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    for one in tensors:
+        one.add_(1)
+    return tensors
+
+
+@remote(propagate=_writes_all)
+def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None) -> list[Any]:
+    dist.all_gather(tensor_list, tensor, group=group)
+    return tensor_list
+
+
+def _writes_first_gives_one(tensor: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    tensor.add_(1)
+    return torch.ones(1)
+
+
+@remote(propagate=_writes_first_gives_one)
+def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = None) -> Any:
+    dist.all_gather_into_tensor(output_tensor, input_tensor, group=group)
+    return torch.ones(1)
+
+
+@remote(propagate=_one)
+def isend(t: Any, destination: Any, group: Any = None) -> torch.Tensor:
+    work = dist.isend(t, int(destination), group=group)
+    assert work is not None
+    work.wait()
+    return torch.ones(1)
+
+
+@remote(propagate=_writes_first_gives_one)
+def irecv(t: Any, src: Any, group: Any = None) -> torch.Tensor:
+    work = dist.irecv(t, int(src), group=group)
+    assert work is not None
+    work.wait()
+    return torch.ones(1)
+
+
+@remote(propagate=_writes_first)
+def reduce(
+    tensor: Any, dst: int | None = None, op: Any = _SUM, group: Any = None,
+    group_dst: int | None = None,
+) -> Any:  # fmt: skip
+    dist.reduce(tensor, dst, op=op, group=group, group_dst=group_dst)
+    return tensor
+
+
+@remote(propagate=_writes_first)
+def reduce_scatter(output: Any, input_list: list[Any], op: Any = _SUM, group: Any = None) -> Any:
+    dist.reduce_scatter(output, input_list, op=op, group=group)
+    return output
+
+
+@remote(propagate=_writes_first)
+def reduce_scatter_tensor(
+    output_tensor: Any, input_tensor: Any, group: Any = None, op: Any = _SUM
+) -> Any:
+    dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group)
+    return output_tensor
+
+
+def _is_at(rank: int | None, rank_in_group: int | None, group: Any) -> bool:
+    """Whether this is the rank that a list of tensors is for; by its rank in the group, or among
+    all."""
+    if rank_in_group is not None:
+        return bool(dist.get_rank(group) == rank_in_group)
+    return rank is None or bool(dist.get_rank() == rank)
+
+
+def _gathers(tensor: Any, gather_list: list[Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+    for one in gather_list or []:
+        one.add_(1)
+    return tensor.clone()
+
+
+@remote(propagate=_gathers)
+def gather(
+    tensor: Any, gather_list: list[Any] | None = None, dst: int | None = None, group: Any = None,
+    group_dst: int | None = None,
+) -> Any:  # fmt: skip
+    own = gather_list if _is_at(dst, group_dst, group) else None
+    dist.gather(tensor, own, dst, group=group, group_dst=group_dst)
+    return tensor
+
+
+@remote(propagate=_writes_first)
+def scatter(
+    tensor: Any, scatter_list: list[Any] | None = None, src: int | None = None, group: Any = None,
+    group_src: int | None = None,
+) -> Any:  # fmt: skip
+    own = scatter_list if _is_at(src, group_src, group) else None
+    dist.scatter(tensor, own, src, group=group, group_src=group_src)
+    return tensor
+
+
+@remote(propagate=_writes_first)
+def broadcast(
+    tensor: Any, src: int | None = None, group: Any = None, group_src: int | None = None
+) -> Any:
+    dist.broadcast(tensor, src, group=group, group_src=group_src)
+    return tensor
+
+
+@remote(propagate=_writes_all)
+def all_to_all(
+    output_tensor_list: list[Any], input_tensor_list: list[Any], group: Any = None
+) -> list[Any]:
+    try:
+        dist.all_to_all(output_tensor_list, input_tensor_list, group=group)
+    except RuntimeError:  # gloo knows only the one of a whole tensor.
+        together = torch.cat([one.reshape(-1) for one in input_tensor_list])
+        found = torch.empty_like(together)
+        sizes = [one.numel() for one in output_tensor_list]
+        own = [one.numel() for one in input_tensor_list]
+        dist.all_to_all_single(found, together, sizes, own, group=group)
+        for one, part in zip(output_tensor_list, found.split(sizes), strict=True):
+            one.copy_(part.view(one.shape))
+    return output_tensor_list
+
+
+@remote(propagate=_writes_first)
+def all_to_all_single(output_tensor: Any, input_tensor: Any, group: Any = None) -> Any:
+    dist.all_to_all_single(output_tensor, input_tensor, group=group)
+    return output_tensor
+
+
+# Autograd functions
+
+
+class TestRemoteAutogradFunction(torch.autograd.Function):
+    """Several results, of which one is an argument, one has no gradient, and one is no tensor."""
+
+    __test__ = False
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        ctx.save_for_backward(x)
+        first = x * y if x.requires_grad else x + y
+        return first, y, torch.ones(4), 4
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], gradients[1]
+
+
+class _TestMultiplyAllReduce(torch.autograd.Function):
+    """A product that is summed over a process group, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any, pg: Any) -> Any:
+        ctx.save_for_backward(x, y, torch.rand_like(x))
+        ctx.my_property = True
+        ctx.pg = pg
+        product = x * y
+        dist.all_reduce(product, op=_SUM, group=pg)
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        x, y, chance = ctx.saved_tensors
+        assert ctx.my_property
+        found = [gradients[0] * y, gradients[0] * x * chance]
+        for one in found:
+            dist.all_reduce(one, op=_SUM, group=ctx.pg)
+        return found[0], found[1], None
+
+
+# Objects
+
+
+class SimpleModel(nn.Module):
+    """Two linear layers."""
+
+    def __init__(self, input_size: int, hidden_size: int, output_size: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(input_size, hidden_size)
+        self.relu = nn.ReLU()
+        self.fc2 = nn.Linear(hidden_size, output_size)
+
+    def forward(self, x: Any) -> Any:
+        return self.fc2(self.relu(self.fc1(x)))
+
+
+def setup_state_worker() -> list[OpaqueRef]:
+    """A model, its data, its loss and its optimizer, which stay on the worker."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = torch.utils.data.TensorDataset(
+        torch.rand(100, 10, device=device), torch.rand(100, 1, device=device)
+    )
+    model = SimpleModel(10, 20, 1).to(device)
+    loader = torch.utils.data.DataLoader(rows, batch_size=16, shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return [OpaqueRef(one) for one in (model, loader, nn.MSELoss(), optimizer)]
+
+
+def iteration_worker(
+    model_ref: OpaqueRef,
+    dataloader_ref: OpaqueRef,
+    criterion_ref: OpaqueRef,
+    optimizer_ref: OpaqueRef,
+    pg: Any,
+) -> torch.Tensor:
+    """One pass over the data, with gradients summed over ``pg``; the sum of its losses."""
+    model, optimizer = model_ref.value, optimizer_ref.value
+    total = 0.0
+    with torch.enable_grad():
+        for inputs, targets in dataloader_ref.value:
+            loss = criterion_ref.value(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad, op=_SUM, group=pg)
+            optimizer.step()
+            total += loss.item()
+    return torch.tensor(total)
+
+
+def create_opaque_ref_worker() -> OpaqueRef:
+    return OpaqueRef(nn.Linear(10, 10))
+
+
+def opaque_ref_key_table_length_worker() -> torch.Tensor:
+    return torch.tensor(num_held())
+
+
+class WorkerFoo:
+    """For an ``OpaqueObject``."""
+
+    def __init__(self, v: float) -> None:
+        self.t = torch.full((), v)
+
+    def add(self, b: Any) -> Any:
+        return self.t + b

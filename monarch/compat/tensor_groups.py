@@ -1,0 +1,137 @@
+"""`monarch.common.function_caching`: which tensors share memory, as a pattern to compare.
+
+Patterns of handles are those of what they look like: ``TensorGroup([t._fake for t in tensors])``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree
+
+from monarch.tensors.client.recording import Recording
+from monarch.tensors.client.tensor import Tensor
+
+
+class AliasOf(NamedTuple):
+    """The memory of the tensor at ``offset`` of a group: 0 is this one, -1 its parent, and so
+    on."""
+
+    group: int
+    offset: int
+
+
+class OwnStorage(NamedTuple):
+    """Memory that none of the tensors before it has: so many elements."""
+
+    numel: int
+
+
+class PatternEntry(NamedTuple):
+    """One tensor of a pattern."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    storage_offset: int
+    dtype: torch.dtype
+    layout: torch.layout
+    device: torch.device
+    storage: AliasOf | OwnStorage
+
+
+class TensorGroupPattern(NamedTuple):
+    """What tensors look like, and which share memory. Equal patterns are equal in all of that."""
+
+    entries: tuple[PatternEntry, ...]
+
+    def empty(self, parents: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+        """New tensors in this pattern. ``parents`` are the groups that it refers to, the outermost
+        first."""
+        made: list[torch.Tensor] = []
+        for entry in self.entries:
+            where = entry.storage
+            if isinstance(where, OwnStorage):
+                base = torch.empty(
+                    where.numel, dtype=entry.dtype, layout=entry.layout, device=entry.device
+                )
+            else:
+                base = (parents[where.group] if where.group else made)[where.offset]
+            made.append(torch.as_strided(base, entry.size, entry.stride, entry.storage_offset))
+        return made
+
+
+class TensorGroup:
+    """Tensors, and the pattern in which they share memory: with each other, and with those of
+    ``parent`` and its parents."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], parent: TensorGroup | None = None) -> None:
+        self.parent = parent
+        self.tensors = tensors
+        self._first: dict[int, int] = {}
+        self.pattern = TensorGroupPattern(
+            tuple(self._entry(n, tensor) for n, tensor in enumerate(tensors))
+        )
+
+    def _entry(self, place: int, tensor: torch.Tensor) -> PatternEntry:
+        storage = tensor.untyped_storage()
+        where: AliasOf | OwnStorage | None = self._alias(storage._cdata)
+        if where is None:
+            self._first[storage._cdata] = place
+            where = OwnStorage(storage.nbytes() // tensor.element_size())
+        return PatternEntry(
+            tuple(tensor.size()), tuple(tensor.stride()), int(tensor.storage_offset()),
+            tensor.dtype, tensor.layout, tensor.device, where,
+        )  # fmt: skip
+
+    def _alias(self, storage: int) -> AliasOf | None:
+        group: TensorGroup | None = self
+        above = 0
+        while group is not None:
+            if storage in group._first:
+                return AliasOf(above, group._first[storage])
+            group, above = group.parent, above - 1
+        return None
+
+
+class RecordedFunction:
+    """A function that was recorded for these arguments, and can be run for others like them."""
+
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        inputs = _tensors((args, kwargs))
+        self.to_verify = Recording(function, (args, kwargs), inputs)
+        self.to_verify.define()
+        self.captures_group = TensorGroup([one._fake for one in self.to_verify.captured])
+        group = TensorGroup([one._fake for one in inputs], self.captures_group)
+        self.inputs_pattern = group.pattern
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the function gives for these arguments, with one message."""
+        return self.to_verify.replay(_tensors((args, kwargs)))
+
+    def matches(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether it was recorded for inputs that look like these (tensors without values), and
+        share memory as they do, with what it captured too."""
+        return self.inputs_pattern == TensorGroup(inputs, self.captures_group).pattern
+
+
+def record_and_define(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> RecordedFunction:
+    """Record ``fn`` for these arguments, and have the workers know it."""
+    return RecordedFunction(fn, args, kwargs)
+
+
+def hashable_tensor_flatten(args: Any, kwargs: Any) -> tuple[list[torch.Tensor], Any]:
+    """The tensors among arguments, and a key of all else."""
+    leaves, spec = _pytree.tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    rest = tuple(None if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves)
+    return tensors, (rest, str(spec))
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
