@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +23,12 @@ from monarch.tensors.worker.objects import num_held
 
 _logger = logging.getLogger("monarch.worker._testing_function")
 _SUM = dist.ReduceOp.SUM
+
+
+def _on_workers(rule: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """A remote function, of which ``rule`` says what comes out."""
+    decorate: Callable[[Callable[..., Any]], Any] = remote(propagate=rule)
+    return decorate
 
 
 # Plain functions
@@ -70,7 +77,7 @@ def how_many_of_these_do_you_want(n: int, t: torch.Tensor) -> list[torch.Tensor]
     return [t + number for number in range(n)]
 
 
-def remote_chunk(t: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def remote_chunk(t: torch.Tensor) -> Any:
     return t.chunk(4)
 
 
@@ -94,13 +101,13 @@ def _one(*args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.ones(1)
 
 
-@remote(propagate=_writes_first)
+@_on_workers(_writes_first)
 def all_reduce(tensor: Any, group: Any = None, op: Any = _SUM) -> Any:
     dist.all_reduce(tensor, op=op, group=group)
     return tensor
 
 
-@remote(propagate=_one)
+@_on_workers(_one)
 def barrier(group: Any = None, device_ids: Any = None) -> torch.Tensor:
     dist.barrier(group=group, device_ids=device_ids)
     return torch.ones(1)
@@ -112,7 +119,7 @@ def _writes_all(tensors: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
     return tensors
 
 
-@remote(propagate=_writes_all)
+@_on_workers(_writes_all)
 def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None) -> list[Any]:
     dist.all_gather(tensor_list, tensor, group=group)
     return tensor_list
@@ -123,13 +130,13 @@ def _writes_first_gives_one(tensor: Any, *args: Any, **kwargs: Any) -> torch.Ten
     return torch.ones(1)
 
 
-@remote(propagate=_writes_first_gives_one)
+@_on_workers(_writes_first_gives_one)
 def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = None) -> Any:
     dist.all_gather_into_tensor(output_tensor, input_tensor, group=group)
     return torch.ones(1)
 
 
-@remote(propagate=_one)
+@_on_workers(_one)
 def isend(t: Any, destination: Any, group: Any = None) -> torch.Tensor:
     work = dist.isend(t, int(destination), group=group)
     assert work is not None
@@ -137,7 +144,7 @@ def isend(t: Any, destination: Any, group: Any = None) -> torch.Tensor:
     return torch.ones(1)
 
 
-@remote(propagate=_writes_first_gives_one)
+@_on_workers(_writes_first_gives_one)
 def irecv(t: Any, src: Any, group: Any = None) -> torch.Tensor:
     work = dist.irecv(t, int(src), group=group)
     assert work is not None
@@ -145,7 +152,7 @@ def irecv(t: Any, src: Any, group: Any = None) -> torch.Tensor:
     return torch.ones(1)
 
 
-@remote(propagate=_writes_first)
+@_on_workers(_writes_first)
 def reduce(
     tensor: Any, dst: int | None = None, op: Any = _SUM, group: Any = None,
     group_dst: int | None = None,
@@ -154,13 +161,13 @@ def reduce(
     return tensor
 
 
-@remote(propagate=_writes_first)
+@_on_workers(_writes_first)
 def reduce_scatter(output: Any, input_list: list[Any], op: Any = _SUM, group: Any = None) -> Any:
     dist.reduce_scatter(output, input_list, op=op, group=group)
     return output
 
 
-@remote(propagate=_writes_first)
+@_on_workers(_writes_first)
 def reduce_scatter_tensor(
     output_tensor: Any, input_tensor: Any, group: Any = None, op: Any = _SUM
 ) -> Any:
@@ -182,7 +189,7 @@ def _gathers(tensor: Any, gather_list: list[Any] | None = None, *args: Any, **kw
     return tensor.clone()
 
 
-@remote(propagate=_gathers)
+@_on_workers(_gathers)
 def gather(
     tensor: Any, gather_list: list[Any] | None = None, dst: int | None = None, group: Any = None,
     group_dst: int | None = None,
@@ -192,7 +199,7 @@ def gather(
     return tensor
 
 
-@remote(propagate=_writes_first)
+@_on_workers(_writes_first)
 def scatter(
     tensor: Any, scatter_list: list[Any] | None = None, src: int | None = None, group: Any = None,
     group_src: int | None = None,
@@ -202,7 +209,7 @@ def scatter(
     return tensor
 
 
-@remote(propagate=_writes_first)
+@_on_workers(_writes_first)
 def broadcast(
     tensor: Any, src: int | None = None, group: Any = None, group_src: int | None = None
 ) -> Any:
@@ -210,7 +217,7 @@ def broadcast(
     return tensor
 
 
-@remote(propagate=_writes_all)
+@_on_workers(_writes_all)
 def all_to_all(
     output_tensor_list: list[Any], input_tensor_list: list[Any], group: Any = None
 ) -> list[Any]:
@@ -227,7 +234,7 @@ def all_to_all(
     return output_tensor_list
 
 
-@remote(propagate=_writes_first)
+@_on_workers(_writes_first)
 def all_to_all_single(output_tensor: Any, input_tensor: Any, group: Any = None) -> Any:
     dist.all_to_all_single(output_tensor, input_tensor, group=group)
     return output_tensor
@@ -236,7 +243,7 @@ def all_to_all_single(output_tensor: Any, input_tensor: Any, group: Any = None) 
 # Autograd functions
 
 
-class TestRemoteAutogradFunction(torch.autograd.Function):
+class TestRemoteAutogradFunction(torch.autograd.Function):  # type: ignore[misc]
     """Several results, of which one is an argument, one has no gradient, and one is no tensor."""
 
     __test__ = False
@@ -252,7 +259,7 @@ class TestRemoteAutogradFunction(torch.autograd.Function):
         return gradients[0], gradients[1]
 
 
-class _TestMultiplyAllReduce(torch.autograd.Function):
+class _TestMultiplyAllReduce(torch.autograd.Function):  # type: ignore[misc]
     """A product that is summed over a process group, forward and backward."""
 
     @staticmethod
@@ -277,7 +284,7 @@ class _TestMultiplyAllReduce(torch.autograd.Function):
 # Objects
 
 
-class SimpleModel(nn.Module):
+class SimpleModel(nn.Module):  # type: ignore[misc]
     """Two linear layers."""
 
     def __init__(self, input_size: int, hidden_size: int, output_size: int) -> None:

@@ -145,10 +145,12 @@ def test_neighbours_of_one_mesh_and_stream_share_a_segment() -> None:
     assert [one.ints for one in batch.segments] == [[1, FREE, 2, 7, 8], [2]]
 
 
-def test_a_batch_leaves_half_a_millisecond_after_its_first() -> None:
+def test_a_batch_leaves_when_nothing_comes_or_after_five_milliseconds() -> None:
     policy = FlushPolicy()
-    assert policy.seconds_left(first=10.0, now=10.0002) == pytest.approx(0.0003)
-    assert policy.seconds_left(first=10.0, now=11.0) == 0.0
+    assert policy.seconds_left(first=10.0, now=10.0002, num_new=3) == pytest.approx(0.0005)
+    assert policy.seconds_left(first=10.0, now=10.0048, num_new=3) == pytest.approx(0.0002)
+    assert policy.seconds_left(first=10.0, now=10.0002, num_new=0) == 0.0
+    assert policy.seconds_left(first=10.0, now=10.006, num_new=9) == 0.0
 
 
 def _template(name: str = "op") -> Template:

@@ -173,8 +173,13 @@ def test_generators(mesh: Any) -> None:
         lambda generator: torch.rand(2, generator=generator),
         propagate=lambda generator: torch.empty(2),
     )
-    for _ in range(2):  # Each call has the generator as it is here.
-        assert inspect(draw(generator), gpus=1).tolist() == local.tolist()
+    first, second = draw(generator), draw(generator)
+    for n in range(2):
+        assert inspect(first, gpus=n).tolist() == local.tolist()
+        # The copies go on; the one here does not.
+        assert inspect(second, gpus=n).tolist() == inspect(second).tolist() != local.tolist()
+    with no_mesh.activate():
+        assert torch.rand(2, generator=generator).tolist() == local.tolist()
 
 
 def test_unseeded(mesh: Any) -> None:
@@ -228,7 +233,12 @@ def _common() -> list[Any]:
     (out + nn.functional.scaled_dot_product_attention(q, q, q).sum()).backward()
     nn.utils.clip_grad_norm_(conv.parameters(), 1.0)
     q.data = q.data * 2
+    linear = nn.Linear(2, 2)
+    for parameter in linear.parameters():
+        parameter.data = torch.full_like(parameter, 0.25)
+    linear.double()  # Sets the data of parameters, too.
     return [
+        *(one.detach() for one in linear.parameters()), linear(torch.ones(1, 2).double()).detach(),
         q.grad, conv.weight.grad, embedding.weight.grad, norm.running_mean, q.detach(),
         torch.fft.rfft(x).abs(), torch.linalg.svdvals(x[0]), torch.einsum("abc,abc->ab", x, x),
         nn.functional.dropout(x, 0.5, training=False), torch.vmap(torch.sin)(x),

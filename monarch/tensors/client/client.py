@@ -162,7 +162,14 @@ class Client:
     def _flush_in_time(self) -> None:
         while self._armed.wait(_IDLE_SECONDS) and not self.is_closed:
             self._armed.clear()
-            time.sleep(self.policy.seconds_left(self._first, time.monotonic()))
+            seen = 0
+            while True:
+                num = self.batch.num_ops
+                left = self.policy.seconds_left(self._first, time.monotonic(), num - seen)
+                if left == 0.0:
+                    break
+                seen = num
+                time.sleep(left)
             with self.lock:
                 if self.num_held == 0 and self.recording is None:
                     try:

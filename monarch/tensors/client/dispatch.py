@@ -66,10 +66,14 @@ def dispatch(
     Raises ``TypeError`` for arguments that it cannot take, and what torch raises for wrong shapes.
     """
     key: list[Any] = [facts]
-    tensors: list[Any] = []
+    tensors: Any = []
     scalars: list[Any] = []
     try:
-        _flatten(args, kwargs, facts.numbers, key, tensors, scalars)
+        if not kwargs and _are_tensors(args):  # Most are: no need to look into anything.
+            key += [tensor._meta for tensor in args]
+            tensors = args
+        else:
+            _flatten(args, kwargs, facts.numbers, key, tensors, scalars)
     except LocalTensor as error:
         if facts.func is LIFT:
             return _constant(error.args[0], active)
@@ -102,6 +106,12 @@ def dispatch(
             facts.func(*args, **kwargs)  # The handle changes too.
         update_meta(args[0])
     return result
+
+
+def _are_tensors(args: Sequence[Any]) -> bool:
+    if len(args) == 1:
+        return type(args[0]) is Tensor
+    return len(args) == 2 and type(args[0]) is Tensor and type(args[1]) is Tensor
 
 
 def dispatch_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

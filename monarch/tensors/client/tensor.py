@@ -14,6 +14,7 @@ from monarch.tensors.core.metas import Meta, meta_of
 from monarch.tensors.core.storages import Storage
 
 _new: Any = torch.Tensor._make_wrapper_subclass
+_plain_data: Any = torch.Tensor.data
 
 
 class Tensor(torch.Tensor):  # type: ignore[misc]
@@ -55,6 +56,22 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
             refs = self._storage.all_refs(self._ref) if self._ref is not None else []
             self._storage.drop("tensor is dropped at: \n" + here())
             self.mesh.frees[self.stream.number].extend(refs)
+
+    @property
+    def data(self) -> Any:
+        """As ``torch.Tensor.data``. Setting it has the handle stand for another tensor."""
+        return _plain_data.__get__(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        with torch.no_grad():
+            other = value.detach()  # Another handle, whose reference this one takes over.
+        _plain_data.__set__(self, value)
+        self._release()
+        self._known = value._known
+        for name in ("mesh", "stream", "_meta", "_storage", "_ref"):
+            setattr(self, name, getattr(other, name))
+        other._ref = None
 
     def reduce(
         self,
@@ -145,6 +162,10 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         return f"monarch.Tensor(mesh={self.mesh}, shape={tuple(self.shape)}, dtype={self.dtype})"
 
     def __del__(self) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        """Free what it stands for at the workers."""
         # Before it is complete there is none, and afterwards its number may have been given away.
         ref = self.__dict__.get("_ref")
         if ref is not None:
@@ -178,7 +199,10 @@ def new_maker(meta: Meta) -> Callable[[], Any]:
 
 def new_handle(meta: Meta, ref: int, mesh: Any, stream: TensorStream, shared: Any = None) -> Tensor:
     """A handle. ``shared`` is a tensor whose memory it looks at."""
-    tensor: Tensor = new_maker(meta)()
+    maker = meta.maker
+    if maker is None:
+        maker = meta.maker = new_maker(meta)
+    tensor: Tensor = maker()
     tensor._meta = meta
     tensor.mesh = mesh
     tensor.stream = stream

@@ -77,15 +77,21 @@ def decode(data: Any) -> tuple[list[tuple[int, bytes]], list[WireSegment]]:
 
 
 class FlushPolicy:
-    """When a batch leaves: at so many operations, or so long after its first one."""
+    """When a batch leaves: at so many operations; when none has come for a while; and in any case
+    so long after its first one."""
 
-    def __init__(self, most_ops: int = 128, most_seconds: float = 0.0005) -> None:
+    def __init__(
+        self, most_ops: int = 128, quiet_seconds: float = 0.0005, most_seconds: float = 0.005
+    ) -> None:
         self.most_ops = most_ops
+        self.quiet_seconds = quiet_seconds
         self.most_seconds = most_seconds
 
-    def seconds_left(self, first: float, now: float) -> float:
-        """How long a batch may still wait that began at ``first``."""
-        return max(0.0, self.most_seconds - (now - first))
+    def seconds_left(self, first: float, now: float, num_new: int) -> float:
+        """How long a batch may still wait that began at ``first``, and has grown by so many
+        operations since it was last looked at."""
+        left = self.most_seconds - (now - first)
+        return min(self.quiet_seconds, left) if num_new and left > 0 else 0.0
 
 
 class Batch:

@@ -10,7 +10,7 @@ from typing import Any
 class Meta:
     """Sizes, strides, offset, dtype, device and layout of a tensor."""
 
-    __slots__ = ("__weakref__", "device", "dtype", "layout", "offset", "size", "stride")
+    __slots__ = ("__weakref__", "device", "dtype", "layout", "maker", "offset", "size", "stride")
 
     def __init__(
         self, size: Any, stride: Any, *, offset: int, dtype: Any, device: Any, layout: Any
@@ -21,6 +21,7 @@ class Meta:
         self.dtype = dtype
         self.device = device
         self.layout = layout
+        self.maker: Any = None  # Makes handles that look so, once there was one.
 
     def __repr__(self) -> str:
         return f"Meta({tuple(self.size)}, {self.dtype})"
