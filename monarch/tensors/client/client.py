@@ -31,7 +31,7 @@ _MOST_TEMPLATES = 16_384
 _IDLE_SECONDS = 1.0
 
 
-class HeldBack:
+class HeldOperations:
     """What blocks of ``coalescing`` and recordings hold back."""
 
     def __init__(self, client: Client) -> None:
@@ -225,9 +225,9 @@ class Client:
         self.take_frees(self.batch.segment(mesh, stream).ints, refs)
 
     @property
-    def recorder(self) -> HeldBack:
+    def recorder(self) -> HeldOperations:
         """What is held back at the moment, by Monarch's name."""
-        return HeldBack(self)
+        return HeldOperations(self)
 
     # Answers
 
