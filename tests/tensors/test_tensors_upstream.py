@@ -209,40 +209,6 @@ def test_functions_by_path(mesh: Any) -> None:
     assert caught.value.rank == 1
 
 
-def test_what_torch_distributed_has(mesh: Any) -> None:
-    group = mesh.process_group("gpu")
-    rank = mesh.rank("gpu")
-    mine = (rank + 1).float().view(1)
-
-    def both(tensor: Any) -> list[Any]:
-        return [inspect(tensor, host=0, gpu=n).tolist() for n in range(2)]
-
-    assert both(functions.all_reduce(mine.clone(), group=group)) == [[3], [3]]
-    assert inspect(functions.barrier(group)).tolist() == [1]
-    parts = functions.all_gather([torch.zeros(1), torch.zeros(1)], mine, group=group)
-    assert [both(part) for part in parts] == [[[1], [1]], [[2], [2]]]
-    whole = torch.zeros(2)
-    functions.all_gather_into_tensor(whole, mine, group=group)
-    assert both(whole) == [[1, 2], [1, 2]]
-    assert both(functions.broadcast(mine.clone(), src=1, group=group)) == [[2], [2]]
-    assert both(functions.reduce(mine.clone(), dst=0, group=group))[0] == [3]
-    pair = torch.cat([mine, mine * 10])
-    for scattered in (
-        functions.reduce_scatter_tensor(torch.zeros(1), pair, group=group),
-        functions.reduce_scatter(torch.zeros(1), [mine, mine * 10], group=group),
-    ):
-        assert both(scattered) == [[3], [30]]
-    gathered = [torch.zeros(1), torch.zeros(1)]
-    functions.gather(mine, gathered, dst=0, group=group)
-    assert [both(one)[0] for one in gathered] == [[1], [2]]
-    given = functions.scatter(torch.zeros(1), [mine, mine * 10], src=0, group=group)
-    assert both(given) == [[1], [10]]
-    exchanged = functions.all_to_all_single(torch.zeros(2), pair, group=group)
-    assert both(exchanged) == [[1, 2], [10, 20]]
-    listed = functions.all_to_all([torch.zeros(1), torch.zeros(1)], [mine, mine * 10], group=group)
-    assert [both(one) for one in listed] == [[[1], [10]], [[2], [20]]]
-
-
 def test_an_autograd_function_of_several_results(mesh: Any) -> None:
     function = remote_autograd_function(functions.TestRemoteAutogradFunction)
     assert remote_autograd_function(function) is function
@@ -294,24 +260,35 @@ def test_objects_by_path(mesh: Any) -> None:
     assert losses[1] < losses[0]
 
 
-def test_a_mesh_ends_and_begins_again(testing: TestingContext) -> None:
-    failing = remote(lambda: {}["nothing"], propagate=lambda: torch.zeros(1))
-    with pytest.raises(RemoteException, match="KeyError"), testing.local_device_mesh(1, 2):
-        failing()
-    with testing.local_device_mesh(1, 2) as mesh:
-        x = torch.ones(1).reduce("gpu")
-        assert inspect(x).item() == 2
-        mesh.client.shutdown()
-        with pytest.raises(RuntimeError, match="was shut down"):
-            x + 1
-    with testing.local_device_mesh(1, 2) as mesh:
-        assert inspect(torch.ones(1).reduce("gpu")).item() == 2
+def test_what_torch_distributed_has(mesh: Any) -> None:
+    group = mesh.process_group("gpu")
+    rank = mesh.rank("gpu")
+    mine = (rank + 1).float().view(1)
 
-    def both_fail() -> None:
-        failing()
-        raise ValueError("of the user")
+    def both(tensor: Any) -> list[Any]:
+        return [inspect(tensor, host=0, gpu=n).tolist() for n in range(2)]
 
-    with pytest.raises(ValueError, match="of the user"), testing.local_device_mesh(1, 2):
-        both_fail()
-    with testing.local_device_mesh(1, 2):
-        pass  # What failed there is forgotten.
+    assert both(functions.all_reduce(mine.clone(), group=group)) == [[3], [3]]
+    assert inspect(functions.barrier(group)).tolist() == [1]
+    parts = functions.all_gather([torch.zeros(1), torch.zeros(1)], mine, group=group)
+    assert [both(part) for part in parts] == [[[1], [1]], [[2], [2]]]
+    whole = torch.zeros(2)
+    functions.all_gather_into_tensor(whole, mine, group=group)
+    assert both(whole) == [[1, 2], [1, 2]]
+    assert both(functions.broadcast(mine.clone(), src=1, group=group)) == [[2], [2]]
+    assert both(functions.reduce(mine.clone(), dst=0, group=group))[0] == [3]
+    pair = torch.cat([mine, mine * 10])
+    for scattered in (
+        functions.reduce_scatter_tensor(torch.zeros(1), pair, group=group),
+        functions.reduce_scatter(torch.zeros(1), [mine, mine * 10], group=group),
+    ):
+        assert both(scattered) == [[3], [30]]
+    gathered = [torch.zeros(1), torch.zeros(1)]
+    functions.gather(mine, gathered, dst=0, group=group)
+    assert [both(one)[0] for one in gathered] == [[1], [2]]
+    given = functions.scatter(torch.zeros(1), [mine, mine * 10], src=0, group=group)
+    assert both(given) == [[1], [10]]
+    exchanged = functions.all_to_all_single(torch.zeros(2), pair, group=group)
+    assert both(exchanged) == [[1, 2], [10, 20]]
+    listed = functions.all_to_all([torch.zeros(1), torch.zeros(1)], [mine, mine * 10], group=group)
+    assert [both(one) for one in listed] == [[[1], [10]], [[2], [20]]]
