@@ -6,6 +6,7 @@ python benchmarks/observe.py [--calls 3000] > benchmarks/results/observe.txt
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import statistics
 import subprocess
@@ -17,7 +18,7 @@ from monarch.actor import Actor, endpoint, this_host
 from monarch.core.event_ring import CallsInHand, EventRing, SentCall
 from monarch.observe.hang_report import hang_report
 from monarch.observe.query import QueryTables, live_rows
-from monarch.observe.visit import MeshVisit, hosts_of
+from monarch.observe.visit import MeshVisit, hosts_of, procs_of
 from monarch.runtime.client_agent import client
 from monarch.runtime.observe.drain import pack_lines, pack_rows, read_rows
 
@@ -51,6 +52,37 @@ def cpu_us_of_a_call(num_calls: int) -> float:
         found.append(used / num_calls * 1e6)
     procs.stop().get()
     return statistics.median(found)
+
+
+def cpu_us_with_and_without(num_calls: int) -> tuple[float, float]:
+    """Of programs with telemetry and without, in turns: the medians of three each."""
+    found: dict[str, list[float]] = {"8192": [], "0": []}
+    for _ in range(3):
+        for events, took in found.items():
+            told = subprocess.run(
+                [sys.executable, __file__, "--calls", str(num_calls // 5), "--only-calls"],
+                env={**os.environ, "MONARCH_TELEMETRY_EVENTS": events},
+                check=True, capture_output=True, text=True,
+            )  # fmt: skip
+            took.append(float(told.stdout))
+    return statistics.median(found["8192"]), statistics.median(found["0"])
+
+
+def ms_of_first_paint(visit: MeshVisit) -> tuple[float, float]:
+    """`monarch top`, from its import on: wall and CPU time."""
+    began, cpu = time.perf_counter(), time.process_time()
+    from textual.widgets import DataTable
+
+    from monarch.view.top import MonarchTop
+
+    async def paint() -> None:
+        app = MonarchTop(visit.look, lambda what, uids: "", "bench")
+        async with app.run_test(size=(80, 24)) as pilot:
+            while not app.query_one(DataTable).row_count:
+                await pilot.pause(0.005)
+
+    asyncio.run(paint())
+    return (time.perf_counter() - began) * 1e3, (time.process_time() - cpu) * 1e3
 
 
 def cpu_us_of_rows(num: int = 200_000) -> float:
@@ -108,12 +140,22 @@ def import_ms() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=3000)
+    parser.add_argument("--only-calls", action="store_true", help="print what one takes, no more")
     args = parser.parse_args()
+    if args.only_calls:
+        print(cpu_us_of_a_call(args.calls))
+        return
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
     call = cpu_us_of_a_call(args.calls)
     rows = cpu_us_of_rows()
     print(f"a call: {call:.0f} us CPU, client and proc; its rows: {rows:.2f} us, ", end="")
     print(f"{100 * rows / call:.2f} %")
+    with_it, without = cpu_us_with_and_without(20_000)
+    print(
+        f"20,000 calls: {with_it:.1f} us CPU each with telemetry, {without:.1f} us without, ",
+        end="",
+    )
+    print(f"{100 * (with_it - without) / without:+.1f} % (medians of three programs each)")
     print(f"a full ring of {ROWS} rows: {mib_of_a_full_ring():.2f} MiB")
     read, ask = seconds_of_a_million_rows()
     print(f"a million rows: read {read:.2f} s, loaded and asked {ask:.2f} s")
@@ -127,6 +169,11 @@ def main() -> None:
     live_rows(looks)
     print(f"a look at 8 procs: {(looked - began) * 1e3:.0f} ms; ", end="")
     print(f"hang report: {(time.perf_counter() - began) * 1e3:.0f} ms")
+    began = time.perf_counter()
+    visit.stacks(procs_of(looks))
+    print(f"stacks of 8 procs: {(time.perf_counter() - began) * 1e3:.0f} ms; ", end="")
+    wall, cpu = ms_of_first_paint(visit)
+    print(f"top's first rows: {wall:.0f} ms, {cpu:.0f} ms CPU, with its import")
     procs.stop().get()
     print(f"import monarch.actor: {import_ms():.0f} ms")
 

@@ -50,6 +50,8 @@ def stacks_in_words(found: Iterable[ProcStacks]) -> list[str]:
 def _frames(frames: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for frame in frames:
+        if frame["file"].endswith("/bdb.py"):
+            break  # From here on it is the debugger that holds the call.
         lines.append(f"    {frame['file']}:{frame['line']} in {frame['function']}")
         if frame["text"]:
             lines.append(f"        {frame['text']}")

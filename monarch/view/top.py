@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from monarch.view.live_view import LiveView, size_in_words
+from monarch_sync.words import counted
 
 _COLUMNS = ("host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", "gen")
 _STYLES = {
@@ -75,7 +76,7 @@ class MonarchTop(App[None]):
         Binding("h", "ask('hang')", "hang"),
         Binding("l", "ask('log')", "log"),
         Binding("k", "ask('stop')", "stop"),
-        Binding("r", "toggle_ranks", "each rank"),
+        Binding("r", "toggle_ranks", "ranks"),
         Binding("slash", "filter", "filter"),
         Binding("question_mark", "help", "help"),
         Binding("q", "quit", "quit"),
@@ -134,7 +135,7 @@ class MonarchTop(App[None]):
         rates = [one["rate"] for one in self._view.history]
         head = Text(f"monarch top  {self._name}  ", style="bold")
         head.append(
-            f"{len(snapshot['hosts'])} hosts  {snapshot['num_ranks']} ranks  "
+            f"{counted(len(snapshot['hosts']), 'host')}  {counted(snapshot['num_ranks'], 'rank')}  "
             f"{counters['rate']:.0f} calls/s ", style="not bold",
         )  # fmt: skip
         head.append(bars(rates, 16), style="not bold cyan")

@@ -13,11 +13,11 @@ import pytest
 from monarch.actor import Actor, ProcMesh, endpoint, this_host
 from monarch.cli.observe.views import RankActions
 from monarch.config import configured
-from monarch.observe.hang_report import HangReport, hang_report
+from monarch.observe.hang_report import HangReport, hang_report, holds_of
 from monarch.observe.visit import MeshVisit, hosts_of
 from monarch.runtime.client_agent import client
 from monarch.view.live_view import LiveView
-from tests.debugger.typist import console
+from monarch.wire.message import HoldLine
 from tests.support import wait_for
 
 SECONDS = 30
@@ -105,9 +105,13 @@ def test_a_call_that_stands_is_told_by_all_views_and_so_is_where_it_stands(
         stacks = RankActions(visit).do("stacks", [rank["uid"]])
         assert "stopping in step, rank 0" in stacks
         assert f"{__file__}:" in stacks
-        console("continue")
+        ((proc, _, _), hold), node = *holds_of(visit.look()).items(), client().node
+        go_on = node.request(
+            node.address_of(proc), lambda port: HoldLine(hold.id, "c", "me", port, node.uid)
+        )
+        assert go_on.wait(SECONDS)
         assert asked.get(timeout=SECONDS) == 7
-        assert not report().held
+        wait_for(lambda: not report().held)
 
 
 class Rank(Actor):

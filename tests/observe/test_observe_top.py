@@ -138,7 +138,7 @@ def test_it_paints_scrolls_asks_and_ends(size: tuple[int, int]) -> None:
                 if table.row_count:
                     break
             assert table.row_count == 2
-            assert "1024 ranks" in str(app.query_one("#head", Static).render())
+            assert "1,024 ranks" in str(app.query_one("#head", Static).render())
             await pilot.press("r")
             assert table.row_count == 1024
             await pilot.press("pagedown", "pagedown")

@@ -22,6 +22,8 @@ function size(bytes) {
   return bytes.toFixed(1) + "G";
 }
 
+const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+
 async function ask(path, options = {}) {
   const answer = await fetch(path, { credentials: "same-origin", ...options });
   if (answer.status === 403) throw new Error(await answer.text());
@@ -71,7 +73,7 @@ function show(snapshot) {
   document.title = `monarch ${snapshot.title}`;
   const generations = [...new Set(snapshot.groups.map(group => group.generation))].join("/");
   $("facts").textContent = snapshot.is_live
-    ? `${snapshot.hosts.length} hosts, ${snapshot.num_ranks} ranks, gen ${generations || "-"}, ` +
+    ? `${counted(snapshot.hosts.length, "host")}, ${counted(snapshot.num_ranks, "rank")}, gen ${generations || "-"}, ` +
       `${snapshot.counters.rate.toFixed(0)} calls/s, queue ${snapshot.counters.queue}`
     : "of runs that have ended";
   for (const button of document.querySelectorAll("#buttons button"))
@@ -102,7 +104,7 @@ function show(snapshot) {
 
 function groups(rows) {
   const head = element("tr");
-  head.append(...["host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", "gen"].map(name => element("th", name)));
+  head.append(...["host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", "gen"].map((name, at) => element("th", name, at < 4 ? "" : "n")));
   const body = document.createElement("tbody");
   for (const row of rows.slice(0, MOST_ROWS)) {
     const line = element("tr"), key = `${row.host} ${row.actor} ${row.ranks}`;
@@ -233,7 +235,7 @@ $("ask").onsubmit = async event => {
       line.append(...found.columns.map(name => element("td", row[name] ?? "-")));
       return line;
     }));
-    $("answer").replaceChildren(element("div", `${found.num_rows} rows`), table);
+    $("answer").replaceChildren(element("div", counted(found.num_rows, "row")), table);
   } catch (error) { $("answer").replaceChildren(element("pre", error.message, "error")); }
 };
 $("metric").onchange = $("rank").onchange = () => showRuns();
