@@ -32,9 +32,10 @@ setup: $(STAMP) ## make .venv and install the project into it
 demo: $(STAMP) ## run the dev loop: train, edit, sync, refuse a broken edit, train on
 	@$(BIN)/python examples/dev_loop.py
 
+# A worker that crashes is not replaced: with files shared out, the others would wait for it for ever.
 .PHONY: test
 test: $(STAMP) ## run the tests, with WORKERS (3) at a time
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # What decides without a process, a socket or a file, but for a few lines.
 PURE := mesh wire core config config_file tools

@@ -67,7 +67,9 @@ class AskedHost(Protocol):
     name: str
     procs: dict[Uid, Any]
     holds: HoldBook
-    bulletins: _Standing
+
+    @property
+    def bulletins(self) -> _Standing: ...
 
     @property
     def client(self) -> ProcAddress | None: ...
