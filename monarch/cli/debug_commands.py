@@ -13,7 +13,16 @@ import click
 @click.option(
     "--vscode", is_flag=True, help="let an editor attach to all ranks, or those of NAME RANKS"
 )
-def debug(name: str | None, rank: str | None, vscode: bool) -> None:
+@click.option("--host", help="with --port: of a program's debug controller", metavar="HOST")
+@click.option(
+    "--port",
+    type=int,
+    metavar="PORT",
+    help="where a debug controller listens (MONARCH_DEBUG_SERVER_PORT), as Monarch has it",
+)
+def debug(
+    name: str | None, rank: str | None, vscode: bool, host: str | None, port: int | None
+) -> None:
     """A console for calls that stand at a breakpoint, or at an error.
 
     `breakpoint()` in an endpoint holds that call, and says so. This opens its debugger, for all
@@ -22,6 +31,13 @@ def debug(name: str | None, rank: str | None, vscode: bool) -> None:
     """
     from monarch.cli.debug import debug, edit
 
+    if host is not None or port is not None:
+        from monarch.debugger.port_console import attach_to_port
+
+        if name is not None or vscode or port is None:
+            raise click.UsageError("--host and --port go together, and with nothing else")
+        attach_to_port(host or "localhost", port)
+        return
     if vscode:
         edit(name or "", rank or "all")
         return

@@ -52,8 +52,12 @@ def stop(server_handle: str) -> NoReturn:
     _refuse(f"stop({server_handle!r})")
 
 
-def debug(host: str, port: int) -> NoReturn:
-    raise NotImplementedError("this release has no debugger to connect to")
+def debug(host: str, port: int) -> None:
+    """The console of a debug controller, at its port. Raises ``JobError``, with what to type
+    instead, where nobody listens there: calls that stand need no port here."""
+    from monarch.debugger.port_console import attach_to_port
+
+    attach_to_port(host, port)
 
 
 def torchx_runner() -> NoReturn:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import linecache
+from typing import Any
 
 from monarch.actor import Actor, endpoint
 from monarch.actor.controllers import get_or_spawn_controller
+from monarch.runtime import process
+from monarch.runtime.client_agent import ClientAgent
 
 
 class SourceLoaderController(Actor):
-    """Lives in the client."""
+    """Lives in the client, where debuggers of held calls ask for files that their host lacks."""
+
+    def __init__(self) -> None:
+        agent = process.current()
+        if isinstance(agent, ClientAgent):
+            own: Any = self
+            agent.holds.source_of = own.get_source
 
     @endpoint
     def get_source(self, filename: str) -> str:

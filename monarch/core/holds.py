@@ -5,6 +5,7 @@ Pure: holds and times go in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from monarch.core.rank_sets import in_ranges
@@ -50,9 +51,26 @@ def _sentence(same: Sequence[HoldNote]) -> str:
     reason = f"an error ({first.error})" if first.error else first.reason
     where = "" if first.reason == first.place else f", {first.place}"
     return (
-        f"{named(same)} {verb} at {reason}{where} in {first.function}. Calls to it wait; "
-        "`monarch debug` opens it."
+        f"{named(same)} {verb} at {reason}{where} in {first.function}. Calls to it wait, "
+        "and clocks stand still; `monarch debug` opens it."
     )
+
+
+def gone_on(seconds: float) -> str:
+    """What a person is told when nobody is held any longer."""
+    return f"no call stands any longer: clocks go on, which have stood still for {seconds:.0f} s"
+
+
+def all_stand(holds: Iterable[HoldNote]) -> bool:
+    """Whether these are all ranks of their actors' meshes, so that no other can come to stand
+    beside them."""
+    ranks: dict[tuple[str, str], set[int]] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    for hold in holds:
+        key = hold.actor, hold.mesh
+        ranks.setdefault(key, set()).add(hold.rank)
+        sizes[key] = math.prod(hold.sizes)
+    return all(len(found) >= sizes[key] for key, found in ranks.items())
 
 
 def named(holds: Sequence[HoldNote]) -> str:

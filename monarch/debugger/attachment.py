@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 
 from monarch.debugger.screen import ReadInterrupted, Screen
 from monarch.debugger.visit import NotAnswered, Visit
@@ -16,12 +17,20 @@ _DETACH = ("detach", "quit session")
 
 
 class Attachment:
-    """``is_over``: the call has ended, and the reason stands in ``why``."""
+    """``is_over``: the call has ended, and the reason stands in ``why``. ``why_no_redo`` says why
+    the call must not be run again, where it must not."""
 
-    def __init__(self, visit: Visit, screen: Screen, hold: HoldNote) -> None:
+    def __init__(
+        self,
+        visit: Visit,
+        screen: Screen,
+        hold: HoldNote,
+        why_no_redo: Callable[[Sequence[HoldNote]], str],
+    ) -> None:
         self._visit = visit
         self._screen = screen
         self._hold = hold
+        self._why_no_redo = why_no_redo
         self._number = -1
         self._state = threading.Condition()
         self._is_waiting = False
@@ -52,16 +61,30 @@ class Attachment:
             try:
                 if not self._await_turn():
                     return
+            except KeyboardInterrupt:
+                if not self._screen.is_terminal:
+                    raise
+                self._screen.write("\n")
+                return
+            try:
                 line = self._screen.read(PDB_PROMPT, self._names)
             except ReadInterrupted:
                 continue
-            except (EOFError, KeyboardInterrupt):
+            except KeyboardInterrupt:
+                if not self._screen.is_terminal:
+                    raise
+                self._screen.write("`detach`, or Ctrl-D, leaves the call standing\n")
+                continue
+            except EOFError:
                 self._screen.write("\n")
                 return
             finally:
                 self._is_reading = False
             if line.strip() in _DETACH:
                 return
+            if line.strip() == "redo" and (why := self._why_no_redo([self._hold])):
+                self._screen.write(f"{why}\n")
+                continue
             with self._state:
                 self._is_waiting = False
             self._send(line)

@@ -24,11 +24,12 @@ monarch_dbg commands:
   where [RANKS]               what every rank does, and whom it waits for
   diff EXPR [in RANKS]        an expression on all ranks that stand, equal answers together
   stop RANKS | all            hold running ranks at their next line
-  break FILE:LINE [if COND] [ranks RANKS]    stop there on all ranks; `break` lists, and
-  break clear [NUMBER]        takes away
+  break FILE:LINE [if COND] [ranks RANKS]    stop there, on ranks that start later, too;
+  break [clear [NUMBER]]      list breakpoints, or take them away
   stacks [RANKS] [--locals]   where the threads of ranks are
   together                    each line goes to all calls that stand, until `alone`
-  redo [RANKS]                end held calls here, take the saved code, and run them again
+  redo [RANKS] [now]          end held calls here, take the saved code, and run them again
+  abort RANKS | all           end their process groups: who waits in a collective gets an error
   help                        this (h)
   quit                        leave; calls that stand go on standing (q)
 RANKS: 3, 0-3,7, ::2, host=2,gpus=0-3, all, and as in `cast`, ranks(0,1,2), ranks(dim=0:4)
@@ -55,7 +56,7 @@ _ALONE = ("list", "continue", "help", "quit", "together", "alone", "detach")
 _NAME = r"[-_a-zA-Z0-9]+"
 COMMANDS = (
     "list", "attach", "cast", "continue", "where", "diff", "stop", "break", "stacks", "together",
-    "alone", "redo", "help", "quit",
+    "alone", "redo", "abort", "help", "quit",
 )  # fmt: skip
 
 
@@ -74,9 +75,12 @@ def parse_line(line: str) -> Typed:
             return Typed("attach", actor=match[1], ranks=int(match[2]))
         if name == "cast":
             return _cast(rest)
-        if name in ("where", "stop", "redo"):
-            if name == "stop" and not rest:
-                return _bad("stop RANKS, as in `stop 5`, or `stop all`")
+        if name in ("where", "stop", "redo", "abort"):
+            if name in ("stop", "abort") and not rest:
+                return _bad(f"{name} RANKS, as in `{name} 5`, or `{name} all`")
+            if name == "redo" and rest.split()[-1:] == ["now"]:
+                before = rest[: -len("now")].strip()
+                return Typed(name, ranks=parse_set(before or "all"), is_flagged=True)
             return Typed(name, ranks=parse_set(rest or "all"))
         if name == "stacks":
             words = rest.split()
@@ -130,7 +134,7 @@ class BreakOrder(NamedTuple):
     file: str
     line: int
     condition: str
-    ranks: RanksType
+    ranks: str
 
 
 def parse_break(text: str) -> BreakOrder:
@@ -147,5 +151,6 @@ def parse_break(text: str) -> BreakOrder:
             compile(condition, "<condition>", "eval")
         except SyntaxError as error:
             raise ValueError(f"{condition!r} is no condition: {error.msg}") from None
-    ranks = parse_set(match["ranks"] or "all")
+    ranks = match["ranks"] or "all"
+    parse_set(ranks)
     return BreakOrder(match["file"], int(match["line"]), condition, ranks)

@@ -11,11 +11,12 @@ from monarch.core.grouping import SameAnswer, group, table
 from monarch.core.holds import named
 from monarch.core.rank_sets import RanksType, coordinates, is_in, unknown_dims
 from monarch.debugger.attachment import PDB_PROMPT, Attachment
+from monarch.debugger.breakpoints import Breakpoints
 from monarch.debugger.command_line import BANNER, COMMANDS, HELP, PROMPT, Typed, parse_line
 from monarch.debugger.running import RunningRanks
 from monarch.debugger.screen import ReadInterrupted, Screen
 from monarch.debugger.visit import NotAnswered, Visit
-from monarch.wire.hold import HoldNote
+from monarch.wire.hold import HoldNote, LostHold
 from monarch.wire.message import HoldLine, HoldNames, HoldText
 
 _STEP_SECONDS = 1.0
@@ -29,6 +30,7 @@ class Console:
         self._visit = visit
         self._screen = screen
         self._running = RunningRanks(visit, screen)
+        self._breakpoints = Breakpoints(visit, screen)
         self._seen: list[HoldNote] = []
         self._is_together = False
 
@@ -42,6 +44,8 @@ class Console:
             try:
                 line = self._screen.read(prompt, self._complete)
             except KeyboardInterrupt:
+                if not self._screen.is_terminal:
+                    raise
                 continue
             except (EOFError, ReadInterrupted):
                 self._screen.write("\n")
@@ -71,6 +75,8 @@ class Console:
         try:
             self._commands()[typed.name](typed)
         except KeyboardInterrupt:
+            if not self._screen.is_terminal:
+                raise
             self._screen.write("interrupted\n")
         except (NotAnswered, ValueError) as error:
             self._screen.write(f"Error processing command: {error}\n")
@@ -88,7 +94,8 @@ class Console:
             "where": self._running.where,
             "stacks": self._running.stacks,
             "stop": self._running.stop,
-            "break": self._running.break_at,
+            "abort": self._running.abort,
+            "break": self._breakpoints.obey,
             "together": lambda typed: self._set_together(True),
             "alone": lambda typed: self._set_together(False),
             "detach": lambda typed: self._screen.write("you are attached to no call\n"),
@@ -110,6 +117,8 @@ class Console:
             self._screen.write(f"{named(who)} stand{'s' if len(who) == 1 else ''} at: {error}\n")
         if not holds:
             self._screen.write("no call stands at this moment\n")
+        for lost in self._visit.lost:
+            self._screen.write(f"{_lost(lost)}\n")
 
     def _attach(self, typed: Typed) -> None:
         assert isinstance(typed.ranks, int)
@@ -119,13 +128,24 @@ class Console:
             if not self._running.peek(typed.actor, typed.ranks):
                 raise
             return
-        Attachment(self._visit, self._screen, hold).run()
+        if others := self._running.others(hold):
+            self._screen.write(f"{others}\n")
+        attachment = Attachment(self._visit, self._screen, hold, self._why_no_redo)
+        attachment.run()
+        if attachment.is_over:
+            self._holds()
+            for lost in self._visit.lost:
+                if lost.hold.id == hold.id:
+                    self._screen.write(f"{_lost(lost)}\n")
 
     def _one(self, actor: str, rank: int) -> HoldNote:
         of_actor = [hold for hold in self._holds() if hold.actor == actor]
+        found = [hold for hold in of_actor if hold.rank == rank]
+        died = [one for one in self._visit.lost if (one.hold.actor, one.hold.rank) == (actor, rank)]
+        if died and not found:
+            raise NotAnswered(_lost(died[-1]))
         if not of_actor:
             raise NotAnswered(f"No debug sessions for actor {actor}")
-        found = [hold for hold in of_actor if hold.rank == rank]
         if not found:
             raise NotAnswered(f"No debug session for rank {rank} for actor {actor}")
         return next((hold for hold in found if hold.is_waiting), found[0])
@@ -154,6 +174,8 @@ class Console:
     def _tell_all(self, holds: Sequence[HoldNote], line: str) -> None:
         """One line to all of them; equal answers are shown together, and who has not stopped
         again within a second."""
+        if line.strip() == "redo" and (why := self._why_no_redo(holds)):
+            raise NotAnswered(why)
         answers = self.type_all(holds, line)
         stopped = {key: text for key, text in answers.items() if text is not None}
         for actor in dict.fromkeys(hold.actor for hold in holds):
@@ -225,9 +247,21 @@ class Console:
                     ),
                 )
 
+    def _why_no_redo(self, holds: Sequence[HoldNote]) -> str:
+        """New code comes in only where all ranks are between two calls."""
+        waiting = self._running.in_collectives(holds)
+        return waiting and (
+            f"redo is refused: {waiting}, where {named(holds)} is missing, so no new code can come "
+            "in between. `abort` ends their collective with an error; `redo now` runs this call "
+            "again on the code that is there"
+        )
+
     def _redo(self, typed: Typed) -> None:
         holds = self._chosen("", typed.ranks)
-        answers = self.type_all(holds, "redo", _REDO_SECONDS)
+        if not typed.is_flagged and (why := self._why_no_redo(holds)):
+            raise NotAnswered(why)
+        line = "redo now" if typed.is_flagged else "redo"
+        answers = self.type_all(holds, line, _REDO_SECONDS)
         refused = {key: text for key, text in answers.items() if text}
         for (actor, rank), text in refused.items():
             self._screen.write(f"{actor} {rank}: {text}\n")
@@ -279,6 +313,15 @@ class Console:
 def _answer(actor: str, one: SameAnswer[str]) -> str:
     lines = [f"{actor} {one.who}: {line}" for line in one.answer.splitlines()]
     return "\n".join(lines) + "\n"
+
+
+def _lost(lost: LostHold) -> str:
+    hold = lost.hold
+    ago = max(0, round(time.time() - lost.when))
+    return (
+        f"{hold.actor} {hold.rank} ended {ago} s ago, while it was held at {hold.place} in "
+        f"{hold.function}: {lost.reason}"
+    )
 
 
 def holds_table(holds: Sequence[HoldNote]) -> str:

@@ -1,21 +1,24 @@
-"""What a console asks of ranks that run: where they are, and to stop."""
+"""What a console asks of ranks that run: where they are, to stop, to leave a collective."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from monarch.core.collectives import Collective, mismatches
 from monarch.core.grouping import group
 from monarch.core.holds import named
 from monarch.core.rank_sets import RanksType, in_ranges, is_in
-from monarch.debugger.command_line import BreakOrder, Typed, parse_break
+from monarch.debugger.command_line import Typed
 from monarch.debugger.screen import Screen
-from monarch.debugger.visit import NotAnswered, SeenProc, Visit
+from monarch.debugger.visit import NO_ANSWER, SeenProc, Visit, chosen
+from monarch.observe.hang_report import collective_of
 from monarch.observe.stacks import ProcStacks, stacks_in_words
 from monarch.wire.hold import HoldNote
-from monarch.wire.message import BreakPlace, PeekLine, StacksAsked, StopAt
+from monarch.wire.message import AbortGroups, LookAtProc, PeekLine, StacksAsked, StopAt
 
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py", "torch/distributed/nn/functional.py")
+_ABORT_SECONDS = 20.0
 _NO_COLLECTIVES = ("wrapper", "_wrapper", "<module>")
 
 
@@ -25,39 +28,90 @@ class RunningRanks:
     def __init__(self, visit: Visit, screen: Screen) -> None:
         self._visit = visit
         self._screen = screen
-        self._breaks: dict[int, BreakOrder] = {}
 
     def where(self, typed: Typed) -> None:
-        """One row for each actor and rank; equal ones together."""
-        procs = self._chosen(typed.ranks)
-        holds = {(h.proc, h.actor): h for h in self._visit.holds() if h.is_waiting}
-        rows: dict[str, dict[int, str]] = {}
-        for seen in states_of(self._visit, procs, typed.ranks):
-            hold = holds.get((seen.proc, seen.actor))
-            rows.setdefault(seen.actor, {})[seen.rank] = (
-                f"HELD at {hold.place} in {hold.function}" if hold else seen.doing(holds.values())
-            )
-        if not rows:
+        """One row for each actor and rank; equal ones together; and where collectives do not
+        meet."""
+        procs = self._visit.procs()
+        seen = states_of(self._visit, procs, typed.ranks)
+        if not seen:
+            chosen(procs, typed.ranks)  # Says which there are.
             self._screen.write("no actor runs there\n")
+        holds = {(h.proc, h.actor): h for h in self._visit.holds() if h.is_waiting}
+        flights = self._flights(procs, seen)
+        rows: dict[str, dict[int, str]] = {}
+        for state in seen:
+            hold = holds.get((state.proc, state.actor))
+            rows.setdefault(state.actor, {})[state.rank] = (
+                f"HELD at {hold.place} in {hold.function}"
+                if hold
+                else state.doing(holds.values(), flights.number(state))
+            )
         for actor, told in rows.items():
             for one in group(told):
                 self._screen.write(f"{actor} {one.who:<12}  {one.answer}\n")
+        for text in flights.mismatches():
+            self._screen.write(f"{text}\n")
+
+    def _flights(self, procs: Sequence[SeenProc], seen: Sequence[ActorState]) -> Flights:
+        """What torch remembers of collectives, where somebody is in one."""
+        meshes = {proc.uid: proc.mesh for proc in procs}
+        wanted = {meshes.get(state.proc) for state in seen if state.collective}
+        asked = [proc for proc in procs if proc.mesh in wanted]
+        uid = self._visit.uid
+        answers = self._visit.ask_many(
+            asked, lambda port: LookAtProc(port, uid, True, places=False)
+        )
+        return Flights({p.uid: (p.mesh, answers[p.uid].get("flight") or {}) for p in asked})
+
+    def in_collectives(self, holds: Sequence[HoldNote]) -> str:
+        """Who is in a collective beside these, which stand; nothing where nobody is."""
+        held = {hold.proc for hold in self._visit.holds()}
+        actors = {hold.actor for hold in holds}
+        procs = self._visit.procs()
+        seen = states_of(self._visit, procs, range(0, 2**62))
+        waiting = [
+            state
+            for state in seen
+            if state.actor in actors and state.collective and state.proc not in held
+        ]
+        flights = self._flights(procs, waiting)
+        told: dict[tuple[str, str], list[int]] = {}
+        for state in waiting:
+            what = f"{state.collective}{flights.number(state)}"
+            told.setdefault((state.actor, what), []).append(state.rank)
+        return " and ".join(f"{a} {in_ranges(of)} in {what}" for (a, what), of in told.items())
+
+    def others(self, hold: HoldNote) -> str:
+        """The ranks of its actor that run on while it stands, and what they do, in a line."""
+        procs = [proc for proc in self._visit.procs() if proc.uid != hold.proc]
+        held = {one.proc for one in self._visit.holds() if one.is_waiting}
+        on = [
+            state
+            for state in states_of(self._visit, procs, range(0, 2**62))
+            if state.actor == hold.actor and state.method and state.proc not in held
+        ]
+        if not on:
+            return ""
+        does = {state.rank: state.collective or state.method for state in on}
+        told = "; ".join(f"{one.who} in {one.answer}" for one in group(does))
+        return f"not held, and run on until they need this one: {told}"
 
     def stacks(self, typed: Typed) -> None:
-        procs = self._chosen(typed.ranks)
+        procs = chosen(self._visit.procs(), typed.ranks)
         lines = stacks_lines(self._visit, procs, with_locals=typed.is_flagged)
         self._screen.write("\n".join(lines) + "\n")
 
     def stop(self, typed: Typed) -> None:
         visit = self._visit
         who = visit.who.partition(":")[0]
-        procs = self._chosen(typed.ranks)
+        procs = chosen(self._visit.procs(), typed.ranks)
         answers = visit.ask_many(procs, lambda port: StopAt("", who, port, visit.uid))
         told: dict[str, dict[int, str]] = {}
         for proc in procs:
             answer = answers[proc.uid]
             if "error" in answer:
-                told.setdefault(proc.mesh, {})[proc.rank] = f"not stopped: {answer['error']}"
+                told.setdefault(proc.mesh, {})[proc.rank] = _why_not_stopped(answer["error"])
             for actor, how in answer.get("how", {}).items():
                 text = (
                     "stops at its next line; where it waits in C, when that is over"
@@ -71,49 +125,42 @@ class RunningRanks:
         if not told:
             self._screen.write("no actor runs there\n")
 
-    def break_at(self, typed: Typed) -> None:
-        word, _, rest = typed.text.partition(" ")
-        if not typed.text:
-            for number, order in self._breaks.items():
-                self._screen.write(f"{number}  {_told(order)}\n")
-            if not self._breaks:
-                self._screen.write("no breakpoint is set here: break FILE:LINE\n")
-        elif word == "clear":
-            self._clear(rest.strip())
-        else:
-            order = parse_break(typed.text)
-            number = max(self._breaks, default=0) + 1
-            texts = self._send(number, order, is_gone=False)
-            self._breaks[number] = order
-            line = next((text for text in texts if text), "")
-            note = f": {line}" if line else ", where that file is imported"
-            self._screen.write(f"{number}  {_told(order)}, on {len(texts)} procs{note}\n")
-
-    def _clear(self, text: str) -> None:
-        numbers = [int(text)] if text.isdigit() else list(self._breaks)
-        if not set(numbers) <= set(self._breaks) or (text and not text.isdigit()):
-            raise NotAnswered(f"there is no breakpoint {text}")
-        for number in numbers:
-            self._send(number, self._breaks.pop(number), is_gone=True)
-        self._screen.write(f"{len(numbers)} taken away\n")
-
-    def _send(self, number: int, order: BreakOrder, *, is_gone: bool) -> list[str]:
+    def abort(self, typed: Typed) -> None:
+        """End the process groups of these ranks, and the connections between them and others."""
         visit = self._visit
-        at, line, condition, ranks = order
-        # Several consoles number theirs apart.
-        own = number + int(visit.who.rpartition(":")[2] or 0) * 1000
-        procs = self._chosen(ranks)
-        answers = visit.ask_many(
-            procs,
-            lambda port: BreakPlace(own, at, line, condition, is_gone, port, visit.uid),
+        everybody = visit.procs()
+        procs = chosen(everybody, typed.ranks)
+        meshes = {proc.mesh for proc in procs}
+        all_of = [proc for proc in everybody if proc.mesh in meshes]
+        told = visit.ask_many(all_of, lambda port: AbortGroups((), True, port, visit.uid))
+        ends = {
+            (tuple(there), tuple(here))
+            for body in told.values()
+            for here, there in body.get("connections", ())
+        }
+        mine = tuple(
+            (here, there)
+            for proc in procs
+            for here, there in told[proc.uid].get("connections", ())
+            if (tuple(here), tuple(there)) in ends
         )
-        return [str(answer.get("text", "")) for answer in answers.values()]
+        answers = visit.ask_many(
+            procs, lambda port: AbortGroups(mine, False, port, visit.uid), _ABORT_SECONDS
+        )
+        done = {proc.rank: answers[proc.uid].get("error", "") for proc in procs}
+        for one in group(done):
+            self._screen.write(
+                f"{one.who} not aborted: {one.answer}\n"
+                if one.answer
+                else f"{one.who}: process groups ended, who waits in one gets an error; "
+                "init_process_group makes new ones\n"
+            )
 
     def peek(self, actor: str, rank: int) -> bool:
         """Look at the frames of a call that runs, and goes on; false where none does."""
         visit = self._visit
-        procs = [proc for proc in visit.procs() if proc.rank == rank]
-        found = [s for s in states_of(visit, procs, rank) if s.actor == actor and s.method]
+        seen = states_of(visit, visit.procs(), rank)
+        found = [state for state in seen if state.actor == actor and state.method]
         if not found:
             return False
         state, number = found[0], 0
@@ -151,15 +198,28 @@ class RunningRanks:
         if not found:
             self._screen.write(f"{named(missing)} has not stopped again yet\n")
 
-    def _chosen(self, ranks: RanksType) -> list[SeenProc]:
-        everybody = self._visit.procs()
-        if isinstance(ranks, dict):
-            return everybody  # Dimensions are of actors, and looked at there.
-        procs = [proc for proc in everybody if is_in(ranks, proc.rank)]
-        if not procs:
-            there = in_ranges(proc.rank for proc in everybody)
-            raise NotAnswered(f"that is no rank of those that run: {there or 'none does'}")
-        return procs
+
+class Flights:
+    """The last collectives of procs, as torch's flight recorder has them. ``found`` has the mesh
+    and the record of each."""
+
+    def __init__(self, found: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
+        self._pending: dict[str, int] = {}
+        self._records: dict[str, dict[int, list[Collective]]] = {}
+        for proc, (mesh, flight) in found.items():
+            entries = [collective_of(e) for e in flight.get("entries", ()) if not e["is_p2p"]]
+            if entries:
+                self._records.setdefault(mesh, {})[int(flight["rank"])] = entries
+                if not entries[-1].is_done:
+                    self._pending[proc] = entries[-1].seq
+
+    def number(self, state: ActorState) -> str:
+        """Of the collective that a rank is in: `` #204``."""
+        return f" #{self._pending[state.proc]}" if state.proc in self._pending else ""
+
+    def mismatches(self) -> list[str]:
+        """Where ranks do not meet, in words."""
+        return [one.text for records in self._records.values() for one in mismatches(records)]
 
 
 class ActorState(NamedTuple):
@@ -173,15 +233,16 @@ class ActorState(NamedTuple):
     collective: str
     waits: bool
 
-    def doing(self, held: Iterable[HoldNote]) -> str:
-        """In words, with whom it waits for as far as that is known."""
+    def doing(self, held: Iterable[HoldNote], number: str = "") -> str:
+        """In words, with whom it waits for as far as that is known; ``number`` is that of its
+        collective."""
         if not self.method:
             return "idle"
         text = f"in {self.method}, {self.place}" if self.place else f"in {self.method}"
         if self.collective:
             before = [h for h in held if h.actor == self.actor and h.rank != self.rank]
             who = f": waits for {named(before)}, held before it" if before else ""
-            return f"{text}, in {self.collective}{who}"
+            return f"{text}, in {self.collective}{number}{who}"
         return f"{text}, waits for an answer" if self.waits else text
 
 
@@ -221,6 +282,10 @@ def stacks_lines(visit: Visit, procs: Sequence[SeenProc], *, with_locals: bool) 
     return stacks_in_words(found)
 
 
-def _told(order: BreakOrder) -> str:
-    condition = f" if {order.condition}" if order.condition else ""
-    return f"{order.file}:{order.line}{condition}"
+def _why_not_stopped(error: str) -> str:
+    if error != NO_ANSWER:
+        return f"not stopped: {error}"
+    return (
+        f"{error}: it is stopped, or a thread holds the GIL; it stops when it does. "
+        "`monarch stacks --native` may show where it is"
+    )

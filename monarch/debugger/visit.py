@@ -9,12 +9,13 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from monarch.config import runtime_dir
+from monarch.core.rank_sets import RanksType, in_ranges, is_in, unknown_dims
 from monarch.errors import MonarchError
 from monarch.net.machine import machine_id
 from monarch.runtime.answers import Response
@@ -22,11 +23,12 @@ from monarch.runtime.ends.process_start import is_there
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.hold import HoldNote
+from monarch.wire.hold import HoldNote, LostHold
 from monarch.wire.message import AnyMessage, EnvSet, HoldsAsked, Inspect
 
 _SECONDS = 3.0
 _PROGRAM_SECONDS = 0.5
+NO_ANSWER = "does not answer"
 
 Ask = Callable[[int], AnyMessage]
 
@@ -44,6 +46,21 @@ class SeenProc(msgspec.Struct, frozen=True):
     host: str
     pid: int
     address: ProcAddress
+    labels: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+
+def chosen(procs: Sequence[SeenProc], ranks: RanksType) -> list[SeenProc]:
+    """Those that are meant. Raises ``NotAnswered`` where none is."""
+    shapes = [dict(zip(proc.labels, proc.sizes, strict=True)) for proc in procs]
+    missing = [unknown_dims(ranks, shape) for shape in shapes]
+    if missing and all(missing):
+        raise NotAnswered(f"{procs[0].mesh} has no dimension {missing[0][0]!r}, but {shapes[0]}")
+    found = [proc for proc in procs if is_in(ranks, proc.rank, proc.labels, proc.sizes)]
+    if not found:
+        there = in_ranges(sorted({proc.rank for proc in procs}))
+        raise NotAnswered(f"that is no rank of those that run: {there or 'none does'}")
+    return found
 
 
 class Visit:
@@ -54,6 +71,7 @@ class Visit:
         self._hosts = hosts
         self._programs: set[Uid] = set()
         self._met: dict[Uid, ProcAddress] = {}
+        self.lost: list[LostHold] = []
         self.who = f"{_user()}:{os.getpid()}"
 
     @property
@@ -79,14 +97,19 @@ class Visit:
         return list(found.values())
 
     def holds(self) -> list[HoldNote]:
-        """All calls that stand, by actor and rank."""
+        """All calls that stand, by actor and rank. Those whose process ended, by then ``lost``."""
         found: dict[str, HoldNote] = {}
+        lost: dict[str, LostHold] = {}
         for body in self._ask_all(self.places(), lambda port: HoldsAsked(port, self.uid)).values():
             for uid, address in body.get("procs", {}).items():
                 self._met.setdefault(uid, msgspec.convert(address, ProcAddress))
             for told in body.get("holds", ()):
                 hold = msgspec.convert(told, HoldNote)
                 found.setdefault(hold.id, hold)
+            for told in body.get("lost", ()):
+                one = msgspec.convert(told, LostHold)
+                lost.setdefault(one.hold.id, one)
+        self.lost = sorted(lost.values(), key=lambda one: one.when)
         return sorted(found.values(), key=lambda hold: (hold.actor, hold.rank, hold.since))
 
     def procs(self) -> list[SeenProc]:
@@ -100,7 +123,8 @@ class Visit:
                 self._met[address.uid] = address
                 found[address.uid] = SeenProc(
                     address.uid, str(proc["mesh"]), int(proc["rank"]), str(body["host"]),
-                    int(proc["pid"]), address,
+                    int(proc["pid"]), address, tuple(proc.get("labels", ())),
+                    tuple(proc.get("sizes", ())),
                 )  # fmt: skip
         return sorted(found.values(), key=lambda proc: (proc.mesh, proc.rank))
 
@@ -149,7 +173,7 @@ class Visit:
             # Of a program here that is silent we want nothing: it may be one of another version.
             patience = min(seconds, _PROGRAM_SECONDS) if uid in self._programs else seconds
             if not answer.wait(max(0.0, began + patience - time.monotonic())):
-                body = {"error": "does not answer"}
+                body = {"error": NO_ANSWER}
             elif answer.value.error:
                 body = {"error": answer.value.error}
             else:

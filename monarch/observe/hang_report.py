@@ -208,7 +208,7 @@ def _match_collectives(report: HangReport, procs: Iterable[Mapping[str, Any]]) -
     for proc in procs:
         flight = proc.get("flight") or {}
         if flight:
-            entries = [_collective(e) for e in flight["entries"] if not e["is_p2p"]]
+            entries = [collective_of(e) for e in flight["entries"] if not e["is_p2p"]]
             meshes[proc["mesh"]][flight["rank"]] = entries
     for records in meshes.values():
         found = mismatches(records)
@@ -226,7 +226,8 @@ def _match_collectives(report: HangReport, procs: Iterable[Mapping[str, Any]]) -
             )
 
 
-def _collective(entry: Mapping[str, Any]) -> Collective:
+def collective_of(entry: Mapping[str, Any]) -> Collective:
+    """As a process told of it."""
     return Collective(
         group=str(entry["group_name"] or entry["group"]),
         seq=entry["seq"],

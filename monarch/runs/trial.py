@@ -16,8 +16,6 @@ import functools
 import gc
 import inspect
 import os
-import socket
-import stat
 import sys
 import threading
 import time
@@ -25,7 +23,6 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from monarch.actor import Actor, context, endpoint
 from monarch.config_file import ConfigError
@@ -33,12 +30,10 @@ from monarch.errors import MonarchError
 from monarch.runs.state_copies import Undo, keep, watch
 from monarch.runs.witness import waits_for_others
 from monarch.runtime import process
+from monarch.runtime.observe.group_connections import Connection, abort_groups, rank_connections
 
 _INTERRUPT_AGAIN_SECONDS = 0.2
 _MAX_FRAMES = 30
-
-Address = tuple[str, int]
-Connection = tuple[Address, Address]  # ours, theirs
 
 
 class _Interrupt(BaseException):
@@ -209,13 +204,7 @@ class Trial(Actor):
     def connections(self) -> list[Connection]:
         """What connects this process with others over TCP, but for what the runtime and the
         rendezvous need."""
-        ours = {urlsplit(url).port for url in process.current().node.address.urls if "tcp:" in url}
-        ours.add(int(os.environ.get("MASTER_PORT") or 0))
-        return [
-            (here, there)
-            for _, here, there in _tcp_connections()
-            if here[1] not in ours and there[1] not in ours
-        ]
+        return rank_connections(process.current().node.address.urls)
 
     @endpoint
     def cut(self, connections: Collection[Connection]) -> None:
@@ -224,15 +213,7 @@ class Trial(Actor):
         A rank that waits for this one in a collective hears of it at once: gloo looks at its
         connections alone.
         """
-        wanted = {tuple(map(tuple, one)) for one in connections}
-        for number, here, there in _tcp_connections():
-            if (here, there) in wanted:
-                with contextlib.suppress(OSError), _duplicate(number) as end:
-                    end.shutdown(socket.SHUT_RDWR)
-        distributed: Any = sys.modules.get("torch.distributed")
-        if distributed is not None and distributed.is_initialized():
-            with contextlib.suppress(Exception):
-                distributed.distributed_c10d._abort_process_group()
+        abort_groups(connections)
 
     @endpoint
     def come_back(self, seconds: float, patience_seconds: float) -> bool:
@@ -337,26 +318,3 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     """Raise an error in a thread at its next step; ``None`` takes back what it has not noticed."""
     raised = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
-
-
-def _tcp_connections() -> Iterator[tuple[int, Address, Address]]:
-    """The descriptor and both ends of each."""
-    for name in os.listdir("/proc/self/fd"):
-        number = int(name)
-        with contextlib.suppress(OSError):
-            if not stat.S_ISSOCK(os.fstat(number).st_mode):
-                continue
-            with _duplicate(number) as end:
-                if end.family in (socket.AF_INET, socket.AF_INET6) and end.type == _STREAM:
-                    yield number, _plain(end.getsockname()), _plain(end.getpeername())
-
-
-_STREAM = socket.SOCK_STREAM
-
-
-def _duplicate(number: int) -> socket.socket:
-    return socket.socket(fileno=os.dup(number))
-
-
-def _plain(address: Any) -> Address:
-    return str(address[0]).removeprefix("::ffff:"), int(address[1])

@@ -40,3 +40,11 @@ class HoldNote(msgspec.Struct, frozen=True):
     def place(self) -> str:
         """Where it stands, in short: ``train.py:42``."""
         return f"{self.file.rpartition('/')[2]}:{self.line}"
+
+
+class LostHold(msgspec.Struct, frozen=True):
+    """A call whose process ended while it stood; ``when`` is in seconds since the epoch."""
+
+    hold: HoldNote
+    reason: str
+    when: float

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,12 +22,13 @@ from monarch._src.actor.debugger.debug_command import (
 )
 from monarch._src.actor.debugger.debug_controller import DebugController
 from monarch._src.actor.debugger.debug_io import DebugStdIO
-from monarch._src.actor.debugger.debug_session import DebugSession, DebugSessions
+from monarch._src.actor.debugger.debug_session import DebugSession, DebugSessionInfo, DebugSessions
 from monarch._src.actor.source_loader import SourceLoaderController
-from monarch.actor import debug_controller, endpoint, get_or_spawn_controller, this_host
+from monarch.actor import ActorError, debug_controller, endpoint, get_or_spawn_controller, this_host
 from monarch.config import configured
 from monarch.tools.debug_env import _get_debug_server_host, _get_debug_server_port
 from tests.debugger.held_actors import AsyncStepper, Stepper
+from tests.support import wait_for
 
 _END = sys.maxsize
 
@@ -56,6 +58,15 @@ def waits() -> Iterator[None]:
         ("cast debugee ranks(:) p x", Cast("debugee", range(0, _END), "p x")),
         ("cast debugee ranks(1:5:2) n", Cast("debugee", range(1, 5, 2), "n")),
         ("cast debugee ranks(a=1,b=(2,3)) up 2", Cast("debugee", {"a": 1, "b": [2, 3]}, "up 2")),
+        ("cast debugee ranks(7:) n", Cast("debugee", range(7, _END), "n")),
+        ("cast debugee ranks(3:9) n", Cast("debugee", range(3, 9), "n")),
+        ("cast debugee ranks(::) n", Cast("debugee", range(0, _END), "n")),
+        ("cast debugee ranks(::4) n", Cast("debugee", range(0, _END, 4), "n")),
+        ("cast debugee ranks(7::) n", Cast("debugee", range(7, _END), "n")),
+        ("cast debugee ranks(:7:) n", Cast("debugee", range(0, 7), "n")),
+        ("cast debugee ranks(:7:2) n", Cast("debugee", range(0, 7, 2), "n")),
+        ("cast debugee ranks(7::2) n", Cast("debugee", range(7, _END, 2), "n")),
+        ("cast debugee ranks(3:9:) n", Cast("debugee", range(3, 9), "n")),
         ("cast debugee ranks(a=:3) n", Cast("debugee", {"a": range(0, 3)}, "n")),
         (
             "cast debugee ranks(a = 1 , b = 2:) n",
@@ -79,7 +90,14 @@ def test_commands_are_read(line: str, meant: DebugCommand) -> None:
         "cast debugee ranks(1 n", "cast debugee rank(1) n", "cast ranks(1) n",
         "cast debugee ranks(a=) n", "cast debugee ranks(a=(1)) n", "cast debugee ranks(a=1,) n",
         "cast debugee ranks(1:2:3:4) n", "cast debugee ranks(1) !x = 1", "castdebugee ranks(1) n",
-        "cast debu.gee ranks(1) n", "breakpoint",
+        "cast debu.gee ranks(1) n", "breakpoint", "a actor", "attacha x 1attach x 1",
+        "attach actor 1abc", "cast debugee rnks(1) n", "cast debugee ranks(1ab) n",
+        "cast debugee ranks(1,a,3) n", "cast debugee ranks(a:2:4) n", "cast debugee ranks(1,2,3",
+        "cast debugee ranks(1,2)) n", "cast debugee ranks(1,2,) n", "cast debugee ranks(,1,2) n",
+        "cast debugee ranks(1,,2) n", "cast debugee ranks(:::) n", "cast debugee ranks(:1::) n",
+        "cast debugee ranks(1:2:3,4) n", "cast debugee ranks(a=1, b=) n",
+        "cast debugee ranks(a=1, b=(1,2) n", "cast debugee ranks(a=1, b=(,1,2) n",
+        "cast debugee ranks(a=1, b=(1,,2) n", "cast debugee ranks(a=(1,2), b=1::2 n",
     ],
 )  # fmt: skip
 def test_what_is_no_command_says_so(line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,11 +162,109 @@ class Scripted(DebugController):
         self._debug_io = Io()
 
     @endpoint
-    async def blocking_enter(self) -> list[str]:
+    async def blocking_enter(self, more: Sequence[str] = ()) -> list[str]:
+        self._lines += more
+        self.outputs.clear()
         async with self._task_lock:
             assert self._task is None
             await self._enter()
-        return self.outputs
+        return list(self.outputs)
+
+
+def _wait_for_sessions(controller: Any, number: int) -> list[DebugSessionInfo]:
+    found: list[DebugSessionInfo] = []
+
+    def are_there() -> bool:
+        found[:] = controller.list.call_one(print_output=False).get(timeout=20)
+        return len(found) == number
+
+    wait_for(are_there, what=f"{number} sessions")
+    return found
+
+
+def test_ranks_are_stepped_left_and_taken_up_again_and_die_in_the_debugger() -> None:
+    """Upstream's `test_debug`, with actors of ours."""
+    procs = this_host().spawn_procs({"hosts": 2, "gpus": 2})
+    debugees = procs.spawn("debugee", AsyncStepper)
+    controller = get_or_spawn_controller("walked", Scripted, []).get()
+
+    def enter(*lines: str) -> list[str]:
+        said: list[str] = controller.blocking_enter.call_one([*lines, "quit"]).get(timeout=60)
+        return said
+
+    answer = debugees.of_rank.call()
+    infos = _wait_for_sessions(controller, 4)
+    begin = infos[0].lineno
+    assert begin is not None
+    assert [(i.rank, i.coords["hosts"], i.coords["gpus"]) for i in infos] == [
+        (0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1),
+    ]  # fmt: skip
+    assert {(i.function, i.lineno) for i in infos} == {("held_actors.by_rank", begin)}
+
+    again = ["attach debugee 1", "detach"]
+    said = enter("attach debugee 1", "n", "n", "n", "detach", *again)
+    first = said.index("--Return--")
+    second = said.index("--Return--", first + 1)
+    assert said[first : first + 5] == said[second : second + 5]
+    assert [said[first + 1], said[first + 3], said[first + 4]] == ["\n", "\n", "(Pdb) "]
+    assert re.match(r"> /.*held_actors.py\(\d+\)by_rank\(\)->2\n-> return rank", said[first + 2])
+
+    enter(*["cast debugee ranks(0,3) n"] * 2, "attach debugee 0", "detach")
+    lines = [info.lineno for info in _wait_for_sessions(controller, 4)]
+    assert (lines[0], lines[2], lines[3]) == (begin + 3, begin, begin + 3)
+
+    enter("attach debugee 2", "c", "detach")
+    assert _wait_for_sessions(controller, 4)[2].function == "held_actors.fail"
+    said = enter("attach debugee 2", "bt", "c")
+    inner = next(i for i, text in enumerate(said) if re.match(r"> .*\)fail\(\)\n-> raise", text))
+    last = max(i for i, text in enumerate(said) if re.match(r"> .*\)fail\(\)\n-> raise", text))
+    assert re.match(r"\s+/.*held_actors.py\(\d+\)by_rank\(\)\n-> fail\(\)", said[last - 2])
+    assert inner < last
+    assert [info.rank for info in _wait_for_sessions(controller, 3)] == [0, 1, 3]
+
+    enter("continue")
+    _wait_for_sessions(controller, 0)
+    with pytest.raises(ActorError, match="ValueError: bad rank"):
+        answer.get(timeout=20)
+
+
+_CLOSURES = """def adds(number):
+    def add(value):
+        breakpoint()
+        value += number
+        return value
+    return add
+"""
+_NOWHERE = "/nowhere/of_the_client.py"
+
+
+class LoaderOfNowhere(SourceLoaderController):
+    @endpoint
+    def get_source(self, filename: str) -> str:
+        if filename != _NOWHERE:
+            raise ValueError(f"nobody should ask for {filename}")
+        return _CLOSURES
+
+
+def test_code_that_came_by_value_is_shown_as_the_client_has_it() -> None:
+    """Upstream's `test_debug_with_pickle_by_value`."""
+    names: dict[str, Any] = {"__name__": "of_the_client"}
+    exec(compile(_CLOSURES, _NOWHERE, "exec"), names)
+    procs = this_host().spawn_procs({"gpus": 1})
+    debugee = procs.spawn("debugee", AsyncStepper)
+    controller = get_or_spawn_controller("by_value", Scripted, []).get()
+    get_or_spawn_controller("source_loader", LoaderOfNowhere).get()
+    answer = debugee.runs.call_one(names["adds"](5), 2)
+    (info,) = _wait_for_sessions(controller, 1)
+    assert (info.function, info.lineno) == ("of_the_client.add", 4)
+    stop = f"b {_NOWHERE.removesuffix('.py')}:5"
+    lines = ["attach debugee 0", stop, "c", "p value", "detach", "quit"]
+    said = controller.blocking_enter.call_one(lines).get(timeout=60)
+    assert f"> {_NOWHERE}(4)add()\n-> value += number" in said
+    assert f"Breakpoint 1 at {_NOWHERE}:5" in said
+    assert f"> {_NOWHERE}(5)add()\n-> return value" in said
+    controller.blocking_enter.call_one(["continue", "quit"]).get(timeout=60)
+    assert answer.get(timeout=20) == 7
 
 
 def test_a_controller_enters_sessions_and_writes_as_pdb_does() -> None:

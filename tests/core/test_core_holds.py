@@ -34,8 +34,8 @@ def test_time_is_counted_once_however_many_are_held() -> None:
 
 def test_ranks_that_stand_at_one_place_are_one_sentence() -> None:
     assert begun([_rank(3)]) == [
-        "ddp 3 stands at breakpoint(), train.py:42 in Trainer.step. Calls to it wait; "
-        "`monarch debug` opens it."
+        "ddp 3 stands at breakpoint(), train.py:42 in Trainer.step. Calls to it wait, and "
+        "clocks stand still; `monarch debug` opens it."
     ]
     told = begun([_rank(0), _rank(1), _rank(7), _rank(2, line=50)])
     assert [text.partition(" in ")[0] for text in told] == [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+from pathlib import Path
 from typing import Any
 
 from monarch.actor import Actor, concurrent_endpoint, current_rank, endpoint
@@ -12,6 +14,18 @@ def deeper(number: int) -> int:
     breakpoint()
     number += 10
     return number
+
+
+def fail() -> None:
+    raise ValueError("bad rank")
+
+
+def by_rank(rank: int) -> int:
+    breakpoint()
+    rank += 1
+    if rank == 3:
+        fail()
+    return rank
 
 
 class Stepper(Actor):
@@ -75,6 +89,12 @@ class Stepper(Actor):
         return turns
 
     @endpoint
+    def hogs(self, sign: str, seconds: int) -> int:
+        """Holds the GIL, as C code may, once there is a file as a sign of it."""
+        Path(sign).touch()
+        return int(ctypes.PyDLL(None).sleep(seconds))
+
+    @endpoint
     def set_loss(self, loss: float) -> None:
         self.loss = loss
 
@@ -83,7 +103,7 @@ class AsyncStepper(Actor):
     """Its endpoints are coroutines."""
 
     def __init__(self) -> None:
-        self.runs = 0
+        self.num_runs = 0
 
     @endpoint
     async def step(self, number: int) -> int:
@@ -94,10 +114,18 @@ class AsyncStepper(Actor):
         return number
 
     @endpoint
+    async def of_rank(self) -> int:
+        return by_rank(current_rank().rank)
+
+    @endpoint
+    async def runs(self, function: Any, value: Any) -> Any:
+        return function(value)
+
+    @endpoint
     async def divide_until(self, good: int) -> float:
         await asyncio.sleep(0)
-        self.runs += 1
-        return 10 / (0 if self.runs <= good else 5)
+        self.num_runs += 1
+        return 10 / (0 if self.num_runs <= good else 5)
 
     @concurrent_endpoint
     async def beside(self) -> str:

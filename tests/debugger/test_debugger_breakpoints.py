@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -20,23 +20,6 @@ from monarch.runtime.observe.break_places import moved_line
 from tests.debugger.held_actors import AsyncStepper, Stepper
 from tests.debugger.typist import Typist, console, visit_self, wait_for_holds
 from tests.support import wait_for
-
-
-@pytest.fixture(autouse=True)
-def waits() -> Iterator[None]:
-    """As at a terminal."""
-    with configured(breakpoint="wait"):
-        yield
-
-
-@pytest.fixture
-def procs() -> ProcMesh:
-    return this_host().spawn_procs({"gpus": 4})
-
-
-@pytest.fixture
-def steppers(procs: ProcMesh) -> Any:
-    return procs.spawn("stepper", Stepper)
 
 
 def test_a_call_stands_until_it_is_continued(steppers: Any) -> None:
@@ -215,9 +198,10 @@ def test_the_client_is_told_once_for_all_ranks(
         wait_for_holds(2)
         console("cast all n", "continue")
         answer.get(timeout=10)
+        wait_for(lambda: any("clocks go on" in message for message in caplog.messages))
     assert len(told()) == 1
     assert told()[0].startswith("stepper 1,3 stand at breakpoint(), held_actors.py:")
-    assert told()[0].endswith("Calls to it wait; `monarch debug` opens it.")
+    assert told()[0].endswith("and clocks stand still; `monarch debug` opens it.")
 
 
 def test_nobody_comes_and_the_call_goes_on_by_itself() -> None:
@@ -254,6 +238,10 @@ def test_a_rank_that_is_killed_while_it_stands_is_gone_from_the_list(
     with pytest.raises(SupervisionError):
         answer.get(timeout=10)
     assert "Detached from debug session for stepper 1" in typist.shown_text
+    died = r"stepper 1 ended \d+ s ago, while it was held at held_actors.py:\d+ in Stepper.step: "
+    assert re.search(f"{died}.*SIGKILL", typist.shown_text)
+    assert re.search(f"{died}.*SIGKILL", console("list"))
+    assert re.search(f"Error processing command: {died}", console("attach stepper 1"))
 
 
 def test_a_mesh_with_a_call_that_stands_stops_in_good_time(procs: ProcMesh, steppers: Any) -> None:

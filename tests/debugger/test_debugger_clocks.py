@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, endpoint, this_host
-from monarch.config import configured
+from monarch.actor import this_host
 from monarch.runs.ranks import answers_of
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
@@ -19,12 +17,6 @@ from monarch_sync import Workspace
 from tests.debugger.held_actors import Stepper
 from tests.debugger.typist import console, wait_for_holds
 from tests.support import wait_for
-
-
-@pytest.fixture(autouse=True)
-def waits() -> Iterator[None]:
-    with configured(breakpoint="wait"):
-        yield
 
 
 def test_a_limit_does_not_run_out_while_a_rank_is_held() -> None:
@@ -44,38 +36,6 @@ def test_a_limit_does_not_run_out_while_a_rank_is_held() -> None:
     console("continue")
     asking.join(20)
     assert answers == [2, 2]
-
-
-class Grouped(Actor):
-    """Has a process group to itself."""
-
-    @endpoint
-    def begin(self) -> None:
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-
-    @endpoint
-    def timeout(self) -> float:
-        from monarch.runtime.observe.clocks import _backends
-
-        (backend,) = _backends()
-        return float(backend.options._timeout.total_seconds())
-
-
-def test_process_groups_have_a_day_while_a_rank_is_held() -> None:
-    pytest.importorskip("torch")
-    procs = this_host().spawn_procs({"gpus": 2})
-    grouped = procs.spawn("grouped", Grouped)
-    grouped.begin.call().get(timeout=60)
-    usual = list(grouped.timeout.call().get(timeout=20).values())
-    answer = procs.spawn("stepper", Stepper).slice(gpus=1).step.call_one(1)
-    wait_for_holds(1)
-    day = [86400.0, 86400.0]
-    wait_for(lambda: list(grouped.timeout.call().get(timeout=20).values()) == day)
-    console("continue")
-    assert answer.get(timeout=10) == 2
-    wait_for(lambda: list(grouped.timeout.call().get(timeout=20).values()) == usual)
 
 
 def test_a_push_waits_and_names_who_is_held(

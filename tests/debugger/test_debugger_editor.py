@@ -16,7 +16,7 @@ from monarch.debugger.editor import OUR_RULES, EditorBridge, launch_entry, write
 from monarch.debugger.visit import Visit
 from tests.debugger import held_actors
 from tests.debugger.held_actors import Stepper
-from tests.debugger.typist import visit_self
+from tests.debugger.typist import line_of, visit_self
 
 pytest.importorskip("debugpy")
 
@@ -98,11 +98,6 @@ def bridge(visit: Visit) -> Iterator[EditorBridge]:
     made.close()
 
 
-def _line_of(text: str) -> int:
-    source = Path(held_actors.__file__).read_text()
-    return source[: source.index(text)].count("\n") + 1
-
-
 def test_one_editor_stops_all_ranks_at_a_line_and_leaves_them_running(
     visit: Visit, bridge: EditorBridge
 ) -> None:
@@ -110,7 +105,7 @@ def test_one_editor_stops_all_ranks_at_a_line_and_leaves_them_running(
     steppers.echo.call(0).get(timeout=20)
     procs = [proc for proc in visit.procs() if proc.mesh == "procs"]
     assert bridge.join(procs) == []
-    line = _line_of("        return value")
+    line = line_of("        return value")
     with contextlib.ExitStack() as stack:
         first = DapClient(bridge.port)
         stack.callback(first.close)

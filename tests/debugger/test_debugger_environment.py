@@ -16,11 +16,6 @@ from tests.debugger.held_actors import Stepper
 from tests.support import wait_for
 
 
-@pytest.fixture
-def procs() -> ProcMesh:
-    return this_host().spawn_procs({"gpus": 4})
-
-
 def test_one_rank_that_differs_is_odd_and_busy_ranks_answer(procs: ProcMesh) -> None:
     procs.spawn("stepper", Stepper).loops.broadcast()
     procs.slice(gpus=3).set_env({"MT_INTERFACE": "ib0"})

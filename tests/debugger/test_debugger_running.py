@@ -4,45 +4,20 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from monarch.actor import ProcMesh, this_host
-from monarch.config import configured
 from monarch_sync import Workspace
 from tests.debugger.held_actors import AsyncStepper, Stepper
-from tests.debugger.typist import console, wait_for_holds
+from tests.debugger.typist import console, line_of, wait_for_holds
 from tests.support import wait_for
 
 needs_3_12 = pytest.mark.skipif(
     sys.version_info < (3, 12), reason="before Python 3.12 a thread cannot be traced by another"
 )
-
-
-@pytest.fixture(autouse=True)
-def waits() -> Iterator[None]:
-    with configured(breakpoint="wait"):
-        yield
-
-
-@pytest.fixture
-def procs() -> ProcMesh:
-    return this_host().spawn_procs({"gpus": 3})
-
-
-@pytest.fixture
-def steppers(procs: ProcMesh) -> Any:
-    made = procs.spawn("stepper", Stepper)
-    made.echo.call(0).get(timeout=20)  # From here on all procs are up.
-    return made
-
-
-def _line_of(text: str) -> int:
-    source = Path(__file__).with_name("held_actors.py").read_text()
-    return source[: source.index(text)].count("\n") + 1
 
 
 def test_where_tells_who_is_held_who_runs_and_who_is_idle(steppers: Any) -> None:
@@ -53,7 +28,7 @@ def test_where_tells_who_is_held_who_runs_and_who_is_idle(steppers: Any) -> None
     shown = console("where")
     assert "rank 0        HELD at held_actors.py:" in shown
     assert "rank 1        in loops, held_actors.py:" in shown
-    assert "rank 2        idle" in shown
+    assert "ranks 2-3     idle" in shown
     console("continue")
     assert held.get(timeout=10) == 2
 
@@ -77,8 +52,8 @@ def test_an_idle_rank_is_held_at_its_next_call(steppers: Any) -> None:
     assert (hold.rank, hold.reason.partition(" by ")[0]) == (1, "stopped")
     shown = console("attach stepper 1", "n", "p value", "c")
     assert "(Pdb) p value\n'x'\n" in shown
-    assert list(answer.get(timeout=10).values()) == ["x"] * 3
-    assert list(steppers.echo.call("y").get(timeout=10).values()) == ["y"] * 3
+    assert list(answer.get(timeout=10).values()) == ["x"] * 4
+    assert list(steppers.echo.call("y").get(timeout=10).values()) == ["y"] * 4
 
 
 @needs_3_12
@@ -93,9 +68,21 @@ def test_a_rank_in_a_loop_is_held_at_its_next_line(steppers: Any) -> None:
     assert answer.get(timeout=10) > 0
 
 
+def test_a_rank_that_holds_the_gil_says_why_it_is_not_stopped_yet(
+    steppers: Any, tmp_path: Path
+) -> None:
+    answer = steppers.slice(gpus=1).hogs.call_one(str(tmp_path / "sign"), 5)
+    wait_for((tmp_path / "sign").exists)
+    shown = console("stop 1")
+    assert "rank 1 does not answer: it is stopped, or a thread holds the GIL" in shown
+    assert "it stops when it does" in shown
+    assert answer.get(timeout=20) == 0
+    console("continue")
+
+
 def test_what_matches_nobody_says_so(steppers: Any) -> None:
-    assert "that is no rank of those that run: 0-2" in console("stop 9")
-    assert "that is no rank of those that run: 0-2" in console("stacks 9")
+    assert "that is no rank of those that run: 0-3" in console("stop 9")
+    assert "that is no rank of those that run: 0-3" in console("stacks 9")
     assert "there is no breakpoint 4" in console("break clear 4")
     assert "break FILE:LINE" in console("break nonsense")
     assert "is no condition" in console("break a.py:3 if x >")
@@ -104,24 +91,51 @@ def test_what_matches_nobody_says_so(steppers: Any) -> None:
 @pytest.mark.parametrize("cls", [Stepper, AsyncStepper])
 def test_a_breakpoint_is_hit_where_its_condition_holds(procs: ProcMesh, cls: type[Any]) -> None:
     steppers = procs.spawn("stepper", cls)
-    assert len(steppers.divide_until.call(0).get(timeout=10)) == 3
-    text = "self.finally_ran < good" if cls is Stepper else "self.runs <= good"
-    line = _line_of(text)
+    assert len(steppers.divide_until.call(0).get(timeout=10)) == 4
+    text = "self.finally_ran < good" if cls is Stepper else "self.num_runs <= good"
+    line = line_of(text)
     shown = console(f"break held_actors.py:{line} if current_rank().rank == 2", "break")
-    assert f"1  held_actors.py:{line} if current_rank().rank == 2, on 3 procs: return 10 /" in shown
+    told = f"1  held_actors.py:{line} if current_rank().rank == 2, on 4 procs and those that start"
+    assert f"{told} later: return 10 /" in shown
     answer = steppers.divide_until.call(0)
     (hold,) = wait_for_holds(1)
     assert (hold.rank, hold.reason) == (2, f"held_actors.py:{line}")
     console("attach stepper 2", "p good", "c")
-    assert list(answer.get(timeout=10).values()) == [2.0] * 3
+    assert list(answer.get(timeout=10).values()) == [2.0] * 4
 
 
 def test_a_breakpoint_that_was_cleared_is_hit_no_more(steppers: Any) -> None:
-    line = _line_of("        return value")
+    line = line_of("        return value")
     shown = console(f"break held_actors.py:{line}", "break clear", "break")
     assert "1 taken away" in shown
-    assert "no breakpoint is set here" in shown
-    assert list(steppers.echo.call(1).get(timeout=10).values()) == [1, 1, 1]
+    assert "no breakpoint is set" in shown
+    assert list(steppers.echo.call(1).get(timeout=10).values()) == [1] * 4
+
+
+def test_a_breakpoint_is_there_in_procs_that_start_later_and_for_all_consoles() -> None:
+    line = line_of("        return value")
+    shown = console(f"break held_actors.py:{line} ranks 1")
+    assert "on no proc that runs and those that start later" in shown
+    made = this_host().spawn_procs({"gpus": 2}).spawn("stepper", Stepper)
+    answer = made.echo.call("x")
+    (hold,) = wait_for_holds(1)
+    assert (hold.rank, hold.line) == (1, line)
+    shown = console("break", "break clear 1", "continue")
+    assert f"1  held_actors.py:{line} ranks 1" in shown
+    assert "1 taken away" in shown
+    assert list(answer.get(timeout=10).values()) == ["x", "x"]
+    assert list(made.echo.call("y").get(timeout=10).values()) == ["y", "y"]
+
+
+def test_ranks_may_be_meant_by_their_dimensions() -> None:
+    made = this_host().spawn_procs({"hosts": 2, "gpus": 2}).spawn("stepper", Stepper)
+    made.echo.call(0).get(timeout=20)
+    assert "stepper ranks 2-3 stops at its next call" in console("stop hosts=1")
+    assert "procs has no dimension 'racks', but {'hosts': 2, 'gpus': 2}" in console("stop racks=1")
+    answer = made.echo.call(1)
+    assert [hold.rank for hold in wait_for_holds(2)] == [2, 3]
+    console("continue")
+    assert list(answer.get(timeout=10).values()) == [1] * 4
 
 
 _CODE = """

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from monarch.debugger.console import Console
 from monarch.debugger.screen import Complete
 from monarch.debugger.visit import Visit
 from monarch.runtime.client_agent import client
 from monarch.wire.hold import HoldNote
+from tests.debugger import held_actors
 from tests.support import wait_for
 
 
@@ -73,3 +75,9 @@ def wait_for_holds(number: int) -> list[HoldNote]:
         return wait_for(standing, what=f"{number} calls that stand")
     wait_for(lambda: not visit.holds(), what="no call that stands")
     return []
+
+
+def line_of(text: str) -> int:
+    """The number of the line of ``held_actors.py`` in which ``text`` stands first."""
+    source = Path(held_actors.__file__).read_text()
+    return source[: source.index(text)].count("\n") + 1

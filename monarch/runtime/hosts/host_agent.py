@@ -33,7 +33,7 @@ from monarch.runtime.hosts.waiting_spawns import WaitingSpawns
 from monarch.runtime.node import Node
 from monarch.runtime.observe.hold_book import HoldBook
 from monarch.runtime.observe.host_desk import HostDesk
-from monarch.runtime.observe.later_environment import LaterEnvironment
+from monarch.runtime.observe.later_procs import LaterBreaks, LaterEnvironment
 from monarch.runtime.output.log_sender import LogSender
 from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.runtime.procs.seen_imports import is_read_at_import
@@ -91,6 +91,7 @@ class HostAgent:
         self.bulletins = Bulletins(node)
         self.holds = HoldBook(node)
         self._later_env = LaterEnvironment(node)
+        self._later_breaks = LaterBreaks(node)
         self._replacements = Replacements(node, self.procs, self._end_to_replace)
         self.waiting = WaitingSpawns(self)
         self.watchers = ProcWatchers(node, self.name, self.procs, self.waiting.has)
@@ -208,6 +209,7 @@ class HostAgent:
             root=spawn.root, bind=spec.bind, command=spawn.command, is_quiet=spawn.is_quiet,
             config=spawn.config, log_level=self.logs.level, insecure=self.node.is_insecure,
             life=proc.life, codes=spawn.codes,
+            breaks=self._later_breaks.of(spec.rank, spawn.labels, spawn.sizes),
         )  # fmt: skip
 
     def _urls(self, uid: Uid) -> tuple[str, ...]:
@@ -268,7 +270,6 @@ class HostAgent:
         last = self.logs.end(uid)
         del self.procs[uid]
         self._hangs.forget(uid)
-        self.holds.forget(uid)
         if code is None and proc.pid:
             # With its template gone, no other process ends what the proc started.
             kill_lost_group(proc.pid, proc.started)
@@ -276,10 +277,12 @@ class HostAgent:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         if self._replacements.is_wanted(uid):
+            self.holds.forget(uid)
             self._replace(proc, code)
             return
         asked = proc.stop_reason
         reason = self._exits.describe(code) if asked is None else f"it was stopped ({asked})"
+        self.holds.forget(uid, reason if asked is None else "")
         down = ProcDown(
             uid, reason, self.name, last.lines, asked is not None,
             name=proc.label, log_file=last.path,
@@ -379,7 +382,8 @@ class HostAgent:
             "procs": [
                 {"uid": p.uid, "name": p.label, "mesh": p.spawn.name,
                  "rank": p.spec.rank, "pid": p.pid, "is_up": p.address is not None,
-                 "hangs": self._hangs.text(p.uid), "address": p.address}
+                 "hangs": self._hangs.text(p.uid), "address": p.address,
+                 "labels": p.spawn.labels, "sizes": p.spawn.sizes}
                 for p in self.procs.values()
             ],
         }  # fmt: skip

@@ -28,6 +28,7 @@ class _Place:
     file: str
     line: int
     condition: str
+    text: str = ""
     texts: dict[str, list[str]] = field(default_factory=dict)
     lines: dict[tuple[str, int], int | None] = field(default_factory=dict)
 
@@ -41,7 +42,9 @@ class _Place:
             linecache.checkcache(file)
             now = linecache.getlines(file)
             before = self.texts.setdefault(file, now)
-            self.lines[key] = moved_line(before, now, self.line)
+            # A process that began with newer code knows the line by its text alone.
+            line = line_with(self.text, before, self.line)
+            self.lines[key] = moved_line(before, now, line)
         return self.lines[key]
 
 
@@ -69,7 +72,7 @@ class BreakPlaces:
             if order.is_gone:
                 self._places.pop(order.number, None)
             else:
-                place = _Place(order.number, order.file, order.line, order.condition)
+                place = _Place(order.number, order.file, order.line, order.condition, order.text)
                 self._places[order.number] = place
                 text = self._meet(place)
         if sys.version_info >= (3, 12):
@@ -190,3 +193,10 @@ def moved_line(before: Sequence[str], after: Sequence[str], line: int) -> int | 
             return moved + 1
         return None
     return None
+
+
+def line_with(text: str, lines: Sequence[str], line: int) -> int:
+    """The number, from 1, of the line nearest to ``line`` in which just ``text`` stands, but for
+    what it is indented by; ``line`` itself where there is none, or ``text`` is empty."""
+    found = [number for number, one in enumerate(lines, 1) if text and one.strip() == text]
+    return min(found, key=lambda number: abs(number - line), default=line)

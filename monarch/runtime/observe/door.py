@@ -16,6 +16,7 @@ from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
+    AbortGroups,
     BreakPlace,
     ClocksStand,
     DapOpened,
@@ -48,10 +49,14 @@ class ObserveDoor:
         node = self._agent.node
         sys.breakpointhook = self._breakpoint
         node.handle(ClocksStand, self._on_clocks)
-        for kind in (EnvAsked, EnvSet, StacksAsked, PeekLine, StopAt, BreakPlace, DapOpened):
+        for kind in (
+            EnvAsked, EnvSet, StacksAsked, PeekLine, StopAt, BreakPlace, DapOpened, AbortGroups,
+        ):  # fmt: skip
             node.handle(kind, self._on_asked)
         if settings().on_error:
             self._agent.watch = self
+        for place in self._config.breaks:
+            self._looking().arm(place)
 
     @property
     def holds(self) -> Any:
@@ -127,14 +132,21 @@ class ObserveDoor:
             sys.stderr.write("redo: no new code has come, so the call runs again on the same\n")
 
     def _on_asked(self, envelope: Envelope) -> None:
+        self._looking().take(envelope)
+
+    def _looking(self) -> Any:
         if self._looks is None:
             # Imported when used, like all that few ask for.
             from monarch.runtime.observe.looks import Looks
 
-            self._looks = Looks(self._agent, lambda: self.holds)
-        self._looks.take(envelope)
+            config = self._config
+            place = config.rank, config.labels, config.sizes
+            self._looks = Looks(self._agent, lambda: self.holds, place)
+        return self._looks
 
     def _on_clocks(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, ClocksStand)
         self._clocks_stand = envelope.message.is_held
         hold_process_groups(self._clocks_stand)
+        for proc in self._agent.owned_procs():
+            self._agent.node.send(proc, ClocksStand(self._clocks_stand))

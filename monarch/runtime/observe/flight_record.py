@@ -15,17 +15,18 @@ _NUM_ENTRIES = 500
 _LIBRARY = (f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__) + os.sep, "<frozen")
 
 
-def flight_record() -> dict[str, Any]:
+def flight_record(*, places: bool = True) -> dict[str, Any]:
     """``rank`` in torch's world, and ``entries``, the oldest first: ``group``, ``seq``, ``op``,
     ``sizes``, ``dtypes``, ``done``, ``created_ns`` since 1970, ``place``. Nothing where torch takes
-    part in no group."""
+    part in no group. Without ``places`` it takes no time; for the first ones, torch reads the
+    symbols of its libraries, which takes a second or two."""
     torch = sys.modules.get("torch")
     distributed = sys.modules.get("torch.distributed")
     if torch is None or distributed is None or not distributed.is_initialized():
         return {}
     c10d = torch._C._distributed_c10d
     dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
-    found = pickle.loads(dump()) if dump is not None else {}
+    found = pickle.loads(dump(includeStackTraces=places)) if dump is not None else {}
     entries = [read_entry(entry) for entry in found.get("entries", [])[-_NUM_ENTRIES:]]
     return {"rank": distributed.get_rank(), "entries": entries}
 

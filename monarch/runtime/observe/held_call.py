@@ -18,7 +18,8 @@ class HeldCall:
     """On the thread of the call, but for what is told of it.
 
     ``changed`` is called, on any thread, whenever `about` has changed, ``on_text`` when there is
-    more text. ``is_loose``: it is no call of an actor, so that nothing tells of its end.
+    more text. ``learn`` is as in `HeldPdb`. ``is_loose``: it is no call of an actor, so that
+    nothing tells of its end.
     """
 
     def __init__(
@@ -26,11 +27,12 @@ class HeldCall:
         about: HoldNote,
         changed: Callable[[], None],
         on_text: Callable[[], None],
+        learn: Callable[[str], bool],
         is_loose: bool = False,
     ) -> None:
         self.about = about
         self.text = HeldText(self._waits, on_text)
-        self.pdb = HeldPdb(self.text, self._stops)
+        self.pdb = HeldPdb(self.text, self._stops, learn)
         self.is_over = False
         self.is_loose = is_loose
         self.last_touch = time.monotonic()

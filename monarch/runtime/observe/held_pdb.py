@@ -21,9 +21,16 @@ _OURS = ["monarch.*", "asyncio.*", "contextvars", "threading"]
 
 
 class HeldPdb(pdb.Pdb):
-    """``stops`` is called with the frame at which it stops, and why, before a line is asked for."""
+    """``stops`` is called with the frame at which it stops, and why, before a line is asked for.
+    ``learn`` gets the lines of a file that this host does not have into ``linecache``; whether they
+    are there."""
 
-    def __init__(self, text: HeldText, stops: Callable[[FrameType | None, str], None]) -> None:
+    def __init__(
+        self,
+        text: HeldText,
+        stops: Callable[[FrameType | None, str], None],
+        learn: Callable[[str], bool],
+    ) -> None:
         # Typeshed knows the streams as files.
         super().__init__(
             stdin=cast(Any, text),
@@ -36,10 +43,15 @@ class HeldPdb(pdb.Pdb):
         self.is_hasty = False
         self.refuses_redo = ""
         self._stops = stops
+        self._learn = learn
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
         tb = traceback.__traceback__ if isinstance(traceback, BaseException) else traceback
-        self._stops(_last(tb) if frame is None else frame, "")
+        last = _last(tb) if frame is None else frame
+        self._stops(last, "")
+        while last is not None and not _is_ours(last):
+            self._learn(last.f_code.co_filename)
+            last = last.f_back
         super().interaction(frame, traceback)
 
     def get_stack(self, f: Any, t: Any) -> Any:
@@ -48,6 +60,14 @@ class HeldPdb(pdb.Pdb):
         ours = [i for i, (frame, _) in enumerate(stack[:index]) if _is_ours(frame)]
         begin = ours[-1] + 1 if ours else 0
         return stack[begin:], index - begin
+
+    def lookupmodule(self, filename: str) -> str | None:
+        """The file of a breakpoint, also of one that only the client has."""
+        found = super().lookupmodule(filename)
+        if found is not None:
+            return found
+        whole = filename if filename.endswith(".py") else f"{filename}.py"
+        return next((name for name in (filename, whole) if self._learn(name)), None)
 
     def stand_here(self, frame: FrameType) -> None:
         """Ask for lines at the line where ``frame`` is, on its thread, which must not be traced."""

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import linecache
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
 
-from monarch.core.holds import HeldTime, begun
+from monarch.core.holds import HeldTime, all_stand, begun, gone_on
 from monarch.runtime.links.network import Gone
 from monarch.runtime.node import Node
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.hold import HoldNote
-from monarch.wire.message import HoldsAsked, HoldsChanged
+from monarch.wire.hold import HoldNote, LostHold
+from monarch.wire.message import HoldsAsked, HoldsChanged, SourceAsked
 
-_TOGETHER_SECONDS = 0.15
+_TOGETHER_SECONDS = 0.4
+_TOLD_SECONDS = 2.0
+_MOST_LOST = 32
 
 
 class HoldBook:
     """On the node's I/O loop. ``tell`` gets a sentence for each place at which calls begin to
-    stand, once, and ``held`` hears whether any call stands."""
+    stand, once, and ``on_held`` hears whether any call stands. ``source_of`` gives the text of a
+    file to debuggers on hosts that do not have it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._holds: dict[Uid, tuple[HoldNote, ...]] = {}
         self._known: set[str] = set()
         self._new: list[HoldNote] = []
+        self._lost: deque[LostHold] = deque(maxlen=_MOST_LOST)
+        self._has_told = False
+        self._held_before = 0.0
         self.time = HeldTime()
         self.tell: Callable[[str], None] = lambda text: None
         self.on_held: Callable[[bool], None] = lambda is_held: None
+        self.source_of: Callable[[str], str] = lambda file: "".join(linecache.getlines(file))
+        node.handle(SourceAsked, self._on_source)
         node.handle(HoldsChanged, self._on_changed)
         node.handle(HoldsAsked, self._on_asked)
         node.on_gone.append(self._forget_gone)
@@ -45,9 +57,13 @@ class HoldBook:
         """For how long clocks have stood still by now. From any thread."""
         return self.time.seconds(self._node.loop.time())
 
-    def forget(self, proc: Uid) -> None:
-        """It has ended, and what stood in it."""
-        if self._holds.pop(proc, None) is not None:
+    def forget(self, proc: Uid, reason: str = "") -> None:
+        """It has ended, and what stood in it; for a ``reason`` that people should hear of, or as
+        was meant."""
+        holds = self._holds.pop(proc, None)
+        if holds is not None:
+            now = time.time()
+            self._lost.extend(LostHold(hold, reason, now) for hold in holds if reason)
             self._count()
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
@@ -62,11 +78,14 @@ class HoldBook:
         else:
             self._holds.pop(told.proc, None)
         new = [hold for hold in told.holds if hold.is_waiting and hold.id not in self._known]
+        self._known.intersection_update([hold.id for hold in self.all()])
         if new:
             self._known.update(hold.id for hold in new)
             if not self._new:
                 self._node.loop.call_later(_TOGETHER_SECONDS, self._tell_new)
             self._new += new
+            if all_stand(self._new):
+                self._tell_new()
         self._count()
 
     def _count(self) -> None:
@@ -74,9 +93,20 @@ class HoldBook:
         if is_held != self.time.is_held:
             self.time.hold(is_held, self._node.loop.time())
             self.on_held(is_held)
+            if not is_held:
+                self._node.loop.call_later(_TOLD_SECONDS, self._tell_over)
+
+    def _tell_over(self) -> None:
+        """Not between two lines of a debugger, where nobody is held for a moment."""
+        if self._has_told and not self.time.is_held:
+            self._has_told = False
+            seconds, self._held_before = self.seconds() - self._held_before, self.seconds()
+            self.tell(gone_on(seconds))
 
     def _tell_new(self) -> None:
-        new, self._new = self._new, []
+        there = {hold.id for hold in self.all()}
+        new, self._new = [hold for hold in self._new if hold.id in there], []
+        self._has_told = self._has_told or bool(new)
         for sentence in begun(new):
             self.tell(sentence)
 
@@ -85,4 +115,21 @@ class HoldBook:
         assert isinstance(order, HoldsAsked)
         holds = [msgspec.to_builtins(hold) for hold in self.all()]
         at = {proc: self._node.address_of(proc) for proc in list(self._holds)}
-        self._node.answer(order.sender, order.port, {"holds": holds, "procs": at})
+        lost = [msgspec.to_builtins(one) for one in self._lost]
+        body = {"holds": holds, "procs": at, "lost": lost}
+        self._node.answer(order.sender, order.port, body)
+
+    def _on_source(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, SourceAsked)
+
+        def answer() -> None:
+            text, error = "", ""
+            try:
+                text = self.source_of(order.file)
+            except Exception as failed:
+                error = str(failed)
+            self._node.answer(order.sender, order.port, {"text": text}, error)
+
+        # A file is read, and who tells may ask others first.
+        threading.Thread(target=answer, name="monarch-source", daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import socket
 import sys
@@ -16,11 +17,12 @@ from monarch.runtime.observe.held_call import HeldCall
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.codec import Envelope
 from monarch.wire.hold import HoldNote
-from monarch.wire.message import HoldLine, HoldNames, HoldsChanged, HoldText
+from monarch.wire.message import HoldLine, HoldNames, HoldsChanged, HoldText, SourceAsked
 
 _MOST_SECONDS = 60.0
 _GRACE_SECONDS = 0.3
 _LOOK_SECONDS = 1.0
+_SOURCE_SECONDS = 3.0
 
 
 class ProcHolds:
@@ -39,6 +41,7 @@ class ProcHolds:
         self._lock = threading.Lock()
         self._count = 0
         self._hasty: set[str] = set()
+        self._unknown: set[str] = set()
         self._asked: list[HoldText] = []
         self._is_watching = False
         self._told: tuple[HoldNote, ...] = ()
@@ -102,13 +105,32 @@ class ProcHolds:
         if found is not None:
             return found
         now = running.get()
-        call = HeldCall(self._describe(now, reason), self._changed, self._more_text, now is None)
+        call = HeldCall(
+            self._describe(now, reason), self._changed, self._more_text, self._learn, now is None
+        )
         with self._lock:
             self._calls[call.about.id] = self._of[key] = call
         if not self._is_watching:
             self._is_watching = True
             self._node.loop.call_soon(self._look)
         return call
+
+    def _learn(self, file: str) -> bool:
+        """Have the lines of a file that this host does not have, as the root knows them."""
+        if linecache.getlines(file):
+            return True
+        if file in self._unknown:
+            return False
+        node = self._node
+        asked = node.request(self._agent.root, lambda port: SourceAsked(file, port, node.uid))
+        flush()
+        text = str(asked.value.body.get("text", "")) if asked.wait(_SOURCE_SECONDS) else ""
+        if not text:
+            self._unknown.add(file)
+            return False
+        lines = text.splitlines(keepends=True)
+        linecache.cache[file] = (len(text), None, lines, file)
+        return True
 
     def _describe(self, now: Running | None, reason: str) -> HoldNote:
         self._count += 1

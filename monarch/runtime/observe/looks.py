@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+from monarch.core.rank_sets import is_in, parse_set
 from monarch.runtime.context import running
 from monarch.runtime.observe.break_places import BreakPlaces
 from monarch.runtime.observe.dap_tunnel import DapTunnel
@@ -16,11 +17,13 @@ from monarch.runtime.observe.environment import (
     shown_environment,
     versions,
 )
+from monarch.runtime.observe.group_connections import abort_groups, rank_connections
 from monarch.runtime.observe.live_stacks import frame_of, shown_value, stacks_of, users_frames
 from monarch.runtime.observe.stop_at import Stops
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
+    AbortGroups,
     BreakPlace,
     DapOpened,
     EnvAsked,
@@ -33,12 +36,18 @@ from monarch.wire.message import (
 
 class Looks:
     """Everything is answered on the I/O thread, so also while actors are busy. ``holds`` gives the
-    held calls of this process."""
+    held calls of this process; ``place`` is its rank in its mesh, with labels and sizes of that."""
 
-    def __init__(self, agent: ProcAgent, holds: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        agent: ProcAgent,
+        holds: Callable[[], Any],
+        place: tuple[int, Sequence[str], Sequence[int]],
+    ) -> None:
         self._agent = agent
         self._node = agent.node
         self._holds = holds
+        self._place = place
         self._breaks = BreakPlaces(self._stand, lambda: agent.generation)
         self._stops = Stops(self._stand)
         self._tunnel = DapTunnel(agent.node)
@@ -61,9 +70,14 @@ class Looks:
         elif isinstance(order, DapOpened):
             self._tunnel.open(order)
         elif isinstance(order, BreakPlace):
-            self._watch_calls()
-            text = self._breaks.change(order)
-            self._node.answer(order.sender, order.port, {"text": text})
+            self._answer_break(order)
+        elif isinstance(order, AbortGroups):
+            self._end_groups(order)
+
+    def arm(self, place: BreakPlace) -> str:
+        """Stop there from now on, or no longer; what stands in that line."""
+        self._watch_calls()
+        return self._breaks.change(place)
 
     # On the thread of a call.
 
@@ -102,6 +116,24 @@ class Looks:
             threading.Thread(target=answer, name="monarch-versions", daemon=True).start()
         else:
             answer()
+
+    def _answer_break(self, order: BreakPlace) -> None:
+        is_meant = order.is_gone or is_in(parse_set(order.ranks), *self._place)
+        text = self.arm(order) if is_meant else ""
+        self._node.answer(order.sender, order.port, {"text": text, "is_armed": is_meant})
+
+    def _end_groups(self, order: AbortGroups) -> None:
+        """On a thread of its own: NCCL's abort takes its time."""
+        if order.only_tells:
+            told = {"connections": rank_connections(self._node.address.urls)}
+            self._node.answer(order.sender, order.port, told)
+            return
+
+        def end() -> None:
+            abort_groups(order.connections)
+            self._node.answer(order.sender, order.port)
+
+        threading.Thread(target=end, name="monarch-abort", daemon=True).start()
 
     def _stop(self, order: StopAt) -> None:
         self._watch_calls()

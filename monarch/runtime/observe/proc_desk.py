@@ -42,7 +42,7 @@ class ProcDesk:
         assert isinstance(order, LookAtProc)
         body = live_state(self._agent)
         if order.flight:
-            body["flight"] = flight_record()
+            body["flight"] = flight_record(places=order.places)
         self._node.answer(order.sender, order.port, body)
 
     def _on_drain(self, envelope: Envelope) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
-from monarch.wire.message import Command
+from monarch.wire.message import BreakPlace, Command
 
 CONTROL_FD = "MONARCH_CONTROL_FD"
 """Names the template's end of its control socket. In the environment, to pass through wrappers."""
@@ -26,7 +26,7 @@ class ProcConfig(msgspec.Struct, kw_only=True):
     ``runtime.binding``; ``command`` starts the templates of what this proc spawns on its host.
     ``is_quiet``: the owner need not hear that it is up; ``config`` are the settings that the owner
     has changed; ``life`` counts the processes of this uid before this one; ``codes`` is as in
-    ``SpawnProcs``."""
+    ``SpawnProcs``; ``breaks`` are armed from the beginning."""
 
     uid: Uid
     mesh: Uid
@@ -54,6 +54,7 @@ class ProcConfig(msgspec.Struct, kw_only=True):
     insecure: bool = False
     life: int = 0
     codes: tuple[HostCode, ...] = ()
+    breaks: tuple[BreakPlace, ...] = ()
 
     def __repr__(self) -> str:
         return f"ProcConfig({self.uid}, {self.name} {self.rank})"  # Not the secret.

@@ -91,6 +91,7 @@ from monarch.wire.message.lives import (
 )
 from monarch.wire.message.memory import AskMemory
 from monarch.wire.message.observe import (
+    AbortGroups,
     BreakPlace,
     ClocksStand,
     DapBytes,
@@ -103,6 +104,7 @@ from monarch.wire.message.observe import (
     HoldsChanged,
     HoldText,
     PeekLine,
+    SourceAsked,
     StacksAsked,
     StopAt,
 )
@@ -134,6 +136,7 @@ from monarch.wire.message.telemetry import (
 __all__ = [
     "PING",
     "PROTOCOL_VERSION",
+    "AbortGroups",
     "ActorFailed",
     "Ancestor",
     "Answer",
@@ -218,6 +221,7 @@ __all__ = [
     "Share",
     "Shutdown",
     "SignalProgram",
+    "SourceAsked",
     "SpawnActor",
     "SpawnProcs",
     "StacksAsked",
@@ -258,6 +262,7 @@ AnyMessage = (
     | AskWait | Chase | RingFound | AskMemory
     | HoldsChanged | HoldsAsked | HoldLine | HoldText | HoldNames | ClocksStand
     | StacksAsked | PeekLine | StopAt | BreakPlace | EnvAsked | EnvSet | DapOpened | DapBytes
+    | AbortGroups | SourceAsked
     | RunProgram | ViewProgram | LeaveProgram | SignalProgram | ResizeTerminal | ProgramEnded
     | OpenPort | StreamData | StreamRoom | StreamEnd
     | IdleLimit

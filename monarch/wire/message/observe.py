@@ -62,7 +62,8 @@ class HoldNames(Message, tag=104):
 
 
 class ClocksStand(Message, tag=105):
-    """From the root to its procs: somebody is held, or nobody is any longer."""
+    """From the root to its procs, and from them to theirs: somebody is held, or nobody is any
+    longer."""
 
     is_held: bool
 
@@ -100,8 +101,10 @@ class StopAt(Message, tag=108):
 class BreakPlace(Message, tag=109):
     """To a proc: stop at a line from now on, where ``condition`` holds; or, ``is_gone``, no longer.
 
-    ``number`` was given to it by the console; ``text`` and ``scope`` say which statement is meant
-    when lines have moved, and are filled in by whoever knows the file first.
+    ``text`` is what stands in that line, as far as somebody knows: it says which statement is
+    meant where lines have moved. A proc that is none of ``ranks``, as people write them, leaves it
+    be, and answers with whether it ``is_armed`` and with the ``text``. To a host agent: for procs
+    that start later; answered with all such ``breaks``, and with ``number`` 0 only that.
     """
 
     number: int
@@ -111,6 +114,9 @@ class BreakPlace(Message, tag=109):
     is_gone: bool
     port: int
     sender: Uid
+    ranks: str = "all"
+    text: str = ""
+    who: str = ""
 
 
 class EnvAsked(Message, tag=110):
@@ -162,3 +168,25 @@ class DapBytes(Message, tag=113):
     """Bytes of an editor's session, in both directions; none is its end. Payload: the bytes."""
 
     channel: str
+
+
+class AbortGroups(Message, tag=114):
+    """To a proc: end these TCP connections (both ends of each, the proc's own first) and its
+    process groups, so that who waits in a collective gets an error.
+
+    ``only_tells``: only answer with the ``connections`` that there are.
+    """
+
+    connections: tuple[tuple[tuple[str, int], tuple[str, int]], ...]
+    only_tells: bool
+    port: int
+    sender: Uid
+
+
+class SourceAsked(Message, tag=115):
+    """To the root: the ``text`` of a file that a proc's host does not have, as of a notebook's
+    cell. Empty where the root does not know it either."""
+
+    file: str
+    port: int
+    sender: Uid

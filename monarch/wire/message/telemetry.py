@@ -9,12 +9,14 @@ from monarch.wire.message.header import Message
 class LookAtProc(Message, tag=170):
     """What do you do at this moment? Answered by ``Answer``; see ``runtime.observe.live_state``.
 
-    ``flight``: also the last collectives that torch remembers.
+    ``flight``: also the last collectives that torch remembers, with the ``places`` in the code
+    where they were begun, which takes longer.
     """
 
     port: int
     sender: Uid
     flight: bool = False
+    places: bool = True
 
 
 class LookAtHost(Message, tag=171):

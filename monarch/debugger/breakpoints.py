@@ -1,0 +1,98 @@
+"""The command `break`: breakpoints by file and line, on all ranks, and on those that start later.
+
+The host agents remember them, so every console sees and clears those of all.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from monarch.core.rank_sets import parse_set
+from monarch.debugger.command_line import BreakOrder, Typed, parse_break
+from monarch.debugger.screen import Screen
+from monarch.debugger.visit import NotAnswered, SeenProc, Visit, chosen
+from monarch.wire.message import BreakPlace
+from monarch_sync.words import counted
+
+
+class Breakpoints:
+    """Of all consoles."""
+
+    def __init__(self, visit: Visit, screen: Screen) -> None:
+        self._visit = visit
+        self._screen = screen
+
+    def obey(self, typed: Typed) -> None:
+        """``break``, ``break FILE:LINE ...`` or ``break clear [NUMBER]``."""
+        word, _, rest = typed.text.partition(" ")
+        if not typed.text:
+            self._list()
+        elif word == "clear":
+            self._clear(rest.strip())
+        else:
+            self._set(parse_break(typed.text))
+
+    def _known(self, ask: BreakPlace | None = None) -> dict[int, BreakPlace]:
+        """Those that the hosts remember, after they were told of one."""
+        visit = self._visit
+        told = ask or BreakPlace(0, "", 0, "", False, 0, visit.uid)
+        found: dict[int, BreakPlace] = {}
+        answers = visit.ask_places(
+            visit.places(), lambda port: msgspec.structs.replace(told, port=port)
+        )
+        for body in answers:
+            for one in body.get("breaks", ()):
+                place = msgspec.convert(one, BreakPlace)
+                found[place.number] = place
+        return dict(sorted(found.items()))
+
+    def _list(self) -> None:
+        known = self._known()
+        own = self._visit.who.partition(":")[0]
+        for number, place in known.items():
+            by = f"  [{place.who}]" if place.who != own else ""
+            text = f": {place.text}" if place.text else ""
+            self._screen.write(f"{number}  {_told(place)}{text}{by}\n")
+        if not known:
+            self._screen.write("no breakpoint is set: break FILE:LINE sets one\n")
+
+    def _set(self, order: BreakOrder) -> None:
+        visit = self._visit
+        at, line, condition, ranks = order
+        parsed = parse_set(ranks)
+        everybody = visit.procs()
+        procs = chosen(everybody, parsed) if everybody else []
+        who = visit.who.partition(":")[0]
+        number = max(self._known(), default=0) + 1
+        place = BreakPlace(number, at, line, condition, False, 0, visit.uid, ranks, "", who)
+        answers = self._send(procs, place)
+        text = next((text for text in answers if text), "")
+        place = msgspec.structs.replace(place, text=text)
+        self._known(place)
+        note = f": {text}" if text else ", where that file is imported"
+        on = counted(len(answers), "proc") if answers else "no proc that runs"
+        self._screen.write(f"{number}  {_told(place)}, on {on} and those that start later{note}\n")
+
+    def _clear(self, text: str) -> None:
+        known = self._known()
+        numbers = [int(text)] if text.isdigit() else list(known)
+        if not set(numbers) <= set(known) or (text and not text.isdigit()):
+            raise NotAnswered(f"there is no breakpoint {text}")
+        for number in numbers:
+            gone = msgspec.structs.replace(known[number], is_gone=True, sender=self._visit.uid)
+            self._known(gone)
+            self._send(self._visit.procs(), gone)
+        self._screen.write(f"{len(numbers)} taken away\n")
+
+    def _send(self, procs: list[SeenProc], place: BreakPlace) -> list[str]:
+        """What stands in that line, by each proc that is meant."""
+        answers = self._visit.ask_many(
+            procs, lambda port: msgspec.structs.replace(place, port=port)
+        )
+        return [str(one.get("text", "")) for one in answers.values() if one.get("is_armed")]
+
+
+def _told(place: BreakPlace) -> str:
+    condition = f" if {place.condition}" if place.condition else ""
+    ranks = f" ranks {place.ranks}" if place.ranks != "all" else ""
+    return f"{place.file}:{place.line}{condition}{ranks}"

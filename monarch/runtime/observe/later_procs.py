@@ -1,0 +1,89 @@
+"""What procs that start later are given, on a person's word: variables, and breakpoints.
+
+Remembered as long as the host agent lives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from monarch.core.rank_sets import is_in, parse_set
+from monarch.runtime.node import Node
+from monarch.wire.codec import Envelope
+from monarch.wire.message import BreakPlace, EnvSet
+
+
+class _Setting(NamedTuple):
+    value: str | None
+    who: str
+    when: float
+    ranks: tuple[int, ...]
+
+
+class LaterEnvironment:
+    """What was set last counts."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._set: list[tuple[str, _Setting]] = []
+        node.handle(EnvSet, self._on_set)
+
+    def of(self, rank: int) -> dict[str, str | None]:
+        """What a new proc of that rank is to have; ``None`` takes a variable out."""
+        return {
+            name: setting.value
+            for name, setting in self._set
+            if not setting.ranks or rank in setting.ranks
+        }
+
+    def _on_set(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, EnvSet)
+        for name, value in order.values.items():
+            if not order.ranks:
+                self._set = [(other, kept) for other, kept in self._set if other != name]
+            self._set.append((name, _Setting(value, order.who, time.time(), order.ranks)))
+        body = {"notes": {name: _note(setting) for name, setting in self._set}}
+        self._node.answer(order.sender, order.port, body)
+
+
+def _note(setting: _Setting) -> str:
+    what = "unset" if setting.value is None else "set"
+    return f"{what} by {setting.who} {time.strftime('%H:%M', time.localtime(setting.when))}"
+
+
+class LaterBreaks:
+    """What `break` has armed, for those who list it, too."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._places: dict[int, BreakPlace] = {}
+        node.handle(BreakPlace, self._on_place)
+
+    def of(self, rank: int, labels: Sequence[str], sizes: Sequence[int]) -> tuple[BreakPlace, ...]:
+        """Those for a new proc of that rank."""
+        return tuple(
+            place
+            for place in self._places.values()
+            if is_in(parse_set(place.ranks), rank, labels, sizes)
+        )
+
+    def _on_place(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, BreakPlace)
+        error = ""
+        try:
+            parse_set(order.ranks)
+        except ValueError as refused:
+            error = str(refused)
+        else:
+            if order.is_gone:
+                self._places.pop(order.number, None)
+            elif order.number:
+                self._places[order.number] = order
+        breaks = [msgspec.to_builtins(place) for place in self._places.values()]
+        self._node.answer(order.sender, order.port, {"breaks": breaks}, error)
