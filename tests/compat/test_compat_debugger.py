@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,6 +27,8 @@ from monarch._src.actor.debugger.debug_session import DebugSession, DebugSession
 from monarch._src.actor.source_loader import SourceLoaderController
 from monarch.actor import ActorError, debug_controller, endpoint, get_or_spawn_controller, this_host
 from monarch.config import configured
+from monarch.errors import JobError
+from monarch.tools.commands import debug
 from monarch.tools.debug_env import _get_debug_server_host, _get_debug_server_port
 from tests.debugger.held_actors import AsyncStepper, Stepper
 from tests.support import wait_for
@@ -324,7 +327,19 @@ def test_the_server_listens_only_where_a_port_is_set(monkeypatch: pytest.MonkeyP
     assert "42" in said
     assert "Quitting debug session..." in said
     assert answer.get(timeout=20) == 2
+    # Upstream's console of that port, and what it says where nobody listens.
+    port = served.port.call_one().get(timeout=20)
+    command = [sys.executable, "-m", "monarch.cli.main", "debug", "--port", str(port)]
+    done = subprocess.run(
+        command, input="list\nquit\n", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Quitting debug session..." in done.stdout
     served.stop().get(timeout=20)
+    with socket.create_server(("127.0.0.1", 0)) as closed_soon:
+        port = closed_soon.getsockname()[1]
+    with pytest.raises(JobError, match="nobody listens at localhost"):
+        debug("localhost", port)
 
 
 def test_the_public_door_and_its_surroundings() -> None:

@@ -92,9 +92,9 @@ def test_a_person_attaches_completes_recalls_and_continues(
         first.press("p self.los")
         first.until("self.loss")  # Offered as it is typed.
         first.press("\t\r")
-        first.until("\n0.5\n")
-        first.press("\x1b[A\r")
-        first.until("\n0.5\n", times=2)
+        first.until("0.5\n")
+        first.press("\x1b[A\r")  # Arrow up
+        first.until("0.5\n", times=2)
         first.press("p 12345\x03")
         first.until("leaves the call standing")
         assert not _listening([first.process.pid, held.pid, *pids])
@@ -106,7 +106,7 @@ def test_a_person_attaches_completes_recalls_and_continues(
         second.until("(Pdb)")
         second.press("n\r")
         second.until("-> return number")
-        second.press("\x04")  # Ctrl-D
+        second.press("detach\r")
         second.until("Detached from debug session for stepper 0")
         second.press("continue\r")
         assert held.line("answered", 60.0) == "[2, 2]"

@@ -63,8 +63,10 @@ class HeldText:
         """The next line, waited for."""
         if self.is_closed:
             return ""
-        self.is_waiting = True
+        # Others hear that it stands before consoles do: who was answered sees it in every list.
         self._on_waiting(True)
+        self.is_waiting = True
+        self._on_text()
         line = self._lines.get()
         self.is_waiting = False
         self._on_waiting(False)

@@ -170,7 +170,7 @@ class ProcHolds:
         """A call stands, or goes on; that is told when it has not stood again for a moment."""
         with self._lock:
             calls = list(self._calls.values())
-        if all(call.text.is_waiting for call in calls):
+        if all(call.about.is_waiting for call in calls):
             self._tell()
         else:
             self._node.loop.call_later(_GRACE_SECONDS, self._tell)
@@ -180,7 +180,7 @@ class ProcHolds:
         with self._lock:
             for key, call in list(self._of.items()):
                 # Outside of an actor no call ends: what goes on is forgotten.
-                if call.is_loose and not call.text.is_waiting and call.pdb.goes_on:
+                if call.is_loose and not call.about.is_waiting and call.pdb.goes_on:
                     del self._of[key], self._calls[call.about.id]
             now = tuple(call.about for call in self._calls.values())
             if now == self._told:
