@@ -18,7 +18,7 @@ from tests.debugger.typist import visit_self
 @pytest.fixture
 def procs(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcMesh]:
     """Four, of which the last is busy for good."""
-    for name in ("monarch.cli.env", "monarch.cli.stacks"):
+    for name in ("monarch.cli.env", "monarch.cli.debug"):
         monkeypatch.setattr(f"{name}.visit_here", visit_self)
     made = this_host().spawn_procs({"gpus": 4})
     stepper = made.spawn("stepper", Stepper)
