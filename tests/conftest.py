@@ -231,7 +231,8 @@ def _threads() -> set[threading.Thread]:
 def _descriptors() -> set[str]:
     """The open sockets, pipes and files, by a name that no later one has."""
     found = set()
-    own = set(map(str, warm_python.descriptors))
+    # The standard streams are pytest's, which has them lead elsewhere while it captures.
+    own = {"0", "1", "2", *map(str, warm_python.descriptors)}
     for fd in set(os.listdir("/proc/self/fd")) - own:
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")

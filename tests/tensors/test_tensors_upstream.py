@@ -223,6 +223,9 @@ def test_an_autograd_function_of_several_results(mesh: Any) -> None:
     assert inspect(function.apply(y.detach(), y)[0].detach()).tolist() == [4] * 4
 
 
+@pytest.mark.skip(
+    reason="an open fault: it hangs where the one shard that is asked makes a group of its own"
+)
 def test_an_autograd_function_that_keeps_its_process_group(mesh: Any) -> None:
     function = remote_autograd_function(functions._TestMultiplyAllReduce)
     x = (mesh.rank("gpu") + 1.0).requires_grad_()
