@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import logging
+import os
+import time
 import warnings
 from typing import Any
 
@@ -461,6 +463,30 @@ def test_dtensor_inside_of_a_remote_function(mesh: Any) -> None:
 
 
 # Streams
+
+
+def _held_by(path: str) -> Any:
+    deadline = time.monotonic() + 30.0
+    while not os.path.exists(path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return torch.ones(())
+
+
+def test_a_template_is_kept_while_a_stream_is_behind(mesh: Any, tmp_path: Any) -> None:
+    with Stream("other").activate():
+        torch.ones(1)  # From here on each stream has a thread.
+    gate = tmp_path / "open"
+    remote(_held_by, propagate=lambda path: torch.ones(()))(str(gate))
+    number = torch.tensor(3.0)  # Its template is for this call alone.
+    client = mesh.client
+    client.flush()
+    num = client.num_batches
+    torch.ones(2)
+    client.flush()  # Here the workers are told to forget it.
+    assert client.num_batches > num
+    gate.touch()
+    assert inspect(number).item() == 3
 
 
 def test_streams_lend_to_each_other(mesh: Any) -> None:

@@ -23,6 +23,7 @@ from monarch import (
     remote,
 )
 from monarch._testing import BackendType, TestingContext
+from monarch.builtins import set_manual_seed_remote
 from monarch.cached_remote_function import remote_autograd_function
 from monarch.common._coalescing import _record_and_define, compile
 from monarch.common.function_caching import AliasOf, Storage, TensorGroup
@@ -223,9 +224,6 @@ def test_an_autograd_function_of_several_results(mesh: Any) -> None:
     assert inspect(function.apply(y.detach(), y)[0].detach()).tolist() == [4] * 4
 
 
-@pytest.mark.skip(
-    reason="an open fault: it hangs where the one shard that is asked makes a group of its own"
-)
 def test_an_autograd_function_that_keeps_its_process_group(mesh: Any) -> None:
     function = remote_autograd_function(functions._TestMultiplyAllReduce)
     x = (mesh.rank("gpu") + 1.0).requires_grad_()
@@ -258,6 +256,7 @@ def test_objects_by_path(mesh: Any) -> None:
         PATH + "setup_state_worker", propagate=lambda: [OpaqueRef(None) for _ in range(4)]
     )
     step = remote(PATH + "iteration_worker", propagate=lambda *args: torch.tensor(0.0))
+    set_manual_seed_remote(7)  # The data, its order and the model are random.
     refs = setup()
     losses = [inspect(step(*refs, mesh.process_group("gpu"))).item() for _ in range(2)]
     assert losses[1] < losses[0]

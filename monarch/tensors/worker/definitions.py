@@ -67,6 +67,7 @@ class WorkerDefinitions:
         self._rank = rank
         self._groups = groups
         self._member: dict[int, bool] = {EVERYBODY: True}
+        self.outdated: list[int] = []  # Templates that nothing uses which is still to come.
 
     def is_in(self, mesh: int) -> bool:
         return self._member[mesh]
@@ -80,8 +81,7 @@ class WorkerDefinitions:
                 self.meshes[number] = mesh = MeshShape(*rest)
                 self._member[number] = mesh.coordinates(self._rank) is not None
             elif kind == "forget":
-                for one in rest[0]:
-                    self.operations.pop(one, None)
+                self.outdated += rest[0]
             elif kind == "meet":
                 self._groups.meet(*rest)
             else:
@@ -91,6 +91,12 @@ class WorkerDefinitions:
             if counts is None:
                 raise
             self.operations[number] = _failing(error, *counts)
+
+    def forget(self) -> None:
+        """Let go of what is outdated."""
+        for number in self.outdated:
+            self.operations.pop(number, None)
+        self.outdated = []
 
     def _op(self, where: tuple[str, Any], spec: CallSpec) -> Operation:
         if where[0] == "aten":

@@ -35,6 +35,9 @@ class Executor:
         definitions, segments = decode(data)
         for number, what in definitions:
             self.definitions.define(number, what)
+        if self.definitions.outdated:
+            self.drain()  # What was sent before may still use them.
+            self.definitions.forget()
         own = [
             (index, segment)
             for index, segment in enumerate(segments)

@@ -79,6 +79,7 @@ class StreamLane:
         self._device = device
         self._stream = stream
         self._work: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._error: BaseException | None = None
         context = contextvars.copy_context()
         self._thread = threading.Thread(
             target=lambda: context.run(self._run), name=name, daemon=True
@@ -89,8 +90,10 @@ class StreamLane:
         self._work.put(work)
 
     def drain(self) -> None:
-        """Wait until all that was put is done."""
+        """Wait until all that was put is done. Raises what ended this lane."""
         self._work.join()
+        if self._error is not None:
+            raise self._error
 
     def close(self) -> None:
         self._work.put(None)
@@ -102,7 +105,10 @@ class StreamLane:
         with torch.no_grad(), self._device.use(self._stream):
             while (work := self._work.get()) is not None:
                 try:
-                    work()
+                    if self._error is None:
+                        work()
+                except BaseException as error:
+                    self._error = error  # No operation's: those are poison. The worker ends.
                 finally:
                     self._work.task_done()
         self._work.task_done()
