@@ -147,7 +147,11 @@ def test_the_collective_in_which_ranks_do_not_meet_is_named(
     asked = [member.meet.call_one(rank) for rank, member in enumerate(members)]
     asked[1].get(timeout=60)
 
-    found = wait_for(lambda: (now := report()).mismatches and now, 60.0)
+    def both_wait() -> HangReport | None:
+        found = report()
+        return found if found.mismatches and len(found.mismatches[0].by_kind) == 2 else None
+
+    found = wait_for(both_wait, 60.0)
     (mismatch,) = found.mismatches
     assert mismatch.seq == 3
     assert list(mismatch.by_kind.values()) == [[0], [2]]

@@ -46,6 +46,10 @@ class LogPrinter:
         self._num_done = 0
         self.context: contextvars.Context | None = None
         self.tee: Callable[[Log, bytes], None] | None = None
+        for file in (sys.stdout, sys.stderr):
+            # Not only with the first line of a proc: it may come between the two steps.
+            if type(file) is io.TextIOWrapper and file.write_through:
+                _write_whole_lines(file)
 
     def print(self, log: Log, lines: bytes) -> None:
         """Print whole lines of one proc. From any thread."""
@@ -163,16 +167,20 @@ class LogPrinter:
                 write()
 
 
+def _write_whole_lines(file: io.TextIOWrapper) -> None:
+    """The program's own lines come out at once from here on, in their order among ours, and whole:
+    unbuffered, ``print`` writes a line and its end in two steps."""
+    if not file.line_buffering or file.write_through:
+        file.reconfigure(line_buffering=True, write_through=False)
+
+
 def _write_lines(file: TextIO, text: str) -> None:
     """Write whole lines so that what other threads print does not get into them."""
     if type(file) is not io.TextIOWrapper:
         file.write(text)
         file.flush()
         return
-    if not file.line_buffering or file.write_through:
-        # The program's own lines come out at once from here on, in their order among ours, and
-        # whole: unbuffered, `print` writes a line and its end in two steps.
-        file.reconfigure(line_buffering=True, write_through=False)
+    _write_whole_lines(file)
     # Past the file object, which holds unfinished lines of the program. The kernel keeps a text of
     # this size together, on pipes too.
     fd, data = file.fileno(), text.encode(file.encoding, "backslashreplace")
