@@ -15,7 +15,9 @@ import pytest
 from tests.job.netlab import NetLab
 from tests.support import wait_for
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(170)]
+pytestmark = [
+    pytest.mark.system, pytest.mark.xdist_group("links"), pytest.mark.timeout(170)
+]  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
 TRAINERS = ("h1", "h2", "h3")
