@@ -25,6 +25,7 @@ from monarch.runtime.hosts import bundle_place
 END_SECONDS = 30.0
 _CUT_OFF_SECONDS = 1.0
 _MAX_WORDS = 20
+_WORDS_SECONDS = 5.0
 _BUNDLE_SECONDS = 600.0
 """Beyond what a bundle takes over a slow link."""
 
@@ -141,7 +142,10 @@ class LoginSession:
 
     def _words(self) -> str:
         """Why the login ended, in its own words."""
-        status = self._process.wait()
+        try:
+            status = self._process.wait(_WORDS_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "the login says nothing more, and does not end"
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").splitlines()
         told = [line.rstrip() for line in lines if line.strip("@ \r\t")]

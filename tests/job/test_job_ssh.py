@@ -14,7 +14,8 @@ import pytest
 
 from monarch.actor import shutdown_context
 from monarch.errors import JobError
-from monarch.job import SSHJob
+from monarch.job import SSHJob, login_session
+from monarch.job.doctor import probe_session
 from monarch.runtime.process import is_bootstrapped
 from tests.job.kinds import FAKES, MARK, processes_marked
 from tests.job.sshd import Sshd
@@ -110,6 +111,35 @@ def test_a_port_that_is_taken() -> None:
         port = taken.getsockname()[1]
         told = refusal(SSHJob(sys.executable, monarch_port=port), "gpu1")
     assert f"cannot listen at port {port}: Address already in use" in told
+
+
+# A login whose output is closed, and which does not end.
+_SILENT = ("sh", "-c", "exec > /dev/null; exec sleep 60", "sh")
+
+
+def test_a_login_that_says_nothing_more_and_stays_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(login_session, "_WORDS_SECONDS", 0.1)
+    login = login_session.LoginSession(_SILENT, "python3")
+    try:
+        told = login.answer(time.monotonic() + 20)["error"]
+    finally:
+        login.hang_up()
+        assert not login.has_ended(time.monotonic())
+    assert told == "the login says nothing more, and does not end"
+
+
+def test_a_probe_that_says_nothing_more_and_stays_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe_session, "_WORDS_SECONDS", 0.1)
+    probe = probe_session.probe_by_login(_SILENT, "python3")
+    try:
+        told = probe.answer(time.monotonic() + 20)["error"]
+    finally:
+        probe.close()
+    assert told == "the login says nothing more, and does not end"
 
 
 @pytest.mark.system

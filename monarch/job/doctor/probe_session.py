@@ -33,6 +33,7 @@ else:
     names["main"]({mark!r})
 """
 _MAX_WORDS = 6
+_WORDS_SECONDS = 5.0
 
 
 class ProbeSession:
@@ -89,7 +90,11 @@ def probe_by_login(command: Sequence[str], python: str) -> ProbeSession:
     )  # fmt: skip
 
     def words() -> str:
-        status = process.wait()
+        try:
+            status = process.wait(_WORDS_SECONDS)
+        except subprocess.TimeoutExpired:
+            # It has closed its output, and stays: as with what a login leaves in the background.
+            return "the login says nothing more, and does not end"
         errors.seek(0)
         lines = errors.read().decode(errors="replace").splitlines()
         told = [line.strip() for line in lines if line.strip("@ \r\t")]
