@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import queue
@@ -16,7 +17,7 @@ import threading
 from monarch.config import settings
 from monarch.net.gate import adopt, is_loopback
 from monarch.runtime.hosts.directory import new_directory
-from monarch.runtime.hosts.end_notice import obey_notices
+from monarch.runtime.hosts.end_notice import EndNotice, grace_seconds, obey_notices
 from monarch.runtime.hosts.host_service import HostService
 from monarch.runtime.node import Node
 from monarch.runtime.secret import take_secret
@@ -33,7 +34,9 @@ def serve_host(
     """Be the host agent at ``address`` until a client shuts it down, or SIGTERM comes.
 
     Without a ``name`` it is the machine's, with the port: one machine may have several. Where the
-    descriptor ``notices`` is given, it tells of ends to come; SIGTERM is its business then.
+    descriptor ``notices`` is given, it tells of ends to come; SIGTERM is its business then. Where
+    nobody gives one, SIGUSR1 announces the end: the host goes on for ``MONARCH_GRACE_SECONDS`` (30)
+    at most, and until nothing runs on it.
     """
     url = _adopted(address) or HostUrl.parse(address)
     secret = take_secret()
@@ -56,6 +59,7 @@ def serve_host(
         obey_notices(notices, service.agent, lambda: over.put(None))
     elif threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: over.put(None))
+        obey_notices(_notices_by_signal(), service.agent, lambda: over.put(None))
     try:
         # Last, because a client that was waiting for us asks at once.
         service.open(url)
@@ -65,6 +69,15 @@ def serve_host(
         workspace.close()
         service.close()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _notices_by_signal() -> int:
+    """The end of a pipe that SIGUSR1 puts the notice of this host's end into."""
+    reader, writer = os.pipe()
+    notice = EndNotice("it is taken away", grace_seconds(), is_last=True)
+    line = f"{json.dumps(notice._asdict())}\n".encode()
+    signal.signal(signal.SIGUSR1, lambda *_: os.write(writer, line))
+    return reader
 
 
 def _say_ready() -> None:

@@ -9,11 +9,10 @@ import socket
 import sys
 
 from monarch.net.gate import is_loopback
-from monarch.runtime.hosts.end_notice import EndNotice
+from monarch.runtime.hosts.end_notice import EndNotice, grace_seconds
 from monarch.runtime.scheduled_task import keep_host
 
 _DEFAULT_PORT = 26600
-_DEFAULT_GRACE_SECONDS = 30.0
 _MACHINE = "--machine"
 
 
@@ -50,9 +49,8 @@ def _meaning(number: int) -> EndNotice | None:
     """The pod was deleted, evicted or preempted: it has its grace period left."""
     if number != signal.SIGTERM:
         return None
-    seconds = float(os.environ.get("MONARCH_GRACE_SECONDS") or _DEFAULT_GRACE_SECONDS)
     what = "its machine is taken away" if _MACHINE in sys.argv[1:] else "its pod is being deleted"
-    return EndNotice(what, seconds, is_last=True)
+    return EndNotice(what, grace_seconds(), is_last=True)
 
 
 if __name__ == "__main__":

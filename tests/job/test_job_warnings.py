@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import HostWarning, shutdown_context
-from monarch.job import ImageSpec, KubeConfig, KubernetesJob, SlurmJob
+from monarch.job import ImageSpec, KubeConfig, KubernetesJob, ProcessJob, SlurmJob
 from monarch.runs.record import LineDisplay, Record
 from monarch.runtime.process import is_bootstrapped
 from monarch.runtime.slurm_task import limit_seconds
@@ -64,6 +64,28 @@ def test_a_pod_that_is_deleted_warns_and_goes_on_for_its_grace(faults: Any) -> N
     finally:
         job.kill()
         server.close()
+
+
+def test_a_host_of_local_processes_warns_as_one_of_a_scheduler_does(faults: Any) -> None:
+    job = ProcessJob({"trainers": 2}, env={"MONARCH_GRACE_SECONDS": "20"})
+    heard: queue.SimpleQueue[HostWarning] = queue.SimpleQueue()
+    try:
+        hosts = job.state(cached_path=None).trainers
+        procs = hosts.spawn_procs()
+        echo = procs.spawn("echo", Echo)
+        assert echo.echo.call(1).get(timeout=SECONDS).values() == [1, 1]
+        with hosts.on_warning(heard.put):
+            os.kill(job.hosts[1].pid, signal.SIGUSR1)
+            warning = heard.get(timeout=SECONDS)
+            assert warning == HostWarning(job.hosts[1].name, "it is taken away", 20.0)
+            # There is time: for a checkpoint, say.
+            assert echo.echo.call(2).get(timeout=SECONDS).values() == [2, 2]
+            procs.stop().get()
+            # Nothing runs there any more: the rest of the grace is not waited for.
+            wait_for(lambda: not job.hosts[1].is_running, 10.0, what="the host to end")
+        assert job.hosts[0].is_running
+    finally:
+        job.kill()
 
 
 def test_an_idle_pod_that_is_deleted_ends_at_once() -> None:

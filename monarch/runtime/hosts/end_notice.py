@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from monarch.runtime.hosts.host_agent import HostAgent
 
 ENDING = "ending"  # the kind of its bulletin
+_DEFAULT_GRACE_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 _MARGIN_SECONDS = 1.0
 _MARGIN_SHARE = 0.2
@@ -28,6 +29,11 @@ class EndNotice(NamedTuple):
     why: str
     seconds: float | None = None
     is_last: bool = False
+
+
+def grace_seconds() -> float:
+    """How long a host goes on whose end is announced, where no scheduler says."""
+    return float(os.environ.get("MONARCH_GRACE_SECONDS") or _DEFAULT_GRACE_SECONDS)
 
 
 def obey_notices(fd: int, agent: HostAgent, over: Callable[[], object]) -> None:
