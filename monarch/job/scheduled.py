@@ -49,6 +49,8 @@ class ScheduledJob(RemoteJob):
             self._add(name, num_hosts)
         self.env = dict(env or {})
         self._hosts: list[PlacedHost] = []
+        self.replaced: dict[str, str] = {}
+        """By the last `repair`: the names of hosts that took the places of others, and theirs."""
         self._has_been_up = False  # All have answered: one that fails now is lost, not wrong.
 
     def _add(self, name: str, num_hosts: int) -> None:
@@ -130,9 +132,12 @@ class ScheduledJob(RemoteJob):
         """Wait for the scheduler to bring lost hosts up again."""
         gone = set(self.ended())
         before = {host.name: host.url for host in self._hosts}
+        names = list(before)
         if not self._is_kept():
             raise JobError(self._why_over())
         self._wait_for_agents()
+        pairs = zip((host.name for host in self._hosts), names, strict=False)
+        self.replaced = {now: was for now, was in pairs if now != was}
         with Uninterrupted():
             if self._state_path is not None:
                 self.dump(self._state_path)

@@ -234,7 +234,9 @@ class SlurmJob(ScheduledJob):
             raise JobError(str(error)) from None
         return [
             PlacedHost(mesh, name, f"tcp://{addresses[name]}:{self.monarch_port}")
-            for mesh, name in zip(self._slots(), names, strict=True)
+            for mesh, name in zip(
+                self._slots(), in_places([host.name for host in self._hosts], names), strict=True
+            )
         ]
 
     def _look(self) -> _Seen:
@@ -300,6 +302,15 @@ class SlurmJob(ScheduledJob):
 
     def _placement(self) -> dict[str, Any]:
         return {"job_id": self.job_id, "_logs": self._logs, "_nodes": self._nodes}
+
+
+def in_places(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """The nodes that a job has ``now``, such that those that it has kept are where they were, and
+    new ones take the places of those that are lost."""
+    if len(before) != len(now):
+        return list(now)
+    new = iter([name for name in now if name not in before])
+    return [name if name in now else next(new) for name in before]
 
 
 def _own_job_id() -> str:

@@ -158,7 +158,11 @@ class RunAllocation:
         if names:
             first = why.partition("\n")[0].partition(";")[0]
             others = f", as {counted(len(names) - 1, 'other host')} did" if names[1:] else ""
-            self._tell(f"{first}{others}: brought up again")
+            told = f"{first}{others}: brought up again"
+            if isinstance(job, ScheduledJob) and job.replaced:
+                pairs = (f"{now} in the place of {was}" for now, was in job.replaced.items())
+                told += f", {', '.join(pairs)}"
+            self._tell(told)
             if isinstance(job, ScheduledJob):
                 return self._attached_again(job, hosts)
         return hosts

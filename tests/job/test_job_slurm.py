@@ -12,6 +12,7 @@ import pytest
 from monarch.actor import shutdown_context
 from monarch.errors import JobError
 from monarch.job import SlurmJob, job_load
+from monarch.job.slurm import in_places
 from monarch.runtime.process import is_bootstrapped
 from tests.job.kinds import FAKES
 from tests.job.sshd import free_port
@@ -101,6 +102,37 @@ def test_a_script_of_the_job_finds_its_own_nodes(tmp_path: Path) -> None:
         assert seen.state in ("PENDING", "RUNNING")
     assert seen.state == "COMPLETED", job._last_words()
     assert "answers 7 7" in Path(f"{job._logs}.out").read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "places"),
+    [
+        ([], ["n1", "n2"], ["n1", "n2"]),
+        (["n1", "n2"], ["n2", "n3"], ["n3", "n2"]),
+        (["n1", "n2", "n3"], ["n1", "n3", "n4"], ["n1", "n4", "n3"]),
+        (["n2", "n3"], ["n1", "n4"], ["n1", "n4"]),
+        (["n3", "n2"], ["n2", "n3"], ["n3", "n2"]),
+    ],
+)
+def test_a_new_node_has_the_place_of_the_lost_one(
+    before: list[str], now: list[str], places: list[str]
+) -> None:
+    assert in_places(before, now) == places
+
+
+def test_a_node_that_comes_for_another_is_known_as_its_replacement() -> None:
+    job = SlurmJob({"a": 2}, sys.executable, monarch_port=free_port())
+    job.state(cached_path=None).a.initialized.get(timeout=60)
+    try:
+        assert list(job.names_by_url().values()) == ["n1", "n2"]
+        # As where it ran on n4, which is lost: Slurm has queued it again, and it runs on n1.
+        job._hosts = [job._hosts[1], job._hosts[0]._replace(name="n4", url="tcp://127.0.0.24:9")]
+        job._nodes = "n[2,4]"
+        assert job.repair() == ["n1"]
+        assert job.replaced == {"n1": "n4"}
+        assert list(job.names_by_url().values()) == ["n2", "n1"]
+    finally:
+        job.kill()
 
 
 def test_nobody_commits_the_logs_of_a_job_that_is_noted_nowhere() -> None:

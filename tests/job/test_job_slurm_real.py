@@ -25,7 +25,9 @@ from tests.job.slurm_cluster import SlurmCluster
 from tests.job.sshd import Sshd, free_port
 from tests.support import wait_for
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.system, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(240)
+]  # fmt: skip
 
 PROJECT = Path(__file__).parents[2]
 AT_ONCE_SECONDS = 20.0
@@ -234,6 +236,8 @@ def test_a_node_that_crashes_is_replaced(mark: str, faults: Any, tmp_path: Path,
         assert job.repair()
         after = list(job.names_by_url().values())
         assert before[0] not in after
+        assert after[1] == before[1]
+        assert job.replaced == {after[0]: before[0]}
         assert job.job_id == job_id
         assert job_load(cache).names_by_url() == job.names_by_url()
         hosts = job.state(str(cache)).trainers
