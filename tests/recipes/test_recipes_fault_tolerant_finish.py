@@ -231,6 +231,27 @@ def test_a_group_that_nobody_can_bring_up_to_date_is_given_up(tell: Callable[...
     assert story.num_starts_left == 28  # The others are not kept waiting for its whole budget.
 
 
+@pytest.mark.parametrize(
+    ("left", "step"), [({}, 0), ({50: "half"}, 50), ({50: "half", 100: "more"}, 100)]
+)
+def test_what_is_saved_is_what_a_host_that_is_left_has(
+    tell: Callable[..., Story], left: dict[int, str], step: int
+) -> None:
+    story = tell((Disk(),), (Disk(left),))
+    groups = story.groups
+    groups.saved_step, groups.saved_path = 100, Path("/runs/100.pt")
+
+    async def begin() -> None:
+        for group in groups.all:
+            await groups.start(group)
+        groups.begin_together([0, 1])
+
+    asyncio.run(begin())
+    assert groups.saved_step == groups.newest_step() == step
+    told = [text for text in story.texts("skipped") if "no host that is left has" in text]
+    assert len(told) == (step < 100)
+
+
 class OwnDisk(ReplicaTrainer):
     """Sees the checkpoints of its own group only, as on a host whose disk is its own."""
 

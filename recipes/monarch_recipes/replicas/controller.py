@@ -210,8 +210,7 @@ class Controller(Actor):
                 details = lost.details if isinstance(lost, GroupLost) else ""
                 await self.groups.lose(group, str(lost), details)
                 if isinstance(lost, GroupLost):
-                    are_left = any(other.is_training for other in self.groups.all)
-                    self.hold.begin_after_loss(group, lost, are_left=are_left)
+                    self.hold.begin_after_loss(group, lost, are_left=bool(self.groups.training()))
             except TaskError as error:
                 doing = f"step {group.step + 1}" if activity == STEP else f"setting up {group.name}"
                 await self.hold.begin_after_error(activity, doing, error, is_anew=True)
@@ -247,6 +246,7 @@ class Controller(Actor):
         # At first all begin together; a group that is lost while others train is not waited for.
         await meet_at_barrier(lambda: self.set_up, group.number)
         if not self.groups.training():  # Those of a run before this one, which got so far.
+            self.groups.begin_together({group.number, *self.set_up.members})
             self.faults = [fault for fault in self.faults if fault.step > group.step]
         while group.step < self.last_step:
             if self.groups.is_over():

@@ -62,6 +62,7 @@ class Group:
     is_given_up: bool = False
     num_starts: int = 0
     step: int = 0
+    resumed_from: Path | None = None
     has_stepped: bool = False
     accused_of: str | None = None
     ahead_since: float | None = None

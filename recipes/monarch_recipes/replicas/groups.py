@@ -165,8 +165,25 @@ class Groups:
         """Have its ranks build the model, and load the checkpoint, or the newest that their host
         has. ``group.step`` is what all of them have then."""
         ready: list[TrainerReady] = await self.ask(group, group.trainers.setup.call(checkpoint))
-        group.step = min(one.step for one in ready)
+        least = min(ready, key=lambda one: one.step)
+        group.step, group.resumed_from = least.step, least.resumed_from
         return ready
+
+    def begin_together(self, numbers: Collection[int]) -> None:
+        """No group trains, and these are set up: the furthest of them is what is left of the run.
+
+        Where each host has a disk of its own, the last checkpoint is lost with the host that saved.
+        """
+        furthest = max((self.all[number] for number in numbers), key=lambda group: group.step)
+        if furthest.step >= self.saved_step:
+            return
+        lost, self.saved_step, self.saved_path = (
+            self.saved_step, furthest.step, furthest.resumed_from
+        )  # fmt: skip
+        place = "the beginning" if self.saved_path is None else shown(self.saved_path)
+        text = f"no host that is left has the checkpoint after step {lost}: going on from {place}"
+        self._event_log.tell("skipped", text, step=furthest.step)
+        self._event_log.rolled_back(furthest.step)
 
     async def lose(self, group: Group, why: str, details: str = "") -> None:
         """End what is left of a group."""
