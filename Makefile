@@ -80,7 +80,7 @@ slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
 .PHONY: system
 system: $(STAMP) ## run the tests against real servers, which it installs (apt, pip)
 	@tools/system.sh $(VENV)
-	@$(BIN)/python -m pytest -m system -n 2 --dist loadgroup --max-worker-restart 0 \
+	@$(BIN)/python -m pytest -m system -p tests.by_server -n 2 --max-worker-restart 0 \
 		-o faulthandler_timeout=0 --durations=40 tests/job tests/examples tests/rdma tests/observe
 
 .PHONY: kubernetes

@@ -47,9 +47,7 @@ def output(folder: Path, example: str, *arguments: str, **environment: str) -> l
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["ssh_fake", pytest.param("ssh", marks=[pytest.mark.system, pytest.mark.xdist_group("ssh")])],
-    indirect=True,
+    "kind", ["ssh_fake", pytest.param("ssh", marks=pytest.mark.system)], indirect=True
 )
 def test_hosts_by_name_describe_themselves(kind: Kind, mark: str, tmp_path: Path) -> None:
     machine = re.escape(f"{os.uname().nodename}: {os.cpu_count()} CPUs, Python ")
@@ -70,7 +68,7 @@ def test_hosts_by_name_describe_themselves(kind: Kind, mark: str, tmp_path: Path
     "kind",
     [
         pytest.param("slurm_fake", marks=pytest.mark.slow),
-        pytest.param("slurm", marks=[pytest.mark.system, pytest.mark.xdist_group("slurm")]),
+        pytest.param("slurm", marks=pytest.mark.system),
     ],
     indirect=True,
 )

@@ -225,10 +225,8 @@ def _write_template() -> str:
 
 
 _FAKES_OF_SDKS = ("ray_fake", "skypilot_fake", "lightning_fake")
-# All tests of one server are one worker's, which has it come up once.
 _REAL = [
-    pytest.param(name, marks=[pytest.mark.system, pytest.mark.xdist_group(name)])
-    for name in ("ssh", "slurm", "kubernetes", "ray")
+    pytest.param(name, marks=pytest.mark.system) for name in ("ssh", "slurm", "kubernetes", "ray")
 ]
 KINDS = ["process", "ssh_fake", "slurm_fake", "kubernetes_fake", *_FAKES_OF_SDKS, *_REAL]
 # For tests of several programs, which take long: what these have in common has many kinds already.

@@ -66,7 +66,6 @@ def test_hosts_in_namespaces_go_with_the_process_that_is_killed(program: Program
 
 
 @pytest.mark.system
-@pytest.mark.xdist_group("slurm")
 def test_a_slurm_goes_with_the_process_that_is_killed(program: Programs) -> None:
     SlurmCluster.shared()  # or this test is skipped
     made = program(_MAKE.format(folder="", make="print('at', SlurmCluster(1).folder)"))

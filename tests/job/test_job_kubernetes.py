@@ -28,11 +28,6 @@ AT_ONCE_SECONDS = 20.0
 REAL_AT_ONCE_SECONDS = 45.0
 
 
-def a_real_cluster(test: Any) -> Any:
-    """All tests of it are one worker's, which has it come up once."""
-    return pytest.mark.system(pytest.mark.xdist_group("kubernetes")(test))
-
-
 @pytest.fixture
 def server() -> Iterator[KubeServer]:
     made = KubeServer()
@@ -250,7 +245,7 @@ def test_manifests_are_valid_for_the_kubernetes_of_today() -> None:
         validate.validate(manifest, "1.31", strict=True)
 
 
-@a_real_cluster
+@pytest.mark.system
 def test_another_user_of_a_real_cluster_is_refused() -> None:
     cluster = KubeCluster.shared()
     job = KubernetesJob("default", 30.0, KubeConfig.from_path(str(cluster.other_user)))
@@ -258,7 +253,7 @@ def test_another_user_of_a_real_cluster_is_refused() -> None:
     assert 'User "dev" cannot' in refusal(job, REAL_AT_ONCE_SECONDS)
 
 
-@a_real_cluster
+@pytest.mark.system
 def test_a_real_cluster_has_not_that_many_gpus() -> None:
     cluster = KubeCluster.shared()
     config = KubeConfig.from_path(str(cluster.kubeconfig))
@@ -270,7 +265,7 @@ def test_a_real_cluster_has_not_that_many_gpus() -> None:
         assert not api.pods("")
 
 
-@a_real_cluster
+@pytest.mark.system
 def test_a_real_cluster_cannot_pull_an_image() -> None:
     cluster = KubeCluster.shared()
     config = KubeConfig.from_path(str(cluster.kubeconfig))
@@ -281,7 +276,7 @@ def test_a_real_cluster_cannot_pull_an_image() -> None:
     assert "cannot start" in told
 
 
-@a_real_cluster
+@pytest.mark.system
 def test_a_real_pod_that_crashes() -> None:
     cluster = KubeCluster.shared()
     config = KubeConfig.from_path(str(cluster.kubeconfig))
@@ -292,7 +287,7 @@ def test_a_real_pod_that_crashes() -> None:
     assert "/nowhere/python" in told
 
 
-@a_real_cluster
+@pytest.mark.system
 def test_what_a_doctor_says_of_a_real_cluster() -> None:
     cluster = KubeCluster.shared()
     found = {}

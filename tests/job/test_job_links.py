@@ -15,9 +15,7 @@ import pytest
 from tests.job.netlab import NetLab
 from tests.support import wait_for
 
-pytestmark = [
-    pytest.mark.system, pytest.mark.xdist_group("links"), pytest.mark.timeout(170)
-]  # fmt: skip
+pytestmark = [pytest.mark.system, pytest.mark.timeout(170)]
 
 ROOT = Path(__file__).parents[2]
 TRAINERS = ("h1", "h2", "h3")
@@ -231,6 +229,27 @@ def test_ddp_goes_on_where_a_link_is_cut_and_healed(lab: NetLab) -> None:
             lab.link("h2", delay=ROUND_TRIP_SECONDS / 2, rate=BYTES_PER_SECOND)
             said = run.rest()
             assert run.process.returncode == 0, said
+        finally:
+            run.close()
+    finally:
+        _monarch(lab, "kill")
+
+
+def test_ddp_goes_on_when_a_host_that_has_crashed_is_back(lab: NetLab) -> None:
+    _project(lab)
+    try:
+        _monarch(lab, "apply")
+        command = "run ddp --on-host-loss wait num_epochs=2 global_batch_size=96 checkpoint_every=4"
+        run = Driver(lab, f"cd /root/project && {_MONARCH} {command} 2>&1")
+        try:
+            wait_for(lambda: _num_steps(lab) > 5, timeout=90, what="the training to begin")
+            lab.crash("h3")
+            run.line("waiting for the hosts to come back")
+            lab.revive("h3")
+            said = run.rest()
+            assert run.process.returncode == 0, said
+            assert "resumed from" in said
+            assert "all ranks train again" in said
         finally:
             run.close()
     finally:

@@ -39,7 +39,6 @@ def address() -> Iterator[str]:
 
 
 @pytest.mark.system
-@pytest.mark.xdist_group("ray")
 def test_a_job_of_ray(address: str, tmp_path: Path, faults: Any) -> None:
     path = tmp_path / "state.json"
     job = RayJob({"trainers": 2, "evaluators": 1}, address)
@@ -67,7 +66,6 @@ def test_a_job_of_ray(address: str, tmp_path: Path, faults: Any) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.xdist_group("ray")
 def test_what_a_doctor_says_of_it(address: str, tmp_path: Path) -> None:
     folder = CommandFolder(tmp_path)
     text = '[job]\nkind = "ray"\nhosts = {{ t = {} }}\n[job.ray]\naddress = "{}"\n'

@@ -25,9 +25,7 @@ from tests.job.slurm_cluster import SlurmCluster
 from tests.job.sshd import Sshd, free_port
 from tests.support import wait_for
 
-pytestmark = [
-    pytest.mark.system, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(240)
-]  # fmt: skip
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 PROJECT = Path(__file__).parents[2]
 AT_ONCE_SECONDS = 20.0

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,9 +102,8 @@ def test_memory_of_another_host_goes_over_tcp_until_the_wire_is_cut(
     monarch = str(Path(sys.executable).parent / "monarch")
     url = f"tcp://{ADDRESSES[1]}:{PORT}"
     log = (tmp_path / "host.log").open("w+")
-    runtime = [tmp_path / name for name in "ab"]
-    for folder in runtime:
-        folder.mkdir(mode=0o700)
+    # Short paths: they are part of sockets'.
+    runtime = [Path(tempfile.mkdtemp(prefix="mt-rdma-", dir="/tmp")) for _ in NAMES]
     host = subprocess.Popen(
         ["ip", "netns", "exec", NAMES[1], monarch, "host", "--address", url],
         env={**env, "MONARCH_RUNTIME_DIR": str(runtime[1])}, stdout=log, stderr=log, cwd=tmp_path,
@@ -126,6 +126,8 @@ def test_memory_of_another_host_goes_over_tcp_until_the_wire_is_cut(
             host.kill()
             host.wait()
         log.close()
+        for folder in runtime:
+            shutil.rmtree(folder)
     story = done.stdout + done.stderr + (tmp_path / "host.log").read_text()
     assert "read True tcp" in done.stdout, story
     assert "warned True" in done.stdout, story
