@@ -15,7 +15,7 @@ from monarch import __version__
 from monarch.cli.debug_commands import debug, env, stacks
 from monarch.cli.host_commands import HOST_COMMANDS
 from monarch.cli.observe.commands import dashboard, hang, query, top, trace
-from monarch.cli.options import agreed_to_send, config_file, project_file
+from monarch.cli.options import DEV, agreed_to_send, config_file, project_file
 from monarch.cli.runs_commands import runs
 from monarch.cli.sync.commands import sync
 from monarch.cli.volume import reset, with_volume
@@ -133,7 +133,7 @@ def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
 
     dev(
         lambda: context.invoke(apply),
-        lambda: run.main([*arguments, *context.args], "monarch run", standalone_mode=False),
+        lambda: run.main([*arguments, *context.args], DEV, standalone_mode=False),
     )
 
 

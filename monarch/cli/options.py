@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import click
 
+DEV = "monarch dev"  # the name under which it calls `monarch run`
 config_file = click.option("--config", "config_file", help="a TOML file for the recipe")
 project_file = click.option("--file", "file", help="the project file [default: monarch.toml]")
 agreed_to_send = click.option(

@@ -19,6 +19,7 @@ from monarch.cli.confirm import is_somebody_there
 from monarch.cli.display import run_display
 from monarch.cli.interrupts import stop_on_interrupt
 from monarch.cli.keys import keys_here
+from monarch.cli.options import DEV
 from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import outline_here, preload_here, recipe_here
 from monarch.cli.run_target import RunTarget, find_target
@@ -152,7 +153,7 @@ def run(
             raise
         _tell_end(folder, error, record, code)
     # Below the table, which stays as it was last.
-    say(end_text(folder))
+    say(_end_text(folder, stream=sys.stdout))
     if record.is_stopping:
         raise KeyboardInterrupt
 
@@ -190,7 +191,7 @@ def _tell_end(
 ) -> NoReturn:
     """Raise what ended a run, told as all ends are."""
     if isinstance(error, KeyboardInterrupt):
-        say(end_text(folder))
+        say(_end_text(folder, stream=sys.stdout))
         raise error
     gone = record.why_gone()
     if gone and not isinstance(error, AllocationLost):
@@ -198,13 +199,19 @@ def _tell_end(
     if isinstance(error, ActorError) and isinstance(error.exception, (ConfigError, MonarchError)):
         error = error.exception  # It says all; where in a rank it was found is of no use.
     if isinstance(error, (ConfigError, MonarchError, SyncError)):
-        text = end_text(folder, error, _width(sys.stderr))
+        text = _end_text(folder, error)
         raise RunEnded(code.in_authors_words(text) if code else text) from error
     # Of an error in the recipe itself, the author needs to see where it is.
     if isinstance(error, ActorError) and code:
         error.exception_formatted = code.in_authors_words(error.exception_formatted)
-    click.echo(end_text(folder, error, _width(sys.stderr)), err=True)
+    click.echo(_end_text(folder, error), err=True)
     raise error
+
+
+def _end_text(folder: RunFolder, why: str | BaseException = "", stream: TextIO = sys.stderr) -> str:
+    context = click.get_current_context(silent=True)
+    is_dev = context is not None and context.info_name == DEV
+    return end_text(folder, why, _width(stream), is_dev=is_dev)
 
 
 def _width(stream: TextIO) -> int | None:

@@ -13,9 +13,16 @@ from monarch.runs.folder import RunFolder, shell_line
 from monarch.runs.saving import shown
 
 
-def end_text(run: RunFolder, why: str | BaseException = "", width: int | None = None) -> str:
+def end_text(
+    run: RunFolder,
+    why: str | BaseException = "",
+    width: int | None = None,
+    *,
+    is_dev: bool = False,
+) -> str:
     """The end of every run, in few lines; ``why`` is the error that ended it, if one did. The
-    command to go on can be copied from a terminal of this ``width``.
+    command to go on can be copied from a terminal of this ``width``, and so can paths; where the
+    run ``is_dev``, it is ``monarch dev``, which brings hosts up by itself.
 
     To be asked for once the run's folder says how it ended.
     """
@@ -23,7 +30,14 @@ def end_text(run: RunFolder, why: str | BaseException = "", width: int | None = 
     lines = [in_words(why) if isinstance(why, BaseException) else why or f"{status}{step}"]
     saved = _last_saved(run)
     if saved is not None:
-        lines.append(f"the last checkpoint is {saved[0]}, after step {saved[1]}")
+        line = f"the last checkpoint is {saved[0]}, after step {saved[1]}"
+        is_long = width is not None and len(line) > width
+        # A path that is broken in the middle cannot be copied.
+        lines += (
+            [f"the last checkpoint, after step {saved[1]}, is", f"  {saved[0]}"]
+            if is_long
+            else [line]
+        )
     elif status != "finished":
         lines.append(
             f"its checkpoints are in {shown(run.checkpoint_dir)}"
@@ -31,13 +45,15 @@ def end_text(run: RunFolder, why: str | BaseException = "", width: int | None = 
             else "there is no checkpoint yet"
         )
     if status != "finished" and run.command:
-        first = "monarch apply, then " if isinstance(why, AllocationLost) else ""
+        command = ["monarch", "dev", *run.command[2:]] if is_dev else run.command
+        wants_hosts = isinstance(why, AllocationLost) and not is_dev
+        first = "monarch apply, then " if wants_hosts else ""
         to = "go on" if run.has_checkpoint else "begin again"
-        line = f"to {to}: {first}{shell_line(run.command)}"
+        line = f"to {to}: {first}{shell_line(command)}"
         if width is None or len(line) <= width:
             lines.append(line)
         else:
-            lines += [f"to {to}: {first}".rstrip(), *_folded(run.command, width)]
+            lines += [f"to {to}: {first}".rstrip(), *_folded(command, width)]
     lines.append(f"all about it is in {run.path}")
     return "\n".join(lines)
 

@@ -39,6 +39,27 @@ def test_one_terminal_shows_all_and_ctrl_c_ends_it_in_order(folder: Folder) -> N
     assert folder.job.is_running()
 
 
+def test_what_a_push_waits_for_is_said_by_the_run_and_not_by_the_watch_too(folder: Folder) -> None:
+    slow_file = folder.path / "runs" / "slow"  # It is not synced: the ranks see this very one.
+    slow_file.parent.mkdir(exist_ok=True)
+    waiting = f"while os.path.exists({str(slow_file)!r}):\n            time.sleep(0.01)\n        "
+    recipe = (folder.path / "adding.py").read_text()
+    folder.write("adding.py", recipe.replace("self.total +=", f"{waiting}self.total +="))
+    with on_terminal(folder.path, "dev", "adding.py", "stop_file=stop") as shown:
+        shown.until("amounts [1] on 2 procs")
+        slow_file.touch()
+        folder.write("amounts.py", "AMOUNT = 2\n")
+        shown.until("generation 2 waits for")
+        slow_file.unlink()
+        shown.until("amounts [2] on 2 procs")
+        shown.press("\x03")
+        assert shown.end() == 130
+        said = [line for line in shown.text.splitlines() if "generation 2 waits for" in line]
+        assert not [line for line in said if "sync" in line], shown.text
+        assert len(said) == len(set(said))
+        assert "to begin again: monarch dev adding.py stop_file=stop" in shown.text
+
+
 def test_a_run_that_ends_ends_the_watch(folder: Folder) -> None:
     said = folder.monarch("dev", "adding.py", "num_steps=3")
     assert "\ndone\n" in said

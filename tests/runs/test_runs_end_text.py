@@ -122,3 +122,19 @@ def test_a_run_that_begins_again_is_told_from_one_that_trains(record: Record) ->
     record.note("died", "rank 1 died")
     end(record, "failed")
     assert not run.is_restarting
+
+
+def test_a_path_is_not_broken_in_a_narrow_terminal(record: Record) -> None:
+    train(record, 3)
+    lines = end_text(end(record, "stopped"), width=60).splitlines()
+    assert lines[1:3] == [
+        "the last checkpoint, after step 3, is",
+        "  runs/ddp-1/checkpoints/step-3.pt",
+    ]
+
+
+def test_a_run_of_dev_goes_on_with_dev_which_brings_hosts_up(record: Record) -> None:
+    train(record, 3)
+    lost = AllocationLost("the allocation was ended by monarch kill (pid 7, user ann)")
+    told = end_text(end(record, "failed", is_lost=True), lost, is_dev=True)
+    assert "\nto go on: monarch dev ddp rate=1e-3\n" in told
