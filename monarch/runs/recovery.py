@@ -46,6 +46,19 @@ class NotMade(RunFailed):
         self.file, self.line = (places[-1][1], int(places[-1][2])) if places else ("", 0)
         self.ranks = ranks
 
+    @classmethod
+    def of(cls, *failures: MeshFailure | None) -> NotMade | None:
+        """What the first of these comes to, if it is such a failure; the others may be the same on
+        other ranks."""
+        causes = [one.root_cause for one in failures if one is not None]
+        if not causes or causes[0].kind != "actor":
+            return None
+        reason = causes[0].reason
+        if not reason.partition("\n")[0].endswith(_NOT_MADE):
+            return None
+        ranks = {rank for one in causes if one.reason == reason for rank in one.crashed_ranks}
+        return cls(causes[0], tuple(sorted(ranks)))
+
 
 class RanksLost(Exception):
     """Ranks died, or hang: those that are left cannot go on. ``kind`` is for events."""
@@ -156,9 +169,8 @@ def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Dea
     failures = deaths.wait(_NEWS_SECONDS if is_lost else _DOUBT_SECONDS)
     if failures:
         first = failures[0].root_cause
-        if first.kind == "actor" and first.reason.partition("\n")[0].endswith(_NOT_MADE):
-            alike = [one.root_cause for one in failures if one.root_cause.reason == first.reason]
-            return NotMade(first, tuple(sorted({r for one in alike for r in one.crashed_ranks})))
+        if (fault := NotMade.of(*failures)) is not None:
+            return fault
         rank = f"rank {first.crashed_ranks[0]}" if first.crashed_ranks else first.mesh_name
         return RanksLost("died", f"{rank} died: {first.reason}")
     if isinstance(error, SupervisionError):

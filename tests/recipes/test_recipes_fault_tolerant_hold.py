@@ -197,3 +197,27 @@ def test_a_group_that_comes_back_to_code_that_does_not_fit_the_checkpoint_holds(
     assert run.steps[-1] == 300
     assert len(set(run.outcome.fingerprints.values())) == 1
     assert len(run.outcome.fingerprints) == 2
+
+
+@pytest.mark.long
+def test_an_actor_that_cannot_be_made_holds_at_once(run: HeldRun) -> None:
+    """Not when it has failed twice: what `__init__` raises is no bad luck."""
+    text = Path(str(fault_tolerant.__file__)).read_text()
+    (run.root / "mine.py").write_text(text)
+    run.module = importlib.import_module("mine")
+    run.config_class = run.module.FaultTolerantConfig
+    run.settings.update(num_steps=150, max_restarts=1)  # for the kill
+    run.start()
+    run.when_step(5)
+    old = "        self.seat = seats["
+    assert run.push("mine.py", text.replace(old, "        self.seat = seatz[", 1)).ok
+    run.when_step(run.steps[-1] + 5)
+    kill_group(run, 1)
+    held = run.when_held()
+    assert "seatz" in held["error"]
+    assert held["doing"] == "setting up group 1"
+    assert held["file"] == "mine.py"
+    assert run.push("mine.py", text + "# mended\n").ok
+    run.end()
+    assert run.error is None, run.error
+    assert run.steps[-1] == 150

@@ -12,8 +12,10 @@ from typing import Any
 from monarch.actor import Actor, ActorError, HostMesh, SupervisionError
 from monarch.errors import MonarchError
 from monarch.runs.ranks import RunLost
+from monarch.runs.recovery import NotMade
 from monarch.runs.restarts import Restarts
 from monarch.runs.saving import shown
+from monarch.runs.trial import in_short
 from monarch.runs.witness import stacks_of, tell_stacks
 from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.chaos import InjectedFault
@@ -285,7 +287,7 @@ class Groups:
                 elif why is not None:
                     raise GroupLost(why, await _stacks(group))
         except SupervisionError as error:
-            raise GroupLost(first_cause(error)) from None
+            raise _why_gone(group, error) from None
         except ActorError as error:
             raise interrupted or self.meaning_of(group, error.exception) from None
         finally:
@@ -351,6 +353,16 @@ class Groups:
                 f"{limits.hang_timeout_seconds:g} s"
             )
         return None
+
+
+def _why_gone(group: Group, error: SupervisionError) -> Exception:
+    """A process that dies may have had bad luck; an actor that is not made has wrong code."""
+    fault = NotMade.of(error.failure)
+    if fault is None:
+        return GroupLost(first_cause(error))
+    ranks = ", ".join(map(str, fault.ranks))
+    who = f"{group.name}, rank {ranks}" if ranks else group.name
+    return TaskError(who, fault.error, in_short(fault.file), fault.line)
 
 
 async def _stacks(group: Group) -> str:
