@@ -18,6 +18,7 @@ from torch import nn
 
 from monarch.tensors.api.opaque import OpaqueRef
 from monarch.tensors.api.remote import remote
+from monarch.tensors.worker.collectives import late_sends
 from monarch.tensors.worker.current import current_rank
 from monarch.tensors.worker.objects import num_held
 
@@ -138,17 +139,15 @@ def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = N
 
 @_on_workers(_one)
 def isend(t: Any, destination: Any, group: Any = None) -> torch.Tensor:
-    work = dist.isend(t, int(destination), group=group)
-    assert work is not None
-    work.wait()
+    """Does not wait for the receiver, which may itself be sending."""
+    copy = t.detach().clone()
+    late_sends.add(dist.isend(copy, int(destination), group=group), copy)
     return torch.ones(1)
 
 
 @_on_workers(_writes_first_gives_one)
 def irecv(t: Any, src: Any, group: Any = None) -> torch.Tensor:
-    work = dist.irecv(t, int(src), group=group)
-    assert work is not None
-    work.wait()
+    dist.recv(t, int(src), group=group)
     return torch.ones(1)
 
 

@@ -19,6 +19,7 @@ from torch import nn
 from monarch import RemoteException, Stream, grad_generator, inspect, no_mesh, remote
 from monarch.actor import ProcMesh, this_host
 from monarch.config import configured
+from monarch.tensors.client.ambient import MAIN
 from monarch.tensors.core.templates import TemplateCache
 from tests.debugger.typist import console, wait_for_holds
 from tests.workspace.conftest import Project
@@ -332,3 +333,25 @@ def test_groups(mesh: Any) -> None:
     for n, one in enumerate(found):
         with one.stream.activate():
             assert inspect(one).item() == (4 if n % 2 else 2)
+
+
+def test_a_breakpoint_in_one_of_several_streams(mesh: Any) -> None:
+    def look(x: Any, rank: Any) -> Any:
+        scale = 10
+        if int(rank) == 1:
+            breakpoint()
+        return x * scale
+
+    looks = remote(look, propagate=lambda x, rank: x.clone())
+    other = Stream("other")
+    for stream in (other, MAIN):
+        with stream.activate():
+            y = looks(torch.ones(2), mesh.rank("gpus"))
+        mesh.client.flush()
+        (hold,) = wait_for_holds(1)
+        assert (hold.actor, hold.rank, hold.function[-4:]) == ("tensor_worker", 1, "look")
+        shown = console("attach tensor_worker 1", "p x.tolist()", "scale = 30", "c")
+        assert "(Pdb) p x.tolist()\n[1.0, 1.0]\n" in shown
+        with stream.activate():
+            assert [inspect(y, gpus=n).tolist() for n in range(2)] == [[10, 10], [30, 30]]
+        wait_for_holds(0)

@@ -38,6 +38,11 @@ def rref(endpoint: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     key: list[Any] = []
     tensors, _ = check_arguments(name, args, kwargs, key)
     mesh = tensors[0].mesh if tensors else get_active_mesh()
+    if mesh.client.recording is not None:
+        raise NotImplementedError(
+            f"{name}.rref in a compiled function: the actor is not called when it is replayed. "
+            "Call it outside, and give the function its result"
+        )
     ranks = ranks_of(mesh, endpoint._mesh.proc_uids)
     if set(ranks) != set(mesh.processes):
         raise ValueError(

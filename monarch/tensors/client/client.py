@@ -90,6 +90,7 @@ class Client:
         self._first = 0.0
         self.is_closed = False
         self._has_met = False
+        self._groups: set[tuple[int, tuple[str, ...], tuple[str, int]]] = set()
         self._is_one_machine = len(machines) <= 1
 
     # Definitions
@@ -133,6 +134,13 @@ class Client:
             first = self.workers.flatten("rank").slice(rank=0)
             address = first.listen.call_one(self._is_one_machine).get()
         self.define("meet", *address)
+
+    def have_groups(self, mesh: int, dims: tuple[str, ...], use: tuple[str, int]) -> None:
+        """Have the workers make the process groups along dimensions of a mesh, once."""
+        self.meet()
+        if (mesh, dims, use) not in self._groups:
+            self._groups.add((mesh, dims, use))
+            self.define("groups", mesh, dims, use)
 
     @functools.cached_property
     def desk(self) -> Any:

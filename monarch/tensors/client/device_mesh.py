@@ -233,12 +233,20 @@ class DeviceMesh(MeshTrait):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # In definitions alone: there it becomes what a remote function gets.
-        self.client.meet()
-        return received_mesh, self._key()
+        use = users_of(ambient.stream)
+        for name in self.names:
+            self.client.have_groups(self.number, (name,), use)
+        return received_mesh, (self._key(), use)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
         return f"<DeviceMesh({sizes})>"
+
+
+def users_of(stream: TensorStream) -> tuple[str, int]:
+    """Whose groups those are that remote functions get in a stream: theirs alone, and no other
+    stream's, which runs beside it."""
+    return ("users", stream.number)
 
 
 class RemoteProcessGroup:
@@ -252,8 +260,9 @@ class RemoteProcessGroup:
         return self.mesh.size(self.dims)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        self.mesh.client.meet()
-        return received_group, (self.mesh._key(), self.dims)
+        use = users_of(ambient.stream)
+        self.mesh.client.have_groups(self.mesh.number, self.dims, use)
+        return received_group, (self.mesh._key(), self.dims, use)
 
     def __repr__(self) -> str:
         return f"RemoteProcessGroup({self.mesh}, {self.dims})"

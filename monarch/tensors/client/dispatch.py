@@ -134,7 +134,8 @@ def dispatch_function(
     name, and ``propagate`` what comes out, from tensors without values.
     """
     stream = ambient.stream
-    key: list[Any] = [name, *version]
+    # Meshes and groups among the arguments are other ones to each stream.
+    key: list[Any] = [name, stream, *version]
     tensors, scalars = check_arguments(name, args, kwargs, key)
     mesh = on or (tensors[0].mesh if tensors else ambient.mesh)
     if mesh is None:

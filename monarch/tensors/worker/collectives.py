@@ -6,8 +6,10 @@ others do not wait for ever. What they get is spoiled too, as the controller kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -96,36 +98,63 @@ class Reduction:
         return result
 
 
+def fans_of(pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
+    """Of each rank that sends to several, all that are in it."""
+    targets: dict[int, set[int]] = {}
+    for a, b in pairs:
+        if a != b:
+            targets.setdefault(a, set()).add(b)
+    return {a: tuple(sorted({a, *many})) for a, many in targets.items() if len(many) > 1}
+
+
+_MOST_SENDS = 16
+
+
+class LateSends(threading.local):
+    """What this thread has sent and nobody may have received: a send reads its buffer later, so
+    that each has a copy of its own.
+
+    Of many the oldest is waited for. Its receiver comes to it whatever this rank does next, as that
+    is later in the program.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def add(self, work: Any, copy: torch.Tensor) -> None:
+        under_way = self._under_way
+        under_way.append((work, copy))
+        # gloo's know only when they are waited for that they are complete.
+        while len(under_way) > _MOST_SENDS or (under_way and under_way[0][0].is_completed()):
+            under_way.popleft()[0].wait()
+
+
+late_sends = LateSends()
+
+
 class Passage:
     """Copies from ranks to ranks: ``pairs`` of them, among them this one, or not.
 
-    Where a rank has several to send to, that is a broadcast in a group of their own. A send reads
-    its buffer later, so it gets a copy of its own, which is kept until then.
+    Where a rank has several to send to, that is a broadcast in a group of their own.
     """
-
-    _on_their_way: ClassVar[list[tuple[Any, torch.Tensor]]] = []
 
     def __init__(
         self,
         pairs: Sequence[tuple[int, int]],
         rank: int,
         looks: TensorLooks,
-        group_of: Callable[[tuple[int, ...]], Any],
+        groups: Mapping[int, Any],
         tag: int,
     ) -> None:
         self._looks = looks
         self._rank = rank
         self._tag = tag
         self._source = next((a for a, b in pairs if b == rank), None)
-        fans: dict[int, list[int]] = {}
-        for a, b in pairs:
-            if a != b:
-                fans.setdefault(a, []).append(b)
-        self._targets = fans.get(rank, [])
-        # In one order everywhere: ranks that make groups wait for each other.
-        wide = {a: tuple(sorted({a, *many})) for a, many in fans.items() if len(many) > 1}
-        mine = {a: ranks for a, ranks in wide.items() if rank in ranks}
-        self._groups = {a: group_of(mine[a]) for a in sorted(mine, key=lambda a: (mine[a], a))}
+        self._targets = [b for a, b in pairs if a == rank != b]
+        self._groups = groups
 
     def __call__(self, tensor: Any) -> Any:
         refuse_poison(tensor)
@@ -150,11 +179,9 @@ class Passage:
         return received
 
     def _send(self, copy: torch.Tensor) -> None:
-        on_their_way = Passage._on_their_way
-        on_their_way[:] = [one for one in on_their_way if not one[0].is_completed()]
         group = self._groups.get(self._rank)
         if group is not None:
-            works = [dist.broadcast(copy, self._rank, group=group, async_op=True)]
-        else:
-            works = [dist.isend(copy, b, tag=self._tag) for b in self._targets]
-        on_their_way.extend((work, copy) for work in works)
+            late_sends.add(dist.broadcast(copy, self._rank, group=group, async_op=True), copy)
+            return
+        for target in self._targets:
+            late_sends.add(dist.isend(copy, target, tag=self._tag), copy)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +20,24 @@ class _Worker(NamedTuple):
 
 
 _current: list[_Worker] = []
-_OF_USERS = -2
-"""No stream of ours: the groups that remote functions get are theirs alone."""
+
+
+class _Asked(threading.local):
+    is_alone = False
+
+
+_asked = _Asked()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Within, in this thread, groups that arrive are of this worker only: the others do not run
+    what is found out here."""
+    _asked.is_alone = True
+    try:
+        yield
+    finally:
+        _asked.is_alone = False
 
 
 def set_current(rank: int, definitions: WorkerDefinitions, groups: ProcessGroups) -> None:
@@ -32,8 +51,7 @@ def current_rank() -> int:
 
 def group_of_one() -> Any:
     """A process group of this worker alone."""
-    worker = _current[0]
-    return worker.groups.of((worker.rank,), _OF_USERS)
+    return _current[0].groups.alone()
 
 
 class WorkerDim(NamedTuple):
@@ -46,17 +64,35 @@ class WorkerDim(NamedTuple):
 class WorkerMesh:
     """What a remote function gets where a ``DeviceMesh`` was given: ``mesh.dims["dp"].rank``."""
 
-    def __init__(self, shape: MeshShape) -> None:
+    def __init__(self, shape: MeshShape, use: Hashable, is_alone: bool = False) -> None:
         worker = _current[0]
         self.shape = shape
+        self._use = use
+        self._is_alone = is_alone
         where = shape.coordinates(worker.rank) or dict.fromkeys(shape.names, 0)
         sizes = dict(zip(shape.names, shape.sizes, strict=True))
         self.dims = {name: WorkerDim(where[name], sizes[name]) for name in shape.names}
 
+    def alone(self) -> WorkerMesh:
+        """The same place, with groups of this worker only."""
+        return WorkerMesh(self.shape, self._use, is_alone=True)
+
     def group(self, *dims: str) -> Any:
-        """The process group along ``dims``, one that ``process_group(dims)`` was given for."""
+        """The process group along one of its dimensions, or along several that the program has
+        asked ``process_group(dims)`` for.
+
+        Raises ``KeyError`` for others.
+        """
         worker = _current[0]
-        return worker.groups.of(self.shape.peers(worker.rank, dims), _OF_USERS)
+        if self._is_alone:
+            return worker.groups.alone()
+        try:
+            return worker.groups.of(self.shape.peers(worker.rank, dims), self._use)
+        except KeyError:
+            raise KeyError(
+                f"no process group along {dims} has been made: give the function "
+                f"mesh.process_group({dims}) too"
+            ) from None
 
     def to_device_mesh(self, device_type: str = "cpu") -> Any:
         """The same mesh as ``torch.distributed.DeviceMesh``, for DTensor: of all its dimensions.
@@ -65,26 +101,30 @@ class WorkerMesh:
         """
         from torch.distributed.device_mesh import DeviceMesh
 
-        if len(self.shape.names) == 1:
-            only = self.shape.names[0]
-            return DeviceMesh.from_group(self.group(only), device_type, mesh_dim_names=(only,))
-        ranks = self.shape.peers(_current[0].rank, self.shape.names)
+        groups = [self.group(name) for name in self.shape.names]
+        if len(groups) == 1:
+            return DeviceMesh.from_group(groups[0], device_type, mesh_dim_names=self.shape.names)
+        ranks, sizes = self.shape.peers(_current[0].rank, self.shape.names), self.shape.sizes
+        if self._is_alone:
+            ranks, sizes = (_current[0].rank,), (1,) * len(groups)
         return DeviceMesh.from_group(
-            [self.group(name) for name in self.shape.names],
+            groups,
             device_type,
-            mesh=torch.tensor(ranks).reshape(self.shape.sizes),
+            mesh=torch.tensor(ranks).reshape(sizes),
             mesh_dim_names=self.shape.names,
         )
 
 
-def received_mesh(*shape: Any) -> WorkerMesh:
-    return WorkerMesh(MeshShape(*shape))
+def received_mesh(shape: tuple[Any, ...], use: Hashable) -> WorkerMesh:
+    return WorkerMesh(MeshShape(*shape), use, _asked.is_alone)
 
 
-def received_group(shape: tuple[Any, ...], dims: tuple[str, ...]) -> Any:
+def received_group(shape: tuple[Any, ...], dims: tuple[str, ...], use: Hashable) -> Any:
     """What a remote function gets where a ``RemoteProcessGroup`` was given."""
     worker = _current[0]
     mesh = MeshShape(*shape)
     if mesh.coordinates(worker.rank) is None:
         return None
-    return worker.groups.of(mesh.peers(worker.rank, dims), _OF_USERS)
+    if _asked.is_alone:
+        return worker.groups.alone()
+    return worker.groups.of(mesh.peers(worker.rank, dims), use)

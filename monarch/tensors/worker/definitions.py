@@ -20,7 +20,7 @@ from monarch.tensors.core.batch import EVERYBODY
 from monarch.tensors.core.program import RecordedStep, WorkerProgram
 from monarch.tensors.core.specs import CallSpec
 from monarch.tensors.worker import slots
-from monarch.tensors.worker.collectives import Passage, Reduction, TensorLooks
+from monarch.tensors.worker.collectives import Passage, Reduction, TensorLooks, fans_of
 from monarch.tensors.worker.groups import MeshShape, ProcessGroups
 from monarch.tensors.worker.lanes import Device
 from monarch.tensors.worker.slots import POISON, refuse_poison
@@ -84,6 +84,9 @@ class WorkerDefinitions:
                 self.outdated += rest[0]
             elif kind == "meet":
                 self._groups.meet(*rest)
+            elif kind == "groups":
+                mesh_number, dims, use = rest
+                self._groups.make(self.meshes[mesh_number].all_peers(dims), use)
             else:
                 make: Callable[..., Operation] = getattr(self, f"_{kind}")
                 self.operations[number] = make(*rest)
@@ -120,6 +123,7 @@ class WorkerDefinitions:
         looks: tuple[Any, ...],
         spec: CallSpec,
     ) -> Operation:
+        self._groups.make(self.meshes[mesh].all_peers(dims), stream)
         if not self.is_in(mesh):
             return Operation(None, spec)
         group = self._groups.of(self.meshes[mesh].peers(self._rank, dims), stream)
@@ -130,10 +134,10 @@ class WorkerDefinitions:
     def _passage(
         self, pairs: tuple[tuple[int, int], ...], stream: int, looks: tuple[Any, ...]
     ) -> Operation:
-        def group_of(ranks: tuple[int, ...]) -> Any:
-            return self._groups.of(ranks, stream)
-
-        passage = Passage(pairs, self._rank, TensorLooks(*looks), group_of, stream)
+        fans = fans_of(pairs)
+        self._groups.make(fans.values(), stream)
+        groups = {source: self._groups.of(ranks, stream) for source, ranks in fans.items()}
+        passage = Passage(pairs, self._rank, TensorLooks(*looks), groups, stream)
         is_target = any(target == self._rank for _, target in pairs)
         spec = CallSpec([("o", 0)], [], 1, 0, [() if is_target else None])
         return Operation(passage, spec, stand_in=passage.stand_in())

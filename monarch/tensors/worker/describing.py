@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from monarch.tensors.core.specs import Spec, SpecMaker, fill
-from monarch.tensors.worker.current import group_of_one
+from monarch.tensors.worker.current import WorkerMesh, alone, group_of_one
 from monarch.tensors.worker.definitions import resolve
 
 
@@ -61,7 +61,8 @@ def describe(where: tuple[str, Any], args: tuple[Any, ...], kwargs: dict[str, An
 
     A process group among them is one of this rank alone: the others do not run it.
     """
-    function = resolve(where)
+    with alone():
+        function = resolve(where)
     memo: dict[int, Any] = {}
     args, kwargs = copy.deepcopy((args, kwargs), _by_reference((args, kwargs), memo))
     inputs = _tensors((args, kwargs))
@@ -97,6 +98,8 @@ def _by_reference(value: Any, memo: dict[int, Any]) -> dict[int, Any]:
             _by_reference(item, memo)
     elif isinstance(value, dist.ProcessGroup):
         memo[id(value)] = group_of_one()  # The others do not take part.
+    elif isinstance(value, WorkerMesh):
+        memo[id(value)] = value.alone()
     elif not isinstance(value, torch.Tensor):
         memo[id(value)] = value
     return memo

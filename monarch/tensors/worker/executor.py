@@ -10,7 +10,7 @@ from typing import Any
 from monarch.tensors.core.batch import ALL_STREAMS, FREE, WireSegment, decode
 from monarch.tensors.core.log import OpFailure
 from monarch.tensors.worker.definitions import Operation, WorkerDefinitions
-from monarch.tensors.worker.lanes import Device, StreamLane
+from monarch.tensors.worker.lanes import Device, StreamLane, drain_all
 from monarch.tensors.worker.slots import POISON, Poison, Poisoned
 
 _MAIN = 0
@@ -27,6 +27,7 @@ class Executor:
         self._failures: list[OpFailure] = []
         self._lock = threading.Lock()
         self._lanes: dict[int, StreamLane] = {}
+        self._moved = threading.Condition()
 
     def run(self, batch: int, settled: int, data: Any) -> None:
         """One batch; failures up to ``settled`` the controller knows, and they are forgotten."""
@@ -57,8 +58,8 @@ class Executor:
             return list(self._failures)
 
     def drain(self) -> None:
-        for lane in self._lanes.values():
-            lane.drain()
+        if self._lanes:
+            drain_all(self._lanes.values(), self._moved)
 
     def close(self) -> None:
         for lane in self._lanes.values():
@@ -78,7 +79,9 @@ class Executor:
         if lane is None:
             # The main stream stays the device's own one.
             on = self._device.stream() if stream != _MAIN else None
-            lane = self._lanes[stream] = StreamLane(f"tensor-stream-{stream}", self._device, on)
+            lane = self._lanes[stream] = StreamLane(
+                f"tensor-stream-{stream}", self._device, on, self._moved
+            )
         return lane
 
     def _segment(self, batch: int, index: int, segment: WireSegment) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,11 @@ class MeshShape(NamedTuple):
                 return dict(zip(self.names, where, strict=True))
         return None
 
+    def all_peers(self, dims: tuple[str, ...]) -> list[tuple[int, ...]]:
+        """The ranks of each group along ``dims``, for all its members alike."""
+        members = map(self._rank, itertools.product(*map(range, self.sizes)))
+        return list(dict.fromkeys(self.peers(rank, dims) for rank in members))
+
     def peers(self, rank: int, dims: tuple[str, ...]) -> tuple[int, ...]:
         """The ranks that differ from ``rank`` along ``dims`` alone, in the order of ``dims``."""
         mine = self.coordinates(rank)
@@ -46,14 +52,19 @@ class MeshShape(NamedTuple):
 
 
 class ProcessGroups:
-    """The groups of one worker. They are made as definitions arrive, which is in one order
-    everywhere: torch names groups of equal ranks by that order."""
+    """The groups of one worker.
+
+    Torch names a group by how many were made before it. So every worker makes every group, those
+    that it is no member of too, as definitions arrive: that is in one order everywhere, on one
+    thread, and whatever else is under way.
+    """
 
     def __init__(self, rank: int, world: int) -> None:
         self._rank = rank
         self._world = world
         self._listening: Any = None
-        self._made: dict[tuple[tuple[int, ...], int], Any] = {}
+        self._made: dict[tuple[tuple[int, ...], Hashable], Any] = {}
+        self._alone: Any = None
         self._is_ours = False
 
     def listen(self, is_one_machine: bool) -> tuple[str, int]:
@@ -63,14 +74,23 @@ class ProcessGroups:
             self._listening = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
         return address, self._listening.port
 
-    def of(self, ranks: tuple[int, ...], stream: int) -> Any:
-        """The group of these ranks. Each stream has its own: two would take each other's
-        messages."""
-        group = self._made.get((ranks, stream))
-        if group is None:
-            group = dist.new_group(list(ranks), use_local_synchronization=True)
-            self._made[ranks, stream] = group
-        return group
+    def make(self, all_ranks: Iterable[tuple[int, ...]], use: Hashable) -> None:
+        """The groups of these ranks for ``use``: a stream's own collectives, or those of the
+        user's functions in it. Two uses would take each other's messages."""
+        for ranks in all_ranks:
+            if (ranks, use) not in self._made:
+                group = dist.new_group(list(ranks))
+                self._made[ranks, use] = group if self._rank in ranks else None
+
+    def of(self, ranks: tuple[int, ...], use: Hashable) -> Any:
+        """A group that was made. Raises ``KeyError``."""
+        return self._made[ranks, use]
+
+    def alone(self) -> Any:
+        """A group of this worker only. It counts for no other's name."""
+        if self._alone is None:
+            self._alone = dist.new_group([self._rank], use_local_synchronization=True)
+        return self._alone
 
     def meet(self, host: str, port: int) -> None:
         """Find all the others; each of them does that at the same place in its order.

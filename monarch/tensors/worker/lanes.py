@@ -11,8 +11,13 @@ import contextlib
 import contextvars
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
+
+from monarch.runtime import process
+from monarch.runtime.context import running
+
+_CLOSE_SECONDS = 5.0
 
 
 class Device(Protocol):
@@ -73,31 +78,44 @@ class Cuda:
 
 
 class StreamLane:
-    """One stream: what is put is done in order, by its own thread."""
+    """One stream: what is put is done in order, by its own thread. Lanes that may wait for each
+    other share one ``moved``, which is notified when one has got on."""
 
-    def __init__(self, name: str, device: Device, stream: Any) -> None:
+    def __init__(
+        self, name: str, device: Device, stream: Any, moved: threading.Condition | None = None
+    ) -> None:
         self._device = device
         self._stream = stream
-        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._moved = moved or threading.Condition()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._num_left = 0
         self._error: BaseException | None = None
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(
-            target=lambda: context.run(self._run), name=name, daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def put(self, work: Callable[[], None]) -> None:
-        self._work.put(work)
+        context = contextvars.copy_context()
+        with self._moved:
+            self._num_left += 1
+        self._work.put(lambda: context.run(_as_call, work))
 
     def drain(self) -> None:
         """Wait until all that was put is done. Raises what ended this lane."""
-        self._work.join()
-        if self._error is not None:
-            raise self._error
+        drain_all([self], self._moved)
 
     def close(self) -> None:
+        """End it. One that waits for what will not come is left to the end of the process."""
         self._work.put(None)
-        self._thread.join()
+        self._thread.join(_CLOSE_SECONDS)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended this lane."""
+        return self._error
+
+    @property
+    def is_idle(self) -> bool:
+        return self._num_left == 0
 
     def _run(self) -> None:
         import torch
@@ -109,6 +127,35 @@ class StreamLane:
                         work()
                 except BaseException as error:
                     self._error = error  # No operation's: those are poison. The worker ends.
-                finally:
-                    self._work.task_done()
-        self._work.task_done()
+                with self._moved:
+                    self._num_left -= 1
+                    self._moved.notify_all()
+
+
+def drain_all(lanes: Collection[StreamLane], moved: threading.Condition) -> None:
+    """Wait until all that was put is done in all lanes. Raises what ended one of them at once:
+    others may wait for it for ever."""
+
+    def ended() -> BaseException | None:
+        return next((lane.error for lane in lanes if lane.error is not None), None)
+
+    with moved:
+        moved.wait_for(lambda: ended() is not None or all(lane.is_idle for lane in lanes))
+        error = ended()
+    if error is not None:
+        raise error
+
+
+def _as_call(work: Callable[[], None]) -> None:
+    """To whoever looks at held calls, what a lane does is a call of its own, which ends."""
+    now = running.get()
+    if now is None:
+        work()
+        return
+    running.set(now._replace())
+    try:
+        work()
+    finally:
+        watch = process.current().watch
+        if watch is not None:
+            watch.ended()
