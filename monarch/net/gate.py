@@ -3,7 +3,8 @@
 A listener speaks CURVE. A stranger that does not know its public key (it is derived from the secret
 and never sent) fails in ZeroMQ's own thread, before a byte of its messages reaches Python; one that
 does must also own the connectors' key, for which ZeroMQ asks here (ZAP, RFC 27). A peer that is
-turned away is logged once a kind, by address.
+turned away is logged once a kind, by address. One of the job that is killed in the handshake looks
+the same: where peers have been let in, a stranger is who is there again a second later.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import resource
 import socket as sockets
 import struct
+import time
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -40,6 +42,7 @@ _MAX_KNOCKING = 128
 # The bytes of both sides before the handshake; the kernel counts the connection itself as a byte.
 _GREETING_BYTES = 64 + 1
 _BYTES_ACKED = struct.Struct("=120xQ")  # in Linux's tcp_info
+_SECONDS_TO_ACCUSE = 1.0
 _log = logging.getLogger("monarch.net")
 
 
@@ -149,6 +152,8 @@ class _ListenerWatch:
         self._url = url
         self._rare = log
         self._knocking: dict[int, tuple[str, int]] = {}
+        self._lets_peers_in = False
+        self._first_failure: float | None = None  # Of those since a peer was let in.
 
     def read(self) -> None:
         for _ in range(_MAX_BATCH):
@@ -170,14 +175,23 @@ class _ListenerWatch:
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             # One of them, we are not told which: better to miss a stranger than to accuse a peer.
             self._knocking.clear()
+            self._lets_peers_in, self._first_failure = True, None
         elif value in self._knocking:
             address, _ = self._knocking.pop(value)
+            if self._may_be_a_peer_that_was_killed():
+                return
             self._rare.warning(
                 self._url,
                 "turned away %s, which came to %s and did not show that it belongs to this job",
                 address,
                 self._url,
             )
+
+    def _may_be_a_peer_that_was_killed(self) -> bool:
+        now = time.monotonic()
+        if self._first_failure is None:
+            self._first_failure = now
+        return self._lets_peers_in and now - self._first_failure < _SECONDS_TO_ACCUSE
 
     def _send_away(self) -> None:
         """Hang up on the peer that has waited for longest before the handshake: a real peer comes

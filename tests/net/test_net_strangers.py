@@ -156,6 +156,30 @@ def test_a_stranger_gets_nothing_in_and_is_logged_once(
     assert re.search(f"turned away (127.0.0.1|somebody), which came to {url}", record.getMessage())
 
 
+def test_a_peer_that_is_killed_in_the_handshake_is_not_called_a_stranger(
+    host: Station,
+    member: Station,
+    url: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def leaves_in_the_handshake() -> None:
+        with connect(url) as peer:
+            peer.sendall(greeting("CURVE"))
+
+    still_serves(host, member, url)
+    with caplog.at_level(logging.WARNING, "monarch.net"):
+        # Far longer than this takes on a machine that is busy.
+        monkeypatch.setattr(monarch.net.gate, "_SECONDS_TO_ACCUSE", 600)
+        for _ in range(5):
+            leaves_in_the_handshake()
+        say(url, b"")
+        assert not caplog.records
+        monkeypatch.setattr(monarch.net.gate, "_SECONDS_TO_ACCUSE", 0)
+        leaves_in_the_handshake()
+        wait_for(lambda: caplog.records, what="a line in the log")
+
+
 @examples(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_random_bytes_get_nothing_in(data: st.DataObject) -> None:
