@@ -183,6 +183,27 @@ def test_generators(mesh: Any) -> None:
         assert torch.rand(2, generator=generator).tolist() == local.tolist()
 
 
+def test_generators_of_equal_seeds_are_two_and_one_that_is_seeded_anew_starts_anew(
+    mesh: Any,
+) -> None:
+    with no_mesh.activate():
+        one, other = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+        drawn = [torch.rand(1, generator=other).item() for _ in range(6)]
+        other.manual_seed(3)
+    draw = remote(
+        lambda generator: torch.rand(1, generator=generator),
+        propagate=lambda generator: torch.empty(1),
+    )
+    for number in range(6):
+        others = [torch.Generator() for _ in range(100)]  # Memory is handed out in between.
+        assert inspect(draw(one)).tolist() == [drawn[number]], len(others)
+    assert inspect(draw(other)).tolist() == [drawn[0]]
+    one.manual_seed(4)
+    again = inspect(draw(one)).tolist()
+    with no_mesh.activate():
+        assert again == torch.rand(1, generator=torch.Generator().manual_seed(4)).tolist()
+
+
 def test_unseeded(mesh: Any) -> None:
     x = torch.rand(8)
     assert inspect(x, gpus=0).tolist() != inspect(x, gpus=1).tolist()

@@ -16,7 +16,7 @@ from monarch.tensors.client.issuing import issue
 from monarch.tensors.client.operators import ITEM, LIFT, OperatorFacts, facts_of
 from monarch.tensors.client.refusals import find_problem, incorrect
 from monarch.tensors.client.tensor import Tensor, new_maker, update_meta
-from monarch.tensors.core.keys import Flattener, LocalTensor, compare_by_value
+from monarch.tensors.core.keys import Flattener, LocalTensor, compare_by_state, compare_by_value
 from monarch.tensors.core.metas import meta_of
 from monarch.tensors.core.storages import alias_pattern
 from monarch.tensors.core.templates import FRESH, Result, Template
@@ -30,6 +30,12 @@ _ITEM_REFUSED = (
 )
 
 compare_by_value(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+compare_by_state(torch.Generator, lambda generator: bytes(_state_of(generator)))
+
+
+def _state_of(generator: torch.Generator) -> Any:
+    with no_dispatch(), _disable_current_modes():
+        return generator.get_state().numpy()
 
 
 def _pickle(value: Any) -> bytes:

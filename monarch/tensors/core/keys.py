@@ -12,6 +12,8 @@ key:
 - lists, tuples and dicts are a mark, their length, and their items;
 - what is safe to compare (text, ``None``, dtypes, devices) is itself;
 - functions, classes and what has an identity that counts (meshes, groups) is a mark and the object;
+- what has a state, too (generators of random numbers), is a mark, the object, and its state: a
+  worker that draws from its copy goes on with it until the object here is seeded anew;
 - anything else is its class and its pickle: equal objects need not be the same to the callee.
 """
 
@@ -37,6 +39,7 @@ class _Mark:
 FLOAT, INT = _Mark("float"), _Mark("int")
 _TRUE, _FALSE, _VALUE = _Mark("True"), _Mark("False"), _Mark("value")
 _LIST, _TUPLE, _DICT, _SAME = _Mark("list"), _Mark("tuple"), _Mark("dict"), _Mark("same")
+_STATE = _Mark("state")
 _NONE: frozenset[Any] = frozenset()
 
 
@@ -62,6 +65,7 @@ _BY_IDENTITY: set[type] = {
     types.ModuleType,
     type,
 }
+_STATES: dict[type, Callable[[Any], bytes]] = {}
 _ATOMS: set[type] = {str, bytes, type(None), type(Ellipsis)}
 
 
@@ -82,6 +86,11 @@ def compare_by_value(*kinds: type) -> None:
 def compare_by_identity(*kinds: type) -> None:
     """Objects of these classes count as the same only where they are one object."""
     _BY_IDENTITY.update(kinds)
+
+
+def compare_by_state(kind: type, state: Callable[[Any], bytes]) -> None:
+    """An object of this class counts as the same where it is one object in one state."""
+    _STATES[kind] = state
 
 
 class LocalTensor(Exception):
@@ -187,6 +196,10 @@ class Flattener:
         elif kind in _BY_IDENTITY or isinstance(value, type):
             key.append(_SAME)
             key.append(value)
+        elif kind in _STATES:
+            key.append(_STATE)
+            key.append(value)
+            key.append(_STATES[kind](value))
         else:
             key.append(kind)
             key.append(self._pickle(value))
