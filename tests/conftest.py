@@ -333,7 +333,7 @@ def _import_hooks() -> list[object]:
 
 def _check(leaked: Callable[[], object], what: str) -> None:
     try:
-        wait_for(lambda: not leaked(), 5.0)
+        wait_for(lambda: not leaked(), 0.5)
     except AssertionError:
         gc.collect()
         try:

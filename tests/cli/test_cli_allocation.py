@@ -124,6 +124,7 @@ def check_whole(folder: Folder) -> None:
     assert [row["total"] for row in run.metrics()] == list(range(1, 21))
 
 
+@pytest.mark.long
 def test_a_run_ends_at_once_when_its_allocation_is_killed(up: Folder, command: Command) -> None:
     program = begin(up, command)
     up.monarch("kill", "--yes")
@@ -144,6 +145,7 @@ def test_a_run_ends_at_once_when_its_allocation_is_killed(up: Folder, command: C
     check_whole(up)
 
 
+@pytest.mark.long
 def test_a_run_moves_over_to_the_allocation_in_its_place(up: Folder, command: Command) -> None:
     program = begin(up, command)
     before = {host.pid for host in up.job.hosts}
@@ -157,6 +159,7 @@ def test_a_run_moves_over_to_the_allocation_in_its_place(up: Folder, command: Co
     check_whole(up)
 
 
+@pytest.mark.long
 def test_a_host_that_dies_is_brought_up_again(up: Folder, command: Command) -> None:
     program = begin(up, command)
     kept, dead = (host.pid for host in up.job.hosts)
@@ -185,6 +188,7 @@ def find(folder: Folder, victim: str) -> psutil.Process | None:
     return next((proc for template in templates for proc in template.children()), None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("victim", "moment"),
     [
@@ -221,6 +225,7 @@ def test_a_run_survives_a_kill(up: Folder, command: Command, victim: str, moment
     check_whole(up)
 
 
+@pytest.mark.long
 def test_a_run_that_was_lost_before_its_first_checkpoint_goes_on_in_its_folder(
     up: Folder, command: Command
 ) -> None:
@@ -240,6 +245,7 @@ def test_a_run_that_was_lost_before_its_first_checkpoint_goes_on_in_its_folder(
 # Who is asked before a run is ended.
 
 
+@pytest.mark.long
 def test_apply_refuses_to_end_a_run_for_another_allocation(up: Folder, command: Command) -> None:
     program = begin(up, command)
     pids = [host.pid for host in up.job.hosts]
@@ -268,6 +274,7 @@ def test_apply_brings_up_what_has_ended_and_leaves_the_rest(folder: Folder) -> N
     assert folder.job.is_running()
 
 
+@pytest.mark.long
 def test_a_run_has_a_dead_host_brought_up_first(up: Folder) -> None:
     os.kill(up.job.hosts[0].pid, signal.SIGKILL)
     said = up.monarch("run", "summing.py")

@@ -328,6 +328,7 @@ def test_an_interrupted_run_stops_its_procs(
     assert status.endswith("2 hosts, free\n")
 
 
+@pytest.mark.long
 def test_kill_during_a_run_ends_the_run(folder: Folder, command: Callable[..., Program]) -> None:
     folder.monarch("apply")
     running = command("run", "adding.py", "stop_file=never")

@@ -36,6 +36,7 @@ def names(said: str) -> list[str]:
     return [line[2:].split("  ")[0] for line in said.splitlines() if line[:2] in ("* ", "  ")]
 
 
+@pytest.mark.long
 def test_two_allocations_are_up_at_once(
     folder: CommandFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

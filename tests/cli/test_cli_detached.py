@@ -60,6 +60,7 @@ def ask(terminal: OnTerminal, answer: str) -> None:
     terminal.press(answer)
 
 
+@pytest.mark.long
 def test_attach_shows_it_and_ctrl_c_asks(folder: Folder, detached: RunFolder) -> None:
     with on_terminal(folder.path, "runs", "attach", detached.name) as terminal:
         terminal.until("amounts [1] on 2 procs")
@@ -82,6 +83,7 @@ def test_attach_shows_it_and_ctrl_c_asks(folder: Folder, detached: RunFolder) ->
     assert detached.status == "stopped"
 
 
+@pytest.mark.long
 def test_two_watch_at_once_and_a_pipe_gets_plain_text(folder: Folder, detached: RunFolder) -> None:
     command = [sys.executable, "-m", "monarch.cli.main", "runs", "attach", detached.name]
     both = [
@@ -98,12 +100,14 @@ def test_two_watch_at_once_and_a_pipe_gets_plain_text(folder: Folder, detached: 
         assert b"\x1b[2K" not in rest
 
 
+@pytest.mark.long
 def test_kill_ends_it(folder: Folder, detached: RunFolder) -> None:
     goes_on(detached)
     folder.monarch("kill", "--yes")
     wait_for(lambda: detached.running_pid is None)
 
 
+@pytest.mark.long
 def test_what_is_wrong_is_said_and_nothing_stays(folder: Folder) -> None:
     words = folder.monarch("run", "--detach", "adding.py", status=1)
     assert "no allocation is up for this folder" in " ".join(words.split())
@@ -124,6 +128,7 @@ def test_what_is_wrong_is_said_and_nothing_stays(folder: Folder) -> None:
     assert "was not started with --detach" in " ".join(said.split())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     shutil.which("unshare") is None
     or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0,

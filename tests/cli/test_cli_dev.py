@@ -39,6 +39,7 @@ def test_one_terminal_shows_all_and_ctrl_c_ends_it_in_order(folder: Folder) -> N
     assert folder.job.is_running()
 
 
+@pytest.mark.long
 def test_what_a_push_waits_for_is_said_by_the_run_and_not_by_the_watch_too(folder: Folder) -> None:
     slow_file = folder.path / "runs" / "slow"  # It is not synced: the ranks see this very one.
     slow_file.parent.mkdir(exist_ok=True)
@@ -67,6 +68,7 @@ def test_a_run_that_ends_ends_the_watch(folder: Folder) -> None:
     assert "sync  stopped" not in said
 
 
+@pytest.mark.long
 def test_a_watch_that_ends_ends_the_run_with_the_reason(folder: Folder, command: Command) -> None:
     running: Program = command("dev", "adding.py", "stop_file=stop")
     running.line("amounts [1] on 2 procs", timeout=60)

@@ -127,6 +127,7 @@ def pods_project(path: Path, server: KubeServer, options: str) -> CommandFolder:
     return folder
 
 
+@pytest.mark.long
 def test_what_kubernetes_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = KubeServer()
     try:

@@ -381,6 +381,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_logs_are_kept_on_the_hosts(tmp_path: Path) -> None:
     folder = CommandFolder(tmp_path)
     folder.write("monarch.toml", PROJECT)

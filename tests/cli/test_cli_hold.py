@@ -131,6 +131,7 @@ def test_both_terminals_tell_and_the_next_save_goes_on(project: Folder, command:
     assert " stopped " in project.monarch("runs", "ls")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_where_nobody_sits_it_goes_back_to_what_worked(project: Folder, command: Command) -> None:
     running = begun(project, command)
@@ -158,6 +159,7 @@ def test_or_it_ends_and_says_what_it_was(project: Folder, command: Command) -> N
     assert "monarch run adding.py" in story
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_a_typo_of_before_the_first_step_holds_where_a_watch_is_there(
     project: Folder, command: Command
@@ -177,6 +179,7 @@ def test_a_typo_of_before_the_first_step_holds_where_a_watch_is_there(
     interrupt(watcher, 0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_without_a_watch_it_ends_the_run(project: Folder, command: Command) -> None:
     project.write("amounts.py", BAD)

@@ -82,6 +82,7 @@ def test_what_trains_nothing_imports_no_torch(tmp_path: Path, arguments: list[st
     assert imported.intersection(("torch", "numpy", "sklearn")) == set()
 
 
+@pytest.mark.long
 def test_the_help_of_all_commands_reads_no_project_and_no_recipe(tmp_path: Path) -> None:
     """It is made of what is declared: of ours, only where commands are declared is imported."""
     (tmp_path / "monarch.toml").write_text("[job")

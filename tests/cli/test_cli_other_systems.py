@@ -59,6 +59,7 @@ def elsewhere(
     return start
 
 
+@pytest.mark.long
 def test_a_laptop_without_linux_pushes_watches_and_runs(
     elsewhere: Callable[..., Program], folder: Folder
 ) -> None:

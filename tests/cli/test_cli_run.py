@@ -139,6 +139,7 @@ def test_a_class_is_a_recipe_too(folder: RunsFolder) -> None:
     assert folder.rows("events.jsonl")[-1]["outcome"] == "said"
 
 
+@pytest.mark.long
 def test_a_client_that_was_killed_is_followed_by_the_same_command(
     folder: RunsFolder, command: Callable[..., Program]
 ) -> None:

@@ -19,6 +19,7 @@ from .on_terminal import on_terminal
 from .test_cli_hold import RECIPE, Command, told
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_a_run_takes_as_many_hosts_as_are_wanted_and_goes_on_with_another_number(
     folder: Folder, command: Command

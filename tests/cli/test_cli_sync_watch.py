@@ -350,6 +350,7 @@ def test_two_watches_know_of_each_other(up: Folder, watcher: Program, command: C
     end(watcher)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_watch_that_has_ended_is_told_of_no_more(
     up: Folder, watcher: Program, command: Command, how: signal.Signals

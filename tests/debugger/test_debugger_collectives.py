@@ -55,6 +55,7 @@ class Timeouts(Actor):
         return [backend.options._timeout.total_seconds() for backend in _backends()]
 
 
+@pytest.mark.long
 def test_others_wait_in_a_collective_for_one_that_is_held(tmp_path: Any) -> None:
     procs = this_host().spawn_procs({"gpus": 3})
     meeting = procs.spawn("meeting", Meeting, str(tmp_path / "store"))

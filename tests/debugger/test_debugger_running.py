@@ -68,6 +68,7 @@ def test_a_rank_in_a_loop_is_held_at_its_next_line(steppers: Any) -> None:
     assert answer.get(timeout=10) > 0
 
 
+@pytest.mark.long
 def test_a_rank_that_holds_the_gil_says_why_it_is_not_stopped_yet(
     steppers: Any, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def _listening(pids: list[int]) -> list[Any]:
     return [one.laddr for one in of_all if one.status == psutil.CONN_LISTEN]
 
 
+@pytest.mark.long
 def test_a_person_attaches_completes_recalls_and_continues(
     held: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def output(folder: Path, example: str, *arguments: str, **environment: str) -> l
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", ["ssh_fake", pytest.param("ssh", marks=pytest.mark.system)], indirect=True
 )

@@ -32,6 +32,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"stderr": done.stderr, **{one.stem: nbformat.read(one, 4) for one in copies}}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(260)
 @pytest.mark.parametrize("book", BOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(ran: dict[str, Any], book: Path) -> None:

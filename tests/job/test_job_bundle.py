@@ -152,6 +152,7 @@ def test_a_python_without_monarch_gets_it_and_keeps_it(
     assert len(os.listdir(tmp_path / "home/monarch/bundles")) == 1
 
 
+@pytest.mark.long
 def test_two_that_start_at_once_share_a_home(tmp_path: Path, mark: str, sent: list[str]) -> None:
     job = _job(_bare(tmp_path, tmp_path / "home"), mark, "gpu1", "gpu2")
     try:
@@ -162,6 +163,7 @@ def test_two_that_start_at_once_share_a_home(tmp_path: Path, mark: str, sent: li
         job.kill()
 
 
+@pytest.mark.long
 def test_another_version_there_is_mended_before_anything_starts(tmp_path: Path, make: Make) -> None:
     (tmp_path / "old/monarch").mkdir(parents=True)
     (tmp_path / "old/monarch/__init__.py").write_text("__version__ = '0.0.1'\n")

@@ -109,6 +109,7 @@ def test_a_second_program_finds_it(kind: Kind, mark: str, program: Programs, cac
     assert not cache.exists()
 
 
+@pytest.mark.long
 def test_a_lost_host_is_told_of_and_brought_back(
     kind: Kind, mark: str, jobs: list[JobTrait], cache: Path
 ) -> None:
@@ -152,6 +153,7 @@ def _check_replacement(job: JobTrait, state: JobState, cache: Path, dead: int) -
     assert hosts.spawn_procs().spawn("echo", Echo).echo.call(7).get(timeout=60).values() == [7, 7]
 
 
+@pytest.mark.long
 def test_kill_leaves_nothing_and_it_can_be_applied_again(
     kind: Kind, mark: str, jobs: list[JobTrait], cache: Path
 ) -> None:
@@ -172,6 +174,7 @@ def test_kill_leaves_nothing_and_it_can_be_applied_again(
     assert again.echo.call(6).get(timeout=60).values() == [6, 6]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS_OF_PROGRAMS, indirect=True)
 def test_two_users_at_once_do_not_meet(
     kind: Kind, mark: str, program: Programs, tmp_path: Path

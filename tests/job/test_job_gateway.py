@@ -105,6 +105,7 @@ def test_a_later_program_comes_in_by_the_same_door(mark: str, tmp_path: Path) ->
         job_load(cache).kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("attach_to", "name"), [("gpu-login", "gpu-login"), (None, None)])
 def test_nodes_of_slurm_are_reached_through_a_login_node_or_the_first_of_them(
     mark: str,
@@ -178,6 +179,7 @@ def _pods(config: KubeConfig, mark: str, attach_to: str | None = None) -> Kubern
     return job
 
 
+@pytest.mark.long
 def test_pods_are_reached_through_one_of_them_from_outside(
     mark: str, pods: KubeConfig, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_pod_that_crashes_is_told_of_with_its_last_words(server: KubeServer) -
     assert not stored(server)
 
 
+@pytest.mark.long
 def test_a_namespace_in_which_one_may_do_nothing(server: KubeServer) -> None:
     told = refusal(make(server, "forbidden"))
     assert 'User "dev" cannot' in told

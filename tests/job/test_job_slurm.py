@@ -57,6 +57,7 @@ def test_a_python_that_is_not_there_is_told_of_at_once(tmp_path: Path) -> None:
     assert "/nowhere/python" in told
 
 
+@pytest.mark.long
 def test_a_queue_that_takes_too_long_is_left() -> None:
     first = SlurmJob({"a": 4}, sys.executable, monarch_port=free_port())
     first.state(cached_path=None)
@@ -86,6 +87,7 @@ def test_the_secret_is_in_no_argument_and_not_in_the_script(tmp_path: Path) -> N
         job.kill()
 
 
+@pytest.mark.long
 def test_a_script_of_the_job_finds_its_own_nodes(tmp_path: Path) -> None:
     port = free_port()
     script = tmp_path / "script.py"
@@ -120,6 +122,7 @@ def test_a_new_node_has_the_place_of_the_lost_one(
     assert in_places(before, now) == places
 
 
+@pytest.mark.long
 def test_a_node_that_comes_for_another_is_known_as_its_replacement() -> None:
     job = SlurmJob({"a": 2}, sys.executable, monarch_port=free_port())
     job.state(cached_path=None).a.initialized.get(timeout=60)

@@ -134,6 +134,7 @@ class Rank(Actor):
             dist.broadcast(torch.ones(7), 1)
 
 
+@pytest.mark.long
 def test_the_collective_in_which_ranks_do_not_meet_is_named(
     procs: ProcMesh, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_hosts_share_a_copy_and_pass_it_on(procs: Any) -> None:
             assert one.get(timeout=SECONDS) == (version, values(version))
 
 
+@pytest.mark.long
 def test_other_meshes_and_placements_get_what_a_full_gather_gives() -> None:
     """FSDP on two ranks to tensor parallelism of two by two."""
     name = "reshard"

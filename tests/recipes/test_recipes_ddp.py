@@ -52,6 +52,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads(output) for output, _ in outputs]
 
 
+@pytest.mark.long
 def test_resuming_in_the_middle_of_an_epoch_is_bit_identical(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert rank["resumed_from"].endswith("step-00000014.pt")

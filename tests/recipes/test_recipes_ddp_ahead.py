@@ -53,6 +53,7 @@ def checkpoints(run: HeldRun) -> list[str]:
     return [path.name for path in checkpoint_paths(run.record.checkpoint_dir)]
 
 
+@pytest.mark.long
 def test_a_run_that_goes_ahead_learns_saves_and_tells_the_same(
     root: Path, ahead: list[bool]
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_run_that_goes_ahead_learns_saves_and_tells_the_same(
     assert load_checkpoint(first).state["step"] == 5
 
 
+@pytest.mark.long
 def test_an_edit_that_fails_holds_a_run_that_was_ahead(root: Path, ahead: list[bool]) -> None:
     undisturbed, run = HeldRun(root, "undisturbed"), Shown(root)
     undisturbed.start()

@@ -92,6 +92,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     undo()
 
 
+@pytest.mark.long
 def test_no_edit_that_fails_ends_a_run_or_changes_what_it_learns(root: Path, run: HeldRun) -> None:
     undisturbed = HeldRun(root, "undisturbed")
     undisturbed.start()
@@ -141,6 +142,7 @@ def hold_after(run: HeldRun, step: int) -> None:
     run.when_held()
 
 
+@pytest.mark.long
 def test_a_step_that_failed_late_on_one_rank_is_undone_on_all(root: Path) -> None:
     """Rank 0 has made it: its weights are those of the step, and its count."""
     text = Path(ddp.__file__).read_text()
@@ -218,6 +220,7 @@ def kill_a_rank() -> None:
     os.kill(zygote.children()[0].pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_restart_on_code_that_cannot_start_holds(run: HeldRun) -> None:
     """What builds the model runs at the start alone: nobody finds out until a rank dies."""
     run.settings.update(checkpoint_every=4, max_restarts=1)
@@ -328,6 +331,7 @@ def test_what_no_mend_of_the_code_can_help_ends_a_run_that_is_watched(
     assert not run.events("held")
 
 
+@pytest.mark.long
 def test_code_that_kills_its_process_holds_the_second_time(run: HeldRun) -> None:
     run.settings["checkpoint_every"] = 4
     bad = TASK.replace(LOSS, RANK_1 + "        __import__('os')._exit(9)\n" + LOSS)
@@ -361,6 +365,7 @@ def build_optimizer(config, model):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("edited", "told"),
     [

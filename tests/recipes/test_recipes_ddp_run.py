@@ -108,6 +108,7 @@ def test_a_run_that_was_to_begin_anew_goes_on_from_what_it_has_saved(tmp_path: P
     assert record.event_of("resumed")["step"] == 10
 
 
+@pytest.mark.long
 def test_a_run_that_is_told_to_stop_saves_and_the_next_goes_on(
     straight: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_truncated_checkpoint_is_told_of_and_the_one_before_is_used(tmp_path: 
     assert again.event_of("resumed")["step"] == 20
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_is_named_with_every_stack_and_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,6 +209,7 @@ def test_a_group_that_is_late_does_not_train_alone(folder: Path) -> None:
     assert outcome.checkpoint.name == "step-00000030.pt"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["localsgd", "diloco"])
 def test_groups_that_seldom_meet_end_identical_too(folder: Path, algorithm: str) -> None:
     one = Run(folder)
@@ -271,6 +272,7 @@ def hang_here():
 """
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_is_named_with_the_stacks_of_its_group(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -407,6 +409,7 @@ def test_a_run_that_is_interrupted_saves_first(folder: Path) -> None:
     assert checkpoint_paths(one.record.checkpoint_dir)
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
     first = Run(folder, at(20, lambda one: one.record.stop()))
     stopped = first.go(num_steps=1000)
@@ -590,6 +593,7 @@ def kill_some(folder: Path, seed: int, num_kills: int) -> None:
     assert outcome.step == num_kills * 60 + 40
 
 
+@pytest.mark.long
 def test_groups_evaluate_together_and_end_where_it_gets_no_better(folder: Path) -> None:
     one = Run(folder)
     keys = {

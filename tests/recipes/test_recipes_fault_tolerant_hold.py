@@ -170,6 +170,7 @@ def kill_group(run: HeldRun, number: int) -> None:
     os.kill(started["pids"][0], signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_group_that_comes_back_to_code_that_does_not_fit_the_checkpoint_holds(
     run: HeldRun,
 ) -> None:

@@ -82,6 +82,7 @@ def train(folder: Path, **settings: Any) -> tuple[GroupsOutcome, Display, list[d
     return outcome, display, [json.loads(line) for line in lines]
 
 
+@pytest.mark.long
 def test_masked_labels_weigh_the_same_in_all_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_masked_labels_weigh_the_same_in_all_groups(
         assert "accuracy" not in row
 
 
+@pytest.mark.long
 def test_groups_draw_their_own_dropout_and_share_the_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def state_after(path: Path) -> dict[str, Any]:
     return state
 
 
+@pytest.mark.long
 def test_ddp_goes_on_with_fewer_from_its_last_checkpoint(scene: Scene, tmp_path: Path) -> None:
     scene.policy("fewer")
     outcome = ddp.run(ddp.DDPConfig(**SMALL), scene.hosts, scene.record)
@@ -113,6 +114,7 @@ def test_ddp_goes_on_with_fewer_from_its_last_checkpoint(scene: Scene, tmp_path:
     assert digest_of(ours) == digest_of(theirs)
 
 
+@pytest.mark.long
 def test_without_anybody_to_say_so_it_ends_and_says_how_to_go_on(scene: Scene) -> None:
     scene.policy("end")
     with pytest.raises(AllocationLost, match=r"--hosts 1. goes on with what is left"):

@@ -96,6 +96,7 @@ def test_a_port_that_is_taken() -> None:
             open_store(port)
 
 
+@pytest.mark.long
 def test_ranks_of_ddp_on_two_hosts_of_a_machine(two_hosts: ProcMesh, tmp_path: Path) -> None:
     assert hosts_beyond(two_hosts) == ()
     trainers = two_hosts.spawn("trainer", DDPTrainer, DDPConfig(device="cpu"), tmp_path)
@@ -105,6 +106,7 @@ def test_ranks_of_ddp_on_two_hosts_of_a_machine(two_hosts: ProcMesh, tmp_path: P
     assert addresses(two_hosts) == LOOPBACK
 
 
+@pytest.mark.long
 def test_gloo_of_a_script_s_own_ranks_listens_on_loopback() -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     setup_torch_elastic_env(procs)
@@ -123,6 +125,7 @@ def test_what_the_user_says_of_interfaces_stays(monkeypatch: pytest.MonkeyPatch)
     assert os.environ["NCCL_SOCKET_IFNAME"] == "=lo"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_a_replica_group_here_listens_on_loopback(tmp_path: Path) -> None:
     pytest.importorskip("torchft", reason="torchft is not installed")

@@ -63,6 +63,7 @@ def events_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_language_model_of_bytes_learns(tmp_path: Path) -> None:
     config = load_config(

@@ -45,6 +45,7 @@ def run(root: Path) -> Iterator[HeldRun]:
     made.stop()
 
 
+@pytest.mark.long
 def test_it_holds_and_goes_on_from_its_newest_checkpoint(root: Path, run: HeldRun) -> None:
     text = (root / "tiny_llama.py").read_text()
     old = "def compute_loss(logits, labels):\n"
@@ -65,6 +66,7 @@ def test_it_holds_and_goes_on_from_its_newest_checkpoint(root: Path, run: HeldRu
     assert "from step 5; steps 5 to 6 are made again" in again["text"], again
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("watched", [True, False])
 def test_code_that_cannot_make_its_first_step_holds_where_a_person_watches(
     root: Path, run: HeldRun, monkeypatch: pytest.MonkeyPatch, watched: bool

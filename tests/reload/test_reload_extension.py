@@ -78,6 +78,7 @@ def test_a_folder_that_a_cell_puts_on_the_path(
     del sys.modules["on_a_later_path"]
 
 
+@pytest.mark.long
 def test_edited_modules_reload_before_a_cell(
     project: Project, shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +107,7 @@ def test_edited_modules_reload_before_a_cell(
     assert "cell_mod.py:1" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_what_needs_a_new_kernel_is_said_and_nothing_changes(
     project: Project, shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +121,7 @@ def test_what_needs_a_new_kernel_is_said_and_nothing_changes(
     assert module.f() == 1
 
 
+@pytest.mark.long
 def test_magic_turns_it_off_and_on(
     project: Project, shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +142,7 @@ def test_magic_turns_it_off_and_on(
     assert "not 'perhaps'" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_in_ipython(
     project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -830,6 +830,7 @@ def test_class_values_keep_and_follow(project: Project) -> None:
     assert (module.A.count, module.A.table) == (11, {"k": 1})
 
 
+@pytest.mark.long
 def test_weak_references_and_subclasses_survive(project: Project) -> None:
     import weakref
 

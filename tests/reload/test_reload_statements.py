@@ -190,6 +190,7 @@ def observed(module: types.ModuleType) -> dict[str, object]:
     return seen
 
 
+@pytest.mark.long
 @settings(
     max_examples=60,
     deadline=None,

@@ -110,6 +110,7 @@ def test_names_that_are_bound_unseen_are_known_once_they_are_there(project: Proj
     assert project.edit("warned_late", "def f():\n    return LATE\n").warnings == []
 
 
+@pytest.mark.long
 def test_the_standard_library_has_none() -> None:
     """As if each of its functions were edited; names that C code binds are there when it runs."""
     folder = Path(importlib.util.find_spec("json").origin or "").parents[1]  # type: ignore[union-attr]

@@ -122,6 +122,7 @@ def loop(tmp_path: Path) -> Iterator[Callable[[OnEditError], Loop]]:
         one.close()
 
 
+@pytest.mark.long
 def test_a_branch_that_first_runs_later_holds_in_place_as_well(
     loop: Callable[[OnEditError], Loop],
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_branch_that_first_runs_later_holds_in_place_as_well(
     assert f"step 6 went well on generation {later + 1}" in told
 
 
+@pytest.mark.long
 def test_a_mend_that_is_pushed_during_a_loop_does_not_wait_for_the_loop(
     loop: Callable[[OnEditError], Loop],
 ) -> None:

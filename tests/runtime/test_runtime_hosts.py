@@ -290,6 +290,7 @@ def test_a_host_agent_that_dies_fails_the_calls_quickly_and_by_name(
         echo.echo.call(1).get(timeout=SECONDS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["agent", "client"])
 def test_a_peer_that_hangs_is_lost_when_its_heartbeats_are_missed(
     program: Start, ipc: str, who: str

@@ -132,6 +132,7 @@ def route(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
+@pytest.mark.long
 def test_each_sender_is_heard_in_order_and_once(urls: list[str], route: str) -> None:
     hosts = attach_to_workers(ca="trust_all_connections", workers=urls)
     procs = hosts.spawn_procs({"gpus": NUM_GPUS})
@@ -172,6 +173,7 @@ def test_each_sender_is_heard_in_order_and_once(urls: list[str], route: str) -> 
     procs.stop().get(timeout=SECONDS)
 
 
+@pytest.mark.long
 def test_a_slow_member_of_a_tree_slows_its_senders_and_loses_nothing(urls: list[str]) -> None:
     with configured(
         tree_min_hosts=2, tree_degree=2, flow_window_messages=WINDOW, flow_patience_seconds=0.05

@@ -175,6 +175,7 @@ def test_the_client_sends_to_few_and_answers_come_folded(
     assert sum(len(message.items) for message in received) == 10
 
 
+@pytest.mark.long
 def test_a_reference_may_be_used_by_others(hosts: HostMesh) -> None:
     procs = hosts.spawn_procs({"gpus": 1})
     echo = procs.spawn("echo", Echo)
@@ -184,6 +185,7 @@ def test_a_reference_may_be_used_by_others(hosts: HostMesh) -> None:
     assert inside.call.call("b").get(timeout=SECONDS).values() == [["b"] * 2] * 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [10, 2000, 300_000])
 def test_arrays_travel_along_a_tree_and_each_receiver_has_its_own(
     hosts: HostMesh, size: int
@@ -203,6 +205,7 @@ def test_arrays_travel_along_a_tree_and_each_receiver_has_its_own(
     assert keeper.is_as_made.call(np.arange(size)).get(timeout=SECONDS).values() == [True] * 8
 
 
+@pytest.mark.long
 def test_a_proc_that_dies_fails_the_calls_that_wait_for_it(
     hosts: HostMesh, faults: list[MeshFailure], tmp_path: Path
 ) -> None:
@@ -301,6 +304,7 @@ def test_a_host_that_may_pass_on_less_than_others_send_says_so_to_the_caller(
         shutdown_context().get(timeout=SECONDS)
 
 
+@pytest.mark.long
 def test_others_than_the_owner_hear_of_a_host_that_is_lost(
     hosts: HostMesh, agents: list[Program], faults: list[MeshFailure], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_short_soak_finds_nothing_wrong() -> None:
     done = subprocess.run(

@@ -102,6 +102,7 @@ def test_a_crash_at_any_step_leaves_one_state_whole(old: Tree, new: Tree) -> Non
     crash_everywhere(old, new)
 
 
+@pytest.mark.long
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(old=trees, new=trees)
 def test_so_does_one_where_files_cannot_change_places(old: Tree, new: Tree) -> None:

@@ -60,6 +60,7 @@ class RemoteCounter(OpaqueObject):
         return x.clone()
 
 
+@pytest.mark.long
 def test_objects_of_the_workers(mesh: Any) -> None:
     counter = RemoteCounter(Counter, 10)
     assert inspect(counter.add(torch.ones(2))).tolist() == [12, 12]
@@ -82,6 +83,7 @@ def test_modules_of_the_workers_have_gradients(mesh: Any) -> None:
     assert inspect(shown).tolist() == [[7, 7]] * 4
 
 
+@pytest.mark.long
 def test_an_autograd_function_on_the_workers(mesh: Any) -> None:
     class Triple(torch.autograd.Function):
         @staticmethod
@@ -182,6 +184,7 @@ def test_worked_without_special_cases(mesh: Any) -> None:
         assert inspect(x.grad).shape == (2, 8)
 
 
+@pytest.mark.long
 def test_unasked_failures_are_raised_at_the_end() -> None:
     procs = this_host().spawn_procs({"gpus": 1})
     mesh = procs._device_mesh

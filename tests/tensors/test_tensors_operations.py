@@ -209,6 +209,7 @@ def test_a_function_that_workers_cannot_find_fails_like_any(mesh: Any) -> None:
         inspect(missing(torch.ones(1)))
 
 
+@pytest.mark.long
 def test_a_raised_failure_does_not_keep_tensors(procs: ProcMesh) -> None:
     client = procs._device_mesh.client
 
@@ -331,6 +332,7 @@ def test_answers_of_endpoints_are_local_whatever_is_active(procs: ProcMesh) -> N
         assert [type(value) for value in values.values()] == [torch.Tensor, torch.Tensor]
 
 
+@pytest.mark.long
 def test_what_is_freed_here_is_freed_there(procs: ProcMesh) -> None:
     client = procs._device_mesh.client
     gc.collect()
@@ -380,6 +382,7 @@ def test_what_comes_out_is_found_out_on_a_shard_and_remembered(mesh: Any) -> Non
     assert inspect(x).tolist()[0] == [0, 0]
 
 
+@pytest.mark.long
 def test_random_numbers_are_as_if_nothing_was_found_out(mesh: Any) -> None:
     from monarch.builtins.random import set_manual_seed_remote
 

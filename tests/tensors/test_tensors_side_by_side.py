@@ -27,6 +27,7 @@ def _copy(x: Any, *rest: Any) -> Any:
     return x.clone()
 
 
+@pytest.mark.long
 def test_groups_that_only_some_ranks_are_in(four: ProcMesh) -> None:
     mesh = four._device_mesh
     with mesh.slice(hosts=0).activate():
@@ -52,6 +53,7 @@ def _total(x: Any, group: Any, sleeper: int) -> Any:
     return x
 
 
+@pytest.mark.long
 def test_one_process_group_in_two_streams(mesh: Any) -> None:
     total, other = remote(_total, propagate=_copy), Stream("other")
     group = mesh.process_group("gpus")
@@ -82,6 +84,7 @@ def test_groups_where_one_shard_is_asked_what_comes_out(mesh: Any) -> None:
         _value(remote(unknown, propagate=_copy)(x, mesh))
 
 
+@pytest.mark.long
 def test_sends_do_not_wait_for_their_receivers(mesh: Any) -> None:
     group, rank = mesh.process_group("gpus"), mesh.rank("gpus")
     assert _value(functions.all_reduce(torch.ones(1), group=group)) == [2]

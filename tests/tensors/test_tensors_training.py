@@ -62,6 +62,7 @@ def _alone(make: Callable[[Any], Any], steps: int) -> tuple[list[float], list[An
     return losses, [parameter.detach() for parameter in model.parameters()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_data_parallel_steps_equal_one_process(four: ProcMesh, name: str) -> None:
     losses, parameters = _alone(OPTIMIZERS[name], 6)

@@ -49,6 +49,7 @@ def _held() -> int:
     return sum(map(len, get_active_mesh().client.recorder.flat_messages.values()))
 
 
+@pytest.mark.long
 def test_what_is_held_back_can_be_counted(mesh: Any) -> None:
     with coalescing():
         a = torch.zeros(3, 4)
@@ -161,6 +162,7 @@ def test_borrows_and_recordings(mesh: Any) -> None:
         uses()
 
 
+@pytest.mark.long
 def test_streams_run_side_by_side(mesh: Any) -> None:
     """Whichever is written first: each waits for the other."""
     new_barrier = remote(PATH + "new_barrier_hackery", propagate=lambda threads: torch.zeros(1))

@@ -101,6 +101,7 @@ def text_of(outputs: list[Any], *, stream: str = "") -> str:
     return "".join(parts)
 
 
+@pytest.mark.long
 def test_an_answer_is_waited_for_without_a_warning(shown: dict[str, list[Any]]) -> None:
     assert text_of(shown["get"]) == "[2, 2, 2]\n"
 

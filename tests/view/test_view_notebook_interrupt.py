@@ -77,6 +77,7 @@ manager.shutdown_kernel(now=True)
 """
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_the_wait_and_a_restart_finds_the_hosts(tmp_path: Path) -> None:
     env = {**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")}
     done = subprocess.run(

@@ -83,6 +83,7 @@ def _push_often(
     return [drive.answers for drive in drives]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_pushes", NUMS_OF_PUSHES)
 def test_two_meshes_that_wait_for_one_another(
     project: Project, tmp_path: Path, num_pushes: int
@@ -95,6 +96,7 @@ def test_two_meshes_that_wait_for_one_another(
         assert {mark for (_, mark), _ in answers} >= set(range(num_pushes))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_pushes", NUMS_OF_PUSHES)
 def test_two_owners_whose_meshes_wait_for_one_another(
     project: Project, tmp_path: Path, num_pushes: int
@@ -200,6 +202,7 @@ def test_a_push_with_nobody_in_its_way_is_one_fence_and_three_steps(
     assert not set(sent) - {*steps, "Inspect", "Watch"}, sent
 
 
+@pytest.mark.long
 def test_a_long_message_holds_others_up_for_a_while_only(sleepers: Sleepers) -> None:
     with driven(sleepers.stamps) as [calls]:
         calls.is_going_on()
@@ -247,6 +250,7 @@ def test_a_long_message_holds_others_of_its_process_up_for_a_while_only(
     assert working.get(timeout=60)[1] == 0
 
 
+@pytest.mark.long
 def test_a_fence_that_holds_nobody_up_stays(
     sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +307,7 @@ def test_procs_that_die_between_two_fences_keep_nobody(
     assert owner.attempts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_after", [False, True])
 def test_an_author_killed_between_two_fences_leaves_all_as_it_was(
     is_after: bool,
@@ -331,6 +336,7 @@ def test_an_author_killed_between_two_fences_leaves_all_as_it_was(
     assert {mark for _, mark in sleepers.stamps()} == {1}
 
 
+@pytest.mark.long
 def test_procs_that_are_to_give_way_serve_until_all_stand(sleepers: Sleepers) -> None:
     pids = set(sleepers.quick.pid.call().get(timeout=60).values())
     # Which cannot be taken in place.

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from monarch.actor import HostMesh, ProcMesh
 from monarch.job import ProcessJob
 from monarch.runtime import process
@@ -67,6 +69,7 @@ def _procs(project: Project, hosts: HostMesh) -> ProcMesh:
     return procs
 
 
+@pytest.mark.long
 def test_a_visitor_finds_out_whose_processes_run_on_the_hosts(
     project: Project, job: ProcessJob, hosts: HostMesh, program: Callable[..., Program]
 ) -> None:
@@ -96,6 +99,7 @@ def test_a_visitor_sees_that_somebody_else_has_pushed(
     assert _state(job, players) == (number + 3, 5)
 
 
+@pytest.mark.long
 def test_an_author_killed_at_any_step(
     project: Project, job: ProcessJob, hosts: HostMesh, program: Callable[..., Program]
 ) -> None:

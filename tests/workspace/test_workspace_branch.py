@@ -67,6 +67,7 @@ def _ours(root: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "num_files",
     [500, pytest.param(5_000, marks=[pytest.mark.huge, pytest.mark.timeout(600)])],

@@ -51,6 +51,7 @@ def _push(folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_push_from_elsewhere_switches_the_procs_of_the_client(
     project: Project, job: ProcessJob, hosts: HostMesh
 ) -> None:

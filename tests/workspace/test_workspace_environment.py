@@ -141,6 +141,7 @@ def environment_of(job: ProcessJob, index: int = 0) -> Path:
     return state_of(job, index) / "environment"
 
 
+@pytest.mark.long
 def test_hosts_install_the_packages_of_a_lock_file(
     project: Project, job: ProcessJob, hosts: HostMesh, wheels: Path, own_cache: Path
 ) -> None:
@@ -202,6 +203,7 @@ def test_hosts_install_the_packages_of_a_lock_file(
     wait_for(lambda: {path.name for path in state.glob("environment*")} == {"environment"})
 
 
+@pytest.mark.long
 def test_a_host_that_cannot_install_keeps_all_from_switching(
     project: Project, job: ProcessJob, hosts: HostMesh, wheels: Path, own_cache: Path
 ) -> None:
@@ -232,6 +234,7 @@ def test_a_host_that_cannot_install_keeps_all_from_switching(
     assert {v for v, _ in importers.value_of.call("tinylib").get(timeout=30).values()} == {"2.0"}
 
 
+@pytest.mark.long
 def test_a_refused_push_leaves_the_packages_as_they_were(
     project: Project, job: ProcessJob, hosts: HostMesh, wheels: Path
 ) -> None:
@@ -254,6 +257,7 @@ def test_a_refused_push_leaves_the_packages_as_they_were(
     assert (environment_of(job) / "tinylib.py").read_text() == "VALUE = '2.0'\n"
 
 
+@pytest.mark.long
 def test_an_agent_that_starts_again_has_its_packages(
     project: Project, job: ProcessJob, hosts: HostMesh, wheels: Path
 ) -> None:
@@ -268,6 +272,7 @@ def test_an_agent_that_starts_again_has_its_packages(
     wait_for((environment_of(job, 1) / "tinylib.py").exists, what="its packages")
 
 
+@pytest.mark.long
 def test_wheels_for_hosts_of_another_kind(tmp_path: Path, wheels: Path) -> None:
     """A laptop's Python need not be the hosts': each kind gets wheels that fit it."""
     (tmp_path / "requirements.txt").write_text("tinylib\nfastlib\n")
@@ -308,6 +313,7 @@ def test_which_platforms_fit_here() -> None:
     assert set(platforms()) == set(tags.platform_tags())
 
 
+@pytest.mark.long
 def test_what_every_host_has_does_not_travel(tmp_path: Path, wheels: Path) -> None:
     for version in ("1.0", "2.0"):
         make_wheel(wheels, "tinylib", version, "tinydep")
@@ -376,6 +382,7 @@ def test_every_kind_of_package_of_a_uv_lock_is_read(tmp_path: Path) -> None:
         Surroundings(Workspace([work])).install([host({})])
 
 
+@pytest.mark.long
 def test_a_package_of_a_path_is_had_from_there(tmp_path: Path, wheels: Path) -> None:
     """Not one of that name from an index."""
     (tmp_path / "work/dist").mkdir(parents=True)

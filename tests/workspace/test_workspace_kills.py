@@ -49,6 +49,7 @@ def _together(survivors: Any, files: list[str], old: tuple[int, int], mark: int)
     return now != old
 
 
+@pytest.mark.long
 def test_a_proc_killed_at_any_step(
     project: Project, job: ProcessJob, hosts: HostMesh, faults: list[Any]
 ) -> None:

@@ -100,6 +100,7 @@ def test_procs_for_a_state_that_nobody_can_bring_are_refused_by_name(
     assert not (replica_of(job, 1) / "player.py").exists()
 
 
+@pytest.mark.long
 def test_procs_made_in_the_middle_of_a_push_are_of_one_generation(
     project: Project, job: ProcessJob, hosts: HostMesh
 ) -> None:

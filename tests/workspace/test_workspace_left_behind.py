@@ -88,6 +88,7 @@ def test_a_host_that_hangs_does_not_hold_a_push_for_ever(
     assert list(players.stamp.call().get(timeout=60).values()) == [(mended.generation, 1)] * 2
 
 
+@pytest.mark.long
 def test_best_effort_goes_on_without_a_host_and_its_ranks_refuse_by_name(
     project: Project, job: ProcessJob, hosts: HostMesh
 ) -> None:
@@ -116,6 +117,7 @@ def test_best_effort_goes_on_without_a_host_and_its_ranks_refuse_by_name(
     stamps.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["StageRequest", "Commit"])
 def test_a_rank_that_is_left_behind_does_not_call_those_ahead_and_others(
     project: Project, job: ProcessJob, hosts: HostMesh, step: str
@@ -145,6 +147,7 @@ def test_a_rank_that_is_left_behind_does_not_call_those_ahead_and_others(
     assert caller.ask.call_one(players).get(timeout=60) == [1, 1]
 
 
+@pytest.mark.long
 def test_a_host_that_hangs_at_the_commit_is_left_behind_with_what_runs_on_it(
     project: Project, job: ProcessJob, hosts: HostMesh
 ) -> None:

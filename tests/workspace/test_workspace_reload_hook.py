@@ -176,6 +176,7 @@ class Trainer(Actor):
 """
 
 
+@pytest.mark.long
 def test_a_config_file_reaches_running_actors(project: Project, procs: ProcMesh) -> None:
     project.write("runs/live.json", '{"rate": 1}')
     project.write("module.json", '{"rate": 5}')
@@ -254,6 +255,7 @@ class Gated(Actor):
 """
 
 
+@pytest.mark.long
 def test_no_rank_goes_on_before_all_have_switched(project: Project, hosts: HostMesh) -> None:
     """A rank that is done early waits: what its owner sent later runs when all can run it."""
     project.write("gated.py", GATED)

@@ -120,6 +120,7 @@ def test_compiled_code_follows_on_all_ranks(project: Project, hosts: HostMesh) -
     _walk_through(project, procs, [COMPILED])
 
 
+@pytest.mark.long
 def test_edits_of_people(project: Project, hosts: HostMesh) -> None:
     procs = hosts.spawn_procs({"gpus": 2}, name="trainers")
     cases = [*edits_of_files.CASES, *edits_of_definitions.CASES]
@@ -127,6 +128,7 @@ def test_edits_of_people(project: Project, hosts: HostMesh) -> None:
     _walk_through(project, procs, accepted, ["narrow"])
 
 
+@pytest.mark.long
 def test_edits_that_trip(project: Project, hosts: HostMesh) -> None:
     procs = hosts.spawn_procs({"gpus": 2}, name="trainers")
     cases = [*edits_that_trip.CASES, *edits_of_habits.CASES]

@@ -45,6 +45,7 @@ def two_mounts(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     subprocess.run(["umount", "-l", str(alone)], check=True)
 
 
+@pytest.mark.long
 def test_a_host_that_sees_the_folder_alone_and_comes_later(
     project: Project, job: ProcessJob, two_mounts: tuple[Path, Path]
 ) -> None:
