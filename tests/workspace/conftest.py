@@ -125,11 +125,14 @@ def procs(request: pytest.FixtureRequest) -> ProcMesh:
 def restart(job: ProcessJob, index: int, meanwhile: Callable[[], object] = lambda: None) -> None:
     """SIGKILL a host agent, and start it again, as an init system would."""
     host = job.hosts[index]
+    links = client().links
     if host.is_running:
+        if host.url in links:  # A handshake under way may end after the next one's start.
+            link = links[host.url]
+            wait_for(lambda: link.ready.is_set or link.is_lost, what="its client to meet it")
         os.kill(host.pid, signal.SIGKILL)
     wait_for(lambda: not host.is_running, what="its end")
     # One that is back before anybody has seen it go is for no test to be lucky with.
-    links = client().links
     if host.url in links and links[host.url].ready.is_set:
         wait_for(lambda: links[host.url].is_lost, what="its client to notice")
     Path(host.url.removeprefix("ipc://")).unlink(missing_ok=True)
