@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from ctypes import c_void_p
 from importlib import metadata
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import pytest
@@ -82,6 +82,14 @@ def _classes_are_tracked_by_number() -> bool:
             cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID,
         )
         return by_class[Made] == number and by_id[number] is Made
+
+
+def _code_is_reduced_by_its_arguments() -> bool:
+    import cloudpickle
+
+    code = compile("x = 1", "some_file.py", "exec")
+    made_by, arguments = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return made_by is CodeType and arguments[10] in (code.co_filename, "<dynamic-code>")
 
 
 def _a_spec_says_that_it_is_imported() -> bool:
@@ -210,6 +218,11 @@ DOORS = [
         "cloudpickle._should_pickle_by_reference",
         "whether `upgrade` may send a class",
         _named("cloudpickle.cloudpickle", "_should_pickle_by_reference"),
+    ),
+    Door(
+        "cloudpickle.Pickler.dispatch_table",
+        "code that is sent whole has no file: no source in tracebacks and at breakpoints",
+        _code_is_reduced_by_its_arguments,
     ),
     Door("_signal", "Ctrl-C is put off more slowly", _signals_can_be_set_in_c),
     Door(

@@ -3,4 +3,5 @@
 What to open, by what is to be changed:
 
 - what of a value is a buffer: `payload.py`, `tensors.py`
+- what cloudpickle keeps of code: `pickler.py`
 """

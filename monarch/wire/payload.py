@@ -8,10 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import cloudpickle
-
 from monarch.wire.codec import Bytes
 from monarch.wire.large_bytes import as_bytes
+from monarch.wire.pickler import Pickler
 from monarch.wire.tensors import TensorReducer
 
 _IN_BAND_BYTES = 4 * 1024
@@ -144,7 +143,7 @@ class _Buffers:
         return Borrowed(views, self.tensors)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         self._found = _Buffers()
         super().__init__(file, protocol=5, buffer_callback=self._found.collect)

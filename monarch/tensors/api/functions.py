@@ -9,6 +9,8 @@ from typing import Any
 
 import cloudpickle
 
+from monarch.wire.pickler import dumps
+
 function_resolvers: list[Callable[[Any], Any]] = []
 """Asked about each function that is given to ``remote``, the last one first: what one returns, a
 path or another function, is taken in its place; ``None`` is no opinion."""
@@ -99,11 +101,9 @@ def pickled_by_value(function: Any) -> bytes:
     """Its code, also where its module could be imported here."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None or not _is_of_tests(module):
-        data: bytes = cloudpickle.dumps(function, 5)
-        return data
+        return dumps(function)
     cloudpickle.register_pickle_by_value(module)
     try:
-        data = cloudpickle.dumps(function, 5)
-        return data
+        return dumps(function)
     finally:
         cloudpickle.unregister_pickle_by_value(module)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
-import cloudpickle
 from torch.utils._python_dispatch import _disable_current_modes
 
 from monarch.actor import Future
@@ -23,6 +22,7 @@ from monarch.tensors.core.batch import EVERYBODY, Batch, FlushPolicy, encode
 from monarch.tensors.core.log import IssueLog
 from monarch.tensors.core.specs import Spec
 from monarch.tensors.core.templates import Template, TemplateCache
+from monarch.wire.pickler import dumps
 
 _SETTLE_EVERY = 64
 _MOST_UNSETTLED = 4
@@ -110,7 +110,7 @@ class Client:
 
     def _define(self, number: int, counts: tuple[int, int, int] | None, what: Any) -> int:
         # How much a record of it takes is said apart: it is needed where the rest makes no sense.
-        data = pickle.dumps((counts, cloudpickle.dumps(what, 5)), 5)
+        data = pickle.dumps((counts, dumps(what)), 5)
         with self.lock:
             self._definitions.append((number, data))
         return number

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import cloudpickle
 import torch
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -20,6 +19,7 @@ from monarch.tensors.core.keys import Flattener, LocalTensor, compare_by_state, 
 from monarch.tensors.core.metas import meta_of
 from monarch.tensors.core.storages import alias_pattern
 from monarch.tensors.core.templates import FRESH, Result, Template
+from monarch.wire.pickler import dumps
 
 _facts: dict[Any, OperatorFacts] = {}
 _ITEM_REFUSED = (
@@ -38,12 +38,7 @@ def _state_of(generator: torch.Generator) -> Any:
         return generator.get_state().numpy()
 
 
-def _pickle(value: Any) -> bytes:
-    data: bytes = cloudpickle.dumps(value, 5)
-    return data
-
-
-flattener = Flattener(Tensor, torch.Tensor, _pickle)
+flattener = Flattener(Tensor, torch.Tensor, dumps)
 _flatten = flattener.flatten
 
 
