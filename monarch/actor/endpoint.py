@@ -14,7 +14,7 @@ from monarch.actor.arguments import check_arguments
 from monarch.actor.future import Future, make_future
 from monarch.actor.mesh_ref import MeshRef, check_undivided
 from monarch.actor.replies import CallSink, OneSink, StreamSink, resolve_call, resolve_one
-from monarch.core.event_ring import SentCall
+from monarch.core.event_ring import SentCall, sent_call_ends
 from monarch.core.rings import Asked
 from monarch.mesh import ValueMesh
 from monarch.runtime import process, telemetry
@@ -157,7 +157,7 @@ class Endpoint(Generic[P, R]):
         self._send_all(self._dump(args, kwargs), 0)
         sent = self._sent(0, len(self._mesh.procs))
         if sent is not None:
-            sent.ends(is_ok=True)
+            sent_call_ends(sent, is_ok=True)
         sender = sending_actor()
         if sender:
             self._tell_undelivered(sender)
@@ -204,9 +204,7 @@ class Endpoint(Generic[P, R]):
             return None
         now = running.get()
         uid, rank = ("", 0) if now is None else (now.record.uid, now.record.rank)
-        # Past its own constructor, which takes longer than the rest of what is noted.
-        about = (ring, ring.clock(), uid, rank, self._mesh.uid, self._name, port, num)
-        return tuple.__new__(SentCall, about)
+        return ring, ring.clock(), uid, rank, self._mesh.uid, self._name, port, num
 
     def asked(self, rank: int) -> Asked | None:
         """A member, as the answer to what a caller waits for; see ``core.rings``.

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, overload
 
 from monarch.actor.mesh_ref import MeshRef
 from monarch.core.call_table import Collector
-from monarch.core.event_ring import SentCall
+from monarch.core.event_ring import SentCall, sent_call_ends
 from monarch.core.rings import Asked
 from monarch.errors import MeshFailure, SupervisionError
 from monarch.mesh import Shape, ValueMesh
@@ -106,7 +106,7 @@ class OneSink:
 
     def receive(self, rank: int, answer: RawReply) -> bool:
         if self.sent is not None:
-            self.sent.ends(is_ok=not answer.failed)
+            sent_call_ends(self.sent, is_ok=not answer.failed)
         self.promise.set(answer)
         return True
 
@@ -114,7 +114,7 @@ class OneSink:
         if uid != self._target:
             return False
         if self.sent is not None:
-            self.sent.ends(is_ok=False)
+            sent_call_ends(self.sent, is_ok=False)
         self.promise.set(failure)
         return True
 
@@ -148,7 +148,7 @@ class CallSink:
     def _complete(self, is_complete: bool) -> bool:
         if is_complete:
             if self.sent is not None:
-                self.sent.ends(is_ok=self._collector.is_answered)
+                sent_call_ends(self.sent, is_ok=self._collector.is_answered)
             self.promise.set(self._collector)
         return is_complete
 
@@ -204,7 +204,7 @@ class StreamSink:
             self._num_failed += isinstance(answer, MeshFailure) or answer.failed
             is_over = bool(fresh) and not self._missing
         if is_over and self.sent is not None:
-            self.sent.ends(is_ok=not self._num_failed)
+            sent_call_ends(self.sent, is_ok=not self._num_failed)
         for promise in promises:
             promise.set(answer)
         return not self._missing

@@ -91,7 +91,9 @@ class CallsInHand:
     ``begins`` and ``ends`` belong to the actor's thread; the rest may be read from any.
     """
 
-    __slots__ = ("_mesh", "_open", "_rank", "_ring", "num_ended", "num_failed")
+    __slots__ = (
+        "_add", "_clock", "_mesh", "_open", "_rank", "_ring", "_take", "num_ended", "num_failed",
+    )  # fmt: skip
 
     def __init__(self, ring: EventRing | None, mesh: str, rank: int) -> None:
         self._ring = ring
@@ -100,24 +102,29 @@ class CallsInHand:
         self._open: dict[int, tuple[str, str, int, int, int]] = {}
         self.num_ended = 0
         self.num_failed = 0
+        # On the path of every call: looked up once.
+        self._take = self._open.pop
+        if ring is not None:
+            self._clock, self._add = ring.clock, ring.add
 
     def begins(self, key: int, method: str, sender: str, port: int, arrived: int) -> None:
         """``key`` tells a call from the others that run beside it."""
         if self._ring is not None:
-            now = self._ring.clock()
+            now = self._clock()
             # A plain one: to make a named one takes as long as all the rest.
             self._open[key] = (method, sender, port, now, now - arrived if arrived else 0)
 
     def ends(self, key: int, generation: int, *, is_ok: bool) -> None:
         """It has returned or raised; nothing for one that is over already."""
-        call = self._open.pop(key, None)
-        if call is None or self._ring is None:
+        call = self._take(key, None)
+        if call is None:
             return
         method, sender, port, since, wait = call
         self.num_ended += 1
-        self.num_failed += not is_ok
-        now = self._ring.clock()
-        self._ring.add(
+        if not is_ok:
+            self.num_failed += 1
+        now = self._clock()
+        self._add(
             (CALL, now, self._mesh, self._rank, method, sender, port, wait, now - since, is_ok,
              generation)
         )  # fmt: skip
@@ -132,20 +139,14 @@ class CallsInHand:
         return [CallInHand(*call) for call in self._open.copy().values()]
 
 
-class SentCall(NamedTuple):
-    """A call that was sent to ``num`` members of ``to_mesh``, and is not answered yet."""
+SentCall = tuple[EventRing, int, str, int, str, str, int, int]
+"""A call that is not answered yet: the ring, the moment at which it was sent, the mesh and the rank
+that sent it, the mesh that it was sent to, its method, its port, and to how many members. A plain
+tuple, as a named one takes twice as long to make and to read, at every call."""
 
-    ring: EventRing
-    since: int
-    mesh: str
-    rank: int
-    to_mesh: str
-    method: str
-    port: int
-    num: int
 
-    def ends(self, *, is_ok: bool) -> None:
-        """The last answer is there, or will not come."""
-        ring, since, *about = self
-        now = ring.clock()
-        ring.add((SENT, now, *about, now - since, is_ok))
+def sent_call_ends(call: SentCall, *, is_ok: bool) -> None:
+    """The last answer is there, or will not come."""
+    ring, since, mesh, rank, to_mesh, method, port, num = call
+    now = ring.clock()
+    ring.add((SENT, now, mesh, rank, to_mesh, method, port, num, now - since, is_ok))

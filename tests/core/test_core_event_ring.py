@@ -2,7 +2,15 @@ from __future__ import annotations
 
 import itertools
 
-from monarch.core.event_ring import CALL, COLUMNS, SENT, STATUS, CallsInHand, EventRing, SentCall
+from monarch.core.event_ring import (
+    CALL,
+    COLUMNS,
+    SENT,
+    STATUS,
+    CallsInHand,
+    EventRing,
+    sent_call_ends,
+)
 
 
 def ring(size: int = 4) -> EventRing:
@@ -48,7 +56,7 @@ def test_old_calls_give_way_and_lives_stay() -> None:
     events = ring(size=2)
     events.note(STATUS, "mesh", 0, "failed", "why")
     for number in range(5):
-        SentCall(events, 0, "", 0, "mesh", "step", number, 1).ends(is_ok=True)
+        sent_call_ends((events, 0, "", 0, "mesh", "step", number, 1), is_ok=True)
     kinds = [row[0] for row in events.rows()]
     assert kinds == [STATUS, SENT, SENT]
     assert [row[6] for row in events.rows()[1:]] == [3, 4]

@@ -87,21 +87,22 @@ def _calls(agent: ProcAgent, now: int) -> list[dict[str, Any]]:
     """The calls of this process that are not answered, the oldest first."""
     found: list[dict[str, Any]] = []
     for sink in agent.node.calls.sinks():
-        sent = getattr(sink, "sent", None)
-        if not isinstance(sent, SentCall):
+        sent: SentCall | None = getattr(sink, "sent", None)
+        if sent is None:
             continue
+        _, since, mesh, rank, to_mesh, method, _, _ = sent
         missing = list(getattr(sink, "missing", ()))
         found.append(
             {
-                "mesh": sent.mesh,
-                "rank": sent.rank,
-                "to_mesh": sent.to_mesh,
-                "method": sent.method or "__init__",
-                "seconds": (now - sent.since) / 1e9,
+                "mesh": mesh,
+                "rank": rank,
+                "to_mesh": to_mesh,
+                "method": method or "__init__",
+                "seconds": (now - since) / 1e9,
                 "num_missing": len(missing),
                 "missing": [
-                    sink.target(rank)  # type: ignore[attr-defined]
-                    for rank in missing[:_MOST_MISSING]
+                    sink.target(member)  # type: ignore[attr-defined]
+                    for member in missing[:_MOST_MISSING]
                 ],
             }
         )
