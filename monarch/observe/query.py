@@ -6,6 +6,7 @@ query can read what is in its tables, and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -13,16 +14,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from monarch.errors import MonarchError
 from monarch.observe.answer import QueryTable
+from monarch.observe.call_rows import CALL_KINDS, call_columns, split_rows
 from monarch.observe.json_rows import json_rows
 from monarch.observe.snapshot_tables import SNAPSHOT_VIEWS
 from monarch.observe.stacks import dump_rows, stack_rows
 from monarch.observe.tables import READY, ROW_COLUMNS, VIEWS
 from monarch.observe.visit import MeshVisit, procs_of
-from monarch.runtime.observe.drain import pack_lines, unpack
+from monarch.runtime.observe.drain import pack_lines, row_objects, unpack, unpack_rows
 
 if TYPE_CHECKING:
     import duckdb
@@ -43,12 +45,18 @@ class QueryError(MonarchError):
 
 
 class QueryTables:
-    """What can be asked: ``packed`` rows, and metrics and events of ``runs``. A ``with`` block.
+    """What can be asked: ``packed`` lines, ``rows`` of processes by uid, and metrics and events of
+    ``runs``. A ``with`` block.
 
     Raises ``QueryError`` where DuckDB is not installed.
     """
 
-    def __init__(self, packed: Iterable[bytes], runs: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        packed: Iterable[bytes],
+        runs: Sequence[Path] = (),
+        rows: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
         try:
             import duckdb
         except ImportError:
@@ -57,8 +65,10 @@ class QueryTables:
             ) from None
         self._errors = duckdb.Error
         self._database = duckdb.connect()
+        # It would be written between the lines of an answer.
+        self._database.execute("SET enable_progress_bar = false")
         try:
-            self._load(packed, runs)
+            self._load(packed, runs, rows)
         except BaseException:
             self._database.close()
             raise
@@ -74,17 +84,30 @@ class QueryTables:
     ) -> None:
         self._database.close()
 
-    def _load(self, packed: Iterable[bytes], runs: Sequence[Path]) -> None:
-        columns = ", ".join(f"'{name}': '{kind}'" for name, kind in ROW_COLUMNS.items())
+    def _load(
+        self, packed: Iterable[bytes], runs: Sequence[Path], rows: Iterable[tuple[str, bytes]]
+    ) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, f"rows{PACKED}")
             with open(path, "wb") as file:
                 file.writelines([*packed, pack_lines([{"k": "end"}])])
+                kinds = _write_rows(folder, rows, file)
             self._database.execute(
-                f"CREATE TABLE rows AS SELECT * FROM read_json(?, columns = {{{columns}}}, "
+                "CREATE TABLE _rows AS SELECT * FROM read_json(?, "
+                f"columns = {_types(ROW_COLUMNS)}, "
                 "format = 'newline_delimited', compression = 'zstd', ignore_errors = true)",
                 [path],
             )
+            for kind in kinds:
+                self._database.execute(
+                    f"CREATE TABLE _rows_{kind} AS SELECT * FROM read_csv(?, header = false, "
+                    f"auto_detect = false, columns = {_types(call_columns(kind))}, quote = '\"', "
+                    "nullstr = 'null', allow_quoted_nulls = false, ignore_errors = true)",
+                    [os.path.join(folder, kind)],
+                )
+            parts = ["_rows", *(f"_rows_{kind}" for kind in kinds)]
+            together = " UNION ALL BY NAME ".join(f"SELECT * FROM {part}" for part in parts)
+            self._database.execute(f"CREATE VIEW rows AS {together}")
             for table, (name, empty) in _RUN_TABLES.items():
                 self._load_files(table, [run / name for run in runs], folder, empty)
         for name, select in (*VIEWS.items(), *SNAPSHOT_VIEWS.items()):
@@ -130,6 +153,23 @@ class QueryTables:
         for table, column in found:
             tables.setdefault(table, []).append(column)
         return tables
+
+
+def _write_rows(folder: str, rows: Iterable[tuple[str, bytes]], others: BinaryIO) -> list[str]:
+    """Put calls into a file of CSV for each kind, and all else to ``others``; the kinds."""
+    paths = {kind: Path(folder, kind) for kind in CALL_KINDS}
+    with contextlib.ExitStack() as stack:
+        files = {kind: stack.enter_context(path.open("wb")) for kind, path in paths.items()}
+        for proc, packed in rows:
+            lines, rest = split_rows(proc, unpack_rows(packed))
+            for kind, data in lines.items():
+                files[kind].write(data)
+            others.write(pack_lines(row_objects(proc, rest)))
+    return [kind for kind, path in paths.items() if path.stat().st_size]
+
+
+def _types(columns: Iterable[str]) -> str:
+    return "{" + ", ".join(f"'{name}': '{ROW_COLUMNS[name]}'" for name in columns) + "}"
 
 
 def _in_words(error: duckdb.Error) -> str:
@@ -211,16 +251,16 @@ class QueryEngine:
     def tables(self, sql: str = "") -> QueryTables:
         """All of it, gathered now; stacks only where ``sql`` asks for them."""
         visit = self._visit()
-        packed = visit.drain().packed
+        drained = visit.drain()
         looks = visit.look(flight=True)
-        packed.append(live_rows(looks))
+        packed = [*drained.about, live_rows(looks)]
         if "stack" in sql.lower():
             packed.append(pack_lines(stack_rows(visit.stacks(procs_of(looks)))))
         if "pyspy" in sql.lower():
             now = time.monotonic_ns()
             for uid, (dump, error) in visit.py_spy(procs_of(looks)).items():
                 packed.append(pack_lines(dump_rows(uid, dump, error, now)))
-        return QueryTables(packed, self._runs)
+        return QueryTables(packed, self._runs, drained.rows)
 
     def table(self, sql: str) -> QueryTable:
         """The answer to ``sql``. Raises ``QueryError``."""

@@ -22,7 +22,7 @@ from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.hosts.asking import NOBODY_THERE, closed_of
 from monarch.runtime.node import Node
-from monarch.runtime.observe.drain import pack_lines, read_rows
+from monarch.runtime.observe.drain import pack_lines, row_objects, unpack_rows
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import (
@@ -82,10 +82,18 @@ def offset_from(pings: Iterable[Ping]) -> ClockOffset | None:
 
 @dataclass
 class Drained:
-    """Rows as `runtime.observe.drain` packs them; ``silent`` names what gave none, and why."""
+    """``rows`` by process, as it has packed them (`runtime.observe.drain`); ``about`` are lines on
+    processes and clocks. ``silent`` names what gave none, and why."""
 
-    packed: list[bytes] = field(default_factory=list)
+    rows: list[tuple[str, bytes]] = field(default_factory=list)
+    about: list[bytes] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
+
+    @property
+    def packed(self) -> list[bytes]:
+        """All of it as packed lines."""
+        lines = [pack_lines(row_objects(uid, unpack_rows(rows))) for uid, rows in self.rows]
+        return [*lines, *self.about]
 
 
 def hosts_of(agent: ClientAgent) -> dict[str, ProcAddress]:
@@ -161,26 +169,24 @@ class MeshVisit:
                 found.silent.append(f"{url}: {response.error}")
                 continue
             body = response.body
-            found.packed += [
-                pack_lines(read_rows(uid, bytes(rows))) for uid, rows in body.get("rows", ())
-            ]
-            found.packed.append(pack_lines([*body.get("about", ()), self._clock_row(url, body)]))
+            found.rows += [(uid, bytes(rows)) for uid, rows in body.get("rows", ())]
+            found.about.append(pack_lines([*body.get("about", ()), self._clock_row(url, body)]))
             found.silent += [f"{label}: no answer in time" for label in body.get("silent", ())]
             client = _address(body.get("client"))
             if client is not None and client.uid not in clients:
                 clients.add(client.uid)
-                found.packed += self._drain_client(client)
+                self._drain_client(client, found)
         return found
 
-    def _drain_client(self, client: ProcAddress) -> list[bytes]:
+    def _drain_client(self, client: ProcAddress, found: Drained) -> None:
         asked = self._ask(client, lambda port: DrainProc(port, self._node.uid), _CLIENT_SECONDS)
         now = time.monotonic_ns()
         about = {
             "k": "proc", "p": client.uid, "t": now, "offset": time.time_ns() - now,
             "name": "client", "mesh": "", "rank": 0, "life": 0,
         }  # fmt: skip
-        rows = read_rows(client.uid, bytes(asked.body.get("rows", b"")))
-        return [pack_lines([about, *rows])]
+        found.about.append(pack_lines([about]))
+        found.rows.append((client.uid, bytes(asked.body.get("rows", b""))))
 
     def keep(self, seconds: float) -> None:
         """Have the hosts keep the rows of their procs so long, so that dead ones' are there."""

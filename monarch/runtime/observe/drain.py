@@ -31,13 +31,17 @@ def pack_rows(rows: list[tuple[Any, ...]]) -> bytes:
     return pack(data)
 
 
-def read_rows(proc: str, packed: bytes) -> list[dict[str, Any]]:
-    """What `pack_rows` of the process ``proc`` has packed, as objects: ``k`` is the kind, ``p`` the
-    process. Kinds that we do not know are left out."""
+def unpack_rows(packed: bytes) -> list[list[Any]]:
+    """What `pack_rows` has packed. Kinds that we do not know are left out."""
     if not packed:
         return []
     rows: list[list[Any]] = msgspec.msgpack.decode(unpack(packed))
-    return [_object(proc, row) for row in rows if row[0] in COLUMNS]
+    return [row for row in rows if row[0] in COLUMNS]
+
+
+def row_objects(proc: str, rows: list[list[Any]]) -> list[dict[str, Any]]:
+    """Rows of the process ``proc`` as objects: ``k`` is the kind, ``p`` the process."""
+    return [_object(proc, row) for row in rows]
 
 
 def _object(proc: str, row: list[Any]) -> dict[str, Any]:
