@@ -51,6 +51,8 @@ def diff(wanted: Sequence[str], mesh: str, against: str | None) -> None:
     if len(ranks) not in (0, 2) or not all(one.isdigit() for one in ranks):
         raise click.UsageError("give two ranks, as in `monarch env diff 0 3`, or none for all")
     visit, procs = _procs(",".join(ranks) or "all", mesh)
+    if missing := {int(one) for one in ranks} - {proc.rank for proc in procs}:
+        raise JobError(f"no proc of rank {min(missing)} runs: {_named(visit.procs())}")
     salt = secrets.token_hex(8)
     for name, of_mesh in _by_mesh(procs):
         _head(name, procs)

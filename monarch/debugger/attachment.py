@@ -17,8 +17,9 @@ _DETACH = ("detach", "quit session")
 
 
 class Attachment:
-    """``is_over``: the call has ended, and the reason stands in ``why``. ``why_no_redo`` says why
-    the call must not be run again, where it must not."""
+    """``is_over``: the call has ended, and the reason stands in ``why``. ``waits_for_code``: it is
+    to run again on code that comes. ``why_no_redo`` says why the call must not be run again, where
+    it must not."""
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class Attachment:
         self._is_reading = False
         self._detached = threading.Event()
         self.is_over = False
+        self.waits_for_code = False
         self.why = ""
 
     def run(self) -> None:
@@ -85,6 +87,7 @@ class Attachment:
             if line.strip() == "redo" and (why := self._why_no_redo([self._hold])):
                 self._screen.write(f"{why}\n")
                 continue
+            self.waits_for_code = line.strip() == "redo"
             with self._state:
                 self._is_waiting = False
             self._send(line)

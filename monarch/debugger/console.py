@@ -110,7 +110,7 @@ class Console:
 
     def _list(self, typed: Typed) -> None:
         holds = self._standing()
-        self._screen.write(holds_table(holds))
+        self._screen.write(holds_table(holds, self._screen.width))
         errors = {hold.error for hold in holds if hold.error}
         for error in sorted(errors):
             who = [hold for hold in holds if hold.error == error]
@@ -132,6 +132,13 @@ class Console:
             self._screen.write(f"{others}\n")
         attachment = Attachment(self._visit, self._screen, hold, self._why_no_redo)
         attachment.run()
+        still = [one for one in self._standing() if one.id != hold.id]
+        if attachment.waits_for_code and still:
+            verb = "stands" if len(still) == 1 else "stand"
+            self._screen.write(
+                f"{named(still)} still {verb}, and no new code can come before that goes on: "
+                "`redo` here takes all\n"
+            )
         if attachment.is_over:
             self._holds()
             for lost in self._visit.lost:
@@ -324,8 +331,12 @@ def _lost(lost: LostHold) -> str:
     )
 
 
-def holds_table(holds: Sequence[HoldNote]) -> str:
-    """As upstream lists them."""
+_HEADERS = ["Actor Name", "Rank", "Coords", "Hostname", "Function", "Line No."]
+_LESS_NEEDED = ("Hostname", "Coords")  # The first of these gives way first.
+
+
+def holds_table(holds: Sequence[HoldNote], width: int | None = None) -> str:
+    """As upstream lists them; with fewer columns where they do not fit into ``width``."""
     rows = [
         [
             hold.actor,
@@ -337,7 +348,15 @@ def holds_table(holds: Sequence[HoldNote]) -> str:
         ]
         for hold in holds
     ]
-    return grid(["Actor Name", "Rank", "Coords", "Hostname", "Function", "Line No."], rows)
+    headers, table = _HEADERS, grid(_HEADERS, rows)
+    for name in _LESS_NEEDED:
+        if width is None or table.index("\n") <= width:
+            break
+        at = headers.index(name)
+        headers = headers[:at] + headers[at + 1 :]
+        rows = [row[:at] + row[at + 1 :] for row in rows]
+        table = grid(headers, rows)
+    return table
 
 
 def _function(hold: HoldNote) -> str:

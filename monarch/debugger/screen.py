@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,9 +20,13 @@ class ReadInterrupted(Exception):
 
 class Screen(Protocol):
     """``read`` raises ``EOFError`` at the end of the input, ``KeyboardInterrupt`` at Ctrl-C, and
-    ``ReadInterrupted`` where `interrupt` was called meanwhile."""
+    ``ReadInterrupted`` where `interrupt` was called meanwhile. ``width``: the columns of
+    a terminal."""
 
     is_terminal: bool
+
+    @property
+    def width(self) -> int | None: ...
 
     def read(self, prompt: str, complete: Complete) -> str: ...
 
@@ -42,6 +47,7 @@ class PlainScreen:
     """Lines as they come. What was typed is not seen in the output, so it is repeated there."""
 
     is_terminal = False
+    width = None
 
     def __init__(self, lines: TextIO | None = None, out: TextIO | None = None) -> None:
         self._in = sys.stdin if lines is None else lines
@@ -82,6 +88,10 @@ class EditingScreen:
         self._session: PromptSession[str] = PromptSession(
             history=kept, bottom_toolbar=toolbar, refresh_interval=1.0
         )
+
+    @property
+    def width(self) -> int:
+        return shutil.get_terminal_size().columns
 
     def read(self, prompt: str, complete: Complete) -> str:
         return self._session.prompt(prompt, completer=_completer(complete))

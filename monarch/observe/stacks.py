@@ -32,7 +32,10 @@ def stacks_in_words(found: Iterable[ProcStacks]) -> list[str]:
             )
         for actor in answer.get("actors", ()):
             head = f"{actor['name']} in {actor['method']}" if actor["method"] else actor["name"]
-            text = _frames(actor["frames"]) if actor["frames"] else "    idle"
+            text = _frames(actor["frames"])
+            if held_at := actor.get("held_at"):
+                text = "\n".join(filter(None, [text, f"    HELD at {held_at}"]))
+            text = text or "    idle"
             stacks.setdefault(head, {})[actor["rank"]] = text
         for thread in answer.get("threads", ()):
             if not any(frame["is_users"] for frame in thread["frames"]):
@@ -50,7 +53,7 @@ def stacks_in_words(found: Iterable[ProcStacks]) -> list[str]:
 def _frames(frames: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for frame in frames:
-        if frame["file"].endswith("/bdb.py"):
+        if frame["file"].endswith(("/bdb.py", "/pdb.py")):
             break  # From here on it is the debugger that holds the call.
         lines.append(f"    {frame['file']}:{frame['line']} in {frame['function']}")
         if frame["text"]:

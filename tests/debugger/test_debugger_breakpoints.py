@@ -15,7 +15,7 @@ import pytest
 import monarch.actor
 from monarch.actor import ActorError, ProcMesh, SupervisionError, this_host
 from monarch.config import configured
-from monarch.debugger.console import Console
+from monarch.debugger.console import Console, holds_table
 from monarch.runtime.observe.break_places import moved_line
 from tests.debugger.held_actors import AsyncStepper, Stepper
 from tests.debugger.typist import Typist, console, visit_self, wait_for_holds
@@ -269,6 +269,20 @@ def test_no_port_is_opened(steppers: Any) -> None:
     console("attach stepper 0", "n", "c")
     assert answer.get(timeout=10) == 2
     assert listening() == before
+
+
+def test_the_list_has_fewer_columns_where_the_terminal_is_narrow(steppers: Any) -> None:
+    answer = steppers.slice(gpus=0).step.call_one(1)
+    holds = wait_for_holds(1)
+    wide = holds_table(holds).splitlines()
+    assert holds_table(holds, len(wide[0])).splitlines() == wide
+    narrow = holds_table(holds, len(wide[0]) - 1).splitlines()
+    assert [word for word in ("Coords", "Hostname") if word in narrow[1]] == ["Coords"]
+    for table in (narrow, holds_table(holds, 20).splitlines()):
+        assert len(table[0]) < len(wide[0])
+        assert "held_actors.step" in table[3]
+    console("continue")
+    assert answer.get(timeout=10) == 2
 
 
 def test_a_line_is_found_again_after_an_edit() -> None:

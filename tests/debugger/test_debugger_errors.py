@@ -52,6 +52,16 @@ def test_a_call_that_is_run_again_gives_its_value_and_no_error(
     wait_for_holds(0)
 
 
+def test_a_redo_of_one_says_that_others_stand_in_the_way_of_new_code(procs: ProcMesh) -> None:
+    answer = procs.spawn("stepper", Stepper).divide_until.call(1)
+    wait_for_holds(2)
+    assert "HELD at held_actors.py:" in console("stacks")
+    shown = console("attach stepper 0", "redo")
+    assert "stepper 1 still stands, and no new code can come before that goes on" in shown
+    assert "still stand" not in console("attach stepper 1", "redo now")
+    assert list(answer.get(timeout=20).values()) == [2.0, 2.0]
+
+
 def test_it_may_be_run_again_more_than_once(procs: ProcMesh) -> None:
     stepper = procs.spawn("stepper", Stepper).slice(gpus=0)
     answer = stepper.divide_until.call_one(2)

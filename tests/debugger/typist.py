@@ -20,6 +20,7 @@ class Typist:
     """Types ``lines`` one by one, and keeps what is shown."""
 
     is_terminal = False
+    width = None
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = list(lines)

@@ -23,7 +23,7 @@ _MOST_LOCALS = 30
 
 def stacks_of(agent: ProcAgent, *, with_locals: bool) -> dict[str, Any]:
     """``threads`` and ``actors``, each with ``name`` and ``frames``, the innermost last; an actor
-    has its ``rank``, the ``method`` in hand, and what it ``waits`` for."""
+    has its ``rank``, the ``method`` in hand, what it ``waits`` for, and where it is ``held_at``."""
     frames = sys._current_frames()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return {
@@ -47,6 +47,7 @@ def _actor(cell: ActorCell, frames: dict[int, FrameType], with_locals: bool) -> 
         "sizes": cell.record.sizes,
         "method": "" if frame is None else cell.method,
         "waits": wait is not None,
+        "held_at": cell.held_at,
         "frames": [] if frame is None else _frames(frame, with_locals, users_only=True),
     }
 
