@@ -12,6 +12,7 @@ from monarch.actor.gather import gather
 from monarch.actor.host import Host, link
 from monarch.actor.logs import DEFAULT_WINDOW, set_logging
 from monarch.actor.proc_mesh import ProcMesh, check_name, stop_procs
+from monarch.actor.spawn_hooks import tell, with_stand_ins
 from monarch.actor.spawning import SpawnPlan, spawn
 from monarch.actor.starting_mesh import StartingMesh
 from monarch.errors import MonarchError
@@ -98,12 +99,18 @@ class HostMesh(StartingMesh):
         self._check_usable()
         check_name(name or "")
         plan = SpawnPlan.of(
-            self._shape, per_host or {}, bootstrap, proc_bind, bootstrap_command, env or {}
+            self._shape,
+            per_host or {},
+            with_stand_ins(bootstrap),
+            proc_bind,
+            bootstrap_command,
+            env or {},
         )
         mesh = spawn(
             self._hosts, plan, name or "procs", tuple(preload), self._command, self._reference()
         )
         self._spawned = [one for one in self._spawned if not one._is_stopped] + [mesh]
+        tell(mesh)
         return mesh
 
     def _reference(self) -> HostMesh:

@@ -16,6 +16,7 @@ from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather, within
 from monarch.actor.logs import DEFAULT_WINDOW, flush_printed, hosts_of, set_logging
 from monarch.actor.mesh_ref import MeshRef, select
+from monarch.actor.spawn_hooks import stand_ins
 from monarch.actor.starting_mesh import StartingMesh
 from monarch.config import settings
 from monarch.core.fanout import Members, Tree, TreePlace
@@ -157,6 +158,7 @@ class ProcMesh(StartingMesh):
         if self._is_stopped:
             raise RuntimeError("`ProcMesh` has already been stopped")
         check_name(name)
+        cls = stand_ins.get(cls, cls)
         if not (isinstance(cls, type) and issubclass(cls, Actor)):
             raise ValueError(f"{cls} must subclass monarch.service.Actor to spawn it.")
         return self._spawn(new_uid(), name, cls, *args, **kwargs)

@@ -29,6 +29,20 @@ class _CurrentContext:
 _context = _CurrentContext()
 
 
+class _ClientContext:
+    """The context of the program itself."""
+
+    def get(self) -> Context:
+        return context()
+
+    def try_get(self) -> Context | None:
+        """``None`` as long as the program is no client."""
+        return context() if process.is_bootstrapped() else None
+
+
+_client_context = _ClientContext()
+
+
 @contextlib.contextmanager
 def fake_sync_state() -> Iterator[None]:
     """Hide the running loop from the code inside, so that it may wait as if there were none."""

@@ -88,7 +88,15 @@ _SRC: dict[str, Address] = {
     "": Address(),
     "actor": Address(),
     "actor.actor_mesh": Address(
-        (_ACTORS, _GEOMETRY, *_ENDPOINTS, _CONFIG, "monarch.compat.actor_side: _context")
+        (
+            _ACTORS,
+            _GEOMETRY,
+            *_ENDPOINTS,
+            _CONFIG,
+            "monarch.compat.actor_side: _client_context _context",
+            "monarch.compat.words: IN_PAR",
+            "monarch.compat.internals: ActorKind _actor_kind",
+        )
     ),
     "actor.allocator": Address((_ALLOCATORS, "monarch.compat.alloc: ALLOC_LABEL_PROC_MESH_NAME")),
     "actor.bootstrap": Address((_WORKERS, "monarch.compat.words: CA PrivateKey")),
@@ -107,9 +115,33 @@ _SRC: dict[str, Address] = {
         ("monarch.actor: Endpoint Future endpoint", "monarch.mesh: Extent", *_ENDPOINTS)
     ),
     "actor.future": Address(("monarch.actor: Future",)),
-    "actor.host_mesh": Address((*_HOSTS, "monarch.actor: ProcMesh", _GEOMETRY)),
+    "actor.host_mesh": Address(
+        (
+            *_HOSTS,
+            "monarch.actor: HyHostMesh=HostMesh ProcMesh",
+            _GEOMETRY,
+            "monarch.compat.internals: _spawn_admin",
+        )
+    ),
     "actor.ipython_check": Address(("monarch.compat.actor_side: is_ipython",)),
-    "actor.proc_mesh": Address((*_PROCS, "monarch.actor: HostMesh", _GEOMETRY)),
+    "actor.logging": Address(
+        (
+            "monarch.compat.words: _pending_flush_tasks",
+            "monarch.compat.internals: LoggingManager flush_all_proc_mesh_logs",
+        )
+    ),
+    "actor.mock": Address(same_as="monarch.compat.mock"),
+    "actor.mpsc": Address(("monarch.compat.internals: Receiver",)),
+    "actor.pickle": Address(("monarch.compat.internals: flatten unflatten",)),
+    "actor.proc_mesh": Address(
+        (
+            *_PROCS,
+            "monarch.actor: HostMesh HyProcMesh=ProcMesh",
+            _GEOMETRY,
+            "monarch.compat.hosts: _get_bootstrap_args register_proc_mesh_spawn_callback "
+            "unregister_proc_mesh_spawn_callback",
+        )
+    ),
     "actor.returns_future": Address(("monarch.actor: returns_future",)),
     "actor.shape": Address((_GEOMETRY, "monarch.compat.geometry: ShapeExt Slices iter_ranks")),
     "actor.source_loader": Address(same_as="monarch.compat.source_loader"),
@@ -137,6 +169,13 @@ _SRC: dict[str, Address] = {
             "monarch.job.process: ProcessState=HostProcess",
         )
     ),
+    "job.service_identity": Address(
+        (
+            "monarch.job: SERVICE_PROC_IDS_ENV SERVICE_PROC_RANK_ENV deserialize_service_proc_ids "
+            "new_service_proc_id ranked_service_proc_id_from_env serialize_service_proc_ids "
+            "service_proc_addr service_proc_addrs",
+        )
+    ),
     "job.slurm": Address(("monarch.job: SlurmJob",)),
     "job.telemetry_config": Address(("monarch.job: TelemetryConfig",)),
     "rdma": Address((_RDMA,)),
@@ -148,9 +187,21 @@ _SRC: dict[str, Address] = {
     "tools.commands": Address(same_as="monarch.compat.commands"),
 }
 
+_INNER = "monarch.compat.internals: "
 _HYPERACTOR: dict[str, Address] = {
     "": Address(),
+    "actor": Address(
+        (
+            _INNER + "Actor ActorKind CallbacksPending DroppingPort MethodSpecifier PanicFlag "
+            "PortProtocol PythonActorHandle PythonMessage PythonMessageKind QueuedMessage "
+            "QueuedSupervision QueuedUndeliverable SyncCleanup SyncInbox UnflattenArg",
+        )
+    ),
+    "actor_mesh": Address(
+        (_INNER + "ActorMeshProtocol ActorSupervisionEvent PythonActorMesh hold_gil_for_test",)
+    ),
     "alloc": Address((_ALLOCATORS,)),
+    "buffers": Address((_INNER + "Buffer FrozenBuffer",)),
     "bootstrap": Address((_WORKERS,)),
     "channel": Address(
         ("monarch.actor: BindSpec ChannelTransport", "monarch.compat.hosts: ChannelAddr")
@@ -158,9 +209,45 @@ _HYPERACTOR: dict[str, Address] = {
     "config": Address((_CONFIG, "monarch.compat.hosts: reload_config_from_env")),
     "context": Address(("monarch.actor: Instance",)),
     "endpoint": Address(("monarch.actor: Future",)),
-    "host_mesh": Address(("monarch.actor: BootstrapCommand HostMesh",)),
-    "proc": Address(("monarch.actor: ActorAddr ActorId=ActorAddr ProcId Uid",)),
+    "handle": Address(
+        (
+            "monarch.compat.words: WouldBlockRuntime",
+            _INNER + "Handle _HandleCompleter _new_handle_pair",
+        )
+    ),
+    "host_mesh": Address(
+        ("monarch.actor: BootstrapCommand HostMesh", _INNER + "PyMeshAdminRef _spawn_admin")
+    ),
+    "logging": Address((_INNER + "LoggingMeshClient log_endpoint_exception",)),
+    "mailbox": Address(
+        (
+            "monarch.runtime.cells.undelivered: UndeliverableMessageEnvelope=Undelivered",
+            _INNER + "Mailbox OncePortHandle OncePortReceiver OncePortRef PortHandle PortId "
+            "PortReceiver PortReceiverBase PortRef UndeliverablePortReceiver",
+        )
+    ),
+    "pickle": Address(
+        (
+            _INNER + "PendingMessage PicklingState pickle _get_mesh_pop_count "
+            "_get_pending_reserve_count _reset_mesh_pop_count _reset_pending_reserve_count",
+        )
+    ),
+    "proc": Address(
+        (
+            "monarch.actor: ActorAddr ActorId=ActorAddr ProcId Uid",
+            _INNER + "Proc Serialized init_proc",
+        )
+    ),
     "proc_mesh": Address(("monarch.actor: ProcMesh",)),
+    "pympsc": Address((_INNER + "PyTestSender Receiver channel_for_test",)),
+    "pytokio": Address((_INNER + "PythonTask Shared",)),
+    "runtime": Address(
+        (
+            "monarch.compat.words: _is_in_tokio_runtime",
+            _INNER + "sleep_indefinitely_for_unit_tests",
+        )
+    ),
+    "selection": Address((_INNER + "Selection",)),
     "shape": Address((_GEOMETRY,)),
     "supervision": Address(("monarch.actor: MeshFailure SupervisionError",)),
     "v1": Address(),
@@ -276,11 +363,15 @@ ADDRESSES: dict[str, Address] = {
     **_below("monarch._src", _SRC),
     "monarch._rust_bindings": Address(("monarch.compat.words: has_tensor_engine",)),
     **_below("monarch._rust_bindings.monarch_hyperactor", _HYPERACTOR),
+    "monarch._rust_bindings.monarch_extension": Address(),
+    "monarch._rust_bindings.monarch_extension.blocking": Address((_INNER + "blocking_function",)),
+    "monarch._rust_bindings.monarch_extension.panic": Address((_INNER + "panicking_function",)),
     "monarch._rust_bindings.hyperactor_extension": Address(),
     "monarch._rust_bindings.hyperactor_extension.alloc": Address((_ALLOCATORS,)),
     **_below("monarch", _TENSORS),
     **_below("monarch.tools", _TOOLS),
     "monarch.actor.alloc": Address(same_as="monarch.compat.alloc"),
+    "monarch.actor.concurrent": Address(same_as="monarch.actor.endpoint"),
     "monarch.job.spmd": Address(same_as="monarch.compat.spmd_job"),
     "monarch.actor_mesh": Address((_ACTORS, _GEOMETRY), instead="monarch.actor"),
     "monarch.allocator": Address((_ALLOCATORS,)),

@@ -41,7 +41,7 @@ HEADS = frozenset(
         "worker",
     )
 )
-SINGLE = frozenset(("monarch.actor.alloc", "monarch.job.spmd"))
+SINGLE = frozenset(("monarch.actor.alloc", "monarch.actor.concurrent", "monarch.job.spmd"))
 
 
 class _AddressFinder:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from monarch.actor import ChannelTransport, HostMesh, hosts_from_config, this_host
+from monarch.actor import (
+    ChannelTransport,
+    HostMesh,
+    ProcMesh,
+    default_bootstrap_cmd,
+    hosts_from_config,
+    this_host,
+)
+from monarch.actor.spawn_hooks import listeners
 from monarch.compat.alloc import Alloc, AllocConstraints, AllocSpec
 from monarch.errors import MonarchError
 from monarch.mesh import Extent
@@ -43,6 +52,12 @@ def host_mesh_from_alloc(name: str, extent: Extent, allocator: Any, constraints:
     return alloc._hosts
 
 
+def _get_bootstrap_args() -> tuple[str, list[str], dict[str, str | None]]:
+    """The program, arguments and environment that a proc is started with."""
+    command = default_bootstrap_cmd()
+    return command.program, command.args, command.env
+
+
 def _local_device_count() -> int:
     """How many GPUs this machine has; 1 where it has none, as Monarch says."""
     try:
@@ -50,6 +65,16 @@ def _local_device_count() -> int:
     except ImportError:
         return 1
     return torch.cuda.device_count() or 1
+
+
+def register_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], None]) -> None:
+    """Have ``callback`` called with each mesh of procs that this process spawns."""
+    listeners.append(callback)
+
+
+def unregister_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], None]) -> None:
+    """Call it no more. Raises ``ValueError`` if it was not registered."""
+    listeners.remove(callback)
 
 
 class ChannelAddr:

@@ -15,6 +15,21 @@ enabled = True
 """Whether meshes are those of Monarch's second generation."""
 
 
+IN_PAR = False
+"""Whether the program is one file of Meta's build system."""
+
+_pending_flush_tasks: set[Any] = set()
+"""Tasks that empty the buffers of logs in notebooks: none, what is printed is not kept back."""
+
+
+class WouldBlockRuntime(RuntimeError):
+    """A wait on a thread of Monarch's inner runtime. Nothing raises it here: there is none."""
+
+
+def _is_in_tokio_runtime() -> bool:
+    return False
+
+
 def has_tensor_engine() -> bool:
     """Whether there are distributed tensors: where torch is installed."""
     return find_spec("torch") is not None

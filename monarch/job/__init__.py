@@ -16,6 +16,7 @@ What to open, by what is to be changed:
   `kube_api.py`; `kubernetes.py`, `kube_pods.py`
 - Ray's actors that hold hosts; machines of clouds, and what they run: `ray.py`; `skypilot.py`,
   `lightning.py`, `cloud.py`
+- names of hosts that a launcher chooses: `service_ids.py`
 - how a host is brought up again; how others learn that a job is being ended, or was: `process.py`
   (`repair`); `job.py` (`ending`), `ended.py`
 """
@@ -33,6 +34,16 @@ from monarch.job.local import LocalJob
 from monarch.job.login import LoginJob
 from monarch.job.process import ProcessJob
 from monarch.job.ray import RayJob
+from monarch.job.service_ids import (
+    SERVICE_PROC_IDS_ENV,
+    SERVICE_PROC_RANK_ENV,
+    deserialize_service_proc_ids,
+    new_service_proc_id,
+    ranked_service_proc_id_from_env,
+    serialize_service_proc_ids,
+    service_proc_addr,
+    service_proc_addrs,
+)
 from monarch.job.services import MeshAdminConfig, TelemetryConfig
 from monarch.job.skypilot import SkyPilotJob
 from monarch.job.slurm import SlurmJob
@@ -41,6 +52,8 @@ from monarch.job.state import JobState
 
 __all__ = [
     "DEFAULT_JOB_PATH",
+    "SERVICE_PROC_IDS_ENV",
+    "SERVICE_PROC_RANK_ENV",
     "BatchJob",
     "ImageSpec",
     "JobState",
@@ -58,11 +71,17 @@ __all__ = [
     "SkyPilotJob",
     "SlurmJob",
     "TelemetryConfig",
+    "deserialize_service_proc_ids",
     "exec_command",
     "hosts_from_config",
     "job_load",
     "job_loads",
     "load_current_job",
+    "new_service_proc_id",
+    "ranked_service_proc_id_from_env",
+    "serialize_service_proc_ids",
+    "service_proc_addr",
+    "service_proc_addrs",
     "set_current_job",
     "shell",
 ]

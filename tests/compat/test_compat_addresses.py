@@ -63,6 +63,12 @@ def test_an_address_has_all_its_names(name: str) -> None:
         "from monarch.tools.config import CondaEnvironment, Config, Workspace",
         "from monarch.tools.utils import MONARCH_HOME, conda",
         "from monarch.utils import setup_env_for_distributed",
+        "from monarch.actor.concurrent import concurrent_endpoint",
+        "from monarch._src.job.service_identity import new_service_proc_id, service_proc_addr",
+        "from monarch._rust_bindings.monarch_hyperactor.actor import PythonMessage",
+        "from monarch._rust_bindings.monarch_hyperactor.handle import Handle, WouldBlockRuntime",
+        "from monarch._rust_bindings.monarch_hyperactor.pytokio import PythonTask, Shared",
+        "from monarch._src.actor.proc_mesh import HyProcMesh, _get_bootstrap_args as g; g()",
     ],
 )
 def test_a_line_at_the_top_of_a_library(line: str) -> None:
@@ -87,6 +93,36 @@ def test_what_is_not_there_is_an_import_error() -> None:
     ):
         with pytest.raises(ImportError):
             exec(line, {})
+
+
+def test_inner_parts_of_monarchs_runtime_are_names_that_refuse() -> None:
+    from monarch._rust_bindings.monarch_hyperactor.mailbox import (  # type: ignore[import-untyped]
+        PortRef,
+        UndeliverableMessageEnvelope,
+    )
+    from monarch._rust_bindings.monarch_hyperactor.pytokio import (  # type: ignore[import-untyped]
+        PythonTask,
+    )
+
+    def annotated(port: PortRef | None, task: PythonTask[int]) -> PortRef: ...
+
+    assert not isinstance(annotated, PortRef)
+    assert not hasattr(PythonTask, "from_coroutine")
+    assert UndeliverableMessageEnvelope is not PortRef
+    with pytest.raises(NotImplementedError, match="PortRef is an inner part of Monarch's runtime"):
+        PortRef("port")
+    with pytest.raises(NotImplementedError, match=r"PythonTask.spawn is an inner part"):
+        PythonTask.spawn()
+
+
+def test_a_program_asks_for_its_client_without_making_one(program: Any) -> None:
+    run = program("""
+        from monarch._src.actor.actor_mesh import _client_context
+        print(_client_context.try_get() is None)
+        print(_client_context.get().actor_instance.name, _client_context.try_get() is not None)
+    """)
+    assert run.wait() == 0, run.story()
+    assert run.lines == ["True", "root True"]
 
 
 def test_the_finder_costs_an_import_of_the_package_nothing() -> None:

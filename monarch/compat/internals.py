@@ -1,0 +1,38 @@
+"""Inner parts of Monarch's runtime that have no counterpart here, as names that can be imported.
+
+Programs import them at their top for an annotation, an ``isinstance``, or one function among many
+that never use them. Any name is a class that nothing is an instance of; whoever calls it or asks
+for what it has is told that it is not there. Which names are found at which address is said in
+``addresses``: there, others are an ImportError.
+"""
+
+from __future__ import annotations
+
+
+class NotHereError(NotImplementedError, AttributeError):
+    """An inner part of Monarch's runtime was used. ``hasattr`` takes it for a no."""
+
+
+class _Inner(type):
+    def __call__(cls, *args: object, **kwargs: object) -> object:
+        raise NotHereError(
+            f"{cls.__name__} is an inner part of Monarch's runtime, and not there in this one; "
+            "monarch.actor has what programs need"
+        )
+
+    def __getattr__(cls, name: str) -> object:
+        raise NotHereError(
+            f"{cls.__name__}.{name} is an inner part of Monarch's runtime, and not there in this "
+            "one; monarch.actor has what programs need"
+        )
+
+    def __getitem__(cls, parameters: object) -> _Inner:
+        return cls
+
+
+def __getattr__(name: str) -> _Inner:
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    inner = _Inner(name, (), {"__module__": __name__})
+    globals()[name] = inner
+    return inner

@@ -1,0 +1,66 @@
+"""Actors that tests put in the place of others: ``patch_actor``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from typing import Any
+
+from monarch.actor.spawn_hooks import stand_ins as _actor_registry
+
+
+class patch_actor(contextlib.ContextDecorator):
+    """While it holds, ``spawn(name, original)`` spawns ``mock``; so do procs that are born in it.
+
+    A context manager, sync or async, and a decorator of functions of both kinds.
+    """
+
+    def __init__(self, original: type, mock: type) -> None:
+        self.original = original
+        self.mock = mock
+        self._before: list[type | None] = []
+
+    def __enter__(self) -> type:
+        self._before.append(_actor_registry.get(self.original))
+        _actor_registry[self.original] = self.mock
+        return self.mock
+
+    def __exit__(self, *error: object) -> None:
+        before = self._before.pop()
+        if before is None:
+            _actor_registry.pop(self.original, None)
+        else:
+            _actor_registry[self.original] = before
+
+    async def __aenter__(self) -> type:
+        return self.__enter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        self.__exit__(*error)
+
+    def __call__(self, func: Any) -> Any:
+        if not asyncio.iscoroutinefunction(func):
+            return super().__call__(func)
+
+        @functools.wraps(func)
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return await func(*args, **kwargs)
+
+        return run
+
+
+def get_actor_class(cls: type) -> type:
+    """What is spawned for ``cls`` now."""
+    return _actor_registry.get(cls, cls)
+
+
+def get_actor_mock_registry_state() -> dict[type, type]:
+    """All stand-ins of this process."""
+    return dict(_actor_registry)
+
+
+def set_actor_mock_registry_state(state: dict[type, type]) -> None:
+    """Add stand-ins to those of this process."""
+    _actor_registry.update(state)
