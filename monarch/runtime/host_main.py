@@ -92,11 +92,12 @@ _INHERITED = re.compile(r"tcp://([^@]+):fd(\d+)")
 
 
 def _adopted(address: str) -> HostUrl | None:
-    """The address of a socket that was inherited, and listens: ``tcp://HOST:fdN``."""
+    """The address of a socket that was inherited, bound or listening: ``tcp://HOST:fdN``."""
     match = _INHERITED.fullmatch(address)
     if match is None:
         return None
     listener = socket.socket(fileno=os.dup(int(match[2])))
+    listener.listen()  # Whoever handed it over may only have bound it.
     host, port = listener.getsockname()[:2]
     url = HostUrl.parse(f"tcp://{match[1]}:{port}@tcp://{host}:{port}")
     adopt(url.bind, listener.detach())

@@ -71,10 +71,12 @@ def test_one_that_other_machines_are_to_reach_needs_a_secret() -> None:
     assert "without a job secret" in run.stderr
 
 
-def test_one_that_takes_over_a_socket() -> None:
+@pytest.mark.parametrize("listens", [True, False])
+def test_one_that_takes_over_a_socket(listens: bool) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        listener.listen()
+        if listens:
+            listener.listen()
         port, fd = listener.getsockname()[1], listener.fileno()
         address = f"tcp://127.0.0.1:fd{fd}"
         worker = subprocess.Popen([sys.executable, "-c", SERVE, address], pass_fds=[fd])
