@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
+from monarch.actor import lending
 from monarch.actor.actor import Actor
 from monarch.actor.actor_mesh import ActorMesh, stop_actors
 from monarch.actor.arguments import check_arguments
@@ -170,7 +171,9 @@ class ProcMesh(StartingMesh):
             check_arguments(init, 1, args, kwargs, f"{cls.__qualname__}()")
         elif args or kwargs:
             raise TypeError(f"{cls.__qualname__}() takes no arguments")
-        data = payload.dump((cls, args, kwargs)).for_many(len(self._procs))
+        lent = lending.LentMessage([proc.uid for proc in self._procs], answers=False)
+        with lent:
+            data = payload.dump((cls, args, kwargs)).for_many(len(self._procs))
         # Ranks of the new mesh are counted from 0, whatever slice it is spawned on.
         dense = Shape(self._labels, Slice.new_row_major(self._shape.ndslice.sizes))
         place = None
@@ -208,7 +211,9 @@ class ProcMesh(StartingMesh):
         by_value = is_by_value(cls)
         arguments = functools.partial(dump_arguments, args, kwargs) if by_value else None
         with agent.node.casting:
-            agent.kept_spawns.keep(uid, name, ref.proc_uids, spawn, data, arguments)
+            agent.kept_spawns.keep(
+                uid, name, ref.proc_uids, spawn, data, arguments, is_lent=bool(lent.loans)
+            )
             if place is not None:
                 route = agent.node.trees.route(place.tree)
                 route.send(place.members, spawn(0), data.data, data.buffers)

@@ -269,34 +269,26 @@ _TOOLS: dict[str, Address] = {
 
 
 _ENGINE = "monarch.tensors."
+_LOG = "log_remote set_logging_level_remote"
+_RANDOM = _ENGINE + (
+    "api.builtin_functions: set_manual_seed_remote get_rng_state_remote set_rng_state_remote "
+    "random_seed_remote seed_remote initial_seed_remote manual_seed_cuda_remote "
+    "manual_seed_all_cuda_remote get_rng_state_all_cuda_remote set_rng_state_all_cuda_remote"
+)
 _TENSORS: dict[str, Address] = {
     "_testing": Address(("monarch.compat.tensor_testing: BackendType TestingContext",)),
-    "builtins": Address(
-        (
-            _ENGINE + "api.builtin_functions: log_remote set_logging_level_remote "
-            "set_manual_seed_remote get_rng_state_remote set_rng_state_remote random_seed_remote "
-            "initial_seed_remote manual_seed_cuda_remote manual_seed_all_cuda_remote",
-        )
-    ),
-    "builtins.log": Address(
-        (_ENGINE + "api.builtin_functions: log_remote set_logging_level_remote logger=_logger",)
-    ),
-    "builtins.random": Address(
-        (
-            _ENGINE + "api.builtin_functions: set_manual_seed_remote get_rng_state_remote "
-            "set_rng_state_remote random_seed_remote initial_seed_remote manual_seed_cuda_remote "
-            "manual_seed_all_cuda_remote",
-        )
-    ),
+    "builtins": Address((_RANDOM, _ENGINE + "api.builtin_functions: " + _LOG)),
+    "builtins.log": Address((_ENGINE + "api.builtin_functions: " + _LOG + " logger=_logger",)),
+    "builtins.random": Address((_RANDOM,)),
     "cached_remote_function": Address(
         (_ENGINE + "api.autograd_functions: remote_autograd_function",)
     ),
     "common": Address(),
     "common._coalescing": Address(
         (
-            _ENGINE + "api.recordings: coalescing compile is_active=is_coalescing",
+            _ENGINE + "api.recordings: coalescing is_active=is_coalescing",
             "monarch.compat.tensor_groups: CacheEntry=RecordedFunction "
-            "_record_and_define=record_and_define",
+            "_record_and_define=record_and_define compile",
         )
     ),
     "common.device_mesh": Address(
@@ -333,6 +325,7 @@ _TENSORS: dict[str, Address] = {
     "common.tree": Address(("monarch.compat.tensor_testing: flatten flattener tree_map",)),
     "fetch": Address((_ENGINE + "api.trees: fetch_shard inspect show",)),
     "gradient": Address((_ENGINE + "api.gradients: GradientGenerator",)),
+    "gradient._gradient_generator": Address((_ENGINE + "api.gradients: GradientGenerator",)),
     "gradient_generator": Address(
         (
             _ENGINE + "api.gradients: GradientGenerator grad_function grad_generator "

@@ -170,7 +170,12 @@ def reduce_scatter(output: Any, input_list: list[Any], op: Any = _SUM, group: An
 def reduce_scatter_tensor(
     output_tensor: Any, input_tensor: Any, group: Any = None, op: Any = _SUM
 ) -> Any:
-    dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group)
+    whole = output_tensor.contiguous()
+    # Of one dimension: gloo compares the first ones, where NCCL counts elements.
+    flat = input_tensor.contiguous().view(-1)
+    dist.reduce_scatter_tensor(whole.view(-1), flat, op=op, group=group)
+    if whole is not output_tensor:
+        output_tensor.copy_(whole)
     return output_tensor
 
 

@@ -74,8 +74,10 @@ def flatten(tree: Any, condition: Callable[[Any], bool]) -> tuple[list[Any], Cal
     return [leaves[place] for place in places], unflatten
 
 
-def flattener(tree: Any, condition: Callable[[Any], bool]) -> Callable[[Any], list[Any]]:
-    """Takes the leaves out of trees that are built as this one."""
+def flattener(
+    tree: Any, condition: Callable[[Any], bool] = lambda leaf: True
+) -> Callable[[Any], list[Any]]:
+    """Takes the leaves for which ``condition`` holds out of trees that are built as this one."""
     leaves, _ = _pytree.tree_flatten(tree)
     places = [n for n, leaf in enumerate(leaves) if condition(leaf)]
 

@@ -64,7 +64,13 @@ class RemoteCounter(OpaqueObject):
 def test_objects_of_the_workers(mesh: Any) -> None:
     counter = RemoteCounter(Counter, 10)
     assert inspect(counter.add(torch.ones(2))).tolist() == [12, 12]
+    before = mesh.client.cache.num_misses
     assert inspect(counter.add(torch.ones(2))).tolist() == [13, 13]
+    assert mesh.client.cache.num_misses == before
+    same = RemoteCounter(counter)  # A reference to the object that is there.
+    assert same.call_method_on_shard_and_fetch("add", torch.ones(1)).get().tolist() == [14]
+    number = remote(lambda ref: torch.tensor(ref.value.number), propagate=lambda r: torch.tensor(0))
+    assert [inspect(number(same), gpus=n).item() for n in range(2)] == [13, 12]
 
 
 def test_modules_of_the_workers_have_gradients(mesh: Any) -> None:
@@ -74,12 +80,22 @@ def test_modules_of_the_workers_have_gradients(mesh: Any) -> None:
         weight.fill_(2.0)
         bias.fill_(1.0)
     x = torch.ones(4, 3, requires_grad=True)
-    y = module(x, propagator=lambda x: x.new_empty(4, 2))
-    y.sum().backward()
+    misses = []
+    for _ in range(3):
+        x.grad = weight.grad = None
+        before = mesh.client.cache.num_misses
+        y = module(input=x, propagator=lambda self, input: input.new_empty(4, 2))
+        y.sum().backward()
+        misses.append(mesh.client.cache.num_misses - before)
+    assert misses[2] == 0  # The rule is written anew, and the same.
     assert inspect(y.detach()).tolist() == [[7, 7]] * 4
     assert inspect(weight.grad).tolist() == [[4, 4, 4]] * 2
     assert inspect(x.grad).tolist() == [[4, 4, 4]] * 4
-    shown = module.call_method("forward", lambda x: x.new_empty(4, 2), x.detach())
+    for parameter in (weight, bias):
+        parameter.requires_grad_(False)
+    shown = module(x.detach(), propagator=lambda self, x: x.new_empty(4, 2))
+    assert inspect(shown).tolist() == [[7, 7]] * 4
+    shown = module.call_method("forward", lambda self, x: x.new_empty(4, 2), x.detach())
     assert inspect(shown).tolist() == [[7, 7]] * 4
 
 

@@ -90,6 +90,14 @@ def test_meshes_are_objects_of_their_own(procs: ProcMesh) -> None:
     with procs.activate():
         assert [inspect(mesh.process_idx(), gpus=n).item() for n in range(2)] == [0, 1]
         assert set(mesh.ranks) == {"gpus"}
+    last = mesh.slice(gpus=1)
+    with last.activate():
+        # Of the whole mesh, where one works.
+        rank = mesh.rank("gpus") * torch.ones(1)
+    assert rank.mesh is last
+    assert inspect(rank).tolist() == [1]
+    with last.activate():
+        assert mesh.slice(gpus=0).rank(()).mesh is not last
     with pytest.raises(KeyError, match="does not have dimension 'x'"):
         mesh.rank("x")
     with pytest.raises(NotImplementedError):
@@ -500,7 +508,7 @@ def test_streams_lend_to_each_other(mesh: Any) -> None:
     with other.activate():
         y = lent * 3
     assert inspect(x + 1).tolist() == [2, 2, 2]
-    with pytest.raises(TypeError, match="MUTATING_BORROW"):
+    with pytest.raises(TypeError, match="MUTATING_BORROW: this tensor would be mutated"):
         x.add_(1)
     with pytest.raises(BorrowRefused, match="already being borrowed"):
         other.borrow(x, mutable=True)
@@ -723,6 +731,27 @@ def test_what_actors_return_becomes_tensors(procs: ProcMesh) -> None:
         with pytest.raises(RuntimeError, match="failed before"):
             raise actors.add.call(bad(x)).exception().__cause__ or RuntimeError("failed before")
         assert inspect(x).tolist() == [1, 1]
+
+
+class Keeps(Actor):
+    def __init__(self, x: Any, number: int) -> None:
+        self.x = x * number
+
+    @endpoint
+    def give(self) -> list[float]:
+        return self.x.tolist()  # type: ignore[no-any-return]
+
+
+def test_actors_are_made_with_the_local_tensors(procs: ProcMesh) -> None:
+    with procs.activate():
+        x = torch.ones(1) * procs.rank_tensor("gpus")
+        actors = procs.spawn("keeps", Keeps, x + 1, 5)
+        x.add_(7)
+        assert actors.give.call().get().values() == [[5], [10]]
+    with procs.slice(gpus=0).activate():
+        half = torch.ones(1)
+        with pytest.raises(ValueError, match="must be located on the same process as the actor"):
+            procs.spawn("keeps", Keeps, half, 5)
 
 
 def test_tensors_do_not_leave_their_procs(procs: ProcMesh) -> None:

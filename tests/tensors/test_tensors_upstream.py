@@ -139,6 +139,49 @@ def test_a_compiled_function_sees_who_shares_memory_with_what_it_found(mesh: Any
     assert inspect(other).tolist() == [3, 3]
 
 
+def test_recordings_are_made_where_tests_of_programs_count_them(
+    mesh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from monarch.common import _coalescing
+
+    made = []
+
+    def counted(*call: Any) -> Any:
+        made.append(call)
+        return _record_and_define(*call)
+
+    monkeypatch.setattr(_coalescing, "_record_and_define", counted)
+    add = compile(lambda a, b: a + b)
+    a, b = torch.ones(2), torch.ones(2)
+    found = [add(a, b) for _ in range(3)]
+    assert inspect(found[2]).tolist() == [2, 2]
+    assert len(made) == 2  # Recorded, and verified.
+
+
+def test_a_recording_of_arguments_from_several_meshes(mesh: Any) -> None:
+    first, second = mesh.slice(gpu=0), mesh.slice(gpu=1)
+
+    @compile
+    def double(a: Any, b: Any) -> Any:
+        with first.activate():
+            r = a + a
+        return r, b + b  # Each on its own mesh.
+
+    with first.activate():
+        a = torch.ones(2)
+    with second.activate():
+        b = torch.ones(2) * 5
+    for _ in range(3):
+        r, s = double(a, b)
+        assert (r.mesh, s.mesh) == (first, second)
+        assert (inspect(r).tolist(), inspect(s).tolist()) == ([2, 2], [10, 10])
+    b.drop()
+    with pytest.raises(TypeError, match="DROPPED"):
+        double(a, b)
+    with pytest.raises(TypeError, match="DROPPED"):
+        compile(lambda x: x + 1)(b)
+
+
 def test_borrows_and_recordings(mesh: Any) -> None:
     other = Stream("side")
     a = torch.ones(2)
@@ -194,7 +237,10 @@ def test_functions_by_path(mesh: Any) -> None:
     assert len(many(3, a)) == 3
     assert len(many(2, torch.ones(4))) == 2
     assert (counters._miss - before[0], counters._hit - before[1]) == (3, 1)
-    chunks = remote(PATH + "remote_chunk")(torch.arange(8.0))
+    whole = torch.arange(8.0)
+    chunks = remote(PATH + "remote_chunk")(whole)
+    assert len(chunks[0]._aliases.aliases) == 5
+    assert len(a._aliases.aliases) == 1
     chunks[3].zero_()
     assert [inspect(one).tolist() for one in chunks] == [[0, 1], [2, 3], [4, 5], [0, 0]]
     outer = remote(
@@ -290,9 +336,24 @@ def test_what_torch_distributed_has(mesh: Any) -> None:
     gathered = [torch.zeros(1), torch.zeros(1)]
     functions.gather(mine, gathered, dst=0, group=group)
     assert [both(one)[0] for one in gathered] == [[1], [2]]
+    rows = torch.arange(8.0).view(4, 2) * rank
+    part = functions.reduce_scatter_tensor(torch.zeros(4), rows, group=group)
+    assert both(part) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     given = functions.scatter(torch.zeros(1), [mine, mine * 10], src=0, group=group)
     assert both(given) == [[1], [10]]
     exchanged = functions.all_to_all_single(torch.zeros(2), pair, group=group)
     assert both(exchanged) == [[1, 2], [10, 20]]
     listed = functions.all_to_all([torch.zeros(1), torch.zeros(1)], [mine, mine * 10], group=group)
     assert [both(one) for one in listed] == [[[1], [10]], [[2], [20]]]
+
+
+def test_names_that_programs_import() -> None:
+    from monarch.builtins import random as random_functions
+    from monarch.common.tree import flattener
+    from monarch.gradient._gradient_generator import GradientGenerator as at_its_module
+    from monarch.gradient_generator import GradientGenerator
+
+    assert at_its_module is GradientGenerator
+    names = "get_rng_state_all_cuda_remote set_rng_state_all_cuda_remote seed_remote"
+    assert all(callable(getattr(random_functions, name)) for name in names.split())
+    assert flattener((8, {"a": 10}))((0, {"a": 1})) == [0, 1]

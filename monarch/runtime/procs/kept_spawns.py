@@ -20,7 +20,8 @@ KEPT_BYTES = 16 * 2**20
 
 
 class KeptSpawn(NamedTuple):
-    """How a mesh of actors was made. ``data`` is ``None`` where that was too large to keep.
+    """How a mesh of actors was made. ``data`` is ``None`` where that could not be kept, as
+    ``why_not`` says.
 
     ``arguments`` are there apart from the class where that may be upgraded.
     """
@@ -30,7 +31,7 @@ class KeptSpawn(NamedTuple):
     procs: Sequence[Uid]
     make: Callable[[int], SpawnActor]
     data: Payload | None
-    num_bytes: int
+    why_not: str
     arguments: list[bytes] | None = None
 
 
@@ -54,13 +55,20 @@ class KeptSpawns:
         make: Callable[[int], SpawnActor],
         data: Payload,
         arguments: Callable[[], list[bytes]] | None = None,
+        *,
+        is_lent: bool = False,
     ) -> None:
-        """Call it where the order is sent, under the lock that keeps casts in order."""
+        """Call it where the order is sent, under the lock that keeps casts in order.
+
+        ``is_lent``: what is lent to the receivers, and is gone with them, is among the arguments.
+        """
+        why_not = "distributed tensors are among them, which end with the proc" if is_lent else ""
         size = len(data.data) + sum(map(len, data.buffers))
-        is_small = size <= KEPT_BYTES
+        if size > KEPT_BYTES:
+            why_not = f"{size} bytes, of which {KEPT_BYTES} at most are kept"
         kept = KeptSpawn(
-            mesh, name, procs, make, _copied(data) if is_small else None, size,
-            arguments() if is_small and arguments is not None else None,
+            mesh, name, procs, make, None if why_not else _copied(data), why_not,
+            None if why_not or arguments is None else arguments(),
         )  # fmt: skip
         with self._lock:
             self._spawns[mesh] = kept

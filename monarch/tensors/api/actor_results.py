@@ -36,7 +36,7 @@ def rref(endpoint: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             'propagate="inspect" for nothing. "cached" is for remote functions: an actor has state'
         )
     key: list[Any] = []
-    tensors, _ = check_arguments(name, args, kwargs, key)
+    tensors = check_arguments(name, args, kwargs, key)
     mesh = tensors[0].mesh if tensors else get_active_mesh()
     if mesh.client.recording is not None:
         raise NotImplementedError(

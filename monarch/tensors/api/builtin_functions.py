@@ -61,12 +61,23 @@ def _manual_seed_all_cuda(seed: int) -> None:
     torch.cuda.manual_seed_all(seed)
 
 
+def _get_rng_state_all_cuda() -> list[torch.Tensor]:
+    return torch.cuda.get_rng_state_all()  # type: ignore[no-any-return]
+
+
+def _set_rng_state_all_cuda(states: list[torch.Tensor]) -> None:
+    torch.cuda.set_rng_state_all([state.cpu() for state in states])
+
+
 log_remote = remote(_log, propagate="inspect")
 set_logging_level_remote = remote(_set_logging_level, propagate="inspect")
 set_manual_seed_remote = remote(_set_manual_seed, propagate="inspect")
 get_rng_state_remote = remote(_get_rng_state, propagate=_state)
 set_rng_state_remote = remote(_set_rng_state, propagate="inspect")
 random_seed_remote = remote(_random_seed, propagate=_number)
+seed_remote = random_seed_remote
 initial_seed_remote = remote(_initial_seed, propagate=_number)
 manual_seed_cuda_remote = remote(_manual_seed_cuda, propagate="inspect")
 manual_seed_all_cuda_remote = remote(_manual_seed_all_cuda, propagate="inspect")
+get_rng_state_all_cuda_remote = remote(_get_rng_state_all_cuda)
+set_rng_state_all_cuda_remote = remote(_set_rng_state_all_cuda, propagate="inspect")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -55,23 +55,36 @@ class RemoteFunction:
 
 
 class _CodeOf:
-    """Code, compared by identity: a reload changes it in place of the function."""
+    """The code of a function, compared by identity: a reload changes it in place of the
+    function."""
 
-    __slots__ = ("code",)
+    __slots__ = ("_names", "code")
 
-    def __init__(self, code: Any) -> None:
-        self.code = code
+    def __init__(self, function: Any) -> None:
+        self.code = function.__code__
+        self._names = function.__globals__
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _CodeOf) and other.code is self.code
+        return (
+            isinstance(other, _CodeOf) and other.code is self.code and other._names is self._names
+        )
 
     def __hash__(self) -> int:
         return id(self.code)
 
 
 def _code_of(function: Any) -> _CodeOf | None:
-    code = getattr(getattr(function, "remote_function", function), "__code__", None)
-    return None if code is None else _CodeOf(code)
+    own = getattr(function, "remote_function", function)
+    return _CodeOf(own) if isinstance(own, FunctionType) else None
+
+
+def rule_version(rule: Any) -> Any:
+    """What tells a rule for what comes out from others: one that is written where it is used is a
+    new function each time, and the same rule."""
+    if type(rule) is not FunctionType:
+        return rule
+    own = (rule.__closure__, rule.__defaults__, rule.__kwdefaults__)
+    return (None if own == (None, None, None) else rule, _CodeOf(rule))
 
 
 def _loaded(path: str) -> Any:

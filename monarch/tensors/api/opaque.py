@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from monarch.tensors.api.functions import RemoteFunction
-from monarch.tensors.api.remote import remote
+from monarch.tensors.api.remote import Remote, call_on_shard_and_fetch, remote
 from monarch.tensors.client.tensor import Tensor
 from monarch.tensors.core.keys import look_into
+from monarch.tensors.core.specs import SpecMaker, fill
 from monarch.tensors.worker.objects import (
     ObjectKey,
     call_method,
@@ -28,6 +29,9 @@ from monarch.tensors.worker.objects import (
 
 def _one_key(*args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.empty((), dtype=torch.int64)
+
+
+_construct = remote(construct, propagate=_one_key)
 
 
 class OpaqueRef:
@@ -61,24 +65,39 @@ def _of_items(items: Any) -> OpaqueRef:
 look_into(OpaqueRef, _items, _of_items)
 
 
-class OpaqueObject:
+class OpaqueObject(OpaqueRef):
     """An object of a class that only the workers need: ``class Foo(OpaqueObject)`` says what
     methods return, with ``@opaque_method``.
 
-    ``constructor`` is the path of a class, or a callable.
+    ``constructor`` is the path of a class, a callable, or a reference to an object that is there.
+    To a remote function it is an ``OpaqueRef``.
     """
 
     def __init__(self, constructor: Any, *args: Any, **kwargs: Any) -> None:
-        where = RemoteFunction(constructor).where()
-        self._ref: Any = remote(construct, propagate=_one_key)(where, args, kwargs)
+        if isinstance(constructor, OpaqueRef):
+            self._key = constructor._key
+        else:
+            self._key = _construct(RemoteFunction(constructor).where(), args, kwargs)
+
+    def __init_subclass__(cls) -> None:
+        look_into(cls, _items, _of_items)
 
     def call_method(self, name: str, propagate: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the object on all workers; ``propagate`` says what comes out."""
+        """Call a method of the object on all workers; ``propagate`` says what comes out, of this
+        reference and tensors without values."""
 
         def rule(key: Any, name: str, args: Any, kwargs: Any) -> Any:
-            return propagate(*args, **kwargs)
+            return propagate(self, *args, **kwargs)
 
-        return remote(call_method, propagate=rule)(self._ref, name, args, kwargs)
+        method = Remote(call_method, propagate)
+        return method.dispatch_by(rule, (self._key, name, args, kwargs), {})
+
+    def call_method_on_shard_and_fetch(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method on the first worker alone; a future of what it returns."""
+        return call_on_shard_and_fetch(remote(call_method), self._key, name, args, kwargs)
+
+
+look_into(OpaqueObject, _items, _of_items)
 
 
 def opaque_method(rule: Callable[..., Any]) -> Any:
@@ -87,7 +106,7 @@ def opaque_method(rule: Callable[..., Any]) -> Any:
 
     @functools.wraps(rule)
     def method(self: OpaqueObject, *args: Any, **kwargs: Any) -> Any:
-        return self.call_method(rule.__name__, functools.partial(rule, self), *args, **kwargs)
+        return self.call_method(rule.__name__, rule, *args, **kwargs)
 
     return method
 
@@ -100,8 +119,7 @@ class OpaqueModule:
     """
 
     def __init__(self, constructor: Any, *args: Any, **kwargs: Any) -> None:
-        where = RemoteFunction(constructor).where()
-        self._ref: Any = remote(construct, propagate=_one_key)(where, args, kwargs)
+        self._object = OpaqueObject(constructor, *args, **kwargs)
         self._parameters: list[Any] | None = None
 
     def parameters(self) -> Iterator[Any]:
@@ -110,27 +128,28 @@ class OpaqueModule:
 
     def _own_parameters(self) -> list[Any]:
         if self._parameters is None:
-            found = remote(describe_module)(self._ref)
+            found = remote(describe_module)(self._object._key)
             self._parameters = [
                 tensor.requires_grad_(needs) for tensor, needs in zip(*found, strict=True)
             ]
         return self._parameters
 
     def __call__(self, *args: Any, propagator: Callable[..., Any], **kwargs: Any) -> Any:
-        """Its forward; ``propagator`` says what comes out, of tensors without values."""
-        if kwargs:
-            raise TypeError("an OpaqueModule is called with positional arguments alone")
-        return _Forward.apply(self, propagator, len(args), *args, *self._own_parameters())
+        """Its forward; ``propagator`` says what comes out, of the module and tensors without
+        values."""
+        maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
+        spec = maker.spec((args, kwargs))
+        tensors = [*maker.tensors, *self._own_parameters()]
+        if not any(tensor.requires_grad for tensor in tensors):
+            return self.call_method("__call__", propagator, *args, **kwargs)
+        return _Forward.apply(self._object, propagator, spec, len(maker.tensors), *tensors)
 
     def call_method(
         self, name: str, propagator: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Another method of it; autograd does not go through that."""
-
-        def rule(key: Any, name: str, args: Any, kwargs: Any) -> Any:
-            return propagator(*args, **kwargs)
-
-        return remote(call_method, propagate=rule)(self._ref, name, args, kwargs)
+        """Another method of it; autograd does not go through that. ``propagator`` as for a
+        call."""
+        return self._object.call_method(name, propagator, *args, **kwargs)
 
 
 class _Forward(torch.autograd.Function):  # type: ignore[misc]
@@ -138,31 +157,30 @@ class _Forward(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, module: OpaqueModule, propagator: Any, num_args: int, *tensors: Any
+        ctx: Any, ref: OpaqueObject, propagator: Any, spec: Any, num_given: int, *tensors: Any
     ) -> Any:
-        args = tensors[:num_args]
-        needs = tuple(ctx.needs_input_grad[3:])
+        needs = tuple(ctx.needs_input_grad[4:])
 
-        def rule(key: Any, args: Any, needs: Any) -> Any:
-            return propagator(*args), torch.empty((), dtype=torch.int64)
+        def rule(key: Any, spec: Any, given: Any, needs: Any) -> Any:
+            args, kwargs = fill(spec, given)
+            return propagator(ref, *args, **kwargs), torch.empty((), dtype=torch.int64)
 
-        result, graph = remote(module_forward, propagate=rule)(module._ref, args, needs)
-        ctx.graph = graph
-        ctx.needs = needs
+        forward = Remote(module_forward, propagator)
+        given = tensors[:num_given]
+        result, ctx.graph = forward.dispatch_by(rule, (ref._key, spec, given, needs), {})
         ctx.like = [
-            (tuple(t.shape), t.dtype) if isinstance(t, torch.Tensor) else None for t in tensors
+            (tuple(tensor.shape), tensor.dtype) if need else None
+            for tensor, need in zip(tensors, needs, strict=True)
         ]
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        like, needs = ctx.like, ctx.needs
+        return (None, None, None, None, *_module_backward(ctx.graph, gradients, ctx.like))
 
-        def rule(key: Any, gradients: Any) -> Any:
-            return [
-                torch.empty(one[0], dtype=one[1]) if need and one is not None else None
-                for one, need in zip(like, needs, strict=True)
-            ]
 
-        found = remote(module_backward, propagate=rule)(ctx.graph, gradients)
-        return (None, None, None, *found)
+def _gradients_like(key: Any, gradients: Any, like: Any) -> list[Any]:
+    return [None if one is None else torch.empty(one[0], dtype=one[1]) for one in like]
+
+
+_module_backward = remote(module_backward, propagate=_gradients_like)

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from monarch.tensors.client.ambient import ambient, get_active_mesh
-from monarch.tensors.client.dispatch import check_arguments
+from monarch.tensors.client.dispatch import flatten_arguments
 from monarch.tensors.client.recording import Recording
 from monarch.tensors.client.tensor import Tensor
 from monarch.tensors.core.storages import alias_pattern
 
 _MOST_RECORDINGS = 64
+
+Record = Callable[[Callable[..., Any], Any, Any, list[Tensor]], Recording]
 
 
 @contextlib.contextmanager
@@ -35,18 +37,18 @@ def is_coalescing() -> bool:
 class _Compiled:
     """A function, and its recordings by what its arguments look like."""
 
-    def __init__(self, function: Callable[..., Any], verify: bool) -> None:
+    def __init__(self, function: Callable[..., Any], verify: bool, record: Record) -> None:
         self._function = function
         self._verify = verify
+        self._record_once = record
         self._recordings: OrderedDict[Any, list[Recording]] = OrderedDict()
         self._unverified: set[int] = set()
+        self.__name__ = "function"  # Where it has none.
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         key: list[Any] = []
-        inputs, _ = check_arguments(
-            getattr(self._function, "__name__", "function"), args, kwargs, key
-        )
+        inputs = flatten_arguments(self.__name__, args, kwargs, key)
         place = inputs[0].mesh if inputs else get_active_mesh()
         if place.client.recording is not None:
             return self._function(*args, **kwargs)  # Part of a recording already.
@@ -65,7 +67,7 @@ class _Compiled:
         return recording.replay(inputs)
 
     def _record(self, args: Any, kwargs: Any, inputs: list[Tensor]) -> Recording:
-        recording = Recording(self._function, (args, kwargs), inputs)
+        recording = self._record_once(self._function, args, kwargs, inputs)
         recording.define()
         recording.pattern = _pattern(recording, inputs)
         if self._verify:
@@ -81,7 +83,9 @@ class _Compiled:
         if id(recording) not in self._unverified:
             return
         self._unverified.discard(id(recording))
-        if Recording(self._function, (args, kwargs), inputs).shape != recording.shape:
+        again = self._record_once(self._function, args, kwargs, inputs)
+        again.forget()
+        if again.shape != recording.shape:
             raise RuntimeError(
                 f"the second recording of {self._function!r} diverges from the first: it does not "
                 "do the same each time, so that it cannot be replayed. Have it depend on its "
@@ -93,7 +97,13 @@ def _pattern(recording: Recording, inputs: list[Tensor]) -> tuple[int, ...]:
     return alias_pattern([tensor._storage for tensor in (*inputs, *recording.captured)])
 
 
-def compile(fn: Any = None, verify: bool = True) -> Any:
+def _record(
+    function: Callable[..., Any], args: Any, kwargs: Any, inputs: list[Tensor]
+) -> Recording:
+    return Recording(function, (args, kwargs), inputs)
+
+
+def compile(fn: Any = None, verify: bool = True, *, record: Record = _record) -> Any:
     """Record what ``fn`` issues, and replay it with one message from then on.
 
     There is a recording for each kind of arguments: the values of what is no tensor, and of tensors
@@ -102,8 +112,8 @@ def compile(fn: Any = None, verify: bool = True) -> Any:
     ``verify`` records it a second time, and raises ``RuntimeError`` where that diverges.
     """
     if fn is None:
-        return functools.partial(compile, verify=verify)
-    return _Compiled(fn, verify)
+        return functools.partial(compile, verify=verify, record=record)
+    return _Compiled(fn, verify, record)
 
 
 @contextlib.contextmanager

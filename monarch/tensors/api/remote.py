@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from monarch.actor import Future
 from monarch.mesh import Shape, Slice, ValueMesh
-from monarch.tensors.api.functions import RemoteFunction
+from monarch.tensors.api.functions import RemoteFunction, rule_version
 from monarch.tensors.client.ambient import Activation, ambient
 from monarch.tensors.client.device_mesh import DeviceMesh
 from monarch.tensors.client.dispatch import check_arguments, dispatch_function
@@ -58,9 +58,9 @@ class Remote:
         if self._propagate == "mocked":
             raise NotImplementedError("propagate='mocked': give the rule as a function")
         if callable(self._propagate):
-            return self._dispatch(self._propagate, args, kwargs)
+            return self.dispatch_by(self._propagate, args, kwargs)
         if self._propagate == _INSPECT:
-            return self._dispatch(lambda *args, **kwargs: None, args, kwargs)
+            return self.dispatch_by(lambda *args, **kwargs: None, args, kwargs)
         asked = []
 
         def ask(*fake_args: Any, **fake_kwargs: Any) -> Any:
@@ -70,7 +70,7 @@ class Remote:
                 described = self._ask_shard(args, kwargs)
             return described.on(list(_walk((fake_args, fake_kwargs))))
 
-        result = self._dispatch(ask, args, kwargs)
+        result = self.dispatch_by(ask, args, kwargs)
         Remote.num_hits += not asked
         return result
 
@@ -115,18 +115,17 @@ class Remote:
             _, handle = self._issue(args, kwargs)
         return _fetched(mesh, handle, (rank,)).then(lambda values: values[rank])
 
-    def _dispatch(
-        self, propagate: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    def dispatch_by(
+        self, rule: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
+        """Run it; ``rule`` says what comes out, once for each kind of arguments, as long as
+        ``propagate`` is what it is."""
         function = self._function
-        version = (
-            propagate if self._propagate is propagate else self._propagate,
-            *function.version(),
-        )
-        return dispatch_function(function.name, function.where, version, args, kwargs, propagate)
+        version = (rule_version(self._propagate), *function.version())
+        return dispatch_function(function.name, function.where, version, args, kwargs, rule)
 
     def _ask_shard(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Described:
-        tensors, _ = check_arguments(self._function.name, args, kwargs, [])
+        tensors = check_arguments(self._function.name, args, kwargs, [])
         mesh = tensors[0].mesh if tensors else _active()
         with Activation(mesh=single(mesh, mesh.processes.offset)):
             asked = Remote(describe)._call_rank(
@@ -138,7 +137,7 @@ class Remote:
     def _issue(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DeviceMesh, Tensor]:
         """Run it on the active mesh; the handle is of what each returned, whatever that is."""
         mesh = _active()
-        tensors, _ = check_arguments(self._function.name, args, kwargs, [])
+        tensors = check_arguments(self._function.name, args, kwargs, [])
         if tensors and not set(mesh.processes) <= set(tensors[0].mesh.processes):
             raise ValueError(
                 f"The current mesh {mesh} is not a subset of the mesh on which the tensors being "
@@ -156,8 +155,8 @@ class Remote:
             return torch.empty((), dtype=torch.long)
 
         handle: Tensor = dispatch_function(
-            function.name, function.where, ("value", rule, *function.version()), args, kwargs,
-            propagate, mesh,
+            function.name, function.where, ("value", rule_version(rule), *function.version()),
+            args, kwargs, propagate, mesh,
         )  # fmt: skip
         return mesh, handle
 
@@ -186,7 +185,7 @@ def call_on_shard_and_fetch(
 ) -> Future[Any]:
     """Run a remote function on one shard (the first, by default), and get what it returns."""
     own = remote if isinstance(remote, Remote) else Remote(remote)
-    tensors, _ = check_arguments(own._function.name, args, kwargs, [])
+    tensors = check_arguments(own._function.name, args, kwargs, [])
     mesh = tensors[0].mesh if tensors else _active()
     rank = mesh.check_shard(shard)
     with Activation(mesh=mesh, mode=ambient.mode):

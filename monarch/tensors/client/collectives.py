@@ -136,7 +136,7 @@ class MeshSliceTensor:
                 "of one proc mesh. Spawn one mesh, and slice it"
             )
         refuse_grad("to_mesh", tensor)
-        own = ambient.stream
+        own = tensor.stream
         refuse_unusable("to_mesh", tensor, tensor.mesh, own)
         if torch.cuda.is_available() and tensor.device.type == "cpu":
             raise incorrect(

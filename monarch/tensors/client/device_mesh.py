@@ -88,7 +88,7 @@ class DeviceMesh(MeshTrait):
         return self.slice(**dims)
 
     def process_idx(self) -> Tensor:
-        """On each member, its rank among all workers."""
+        """On each member, its rank among all workers; see ``rank`` for which members."""
         index = self._rank_tensor(None)
         for name, stride in zip(self.names, self.processes.strides, strict=True):
             index = index + self._rank_tensor(name) * stride
@@ -153,6 +153,8 @@ class DeviceMesh(MeshTrait):
     def rank(self, dims: str | Dims) -> Tensor:
         """On each member its rank along ``dims``, row by row where there are several; int64, 0-dim.
 
+        It is a tensor of the mesh that is active, where that is a part of this one.
+
         Raises ``KeyError`` for a dimension that the mesh does not have.
         """
         names = (dims,) if isinstance(dims, str) else tuple(dims)
@@ -174,9 +176,16 @@ class DeviceMesh(MeshTrait):
     def _rank_tensor(self, name: str | None) -> Tensor:
         meta = contiguous_meta((), torch.long, torch.device("cpu"))
         result = Result(FRESH, meta)
-        tensor: Tensor = builtin(
-            self, ambient.stream, ("rank_of", self.number, name), results=[result]
+        active = ambient.mesh
+        is_part = (
+            active is not None
+            and active.client is self.client
+            and set(active.processes) <= set(self.processes)
         )
+        tensor: Tensor = builtin(
+            active if is_part else self, ambient.stream, ("rank_of", self.number, name),
+            results=[result],
+        )  # fmt: skip
         return tensor
 
     def process_group(self, dims: str | Dims) -> RemoteProcessGroup:
@@ -253,19 +262,20 @@ class RemoteProcessGroup:
     """Stands for a process group of torch.distributed until a remote function gets it."""
 
     def __init__(self, mesh: DeviceMesh, dims: tuple[str, ...]) -> None:
-        self.mesh = mesh
+        self.device_mesh = mesh
         self.dims = dims
 
     def size(self) -> int:
-        return self.mesh.size(self.dims)
+        return self.device_mesh.size(self.dims)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         use = users_of(ambient.stream)
-        self.mesh.client.have_groups(self.mesh.number, self.dims, use)
-        return received_group, (self.mesh._key(), self.dims, use)
+        mesh = self.device_mesh
+        mesh.client.have_groups(mesh.number, self.dims, use)
+        return received_group, (mesh._key(), self.dims, use)
 
     def __repr__(self) -> str:
-        return f"RemoteProcessGroup({self.mesh}, {self.dims})"
+        return f"RemoteProcessGroup({self.device_mesh}, {self.dims})"
 
 
 compare_by_identity(DeviceMesh)

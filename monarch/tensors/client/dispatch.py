@@ -137,7 +137,7 @@ def dispatch_function(
     stream = ambient.stream
     # Meshes and groups among the arguments are other ones to each stream.
     key: list[Any] = [name, stream, *version]
-    tensors, scalars = check_arguments(name, args, kwargs, key)
+    tensors = check_arguments(name, args, kwargs, key)
     mesh = on or (tensors[0].mesh if tensors else ambient.mesh)
     if mesh is None:
         raise TypeError(
@@ -153,7 +153,7 @@ def dispatch_function(
         template, spec = propagation.of_function(name, propagate, args, kwargs, version)
         client.define_template(template, 0, "op", where(), spec)
         client.remember(call_key, template)
-    result = issue(template, tensors, scalars, mesh, stream)
+    result = issue(template, tensors, [], mesh, stream)
     for position in template.mutates:
         tensors[position]._storage.is_known = False
     return result
@@ -161,20 +161,28 @@ def dispatch_function(
 
 def check_arguments(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], key: list[Any]
-) -> tuple[list[Tensor], list[Any]]:
-    """The tensors and numbers of a call, with ``key`` filled; raises ``TypeError`` for bad ones."""
-    tensors: list[Any] = []
-    scalars: list[Any] = []
+) -> list[Tensor]:
+    """The tensors of a call, with ``key`` filled; raises ``TypeError`` for bad ones."""
+    tensors = flatten_arguments(name, args, kwargs, key)
     stream = ambient.stream
-    try:
-        _flatten(args, kwargs, frozenset(), key, tensors, scalars)
-    except LocalTensor:
-        mesh = next((t.mesh for t in _all_tensors(args, kwargs)), ambient.mesh)
-        raise _refused(name, args, kwargs, mesh, stream) from None
     for tensor in tensors:
         if find_problem(tensor, tensors[0].mesh, stream) is not None:
             raise _refused(name, args, kwargs, tensors[0].mesh, stream)
-    return tensors, scalars
+    return tensors
+
+
+def flatten_arguments(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], key: list[Any]
+) -> list[Tensor]:
+    """The tensors of a call, of whatever mesh and stream, with ``key`` filled; raises ``TypeError``
+    for one that is not of a mesh."""
+    tensors: list[Any] = []
+    try:
+        _flatten(args, kwargs, frozenset(), key, tensors, [])
+    except LocalTensor:
+        mesh = next((t.mesh for t in _all_tensors(args, kwargs)), ambient.mesh)
+        raise _refused(name, args, kwargs, mesh, ambient.stream) from None
+    return tensors
 
 
 def _all_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:

@@ -119,6 +119,7 @@ class Recording:
     def __init__(self, function: Callable[..., Any], args: Any, inputs: Sequence[Tensor]) -> None:
         client, mesh, stream = _place(inputs)
         for tensor in inputs:
+            refuse_unusable("compile", tensor, tensor.mesh, tensor.stream)
             refuse_grad("compile", tensor)
         client.flush()
         recorder = client.recording = Recorder(client)
@@ -174,7 +175,14 @@ class Recording:
         self.does_nothing = not recorder.steps
 
     def define(self) -> None:
-        self._client.define_template(self.template, 0, *self._definition)
+        """Have the workers know it. More than once does no harm."""
+        if not self.template.number:
+            self._client.define_template(self.template, 0, *self._definition)
+
+    def forget(self) -> None:
+        """It is not needed any more."""
+        if self.template.number:
+            self._client.forget(self.template)
 
     def holds(self) -> bool:
         """Whether the numbers that were read are what they were."""

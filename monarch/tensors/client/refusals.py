@@ -36,9 +36,9 @@ _EXPLANATIONS = {
         "is dropped (`borrow.drop()`). It was borrowed at:\n{where}"
     ),
     "MUTATING_BORROW": (
-        "this tensor is borrowed, and cannot be written to until all borrows of it are dropped "
-        "(`borrow.drop()`); or it is itself a borrow without `mutable=True`. It was borrowed "
-        "at:\n{where}"
+        "this tensor would be mutated, and it is borrowed: it cannot be written to until all "
+        "borrows of it are dropped (`borrow.drop()`); or it is itself a borrow without "
+        "`mutable=True`. It was borrowed at:\n{where}"
     ),
     "REQUIRES_GRAD": (
         "this tensor requires grad, and autograd does not go through this operation. Use "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,6 +15,12 @@ from monarch.tensors.core.storages import Storage
 
 _new: Any = torch.Tensor._make_wrapper_subclass
 _plain_data: Any = torch.Tensor.data
+
+
+class Aliases(NamedTuple):
+    """The tensors that share memory, by their numbers at the workers."""
+
+    aliases: frozenset[int]
 
 
 class Tensor(torch.Tensor):  # type: ignore[misc]
@@ -49,6 +55,10 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
     @property
     def dropped(self) -> bool:
         return self._storage.dropped is not None
+
+    @property
+    def _aliases(self) -> Aliases:
+        return Aliases(frozenset(self._storage.all_refs(self._ref)) if self._ref else frozenset())
 
     def drop(self) -> None:
         """Free it now, with all tensors that share its memory. Using one of them raises later."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from monarch.tensors.core.specs import Spec, fill
 from monarch.tensors.worker.definitions import resolve
 
 _table: dict[int, Any] = {}
@@ -58,22 +59,24 @@ def describe_module(key: torch.Tensor) -> tuple[list[torch.Tensor], list[bool]]:
     return [one.detach() for one in found], [one.requires_grad for one in found]
 
 
-def module_backward(key: torch.Tensor, gradients: Any) -> Any:
-    """The gradients of what a forward was given, by the key that it left."""
+def module_backward(key: torch.Tensor, gradients: Any, like: Any) -> Any:
+    """The gradients of what a forward was given, by the key that it left; ``like`` is for the rule
+    of what comes out."""
     return ObjectKey.held(key)(gradients)
 
 
 def module_forward(
-    key: torch.Tensor, args: tuple[Any, ...], needs: tuple[bool, ...]
+    key: torch.Tensor, spec: Spec, tensors: tuple[Any, ...], needs: tuple[bool, ...]
 ) -> tuple[Any, torch.Tensor]:
-    """Forward with a graph of its own; the second result is the key of its backward."""
+    """Forward with a graph of its own, of the arguments that ``spec`` says; the second result is
+    the key of its backward."""
     module = ObjectKey.held(key)
     with torch.enable_grad():
         given = [
-            one.detach().requires_grad_(need) if isinstance(one, torch.Tensor) else one
-            for one, need in zip(args, needs, strict=False)
+            one.detach().requires_grad_(need) for one, need in zip(tensors, needs, strict=False)
         ]
-        result = module(*given)
+        args, kwargs = fill(spec, given)
+        result = module(*args, **kwargs)
     results = result if isinstance(result, tuple) else (result,)
     inputs = [*given, *module.parameters()]
 

@@ -24,7 +24,6 @@ from monarch.core.code_switch.participant import Participant
 from monarch.core.code_switch.table import SwitchOrder, Vote
 from monarch.errors import format_remote
 from monarch.runtime.answers import Response
-from monarch.runtime.procs.kept_spawns import KEPT_BYTES
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.fencing import Fencing
@@ -294,8 +293,7 @@ class Actions:
             RefusedFile(
                 self._here.label,
                 f"a proc needs a new process, but the arguments of {spawn.name} cannot be given "
-                f"again: {spawn.num_bytes} bytes, of which {KEPT_BYTES} at most are kept; stop "
-                "these actors, or pass large things to an endpoint",
+                f"again: {spawn.why_not}; stop these actors, or pass that to an endpoint",
             )
             for spawn in self._agent.kept_spawns.on(uid)
             if spawn.data is None
