@@ -22,9 +22,18 @@ class Saving:
         self._restarts = restarts
 
     def resumed(self, path: Path | None, step: int, skipped: Sequence[str]) -> None:
-        """Where the run goes on; ``skipped`` says of newer checkpoints what is wrong with them."""
+        """Where the run goes on; ``skipped`` says of newer checkpoints what is wrong with them.
+
+        Where that is before the last that this run has saved, as when that was on the disk of a
+        host that is lost, it is told."""
         for text in skipped:
             self._record.event("skipped", text)
+        lost = self.saved_step
+        if lost is not None and step < lost:
+            self.saved_step = step
+            place = "the beginning" if path is None else shown(path)
+            text = f"no host that is left has the checkpoint after step {lost}"
+            self._record.event("skipped", f"{text}: going on from {place}", step=step)
         if path is not None:
             self.latest = shown(path)
             text = f"resumed from {self.latest}, after step {step}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,6 +44,15 @@ def test_the_newest_is_found(tmp_path: Path) -> None:
     found = find_checkpoint(tmp_path)
     assert found is not None
     assert (found.step, found.path, found.passed_over) == (10, path, ())
+
+
+def test_the_newest_is_the_one_written_last(tmp_path: Path) -> None:
+    """A run that began at an earlier step has saved beside what it gave up."""
+    for step in (100, 200, 150):
+        os.utime(save(tmp_path, step) / ".metadata", ns=(0, step if step != 150 else 300))
+    found = find_checkpoint(tmp_path)
+    assert found is not None
+    assert found.step == 150
 
 
 @pytest.mark.parametrize("damage", ["short", "gone", "metadata"])

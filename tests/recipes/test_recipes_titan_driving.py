@@ -73,7 +73,17 @@ def test_after_a_death_it_goes_on_from_what_this_run_has_saved(record: Record) -
     for saved_step in (None, 150):
         titan.train(config, record, attempt(record, saved_step))
     titan.train(TitanConfig(), record, attempt(record, 150))
-    assert [config.checkpoint.load_step for config in Short.setups] == [100, 150, -1]
+    assert [config.checkpoint.load_step for config in Short.setups] == [100, -1, -1]
+
+
+def test_that_a_checkpoint_went_with_its_host_is_told(record: Record) -> None:
+    """The driver finds none, as on a host that replaces the one that saved."""
+    later = attempt(record, 150)
+    titan.train(TitanConfig(), record, later)
+    told = json_rows(record.folder / "events.jsonl")[0]
+    assert (told["kind"], told["step"]) == ("skipped", 0)
+    assert "the checkpoint after step 150: going on from the beginning" in told["text"]
+    assert later.saving.saved_step == 3
 
 
 class Saves(Short):

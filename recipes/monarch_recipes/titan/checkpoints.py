@@ -176,6 +176,9 @@ class Found(NamedTuple):
 def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
     """The checkpoint after ``step`` in ``folder``; with -1 the newest that is whole.
 
+    The newest is the one written last, not the one of the highest step: a run that was begun from
+    further back leaves later steps of the one given up behind.
+
     Returns None where nothing was ever saved. Raises CheckpointError where nothing that was saved
     can be loaded, or the one that was asked for cannot.
     """
@@ -190,7 +193,8 @@ def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
             raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {known}")
         return Found(step, saved[step], read_checkpoint(saved[step]), ())
     broken: list[str] = []
-    for number in sorted(saved, reverse=True):
+    newest = sorted(saved, key=lambda number: (_saved_at(saved[number]), number), reverse=True)
+    for number in newest:
         try:
             metadata = read_checkpoint(saved[number])
         except CheckpointError as error:
@@ -209,6 +213,14 @@ def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
             "Move the folder away to begin again"
         )
     return None
+
+
+def _saved_at(path: Path) -> int:
+    """When it was whole, in ns; 0 where it has been removed meanwhile."""
+    try:
+        return (path / ".metadata").stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def read_checkpoint(path: Path) -> Metadata:

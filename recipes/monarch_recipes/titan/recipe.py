@@ -248,8 +248,9 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
     driver, saving = Driver(attempt.procs, record), attempt.saving
     first_config = in_folder(config, record.folder)
     if attempt.saved_step is not None and config.checkpoint.load_step != -1:
-        # Once this run has saved, it goes on from there, whatever it was to begin with.
-        first_config = with_values(first_config, checkpoint={"load_step": attempt.saved_step})
+        # Once this run has saved, it goes on from there, whatever it was to begin with; not by the
+        # step, as a host may be gone, and what it saved with it.
+        first_config = with_values(first_config, checkpoint={"load_step": -1})
     # A run that stops now has learned nothing yet, and need not wait.
     setup = driver.setup(first_config, unless=lambda: record.is_stopping)
     record.message(
