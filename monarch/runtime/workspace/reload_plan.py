@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import msgspec
 
 from monarch.runtime.code_states import CodePush
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+# A first push names thousands of files, once for each host, to every proc: over a slow link that
+# was a third of all bytes. Of an edit it is not worth the time.
+_COMPRESSED_BYTES = 16 << 10
+_FRAME = b"\x28\xb5\x2f\xfd"  # begins what zstd makes, and neither of what else a plan may be
 
 
 class FileChange(msgspec.Struct, array_like=True, frozen=True):
@@ -70,13 +81,16 @@ class ReloadPlan(msgspec.Struct):
     def encode(self) -> bytes:
         """The plan as bytes; `decode` reads them."""
         try:
-            return msgspec.msgpack.encode(self)
+            data = msgspec.msgpack.encode(self)
         except UnicodeEncodeError:
             # Names that are no UTF-8 have surrogates, which JSON takes; it takes longer, too.
-            return json.dumps(msgspec.to_builtins(self)).encode()
+            data = json.dumps(msgspec.to_builtins(self)).encode()
+        return data if len(data) < _COMPRESSED_BYTES else zstd.compress(data, 1)
 
     @classmethod
     def decode(cls, raw: bytes | bytearray | memoryview) -> ReloadPlan:
+        if bytes(raw[:4]) == _FRAME:
+            raw = zstd.decompress(raw)
         if bytes(raw[:1]) == b"{":
             return msgspec.convert(json.loads(bytes(raw)), cls)
         return msgspec.msgpack.decode(raw, type=cls)
