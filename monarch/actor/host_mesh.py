@@ -64,6 +64,14 @@ class HostMesh(StartingMesh):
         places = [rank for rank, host in enumerate(other._hosts) if host in self._hosts]
         return places if len(places) == len(self._hosts) else []
 
+    def _with(self, places: Sequence[int], others: HostMesh) -> HostMesh:
+        """These in a row, with the others at some of the places."""
+        hosts = list(self._hosts)
+        for place, host in zip(places, others._hosts, strict=True):
+            hosts[place] = host
+        shape = Shape(["hosts"], Slice.new_row_major([len(hosts)]))
+        return HostMesh(self._name, shape, hosts, command=self._command)
+
     def _of_rank(self, rank: int) -> HostMesh:
         """One host, by its rank among these."""
         base = self._shape.ndslice.get(rank)

@@ -270,6 +270,14 @@ class KubernetesJob(ScheduledJob):
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_LOOK_SECONDS / 4)
 
+    def _has_moved(self) -> bool:
+        with self._api() as api:
+            try:
+                hosts, waiting = self._look(api)
+            except JobError:
+                return True  # Who waits for it is told why.
+        return bool(waiting) or [host.url for host in hosts] != self.urls()
+
     def _look(self, api: KubeApi) -> tuple[list[PlacedHost], str]:
         """The hosts that have a place, and what the others wait for."""
         hosts, waits = [], []

@@ -147,7 +147,12 @@ class ScheduledJob(RemoteJob):
         ]  # fmt: skip
 
     def is_whole(self) -> bool:
-        return self.is_running() and not self.ended()
+        return self.is_running() and not self._has_moved() and not self.ended()
+
+    def _has_moved(self) -> bool:
+        """Whether the scheduler has a host elsewhere, or nowhere, by now: where the machine that it
+        was on is gone, nothing says that nobody listens there."""
+        return False
 
     def _is_running(self) -> bool:
         return self._is_kept()

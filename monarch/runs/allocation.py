@@ -156,7 +156,7 @@ class RunAllocation:
             ).rstrip()
             return self._without(left, hosts, lost, any_number)
         if names:
-            first = why.partition("\n")[0].partition(";")[0]
+            first = why.partition("\n")[0].partition(";")[0] or f"{names[0]} is gone"
             others = f", as {counted(len(names) - 1, 'other host')} did" if names[1:] else ""
             told = f"{first}{others}: brought up again"
             if isinstance(job, ScheduledJob) and job.replaced:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
-from monarch.job import ProcessJob
+from monarch.job import ImageSpec, KubeConfig, KubernetesJob, ProcessJob
 from monarch.runs import Record
+from monarch.runs.allocation import RunAllocation
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, run
 from monarch_recipes.replicas.groups import GroupsError
+from tests.job.fakes.kube_server import KubeServer
 from tests.support import Program, is_running, wait_for
 
 pytestmark = pytest.mark.timeout(400)  # Libraries that are imported take long under load.
@@ -82,6 +85,43 @@ class Quiet:
 
     def metrics(self, step: int, num_steps: int, values: Any) -> None:
         self.act(step)
+
+
+@pytest.mark.slow
+def test_a_pod_that_comes_again_elsewhere_costs_only_its_group(tmp_path: Path) -> None:
+    server = KubeServer()
+    job = KubernetesJob(
+        "default", 60.0, KubeConfig.from_config(server.kubeconfig),
+        python_exe=sys.executable, grace_seconds=1,
+    )  # fmt: skip
+    job.add_mesh("trainers", 2, image_spec=ImageSpec("python"))
+    path = tmp_path / "state.json"
+    try:
+        hosts = job.state(str(path)).trainers
+        lost = list(job.names_by_url().values())[1]
+        left = [10]
+
+        def act(step: int) -> None:
+            if step in left:
+                left.remove(step)
+                server.delete_pod(lost, 0.0)
+            if events_of(record.folder, "healed"):
+                record.stop()
+
+        record = Record(tmp_path / "run", Quiet(act), procs_per_host=1)
+        record.allocation = RunAllocation(
+            job, "trainers", path, tell=record.message,
+            move=lambda other, num_hosts: other._state().trainers,
+        )  # fmt: skip
+        config = FaultTolerantConfig(hidden_size=16, num_steps=100_000, checkpoint_every=0)
+        outcome = run(config, hosts, record)
+        assert set(outcome.fingerprints) == {0, 1}
+        assert [event["group"] for event in events_of(record.folder, "died")] == [1]
+        assert [event["group"] for event in events_of(record.folder, "respawned")] == [1]
+        assert not events_of(record.folder, "given_up")
+    finally:
+        job.kill()
+        server.close()
 
 
 @pytest.mark.huge

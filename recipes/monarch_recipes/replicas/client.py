@@ -37,14 +37,14 @@ def train_groups(
     record.edits.begin(process.current().generation)
     while True:
         try:
-            with hosts.on_warning(record.warned):
-                return _train_on(hosts, trainer_class, config, record)
+            return _train_on(hosts, trainer_class, config, record)
         except _Moved as moved:
             hosts, config = moved.hosts, dataclasses.replace(record.live(config), resume="auto")
 
 
 class _Moved(Exception):
-    """The allocation was replaced: all begin again on ``hosts``, from the last checkpoint."""
+    """None of the hosts is one of those before, as where the allocation was replaced: all begin
+    again on ``hosts``, from the last checkpoint."""
 
     def __init__(self, hosts: HostMesh) -> None:
         super().__init__(hosts)
@@ -68,6 +68,7 @@ def _train_on(
     controller.begin.call_one().get()
     asked_to_stop = is_interrupted = False
     held, left = HoldReport(record, hosts), hosts
+    warnings = hosts.on_warning(record.warned)
     try:
         while True:
             try:
@@ -89,8 +90,12 @@ def _train_on(
                     # Before its restart, which waits until this is written down.
                     now = _look_after(left, record)
                     if now is not left:
+                        if not now._places_in(hosts):  # Some have come again elsewhere.
+                            warnings.close()
+                            hosts = hosts._with(left._places_in(hosts), now)
+                            warnings = hosts.on_warning(record.warned)
                         left = now
-                        controller.give_up_elsewhere.call_one(left._places_in(hosts)).get()
+                        controller.go_on_with.call_one(hosts, left._places_in(hosts)).get()
                 if record.is_stopping and not asked_to_stop:
                     asked_to_stop = True
                     controller.stop_soon.call_one().get()
@@ -109,6 +114,7 @@ def _train_on(
                 record.stop()
                 is_interrupted = True
     finally:
+        warnings.close()
         controller.stop().get()
     if is_interrupted:
         raise KeyboardInterrupt
@@ -116,11 +122,13 @@ def _train_on(
 
 
 def _look_after(hosts: HostMesh, record: Record) -> HostMesh:
-    """Something on ``hosts`` was lost: those to go on with, the same or some of them. Raises where
-    the allocation is another now, or none."""
+    """Something on ``hosts`` was lost: those to go on with, the same, or some of them, or with
+    others in the places of some. Raises where there are none of them any more."""
     now = record.hosts_after_loss(hosts, any_number=True)
     if now is not hosts and not now._places_in(hosts):
-        raise _Moved(now)
+        is_partly_there = len(now) == len(hosts) and set(now._hosts) & set(hosts._hosts)
+        if not is_partly_there:
+            raise _Moved(now)
     return now
 
 

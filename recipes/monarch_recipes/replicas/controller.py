@@ -39,7 +39,7 @@ from monarch_recipes.replicas.finish import Evaluations, conclude, save_the_end
 from monarch_recipes.replicas.group import Disconnected, Group, GroupLate, GroupLost
 from monarch_recipes.replicas.groups import Groups, GroupsError, Limits
 from monarch_recipes.replicas.hold import EVALUATION, SETUP, STEP, GroupsHold
-from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseKeeper, peers_of
+from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseKeeper
 from monarch_recipes.replicas.messages import (
     Failed,
     Finished,
@@ -74,7 +74,6 @@ class Controller(Actor):
     ) -> None:
         hosts = hosts.flatten("hosts")
         self.limits = limits
-        self.peers = peers_of(hosts, limits.lighthouse)
         self.news = news
         self.event_log = EventLog(limits.num_groups, limits.num_steps, news)
         self.keeper = LighthouseKeeper(
@@ -116,9 +115,10 @@ class Controller(Actor):
             self.last_step = min(self.last_step, self.groups.newest_step() + left)
 
     @endpoint
-    async def give_up_elsewhere(self, hosts: list[int]) -> None:
-        """Of all hosts these are left: groups on others are not started again."""
-        self.groups.give_up_elsewhere(hosts)
+    async def go_on_with(self, hosts: HostMesh, left: list[int]) -> None:
+        """``hosts`` are all, where they are now; groups on others than ``left`` are given up."""
+        self.groups.hosts = self.keeper.hosts = hosts.flatten("hosts")
+        self.groups.give_up_elsewhere(left)
 
     @endpoint
     async def reconfigure(
@@ -264,8 +264,8 @@ class Controller(Actor):
         await self.keeper.wait_until_up()
         group.lighthouse_number = self.keeper.number
         first = group.trainers.slice(ranks=0)
-        host, port = (await self.groups.ask(group, first.open_store.call(self.peers)))[0]
-        meet = Rendezvous(host, port, self.keeper.url, self.peers)
+        host, port = (await self.groups.ask(group, first.open_store.call(self.groups.peers)))[0]
+        meet = Rendezvous(host, port, self.keeper.url, self.groups.peers)
         await self.groups.ask(group, group.trainers.join.call(meet))
         # A group that asks for a quorum before all are known at the lighthouse might get one alone.
         await meet_at_barrier(lambda: self.joined, group.number, self.limits.step_timeout_seconds)

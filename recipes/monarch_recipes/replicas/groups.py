@@ -27,7 +27,12 @@ from monarch_recipes.replicas.group import (
     GroupLost,
     first_cause,
 )
-from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseKeeper, LighthouseTimes
+from monarch_recipes.replicas.lighthouse import (
+    LighthouseError,
+    LighthouseKeeper,
+    LighthouseTimes,
+    peers_of,
+)
 from monarch_recipes.replicas.messages import TaskError, TrainerReady, Unsaved
 from monarch_recipes.replicas.placement import end_procs, place_groups
 from monarch_recipes.replicas.torchft_cures import BehindOthers
@@ -105,10 +110,15 @@ class Groups:
         self._limits = limits
         self._trainer_class = trainer_class
         self._config = config
-        self._hosts = hosts
+        self.hosts = hosts
         self._checkpoint_dir = checkpoint_dir
         self._event_log = event_log
         self._keeper = keeper
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The machines that are to reach the groups' processes."""
+        return peers_of(self.hosts, self._limits.lighthouse)
 
     # How far each group is.
 
@@ -142,7 +152,7 @@ class Groups:
         """
         group.lighthouse_number = self._keeper.number
         group.spawn(
-            self._hosts, len(self.all), self._trainer_class, self._config, self._checkpoint_dir
+            self.hosts, len(self.all), self._trainer_class, self._config, self._checkpoint_dir
         )
         await self.ask(group, group.trials.report.call())  # It is to see what comes now.
         ready = await self.set_up(group, self.saved_path)

@@ -137,7 +137,7 @@ class LighthouseKeeper:
     ) -> None:
         self.url = url
         self.number = 0
-        self._hosts = hosts
+        self.hosts = hosts
         self._is_ours = not url
         self._port = port
         self._times = times
@@ -191,13 +191,13 @@ class LighthouseKeeper:
     async def _start(self, port: int, patience_seconds: float) -> None:
         # Its death may have been told more than once.
         self._is_down.clear()
-        self._procs = self._hosts.slice(hosts=0).spawn_procs(
+        self._procs = self.hosts.slice(hosts=0).spawn_procs(
             name=LIGHTHOUSE, env=ENVIRONMENT, preload=PRELOAD
         )
         self._actor = self._procs.spawn(LIGHTHOUSE, Lighthouse, self._times)
         try:
             self.url = await self._actor.serve.call_one(
-                port, patience_seconds, hosts_beyond(self._hosts)
+                port, patience_seconds, hosts_beyond(self.hosts)
             )
             pid = await self._actor.pid.call_one()
         except ActorError as error:
