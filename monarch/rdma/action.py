@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-import time
+import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -11,17 +12,21 @@ from monarch.actor.future import Future
 from monarch.rdma.buffer import (
     DEFAULT_TIMEOUT,
     RDMABuffer,
+    compare_and_swap,
     deadline_of,
+    fetch_add,
     local_memory,
     read,
     start,
     write,
 )
-from monarch.rdma.memory import LocalMemory
+from monarch.rdma.memory import LocalMemory, memory_of
+from monarch.rdma.own_process import copy_runs
 from monarch.rdma.region import Part
 from monarch.rdma.ways import Ways, ways
 
 _AT_ONCE = 4
+_WORD = struct.Struct("=q")
 
 
 class RDMAAction:
@@ -33,60 +38,78 @@ class RDMAAction:
 
     def __init__(self) -> None:
         self._steps: list[Callable[[Ways, float], None]] = []
-        self._touched: list[tuple[int, int, bool]] = []
+        self._claims = _Claims()
         # What is used is held until the action is done with.
         self._held: list[Any] = []
 
-    def read_remote(self, dst: Any, buffer: RDMABuffer) -> RDMAAction:
-        """Read ``buffer`` into ``dst``. Raises ``ValueError`` where that is smaller, or overlaps
-        what another step uses.
+    def read_remote(self, dst: Any, src: RDMABuffer) -> RDMAAction:
+        """Read the buffer ``src`` into ``dst``. Raises ``ValueError`` where that is smaller, or
+        overlaps what another step uses.
         """
         memory = local_memory(dst, "read into", is_written=True)
-        if memory.nbytes < buffer.size():
+        if memory.nbytes < src.size():
             raise ValueError(
-                f"the destination has {memory.nbytes} bytes, and the buffer {buffer.size()}"
+                f"the destination has {memory.nbytes} bytes, and the buffer {src.size()}"
             )
-        self._claim(memory, buffer.size(), is_written=True)
-        part = buffer.part
+        self._claim(memory, src.size(), is_written=True)
+        part = src.part
         self._steps.append(
             lambda way, deadline: read(way, part, memory, deadline, consistent=False)
         )
         return self
 
-    def write_remote(self, buffer: RDMABuffer, src: Any) -> RDMAAction:
-        """Write ``src`` to the beginning of ``buffer``. Raises ``ValueError`` where it is larger,
-        or overlaps what another step reads into.
+    def write_remote(self, dst: RDMABuffer, src: Any) -> RDMAAction:
+        """Write ``src`` to the beginning of the buffer ``dst``. Raises ``ValueError`` where it is
+        larger, or overlaps what another step reads into.
         """
         memory = local_memory(src, "written from", is_written=False)
-        if memory.nbytes > buffer.size():
-            raise ValueError(
-                f"the source has {memory.nbytes} bytes, and the buffer {buffer.size()}"
-            )
-        buffer.check_writable()
+        if memory.nbytes > dst.size():
+            raise ValueError(f"the source has {memory.nbytes} bytes, and the buffer {dst.size()}")
+        dst.check_writable()
         self._claim(memory, memory.nbytes, is_written=False)
-        part = Part(buffer.part.region, buffer.part.start, buffer.part.start + memory.nbytes)
+        part = Part(dst.part.region, dst.part.start, dst.part.start + memory.nbytes)
         self._steps.append(lambda way, deadline: write(way, part, memory, deadline))
         return self
 
-    def fetch_add(
-        self, buffer: RDMABuffer, amount: int, offset: int = 0, *, into: Any = None
-    ) -> RDMAAction:
-        """Add to a word of ``buffer``; ``into`` is called with what it was."""
-        return self._atomic(lambda left: buffer.fetch_add(amount, offset, timeout=left), into)
+    def read_into(self, src: RDMABuffer, dst: Any) -> RDMAAction:
+        """``read_remote`` as older programs spell it: the buffer comes first."""
+        return self.read_remote(dst, src)
+
+    def write_from(self, src: RDMABuffer, dst: Any) -> RDMAAction:
+        """``write_remote`` as older programs spell it: ``dst`` is written to the buffer ``src``."""
+        return self.write_remote(src, dst)
+
+    def fetch_add(self, src: RDMABuffer, dst: Any, add: int, *, offset: int = 0) -> RDMAAction:
+        """Add to the 64-bit word at byte ``offset`` of ``src``; ``dst``, 8 bytes of memory here or
+        ``None``, gets what it was.
+        """
+        region, place = src.part.region, src.check_word(offset)
+        return self._atomic(dst, lambda way, until: fetch_add(way, region, place, add, until))
 
     def compare_and_swap(
-        self, buffer: RDMABuffer, expected: int, new: int, offset: int = 0, *, into: Any = None
+        self, src: RDMABuffer, dst: Any, compare: int, swap: int, *, offset: int = 0
     ) -> RDMAAction:
-        """Exchange a word of ``buffer``; ``into`` is called with what it was."""
+        """Set the 64-bit word at byte ``offset`` of ``src`` to ``swap`` if it is ``compare``;
+        ``dst``, 8 bytes of memory here or ``None``, gets what it was.
+        """
+        region, place = src.part.region, src.check_word(offset)
         return self._atomic(
-            lambda left: buffer.compare_and_swap(expected, new, offset, timeout=left), into
+            dst, lambda way, until: compare_and_swap(way, region, place, compare, swap, until)
         )
 
-    def _atomic(self, begin: Callable[[float], Future[int]], into: Any) -> RDMAAction:
+    def _atomic(self, dst: Any, exchange: Callable[[Ways, float], int]) -> RDMAAction:
+        memory = None
+        if dst is not None:
+            memory = local_memory(dst, "read into", is_written=True)
+            if memory.nbytes != _WORD.size or memory.device != "cpu":
+                raise ValueError(f"a word is read into {_WORD.size} bytes of this host's memory")
+            self._claim(memory, _WORD.size, is_written=True)
+
         def step(way: Ways, deadline: float) -> None:
-            old = begin(max(0.0, deadline - time.monotonic())).get()
-            if into is not None:
-                into(old)
+            old = exchange(way, deadline)
+            if memory is not None:
+                word = memory_of(_WORD.pack(old))
+                copy_runs(word.runs(), memory.runs())
 
         self._steps.append(step)
         return self
@@ -95,11 +118,11 @@ class RDMAAction:
         low, size = memory.layout.span()
         if memory.layout.is_contiguous:
             size = num_bytes
+        if not size:
+            return
         begin = memory.address + low
-        for start_at, stop_at, written in self._touched:
-            if (is_written or written) and begin < stop_at and start_at < begin + size:
-                raise ValueError("it overlaps local memory that another step of this action uses")
-        self._touched.append((begin, begin + size, is_written))
+        if not self._claims.add(begin, begin + size, is_written=is_written):
+            raise ValueError("it overlaps local memory that another step of this action uses")
         self._held.append(memory.keep)
 
     def submit(self, timeout: float = DEFAULT_TIMEOUT) -> Future[None]:
@@ -112,3 +135,42 @@ class RDMAAction:
                 way.workers.run_all(tasks, _AT_ONCE)
 
         return start(ways(), work)
+
+
+class _Claims:
+    """Which local memory the steps of an action use: what is written is no other step's; what is
+    only read may be several steps'.
+    """
+
+    def __init__(self) -> None:
+        self._written = _Intervals()
+        self._read = _Intervals()
+
+    def add(self, start: int, stop: int, *, is_written: bool) -> bool:
+        """Whether the range may be used so beside those before it; it counts from then on."""
+        if self._written.meets(start, stop) or (is_written and self._read.meets(start, stop)):
+            return False
+        (self._written if is_written else self._read).add(start, stop)
+        return True
+
+
+class _Intervals:
+    """Ranges of addresses that do not overlap, in order; a new one swallows those that it meets."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+
+    def _met(self, start: int, stop: int) -> tuple[int, int]:
+        return bisect_right(self._stops, start), bisect_left(self._starts, stop)
+
+    def meets(self, start: int, stop: int) -> bool:
+        first, last = self._met(start, stop)
+        return first < last
+
+    def add(self, start: int, stop: int) -> None:
+        first, last = self._met(start, stop)
+        if first < last:
+            start, stop = min(start, self._starts[first]), max(stop, self._stops[last - 1])
+        self._starts[first:last] = [start]
+        self._stops[first:last] = [stop]

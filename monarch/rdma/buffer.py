@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -135,15 +136,8 @@ class RDMABuffer:
         The future has what it was, as a signed number. The owner's own code sees such steps, and
         takes part in them only by calling this, too.
         """
-        place, deadline = self._word(offset), deadline_of(timeout)
-        region = self._part.region
-        return self._start(
-            lambda way: _signed(
-                way.by_first(
-                    region, lambda one: one.fetch_add(region, place, amount % 2**64, deadline)
-                )
-            )
-        )
+        place, deadline = self.check_word(offset), deadline_of(timeout)
+        return self._start(lambda way: fetch_add(way, self._part.region, place, amount, deadline))
 
     def compare_and_swap(
         self, expected: int, new: int, offset: int = 0, *, timeout: float = DEFAULT_TIMEOUT
@@ -152,17 +146,16 @@ class RDMABuffer:
 
         The future has what it was, as a signed number: ``expected``, where it was set.
         """
-        place, deadline = self._word(offset), deadline_of(timeout)
-        region, low, high = self._part.region, expected % 2**64, new % 2**64
+        place, deadline = self.check_word(offset), deadline_of(timeout)
+        region = self._part.region
         return self._start(
-            lambda way: _signed(
-                way.by_first(
-                    region, lambda one: one.compare_and_swap(region, place, low, high, deadline)
-                )
-            )
+            lambda way: compare_and_swap(way, region, place, expected, new, deadline)
         )
 
-    def _word(self, offset: int) -> int:
+    def check_word(self, offset: int) -> int:
+        """Where in the registration the 64-bit word at byte ``offset`` is. Raises ``ValueError``
+        if there is none, or it is read-only.
+        """
         self.check_writable()
         region, place = self._part.region, self._part.start + offset
         if not 0 <= offset <= self.size() - 8:
@@ -173,9 +166,14 @@ class RDMABuffer:
         return place
 
     def check_writable(self) -> None:
-        """Raise ``ValueError`` for memory that its owner may only read."""
-        if self._part.region.is_readonly:
+        """Raise ``ValueError`` for memory that its owner may only read, or that has one place for
+        several elements.
+        """
+        region = self._part.region
+        if region.is_readonly:
             raise ValueError("the buffer's memory is read-only in its owner's process")
+        if region.layout.has_shared_places:
+            raise ValueError("several elements of the buffer share one place in memory: clone it")
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
@@ -257,6 +255,8 @@ def read(way: Ways, part: Part, memory: LocalMemory, deadline: float, *, consist
 
 def write(way: Ways, part: Part, memory: LocalMemory, deadline: float) -> None:
     """Copy memory of this process into a part, on this thread."""
+    if not part.nbytes:
+        return
     runs = memory.runs()
     if memory.device == "cpu":
         way.write(part, runs, deadline)
@@ -265,8 +265,31 @@ def write(way: Ways, part: Part, memory: LocalMemory, deadline: float) -> None:
         way.write(part, here, deadline)
 
 
-def start(way: Ways, work: Callable[[Ways], T], *, is_quick: bool = False) -> Future[T]:
-    """Have ``work`` done on a thread of the workers; at once, on this one, if it is quick."""
+def fetch_add(way: Ways, region: RemoteRegion, place: int, amount: int, deadline: float) -> int:
+    """Add to the word at ``place``, on this thread; what it was, signed."""
+    return _signed(
+        way.by_first(region, lambda one: one.fetch_add(region, place, amount % 2**64, deadline))
+    )
+
+
+def compare_and_swap(
+    way: Ways, region: RemoteRegion, place: int, expected: int, new: int, deadline: float
+) -> int:
+    """Set the word at ``place`` if it is ``expected``, on this thread; what it was, signed."""
+    low, high = expected % 2**64, new % 2**64
+    return _signed(
+        way.by_first(region, lambda one: one.compare_and_swap(region, place, low, high, deadline))
+    )
+
+
+def start(
+    way: Ways, work: Callable[[Ways], T], *, is_quick: bool = False, is_waiting: bool = False
+) -> Future[T]:
+    """Have ``work`` done on a thread of the workers; at once, on this one, if it is quick.
+
+    Work that waits for others' doings, and not only for bytes, gets a thread of its own: the
+    workers are few, and transfers would wait with it.
+    """
     promise: Promise[tuple[T | None, BaseException | None]] = Promise()
 
     def run() -> None:
@@ -280,7 +303,12 @@ def start(way: Ways, work: Callable[[Ways], T], *, is_quick: bool = False) -> Fu
     else:
         # What it makes and asks for is the running actor's.
         context = contextvars.copy_context()
-        way.workers.submit(lambda: context.run(run))
+        if is_waiting:
+            threading.Thread(
+                target=context.run, args=(run,), name="monarch-rdma", daemon=True
+            ).start()
+        else:
+            way.workers.submit(lambda: context.run(run))
     return make_future(promise, _outcome)
 
 
@@ -301,6 +329,8 @@ def local_memory(data: Any, doing: str, *, is_written: bool) -> LocalMemory:
     memory = memory_of(data)
     if is_written and memory.is_readonly:
         raise ValueError(f"this is read-only: it cannot be {doing}")
+    if is_written and memory.layout.has_shared_places:
+        raise ValueError("several elements of it share one place in memory: clone it")
     if memory.device != "cpu":
         kind = RDMAReadTransferWarning if is_written else RDMAWriteTransferWarning
         warnings.warn(

@@ -21,17 +21,21 @@ _LONGEST_PAUSE_SECONDS = 0.02
 def lock(fd: int, place: int, kind: int, deadline: float) -> None:
     """Lock the byte, ``SHARED`` with others or ``ALONE``. Raises ``TimeoutError`` at the
     deadline, in ``time.monotonic()``'s seconds."""
-    wanted = _packed(kind, place)
     pause = _PAUSE_SECONDS
-    while True:
-        try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
-            return
-        except (BlockingIOError, PermissionError):
-            if time.monotonic() > deadline:
-                raise TimeoutError("somebody holds the memory for longer than that") from None
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    while not try_lock(fd, place, kind):
+        if time.monotonic() > deadline:
+            raise TimeoutError("somebody holds the memory for longer than that")
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def try_lock(fd: int, place: int, kind: int) -> bool:
+    """Lock the byte if that needs no waiting; whether it is locked."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _packed(kind, place))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def unlock(fd: int, place: int) -> None:

@@ -28,6 +28,11 @@ class Layout(NamedTuple):
     def is_contiguous(self) -> bool:
         return not self.sizes
 
+    @property
+    def has_shared_places(self) -> bool:
+        """Whether several elements are one in memory, as in an expanded tensor."""
+        return 0 in self.strides
+
     def span(self) -> Run:
         """The lowest and the highest byte that the layout touches, as one run."""
         reach = [stride * (size - 1) for size, stride in zip(self.sizes, self.strides, strict=True)]

@@ -65,7 +65,16 @@ def _of_tensor(tensor: Any) -> LocalMemory:
     if 0 in tensor.shape:
         layout = Layout(0)
     storage = tensor.untyped_storage()
-    return LocalMemory(tensor.data_ptr(), layout, False, storage, storage, str(tensor.device))
+    address = tensor.data_ptr()
+    if layout.nbytes and not address:
+        kind = type(tensor).__name__
+        raise TypeError(f"a {kind} on {tensor.device} has no memory of its own here")
+    if tensor.is_conj() or tensor.is_neg():
+        raise TypeError(
+            "this tensor's values are not what lies in memory: use its resolve_conj() or "
+            "resolve_neg()"
+        )
+    return LocalMemory(address, layout, False, storage, storage, str(tensor.device))
 
 
 class _PyBuffer(ctypes.Structure):

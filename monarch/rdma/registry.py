@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable
 
 from monarch.errors import RemoteMemoryError
-from monarch.rdma import table as tables
 from monarch.rdma.memory import Life, LocalMemory
 from monarch.rdma.region import RemoteRegion, why_not
 from monarch.rdma.table import (
@@ -145,13 +144,10 @@ class Registrations:
         self.table.end(slot, state)
         for give_back in found.at_end:
             give_back()
-        fd = self.table.open()
         try:
-            tables.wait_until_unused(fd, slot, time.monotonic() + _WRITER_SECONDS)
+            self.table.wait_until_unused(slot, time.monotonic() + _WRITER_SECONDS)
         except TimeoutError:
             _log.warning("a process that writes into a buffer does not come to an end of it")
-        finally:
-            os.close(fd)
         found.life.end()
         self._resting.append(slot)
         return True

@@ -101,7 +101,7 @@ class Slab:
             yield self.half(half)
             self._set_version(half, version)
         finally:
-            os.close(fd)
+            _let_go(fd, half)
 
     @contextlib.contextmanager
     def reading(self, half: int, version: int, deadline: float) -> Iterator[memoryview | None]:
@@ -111,7 +111,7 @@ class Slab:
             byte_locks.lock(fd, half, SHARED, deadline)
             yield self.half(half) if self.version(half) == version else None
         finally:
-            os.close(fd)
+            _let_go(fd, half)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -121,3 +121,9 @@ class Slab:
     def __del__(self) -> None:
         if getattr(self, "fd", -1) >= 0:
             self.close()
+
+
+def _let_go(fd: int, half: int) -> None:
+    # Closing is not enough: a child that was forked meanwhile has the same open file, and its lock.
+    byte_locks.unlock(fd, half)
+    os.close(fd)

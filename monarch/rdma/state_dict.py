@@ -66,7 +66,7 @@ class SharedStateDict:
                     self._publisher = _Publisher(_directory(self.name), rank, num_ranks)
                 return self._publisher.publish(tensors, version)
 
-        return start(ways(), work)
+        return start(ways(), work, is_waiting=True)
 
     def fetch(
         self, into: Any, *, version: int = 0, timeout: float = DEFAULT_TIMEOUT
@@ -86,12 +86,16 @@ class SharedStateDict:
                     self._reader = _Fetcher(_directory(self.name))
                 return self._reader.fetch(way, tensors, version, deadline)
 
-        return start(ways(), work)
+        return start(ways(), work, is_waiting=True)
 
     def wait_for(self, version: int, *, timeout: float = DEFAULT_TIMEOUT) -> Future[int]:
         """The newest version's number once it is ``version`` or a later one."""
         deadline = deadline_of(timeout)
-        return start(ways(), lambda _: _look(_directory(self.name), version, 0, deadline).version)
+        return start(
+            ways(),
+            lambda _: _look(_directory(self.name), version, 0, deadline).version,
+            is_waiting=True,
+        )
 
     def subscribe(self, after: int = 0) -> Subscription:
         """The numbers of versions that come ``after`` that one, each newer than the one before;

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from monarch.rdma.byte_locks import ALONE, SHARED, is_locked_by_others, lock, unlock
+from monarch.rdma.byte_locks import ALONE, SHARED, is_locked_by_others, lock, try_lock, unlock
 
 ENTRY = struct.Struct("=QQQQ")
 ENTRY_BYTES = 64
@@ -29,7 +29,7 @@ UNUSED, LIVE, DROPPED, FREED = range(4)
 
 _USE, _COUNT, _ATOMIC = range(3)  # which byte of an entry a lock is on
 _MORE_SECONDS = 5.0
-_STATE, _BEGUN, _ENDED = 8, 16, 24
+_STATE, BEGUN, ENDED = 8, 16, 24  # where in an entry
 _WORD = struct.Struct("=Q")
 
 
@@ -81,6 +81,7 @@ class Table:
         os.ftruncate(self.fd, size)
         self._map = mmap.mmap(self.fd, size)
         self.write(0, TableEntry(self.nonce, LIVE, 0, 0))
+        self._end_fd = self.open()
 
     @property
     def view(self) -> memoryview:
@@ -100,8 +101,17 @@ class Table:
         """A descriptor of its own, so that locks of threads do not count as one."""
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
 
+    def wait_until_unused(self, slot: int, deadline: float) -> None:
+        """Wait for whoever is writing into the memory. Raises ``TimeoutError``.
+
+        Needs no descriptor: memory is freed, and has to be waited for, when there is none, too.
+        """
+        lock(self._end_fd, _place(slot, _USE), ALONE, deadline)
+        unlock(self._end_fd, _place(slot, _USE))
+
     def close(self) -> None:
         self._map.close()
+        os.close(self._end_fd)
         os.close(self.fd)
 
 
@@ -110,8 +120,15 @@ def entry_at(fd: int, slot: int) -> TableEntry:
 
 
 def use(fd: int, slot: int, deadline: float) -> None:
-    """Keep the memory registered until ``fd`` is closed. Raises ``TimeoutError``."""
+    """Keep the memory registered until ``stop_using``. Raises ``TimeoutError``."""
     lock(fd, _place(slot, _USE), SHARED, deadline)
+
+
+def stop_using(fd: int, slot: int) -> None:
+    """Close a descriptor that ``use`` was called with. Children that were forked meanwhile have
+    the same open file: closing alone would leave them its lock."""
+    unlock(fd, _place(slot, _USE))
+    os.close(fd)
 
 
 @contextlib.contextmanager
@@ -122,12 +139,6 @@ def in_use(fd: int, slot: int, deadline: float) -> Iterator[None]:
         yield
     finally:
         unlock(fd, _place(slot, _USE))
-
-
-def wait_until_unused(fd: int, slot: int, deadline: float) -> None:
-    """Wait for whoever is writing into the memory. Raises ``TimeoutError``."""
-    lock(fd, _place(slot, _USE), ALONE, deadline)
-    unlock(fd, _place(slot, _USE))
 
 
 def is_in_use_by_others(fd: int, slot: int) -> bool:
@@ -145,19 +156,30 @@ def changing(fd: int, slot: int, deadline: float) -> Iterator[None]:
     end(fd, slot, deadline)
 
 
+@contextlib.contextmanager
+def counting_alone(fd: int, slot: int) -> Iterator[bool]:
+    """Whether nobody else begins or ends a write within: if that can be had at once."""
+    is_alone = try_lock(fd, _place(slot, _COUNT), ALONE)
+    try:
+        yield is_alone
+    finally:
+        if is_alone:
+            unlock(fd, _place(slot, _COUNT))
+
+
 def begin(fd: int, slot: int, deadline: float) -> None:
     """A write begins. What others began, and nobody is at any longer, has ended with this."""
     with _counting(fd, slot, deadline):
         entry = entry_at(fd, slot)
         if not entry.is_at_rest and not is_in_use_by_others(fd, slot):
-            _put(fd, slot, _ENDED, entry.begun)
-        _put(fd, slot, _BEGUN, entry.begun + 1)
+            _put(fd, slot, ENDED, entry.begun)
+        _put(fd, slot, BEGUN, entry.begun + 1)
 
 
 def end(fd: int, slot: int, deadline: float) -> None:
     """A write has ended well."""
     with _counting(fd, slot, deadline + _MORE_SECONDS):
-        _put(fd, slot, _ENDED, entry_at(fd, slot).ended + 1)
+        _put(fd, slot, ENDED, entry_at(fd, slot).ended + 1)
 
 
 @contextlib.contextmanager

@@ -28,6 +28,9 @@ from monarch.runtime.links.network import Gone
 from monarch.wire.address import Uid
 from monarch.wire.message import AskMemory
 
+_NEWS_SECONDS = 1.0
+"""How long a broken connection waits for the word that its process has died."""
+
 
 class Tcp:
     """Streams to owners, opened as they are needed and kept for the next transfer."""
@@ -38,6 +41,7 @@ class Tcp:
         self._idle: dict[Uid, list[socket.socket]] = {}
         self._busy: dict[Uid, set[socket.socket]] = {}
         self._lock = threading.Lock()
+        self._someone_gone = threading.Condition(self._lock)
 
     def read(
         self, part: Part | Ranges, into: Sequence[Run], deadline: float
@@ -91,7 +95,10 @@ class Tcp:
         except TimeoutError:
             raise TimeoutError(f"{region} has not answered in time") from None
         except OSError as error:
-            raise region.error(_why(region, error)) from None
+            raise region.error(
+                self._death_of(region, deadline)
+                or f"the connection with its process broke: {error}"
+            ) from None
         except MonarchError:
             is_whole = True  # The owner has said so, and nothing else is on the way.
             raise
@@ -126,6 +133,7 @@ class Tcp:
             left = max(0.01, deadline - time.monotonic())
             sock = socket.create_connection(place, timeout=min(left, 10.0))
         except OSError as error:
+            self._check_lives(region, deadline)
             raise BackendUnavailable(f"no connection to {place[0]}:{place[1]}: {error}") from None
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -133,12 +141,32 @@ class Tcp:
             return prove_to_owner(sock, ticket, encrypted=body["encrypted"])
         except OSError as error:
             sock.close()
+            self._check_lives(region, deadline)
             raise BackendUnavailable(f"{place[0]}:{place[1]} turned us away: {error}") from None
+
+    def _check_lives(self, region: RemoteRegion, deadline: float) -> None:
+        why = self._death_of(region, deadline)
+        if why:
+            raise region.error(why)
+
+    def _death_of(self, region: RemoteRegion, deadline: float) -> str:
+        """What the owner died of; nothing if it lives, as far as is known a moment later: its
+        sockets close before the word of its death gets here.
+        """
+        node, uid = process.current().node, region.owner.uid
+        left = max(0.0, deadline - time.monotonic())
+        with self._someone_gone:
+            self._someone_gone.wait_for(
+                lambda: node.failure_of(uid) is not None, min(left, _NEWS_SECONDS)
+            )
+        failure = node.failure_of(uid)
+        return "" if failure is None else f"its process is gone: {failure.reason}"
 
     def forget(self, uid: Uid, how: Gone) -> None:
         """A process is gone: whoever waits for it need not wait any longer."""
         with self._lock:
             idle, busy = self._idle.pop(uid, []), self._busy.pop(uid, set())
+            self._someone_gone.notify_all()
         for sock in busy:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -170,10 +198,3 @@ def _answer_value(sock: socket.socket, region: RemoteRegion) -> tuple[TableEntry
     if status != DONE:
         raise region.error(receive_exactly(sock, value).decode(errors="replace"))
     return TableEntry(region.key, LIVE, begun, ended), value
-
-
-def _why(region: RemoteRegion, error: OSError) -> str:
-    failure = process.current().node.failure_of(region.owner.uid)
-    if failure is not None:
-        return f"its process is gone: {failure.reason}"
-    return f"the connection with its process broke: {error}"

@@ -48,6 +48,9 @@ _HANDSHAKE_SECONDS = 10.0
 _TICKET_SECONDS = 60.0
 _LOCK_SECONDS = 30.0
 _MOST_TICKETS = 4096
+_MOST_STRANGERS = 64
+"""So many connections at once may still have to show a ticket, which takes milliseconds. Where
+more come, the oldest goes: whoever only connects keeps nobody out, and few threads busy."""
 _MOST_RANGES = 2**20
 _log = logging.getLogger("monarch.rdma")
 
@@ -68,6 +71,7 @@ class StreamServer:
         self.port: int = self._listener.getsockname()[1]
         self._tickets: dict[bytes, tuple[Ticket, float]] = {}
         self._open: set[socket.socket] = set()
+        self._strangers: dict[socket.socket, None] = {}
         self._is_closed = False
         self._thread = threading.Thread(target=self._accept, name="monarch-rdma", daemon=True)
         self._thread.start()
@@ -96,9 +100,19 @@ class StreamServer:
                 sock.close()
                 return
             self._open.add(sock)
-            threading.Thread(
+            self._strangers[sock] = None
+            for oldest in list(self._strangers)[:-_MOST_STRANGERS]:
+                self._strangers.pop(oldest, None)
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            thread = threading.Thread(
                 target=self._serve, args=(sock,), name="monarch-rdma", daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # No thread is left: another connection may end.
+                self._forget(sock)
+                sock.close()
 
     def is_closed(self) -> bool:
         return self._is_closed
@@ -113,6 +127,8 @@ class StreamServer:
             if ticket is None or until < time.monotonic():
                 return
             sock = check_reader(sock, ticket, encrypted=self._encrypted)
+            self._forget(raw)
+            self._open.add(sock)  # TLS has a socket of its own.
             sock.settimeout(None)
             while True:
                 self._handle(sock, receive_exactly(sock, REQUEST.size))
@@ -121,10 +137,14 @@ class StreamServer:
         except Exception:
             _log.exception("a data connection broke")
         finally:
-            self._open.discard(raw)
             for one in (sock, raw):
+                self._forget(one)
                 with contextlib.suppress(OSError):
                     one.close()
+
+    def _forget(self, sock: socket.socket) -> None:
+        self._open.discard(sock)
+        self._strangers.pop(sock, None)
 
     def _handle(self, sock: socket.socket, request: bytes) -> None:
         kind, slot, key, start, stop, first, second = REQUEST.unpack(request)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import resource
 import signal
+from pathlib import Path
 from typing import Any
 
 from monarch.actor import Actor, endpoint
@@ -12,6 +15,19 @@ from monarch.testing.fake_gpu import FakeGpuArray, gpu_of_tests
 
 # A guest machine that is emulated needs longer.
 SECONDS = float(os.environ.get("RDMA_TEST_SECONDS", "20"))
+
+
+def what_is_left() -> tuple[int, int, int, int]:
+    """Registrations, descriptors, mappings, and bytes of memory, of this process."""
+    from monarch.rdma.registry import is_registry_made, registry
+
+    num_registered = 0
+    if is_registry_made():
+        registry().sweep()
+        num_registered = len(registry())
+    mappings = Path("/proc/self/maps").read_text().splitlines()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    return num_registered, len(os.listdir("/proc/self/fd")), len(mappings), resident
 
 
 class Owner(Actor):
@@ -94,8 +110,28 @@ class Owner(Actor):
         return len(registry())
 
     @endpoint
+    def left(self) -> tuple[int, int, int, int]:
+        return what_is_left()
+
+    @endpoint
     def num_descriptors(self) -> int:
         return len(os.listdir("/proc/self/fd"))
+
+    @endpoint
+    def make_many(self, num: int) -> list[RDMABuffer]:
+        for number in range(num):
+            self.memory[str(number)] = bytearray(number.to_bytes(8, "little"))
+            self.buffers[str(number)] = RDMABuffer(memoryview(self.memory[str(number)]))
+        return list(self.buffers.values())
+
+    @endpoint
+    def free_all(self) -> None:
+        self.memory.clear()
+        self.buffers.clear()
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
 
     @endpoint
     def die(self) -> None:
@@ -127,6 +163,32 @@ class Reader(Actor):
     @endpoint
     def drop(self, buffer: RDMABuffer) -> None:
         buffer.drop().get()
+
+    @endpoint
+    def use_without_descriptors(self, buffer: RDMABuffer) -> list[str]:
+        """What reading, writing, adding and making say while none can be opened."""
+        memory = bytearray(8)
+        mine, kept = RDMABuffer(memory), memory
+        uses = (
+            lambda: buffer.read_into(bytearray(buffer.size()), timeout=SECONDS).get(),
+            lambda: buffer.write_from(b"12345678", timeout=SECONDS).get(),
+            lambda: buffer.fetch_add(1, timeout=SECONDS).get(),
+            lambda: mine.drop().get(),
+        )
+        said = []
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            for use in uses:
+                try:
+                    use()
+                    said.append("done")
+                except Exception as error:
+                    said.append(f"{type(error).__name__}: {error}")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert kept == bytes(8)
+        return said
 
     @endpoint
     def write_and_die(self, buffer: RDMABuffer, num_bytes: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import this_host, this_proc
+from monarch.actor import attach_to_workers, this_host, this_proc
 from monarch.config import configured
 from monarch.rdma import RDMAAction, RDMABuffer, RemoteMemoryError, is_ibverbs_available
 from monarch.rdma.gpu import gpu, use_gpu
@@ -37,6 +37,16 @@ WAYS: dict[str, dict[str, Any]] = {
     "tcp_gpu": {"rdma_same_host": False},
     "tcp_encrypted": {"rdma_same_host": False, "rdma_tcp_encrypted": True},
 }
+# The owner is on another host, whose agent is there: `test_rdma_hosts.py` runs this so.
+OTHER_HOST = os.environ.get("RDMA_TEST_HOST", "")
+if OTHER_HOST:
+    WAYS = {"tcp_hosts": {}, "tcp_hosts_encrypted": {"rdma_tcp_encrypted": True}}
+
+
+def owners_host() -> Any:
+    if not OTHER_HOST:
+        return this_host()
+    return attach_to_workers(ca="trust_all_connections", workers=[OTHER_HOST])
 
 
 class World:
@@ -46,12 +56,12 @@ class World:
         self.way = way
         self.is_here = way == "local" or way.startswith("ibverbs_fake")
         self.on_gpu = way.endswith("_gpu")
-        procs = this_proc() if self.is_here else this_host().spawn_procs({"gpus": 1})
+        procs = this_proc() if self.is_here else owners_host().spawn_procs({"gpus": 1})
         self.owner: Any = procs.spawn("owner", Owner, self.on_gpu)
 
     def make(self, data: bytes = PATTERN, name: str = "one") -> RDMABuffer:
         buffer: RDMABuffer = self.owner.make.call_one(name, data).get(timeout=SECONDS)
-        assert buffer.backend == re.sub("_(encrypted|fake|gpu)", "", self.way)
+        assert buffer.backend == re.sub("_(encrypted|fake|gpu|hosts)", "", self.way)
         assert buffer.part.region.is_on_cpu != self.on_gpu
         return buffer
 
@@ -293,14 +303,51 @@ def test_a_reader_elsewhere_gets_the_buffer_as_a_reference(world: World) -> None
 
 def test_an_action_does_all_its_steps(world: World) -> None:
     one, two = world.make(), world.make(bytes(100), "two")
-    into = bytearray(len(PATTERN))
-    olds: list[int] = []
-    action = RDMAAction().read_remote(into, one).write_remote(two[:5], b"hello")
-    action.fetch_add(two, 1, 96 - 8, into=olds.append)
+    into, old, swapped = bytearray(len(PATTERN)), bytearray(8), bytearray(8)
+    action = RDMAAction().read_remote(dst=into, src=one).write_remote(dst=two[:5], src=b"hello")
+    action.fetch_add(two, old, 1, offset=88).compare_and_swap(two[80:], swapped, 0, 7)
+    action.fetch_add(two, None, 2, offset=64)
     action.submit(timeout=SECONDS).get()
     assert into == PATTERN
     assert world.content("two")[:5] == b"hello"
+    assert (old, swapped) == (bytes(8), bytes(8))
     action.submit(timeout=SECONDS).get()
-    assert olds == [0, 1]
+    assert old == (1).to_bytes(8, "little")
+    assert swapped == (7).to_bytes(8, "little")
+    assert world.content("two")[64] == 4
     with pytest.raises(ValueError, match="overlaps"):
         action.write_remote(two, memoryview(into)[10:20])
+    with pytest.raises(ValueError, match="8 bytes"):
+        action.fetch_add(two, bytearray(4), 1)
+    with pytest.raises(ValueError, match="no 64-bit word"):
+        action.fetch_add(two, None, 1, offset=99)
+
+
+def test_a_step_that_fails_is_told_and_the_action_can_be_done_without_it(world: World) -> None:
+    """None of the others is half done, and another action is not hindered."""
+    kept = [world.make(bytes([number]) * 9000, f"b{number}") for number in range(6)]
+    lost = world.make(b"lost", "lost")
+    into = [bytearray(9000) for _ in kept]
+    action, without = RDMAAction(), RDMAAction()
+    for number, (buffer, here) in enumerate(zip(kept, into, strict=True)):
+        if number == 3:
+            action.read_remote(bytearray(4), lost)
+        action.read_remote(here, buffer)
+        without.read_remote(here, buffer)
+    world.owner.drop.call_one("lost").get(timeout=SECONDS)
+    with pytest.raises(RemoteMemoryError, match=f"{lost.part.region.key:016x}.*was dropped"):
+        action.submit(timeout=SECONDS).get()
+    for number, here in enumerate(into):
+        assert here in (bytes(9000), bytes([number]) * 9000)
+    without.submit(timeout=SECONDS).get()
+    assert into == [bytes([number]) * 9000 for number in range(6)]
+
+
+def test_nothing_may_be_written_and_memory_here_may_be_part_of_what_is_read(world: World) -> None:
+    buffer = world.make()
+    buffer.write_from(b"", timeout=SECONDS).get()
+    assert read(buffer) == PATTERN
+    own = bytearray(PATTERN)
+    mine = RDMABuffer(own)
+    mine[:100].read_into(memoryview(own)[50:150], timeout=SECONDS).get()
+    assert own == PATTERN[:50] + PATTERN[:100] + PATTERN[150:]

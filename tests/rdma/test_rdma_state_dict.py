@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from monarch.actor import ActorError, SupervisionError, this_host
-from monarch.rdma import SharedStateDict
+from monarch.rdma import RDMABuffer, SharedStateDict
 from monarch.spmd import setup_torch_elastic_env
 from tests.rdma.weights import SHAPES, Reader, Trainer, numbered
 from tests.support import wait_for
@@ -123,6 +124,23 @@ def test_subscribers_hear_of_versions_in_order(procs: Any) -> None:
     seen = followed.get(timeout=SECONDS)
     assert seen == sorted(set(seen))
     assert seen[-1] == 4
+
+
+def test_who_waits_for_versions_keeps_nobody_from_moving_bytes() -> None:
+    """There are more who wait in this process than there are threads that move bytes."""
+    shared = SharedStateDict("many wait")
+    waiting = [shared.wait_for(1, timeout=SECONDS) for _ in range(20)]
+    data = RDMABuffer(bytearray(40 * 2**20))
+    data.read_into(bytearray(data.size())).get(timeout=SECONDS)
+    assert shared.publish({"w": torch.ones(3)}).get(timeout=SECONDS) == 1
+    assert [one.get(timeout=SECONDS) for one in waiting] == [1] * 20
+
+    async def newest() -> int:
+        async for version in shared.subscribe():
+            return version
+        return 0
+
+    assert asyncio.run(newest()) == 1
 
 
 def test_a_trainer_that_dies_leaves_what_it_published_to_those_who_know_it(

@@ -47,6 +47,12 @@ class Trainer(Actor):
         return done.get(timeout=60)
 
     @endpoint
+    def publish_filled_once(self, version: int, num_elements: int) -> None:
+        import torch
+
+        self.shared.publish({"w": torch.full((num_elements,), float(version))}).get(timeout=60)
+
+    @endpoint
     def publish_filled(self, versions: int, num_elements: int) -> None:
         import torch
 

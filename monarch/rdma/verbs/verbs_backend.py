@@ -326,7 +326,7 @@ class Verbs:
                 if about["done"]:
                     tables.end(fd, slot, time.monotonic() + _LOCK_SECONDS)
             finally:
-                os.close(fd)
+                tables.stop_using(fd, slot)
         return {}
 
     def forget(self, uid: Uid, how: Gone) -> None:
@@ -334,9 +334,9 @@ class Verbs:
         with self._lock:
             line, pair = self._connections.pop(uid, None), self._served.pop(uid, None)
             writing = [key for key in self._writing if key[0] == uid]
-            fds = [self._writing.pop(key)[0] for key in writing]
-        for fd in fds:
-            os.close(fd)
+            ended = [self._writing.pop(key) for key in writing]
+        for fd, slot in ended:
+            tables.stop_using(fd, slot)
         if line is not None:
             line.is_broken = True
         if pair is not None:
