@@ -51,11 +51,19 @@ class HoldReport:
         return self._record is not None and any(self._record.checkpoint_dir.iterdir())
 
     def answer(
-        self, failure: Failure, edits: Edits, *, in_place: bool = True, state: str = ""
+        self,
+        failure: Failure,
+        edits: Edits,
+        *,
+        in_place: bool = True,
+        state: str = "",
+        begins_anew: bool = False,
     ) -> None:
         """Tell of it, and do what the run's policy says: from here on it holds, or has gone back to
         older code; ``state`` is what has become of the ranks, if there is more to say of it than
-        ``in_place`` does. Raises ``RunFailed`` where it is to end."""
+        ``in_place`` does. Where they are not in place, or it ``begins_anew`` in another way, code
+        that only runs at a start counts at once. Raises ``RunFailed`` where it is to end."""
+        process.current().begins_anew = begins_anew or not in_place
         good = edits.way_back(failure)
         if edits.policy == "end" or (edits.policy == "rollback" and good is None):
             raise RunFailed(self.end_words(failure))
@@ -124,6 +132,7 @@ class HoldReport:
                 for death in deaths.take():
                     self.tell(f"while the run holds, {death.who} failed: {death.root_cause.reason}")
                     in_place = False
+                    process.current().begins_anew = True
                     if record is not None and (why := record.why_gone()):
                         raise RunLost(why)  # A mend would have nothing to run on.
                 time.sleep(_LOOK_SECONDS)
@@ -136,6 +145,7 @@ class HoldReport:
         if since is None:
             return
         seconds, self._edits.held_since = time.monotonic() - since, None
+        process.current().begins_anew = False
         if self._record is not None and self._record.is_stopping:
             # The save has gone well; the code that failed is not mended.
             told = f"{self._name} stops, unmended, and has held for {seconds:.1f} s"

@@ -170,6 +170,8 @@ class Holding:
             else:
                 self.edits.went_well(activity, generation, time.monotonic() - started)
                 self._is_fresh = not in_place
+                if in_place:
+                    process.current().begins_anew = False
                 if self._held.has_begun:
                     self._held.over(doing or activity, _generation())
                 return result

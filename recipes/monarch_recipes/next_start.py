@@ -60,7 +60,7 @@ class NextStart:
             # One that took another's place, as where a task got one of its own.
             if name not in self.built_by and name not in change.at_start:
                 change.at_start.append(name)
-                change.warn(f"{name} counts from the next start of the run")
+                change.counts_from_next_start(name)
         if not change.at_start:
             return
         self.built_by = builders.names
@@ -100,14 +100,16 @@ def tell_of_next_start(
     except Exception as error:
         change.warn(
             f"the next start will fail: building it anew raises {type(error).__name__}: {error}. "
-            "This run goes on with the model and optimizer that it has"
+            "This run goes on with the model and optimizer that it has",
+            for_next_start=True,
         )
         return False
     if reason:
         change.warn(
             f"the next start cannot go on from this run's checkpoints: {reason}. This run goes on "
             "with what it has; when a rank is lost it waits for a mend. `monarch sync rollback` "
-            "goes back"
+            "goes back",
+            for_next_start=True,
         )
     return not reason
 

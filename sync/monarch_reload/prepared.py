@@ -246,7 +246,7 @@ class Prepared:
         found = warnings_of(self._plan, running, changed, self._stage.namespaces)
         self._report.warnings = list(found)
         for name in self._report.at_start:
-            self._report.warn(f"{name} counts from the next start of the run")
+            self._report.counts_from_next_start(name)
         self._report.threads = self._stage.outside.threads
         self._caches = list(caches_of(self._plan))
 

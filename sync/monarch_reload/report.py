@@ -48,7 +48,8 @@ class ReloadReport:
     are those that new top-level code started while it was tried: they run on in any case. `stays`
     tells what statements that are gone have set, where only a new process would be without it.
     `warnings` say, with file and line, what edited functions will trip over when they are run.
-    `at_start` are functions that took new code and run only when a run begins.
+    `at_start` are functions that took new code and run only when a run begins, `for_next_start`
+    the warnings of that start.
     """
 
     modules: list[str] = field(default_factory=list)
@@ -63,6 +64,7 @@ class ReloadReport:
     stays: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     at_start: list[str] = field(default_factory=list)
+    for_next_start: list[str] = field(default_factory=list)
     undone: bool = False
     _undo: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
@@ -80,10 +82,20 @@ class ReloadReport:
             for file in self.files
         )
 
-    def warn(self, text: str) -> None:
-        """For `__reload__`: tell it to the author of the change. Nothing is refused by it."""
+    def warn(self, text: str, *, for_next_start: bool = False) -> None:
+        """For `__reload__`: tell it to the author of the change. Nothing is refused by it.
+
+        `for_next_start`: it is of what will be then. Where all begins anew with the change, which
+        shows that, it is not told.
+        """
         if text not in self.warnings:
             self.warnings.append(text)
+            if for_next_start:
+                self.for_next_start.append(text)
+
+    def counts_from_next_start(self, name: str, of: str = "the run") -> None:
+        """Warn that the new code of a function is not run before that."""
+        self.warn(f"{name} counts from the next start of {of}", for_next_start=True)
 
     @property
     def needs_respawn(self) -> bool:

@@ -57,6 +57,7 @@ def test_what_a_push_waits_for_is_said_by_the_run_and_not_by_the_watch_too(folde
         assert shown.end() == 130
         said = [line for line in shown.text.splitlines() if "generation 2 waits for" in line]
         assert not [line for line in said if "sync" in line], shown.text
+        assert "waits for adder 0-1 (in 'add'), for 3 s" in said[0], "not all ranks in one line"
         assert len(said) == len(set(said))
         assert "to begin again: monarch dev adding.py stop_file=stop" in shown.text
 

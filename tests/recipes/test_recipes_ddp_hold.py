@@ -266,13 +266,26 @@ def test_a_typo_that_is_saved_while_the_run_starts_does_not_end_it(run: HeldRun)
         assert (held["doing"], held["in_place"]) == (doing, False), held
         assert held["good"] == began, held
         is_last = number == len(AT_START)
-        assert run.push("task.py", TASK if is_last else edits[number]).ok
+        report = run.push("task.py", TASK if is_last else edits[number])
+        assert report.ok
+        assert "next start" not in str(report.warnings), "it counts from the one that waits"
     run.end()
     assert run.error is None, run.error
     assert run.steps == list(range(1, STEPS + 1))
     assert not run.events("died", "hung")
     (mended,) = run.events("mended")
     assert mended["text"].startswith("step 1 went well on"), mended
+
+
+def test_code_of_the_start_waits_for_the_next_where_the_run_holds_in_place(run: HeldRun) -> None:
+    hold_after(run, 5)
+    again = broken().replace("Dropout(0.5)", "Dropout(0.4)")
+    counts = "task.build_model counts from the next start of the run"
+    assert counts in run.push("task.py", again).warnings
+    run.when_held(2)
+    assert run.push("task.py", TASK).warnings == [counts]
+    run.end()
+    assert run.error is None, run.error
 
 
 def test_a_trainer_that_cannot_be_made_any_more_holds(run: HeldRun, root: Path) -> None:
@@ -287,7 +300,9 @@ def test_a_trainer_that_cannot_be_made_any_more_holds(run: HeldRun, root: Path) 
     held = run.when_held()
     assert "Pathh" in held["error"], held
     assert (held["file"], held["in_place"]) == ("my_ddp.py", False), held
-    assert run.push("my_ddp.py", text).ok
+    report = run.push("my_ddp.py", text)
+    assert report.ok
+    assert "next start" not in str(report.warnings), "it counts from the one that waits"
     run.end()
     assert run.error is None, run.error
     assert run.steps[-1] == STEPS

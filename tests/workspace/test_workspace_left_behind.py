@@ -178,21 +178,23 @@ def test_a_push_says_whom_it_waits_for(
     project.write("busy.py", BUSY)
     from monarch.actor import this_host
 
-    procs = this_host().spawn_procs({"gpus": 2}, name="trainers")
+    procs = this_host().spawn_procs({"gpus": 4}, name="trainers")
     project.sync(procs)
     busy: Any = procs.spawn("busy", project.load("busy").Busy)
     port, started = Channel.open()
-    working = busy.slice(gpus=1).work.call_one(port)
-    gate = started.recv().get(timeout=30)
+    some = busy.slice(gpus=slice(1, 4))
+    working = some.work.call(port)
+    gates = [started.recv().get(timeout=30) for _ in range(3)]
     said: list[str] = []
     session_of(process.current()).reload.on_waiting = said.append
     project.edit("busy.py", "ANSWER = 1", "ANSWER = 2")
     pusher = threading.Thread(target=lambda: said.append(str(project.sync(procs).ok)))
     pusher.start()
     wait_for(lambda: said, 30, what="a word about it")
-    gate.send(None)
+    for gate in gates:
+        gate.send(None)
     working.get(timeout=30)
     pusher.join(60)
-    assert "Busy busy{'gpus': 1/2}" in said[0]
-    assert "in 'work'" in said[0]
-    assert said[-1] == "True"
+    line, went_well = said
+    assert line.partition(" waits for ")[2] == "busy 1-3 (in 'work'), for 3 s"
+    assert went_well == "True"

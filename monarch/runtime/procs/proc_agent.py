@@ -72,6 +72,8 @@ class ProcAgent:
         self.io_loop: IoLoop | None = None
         self.spawned_on: dict[Uid, object] = {}
         self.spoiled = ""
+        # What this process runs begins again with the next code that comes.
+        self.begins_anew = False
         self.watch: CallWatch | None = None
         self.at_close: list[Callable[[], None]] = []
         self.at_stop: list[Callable[[], None]] = []

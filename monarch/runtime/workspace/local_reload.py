@@ -133,6 +133,7 @@ class LocalReload:
             if cell is not None and error is not None:
                 outcome.refused.append(self._words.hook_refusal(cell, error))
             outcome.warnings = list(report.warnings)
+            outcome.for_next_start = list(report.for_next_start)
             step.said.set(outcome)
 
         seconds = settings().reload_timeout_seconds

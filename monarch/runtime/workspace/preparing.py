@@ -119,7 +119,9 @@ class Preparing:
         actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
         unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}
         step = Preparation(plan, ready, [change.path for change in changes], modules)
-        step.warnings = ready.report.warnings
+        # Those for a process that a new one takes the place of, in which all starts anew.
+        for_next = ready.report.for_next_start
+        step.warnings = [text for text in ready.report.warnings if text not in for_next]
         step.is_replaced = (
             not is_root and plan.mode in ("auto", "respawn") and bool(actions & unfit)
         )

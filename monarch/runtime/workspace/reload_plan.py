@@ -121,7 +121,7 @@ class RefusedFile(msgspec.Struct):
 
 _LISTS = (
     "modules", "functions", "classes", "reran", "respawn", "replaced", "problems", "notes",
-    "warnings",
+    "warnings", "for_next_start",
 )  # fmt: skip
 
 
@@ -132,8 +132,8 @@ class ReloadOutcome(msgspec.Struct):
     which answers gives way to a new one. ``replaced`` are all such, by their labels, and
     ``replaced_actors`` the actors that are made again in them, by class. ``problems`` came up
     when it was too late to go back, ``notes`` are to know beside, ``warnings`` what new code will
-    trip over. ``late`` have not come to a fence
-    or a halt in time, which may be tried again.
+    trip over, ``for_next_start`` those among them that are of the next start. ``late`` have not
+    come to a fence or a halt in time, which may be tried again.
     """
 
     modules: list[str] = []
@@ -148,11 +148,17 @@ class ReloadOutcome(msgspec.Struct):
     problems: list[str] = []
     notes: list[str] = []
     warnings: list[str] = []
+    for_next_start: list[str] = []
     num_procs: int = 0
     seconds: float = 0.0
     refused: list[RefusedFile] = []
     late: list[RefusedFile] = []
     busy: str = ""
+
+    def begins_anew(self) -> None:
+        """The next start comes at once, and shows what it makes of the code."""
+        self.warnings = [text for text in self.warnings if text not in self.for_next_start]
+        self.for_next_start = []
 
     def add(self, other: ReloadOutcome) -> None:
         """Take in what another process says."""

@@ -56,12 +56,13 @@ class ReloadWords:
         for cell in self._agent.cells:
             for maker in _makers_of(cell.cls):
                 if maker in report.functions:
-                    report.warn(f"{maker} counts from the next start of the actor")
+                    report.counts_from_next_start(maker, "the actor")
         return ReloadOutcome(
             num_procs=1, modules=report.modules, functions=report.functions,
             classes=report.classes, reran=report.reran, seconds=seconds,
             actors=self._patched_actors(step, report),
             notes=[*self._left_behind(report), *report.stays], warnings=list(report.warnings),
+            for_next_start=list(report.for_next_start),
         )  # fmt: skip
 
     def _left_behind(self, report: ReloadReport) -> list[str]:

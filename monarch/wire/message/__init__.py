@@ -36,6 +36,7 @@ from monarch.wire.message.delivery import (
 )
 from monarch.wire.message.generations import (
     Bring,
+    BusyActor,
     HeldUp,
     LeftBehind,
     Onward,
@@ -149,6 +150,7 @@ __all__ = [
     "BreakPlace",
     "Bring",
     "BulkChunk",
+    "BusyActor",
     "Call",
     "Cast",
     "Chase",

@@ -156,11 +156,20 @@ class Settle(Message, tag=99):
     pid: int
 
 
+class BusyActor(msgspec.Struct, array_like=True, frozen=True):
+    """One that a push waits for. ``method`` is what it is in, in words."""
+
+    name: str
+    rank: int
+    method: str
+
+
 class Waiting(Message, tag=49):
-    """To the process that asked for a change of generation: what it waits for, in words."""
+    """To the process that asked for a change of generation: what it has waited for, so long."""
 
     generation: int
-    text: str
+    busy: tuple[BusyActor, ...]
+    seconds: float
 
 
 class HeldUp(Message, tag=53):

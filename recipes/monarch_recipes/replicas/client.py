@@ -82,8 +82,9 @@ def _train_on(
                 if isinstance(said, Holds):
                     if said.failure is not None:
                         held.answer(
-                            said.failure, record.edits, in_place=said.in_place, state=said.state
-                        )
+                            said.failure, record.edits, in_place=said.in_place, state=said.state,
+                            begins_anew=said.begins_anew,
+                        )  # fmt: skip
                     else:
                         held.over(said.doing, said.generation)
                 if isinstance(said, RunEvent) and said.kind == "died":

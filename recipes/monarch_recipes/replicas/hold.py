@@ -60,7 +60,7 @@ class GroupsHold:
             state = "nothing of it was committed, and all groups wait"
         told = f"{error.reason} ({error.where})"
         failure = self._failure_of(activity, doing, told, good, error.file, error.line)
-        self._begin(failure, state)
+        self._begin(failure, state, begins_anew=is_anew)
 
     async def _is_worth_a_mend(self, activity: str, error: TaskError) -> bool:
         if self.failure is not None:
@@ -118,9 +118,12 @@ class GroupsHold:
             is_first=edits.is_new(activity, generation), older=edits.older(generation),
         )  # fmt: skip
 
-    def _begin(self, failure: Failure, state: str, *, in_place: bool = True) -> None:
+    def _begin(
+        self, failure: Failure, state: str, *, in_place: bool = True, begins_anew: bool = False
+    ) -> None:
         if self.failure is not None:
             return  # Another group has said so.
         self.failure = failure
         self._has_held = True
-        self._news.send(Holds(failure.doing, failure.generation, failure, state, in_place))
+        doing, number = failure.doing, failure.generation
+        self._news.send(Holds(doing, number, failure, state, in_place, begins_anew))

@@ -142,7 +142,8 @@ class StepMetrics:
 @dataclass(frozen=True)
 class Holds:
     """New code has failed, and all groups wait for newer one; or, without a ``failure``, a step has
-    gone well since, on this ``generation``. ``state`` is what has become of the groups, in words.
+    gone well since, on this ``generation``. ``state`` is what has become of the groups, in words;
+    ``begins_anew``: one is started again with the newer code.
     """
 
     doing: str
@@ -150,6 +151,7 @@ class Holds:
     failure: Failure | None = None
     state: str = ""
     in_place: bool = True
+    begins_anew: bool = False
 
 
 @dataclass(frozen=True)

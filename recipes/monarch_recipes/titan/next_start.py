@@ -37,7 +37,8 @@ class TitanNextStart:
             builders, sizes = self._builders(), _sizes_of(self._config)
         except Exception as error:
             change.warn(
-                f"the next start will fail: {in_words(error)}. This run goes on with what it has"
+                f"the next start will fail: {in_words(error)}. This run goes on with what it has",
+                for_next_start=True,
             )
             return
         if sizes != self._sizes:
@@ -45,7 +46,8 @@ class TitanNextStart:
             model = self._config.model
             change.at_start.append(f"model.flavor={model.flavor}")
             change.warn(
-                f"the sizes of {model.name} {model.flavor} count from the next start of the run"
+                f"the sizes of {model.name} {model.flavor} count from the next start of the run",
+                for_next_start=True,
             )
         parts, optimizers = self._trainer.model_parts, self._trainer.optimizers.optimizers
         self._next_start.look(

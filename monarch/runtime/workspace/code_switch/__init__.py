@@ -5,6 +5,7 @@ What is decided is in ``monarch.core.code_switch``; here are the threads and mes
 - ``coordinating``: drives a switch over its owners (see ``owner``), for the author of a push.
 - ``driver``: the orders that a process is given, and what happens to it meanwhile.
 - ``actions``: what it does about them, itself and through the procs that it owns.
+- ``busy_actors``: whom a switch waits for, in one line for people.
 - ``open_order``: an order that waits for its answer.
 - ``proc_orders``: what a process sends to its procs, and to their hosts.
 - ``orders``: what arrives from other processes.

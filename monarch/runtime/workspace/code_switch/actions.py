@@ -26,13 +26,14 @@ from monarch.errors import format_remote
 from monarch.runtime.answers import Response
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.code_switch.busy_actors import BusyActors
 from monarch.runtime.workspace.code_switch.fencing import Fencing
-from monarch.runtime.workspace.code_switch.open_order import OpenOrder, in_background, waits_for
+from monarch.runtime.workspace.code_switch.open_order import OpenOrder, in_background
 from monarch.runtime.workspace.code_switch.proc_orders import order_to_procs, replace_procs
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import AnyMessage, HeldUp, LeftBehind, Waiting
+from monarch.wire.message import AnyMessage, BusyActor, HeldUp, LeftBehind, Waiting
 
 _log = logging.getLogger("monarch.reload")
 
@@ -63,7 +64,7 @@ class SwitchUnderWay:
         self.here = here
         self.exempt: frozenset[Uid] = frozenset()
         self.behind: tuple[Uid, ...] = ()
-        self.told: set[str] = set()
+        self.told: set[tuple[BusyActor, float]] = set()
         # Said by procs while no order waited for an answer.
         self.unheard: list[RefusedFile] = []
 
@@ -97,7 +98,7 @@ class Actions:
         self._node = agent.node
         self._here = here
         self._feed = feed
-        self._on_waiting = tell
+        self.busy = BusyActors(agent.node.loop, tell)
         self._on_over = on_over
         self._known: dict[Uid, ProcAddress] = {}
 
@@ -118,28 +119,27 @@ class Actions:
         elif isinstance(effect, TellHeld):
             owner = self._node.address_of(self.machine.coordinator)
             self._node.send(owner, HeldUp(self.machine.generation, effect.attempt))
-        elif isinstance(effect, Say):
-            text = waits_for(self.machine.generation, self.fencing.busy(), effect.seconds)
-            if text and self.switch is not None:
-                self.tell(self.switch, text)
+        elif isinstance(effect, Say) and self.switch is not None:
+            self.tell(self.switch, self.fencing.busy(), effect.seconds)
 
     def members_on(self, hosts: Sequence[Uid]) -> list[Uid]:
         """The procs on ``hosts`` that switch with this process."""
         members = self._members() if hosts else []
         return [uid for uid in members if self._known[uid].host_uid in hosts]
 
-    def tell(self, switch: SwitchUnderWay, text: str) -> None:
-        """Say what the switch waits for, here and to the process that asked for it."""
+    def tell(self, switch: SwitchUnderWay, busy: Sequence[BusyActor], seconds: float) -> None:
+        """Say whom the switch has waited for, so long, here and to the process that asked."""
         # That may be a process of ours, which is told by us, and tells us.
-        if text in switch.told:
+        new = [one for one in busy if (one, seconds) not in switch.told]
+        if not new:
             return
-        switch.told.add(text)
+        switch.told.update((one, seconds) for one in new)
+        generation = switch.plan.generation
         if self._agent.is_root:
-            self._on_waiting(text)
+            self.busy.add(generation, new, seconds)
         if switch.asker:
-            self._node.send(
-                self._node.address_of(switch.asker), Waiting(switch.plan.generation, text)
-            )
+            asker = self._node.address_of(switch.asker)
+            self._node.send(asker, Waiting(generation, tuple(new), seconds))
 
     def _members(self) -> list[Uid]:
         """The procs that switch with this process."""
@@ -213,6 +213,8 @@ class Actions:
 
     def _answer(self, answer: AnswerOrder) -> None:
         order, switch = self.orders.pop(answer.token), self.switch
+        if self._agent.begins_anew:
+            order.outcome.begins_anew()
         order.answer(
             answer,
             label=self._here.label,
@@ -301,6 +303,7 @@ class Actions:
 
     def _end(self) -> None:
         switch = self.switch
+        self.busy.forget()
         self._agent.code_states.expect_nothing()
         self.fencing.end()
         if switch is not None and switch.asker:

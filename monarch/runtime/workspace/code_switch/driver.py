@@ -25,7 +25,7 @@ from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
-from monarch.wire.message import LeftBehind, ProcDown
+from monarch.wire.message import BusyActor, LeftBehind, ProcDown
 
 _log = logging.getLogger("monarch.reload")
 
@@ -85,22 +85,22 @@ class CodeSwitch:
         """Within the block, other processes do not wait for the actor that this is the context of:
         it waits for a change."""
         actor = running.get()
-        if actor is None:
-            yield
-            return
-        uid = actor.record.uid
-        with self._lock:
-            self._pushing.append(uid)
-            if self._actions.switch is not None:
-                self._actions.switch.exempt |= {uid}
-        # A fence that is up already would wait for it, while it waits for the push that came before
-        # it.
-        self._agent.fences.exempt(uid)
+        uid = "" if actor is None else actor.record.uid
+        if uid:
+            with self._lock:
+                self._pushing.append(uid)
+                if self._actions.switch is not None:
+                    self._actions.switch.exempt |= {uid}
+            # A fence that is up already would wait for it, while it waits for the push that came
+            # before it.
+            self._agent.fences.exempt(uid)
         try:
             yield
         finally:
-            with self._lock:
-                self._pushing.remove(uid)
+            self._actions.busy.forget()
+            if uid:
+                with self._lock:
+                    self._pushing.remove(uid)
 
     # As an owner: each order is given, its work is done on the calling thread, and its answer
     # waited for.
@@ -256,14 +256,13 @@ class CodeSwitch:
         for proc in self._agent.owned_procs():
             self.node.send(proc, LeftBehind(codes))
 
-    def waits(self, generation: int, text: str) -> None:
-        """A process below, or one of another client that we push to, waits for a process that has
-        not come."""
+    def waits(self, generation: int, busy: Sequence[BusyActor], seconds: float) -> None:
+        """A process below, or one of another client that we push to, waits for these."""
         switch = self._actions.switch
         if switch is not None and switch.plan.generation == generation:
-            self._actions.tell(switch, text)
+            self._actions.tell(switch, busy, seconds)
         elif self._agent.is_root:
-            self.on_waiting(text)
+            self._actions.busy.add(generation, busy, seconds)
 
     def held_up(self, generation: int, attempt: int) -> None:
         """A process waits behind the fence of a process below."""

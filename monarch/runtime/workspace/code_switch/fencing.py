@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.address import Uid
+from monarch.wire.message import BusyActor
 
 if TYPE_CHECKING:
     from monarch.core.code_switch.barrier import SwitchBarrier
@@ -80,10 +81,13 @@ class Fencing:
     def close_gate(self, generation: int, closed: Callable[[], None]) -> None:
         self._agent.spawn_gate.close(generation, closed)
 
-    def busy(self) -> list[tuple[str, str]]:
+    def busy(self) -> list[BusyActor]:
         """The actors that have yet to come to the fence or to halt, and what they are in."""
         cells = self._agent.fences.waiting_for(self._number)
-        return [(cell.record.title, f"{cell.method}{_held(cell.held_at)}") for cell in cells]
+        return [
+            BusyActor(cell.record.name, cell.record.rank, _in_words(cell.method, cell.held_at))
+            for cell in cells
+        ]
 
     def look(self) -> None:
         """See whether something waits for an own actor that stands already."""
@@ -105,5 +109,6 @@ class Fencing:
         self._node.outboxes.behind_fence.forget()
 
 
-def _held(place: str) -> str:
-    return f", held at {place} for `monarch debug`" if place else ""
+def _in_words(method: str, held_at: str) -> str:
+    held = f", held at {held_at} for `monarch debug`" if held_at else ""
+    return f"{method!r}{held}" if method else ""

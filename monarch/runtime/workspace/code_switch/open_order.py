@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from monarch.core.code_switch.effects import AnswerOrder, Reason
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
+from monarch.wire.message import BusyActor
 
 
 class Desk:
@@ -88,13 +89,13 @@ class OpenOrder:
         label: str,
         author: str,
         unheard: Sequence[RefusedFile],
-        busy: Callable[[], Sequence[tuple[str, str]]],
+        busy: Callable[[], Sequence[BusyActor]],
     ) -> None:
         """Reply with what was heard, and with the reasons of ``answer`` as texts.
 
         ``label`` names this process, ``author`` the author of the push that goes on at this moment.
         ``unheard`` is what procs have refused while no order waited, ``busy`` gives actors that
-        are, and their methods.
+        are.
         """
         outcome = self.outcome
         for reason, uid in answer.reasons:
@@ -108,11 +109,11 @@ class OpenOrder:
                 outcome.late += [
                     RefusedFile(
                         label,
-                        f"{title} is busy with {method!r}, which is not its owner's call, and may "
-                        "wait for an actor that has stopped for the switch: nothing has changed; "
-                        "push again",
+                        f"{one.name} {one.rank} is busy with {one.method}, which is not its "
+                        "owner's call, and may wait for an actor that has stopped for the switch: "
+                        "nothing has changed; push again",
                     )
-                    for title, method in busy()
+                    for one in busy()
                 ] or [RefusedFile(label, "an actor could not be halted in time: push again")]
             else:
                 text = f"{uid} {reason.value}" if uid else reason.value
@@ -123,16 +124,6 @@ class OpenOrder:
 
 def in_background(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="monarch-reload", daemon=True).start()
-
-
-def waits_for(generation: int, busy: Sequence[tuple[str, str]], seconds: float) -> str:
-    """The actors, and their methods, that a switch waits for. Empty where there are none here."""
-    names = [f"{title} (in {method!r})" if method else title for title, method in busy]
-    if not names:
-        return ""
-    shown = ", ".join(names[:3])
-    few = shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
-    return f"generation {generation} waits for {few}, for {seconds:g} s"
 
 
 def _by_rank(name: str) -> tuple[int, str]:

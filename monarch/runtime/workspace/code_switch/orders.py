@@ -106,7 +106,7 @@ class SwitchOrders:
     def _on_waiting(self, envelope: Envelope) -> None:
         message = envelope.message
         assert isinstance(message, Waiting)
-        self._switch.waits(message.generation, message.text)
+        self._switch.waits(message.generation, message.busy, message.seconds)
 
     def _on_held_up(self, envelope: Envelope) -> None:
         message = envelope.message

@@ -1,0 +1,60 @@
+"""Whom a switch waits for, gathered from all processes into one line for people."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from monarch.mesh.ranges import ranges_in_words
+from monarch.net.loop import Loop
+from monarch.wire.message import BusyActor
+
+# Each process counts the seconds from when the fence came to it: they do not say it all at once.
+_GATHER_SECONDS = 0.3
+_MOST_NAMED = 3
+
+
+class BusyActors:
+    """Processes say at the same times which of their actors a switch still waits for. ``tell``
+    hears it a moment after the first has: one line for all. May be used from any thread."""
+
+    def __init__(self, loop: Loop, tell: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._tell = tell
+        self._gathered: dict[tuple[int, float], list[BusyActor]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, generation: int, busy: Iterable[BusyActor], seconds: float) -> None:
+        """These have kept the switch to ``generation`` waiting for so long."""
+        key = generation, seconds
+        with self._lock:
+            is_first = key not in self._gathered
+            self._gathered.setdefault(key, []).extend(busy)
+        if is_first:
+            self._loop.call_later(_GATHER_SECONDS, lambda: self._say(*key))
+
+    def forget(self) -> None:
+        """Nobody is waited for any longer: what was not told by now is not worth it."""
+        with self._lock:
+            for busy in self._gathered.values():
+                busy.clear()
+
+    def _say(self, generation: int, seconds: float) -> None:
+        with self._lock:
+            busy = self._gathered.pop((generation, seconds))
+        if busy:
+            self._tell(waits_for(generation, busy, seconds))
+
+
+def waits_for(generation: int, busy: Sequence[BusyActor], seconds: float) -> str:
+    """The actors, by mesh, and the methods that they are in."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for one in busy:
+        ranks.setdefault((one.name, one.method), []).append(one.rank)
+    names = [
+        f"{name} {ranges_in_words(numbers)}{f' (in {method})' if method else ''}"
+        for (name, method), numbers in sorted(ranks.items())
+    ]
+    shown = ", ".join(names[:_MOST_NAMED])
+    few = shown if len(names) <= _MOST_NAMED else f"{shown} and {len(names) - _MOST_NAMED} more"
+    return f"generation {generation} waits for {few}, for {seconds:g} s"
