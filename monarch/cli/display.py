@@ -18,6 +18,7 @@ from rich.table import Table
 from monarch.cli.phases import spinner
 from monarch.cli.volume import is_quiet, is_verbose
 from monarch.runs import Display
+from monarch_sync.words import plain
 
 _LINE_EVERY = 20
 _BAR_WIDTH = 12
@@ -52,10 +53,10 @@ class LiveDisplay:
         self._lock = threading.Lock()
 
     def message(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(plain(text), highlight=False, markup=False)
 
     def alarm(self, text: str) -> None:
-        self._console.print(text, style="red", highlight=False, markup=False)
+        self._console.print(plain(text), style="red", highlight=False, markup=False)
 
     def phase(self, text: str) -> None:
         with self._lock:
@@ -128,7 +129,7 @@ class PlainDisplay:
 
     def message(self, text: str) -> None:
         # In one piece: another thread may have something to tell in this moment, too.
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"{plain(text)}\n")
         sys.stdout.flush()
 
     def alarm(self, text: str) -> None:
@@ -148,7 +149,7 @@ class QuietDisplay(Display):
     def message(self, text: str) -> None: ...
 
     def alarm(self, text: str) -> None:
-        click.secho(text, fg="red", err=True)
+        click.secho(plain(text), fg="red", err=True)
 
     def phase(self, text: str) -> None: ...
 

@@ -59,6 +59,7 @@ from monarch.runs.session import RunSession
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError
+from monarch_sync.words import plain
 
 _INTERRUPTED_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
@@ -200,11 +201,11 @@ def _tell_end(
         error = error.exception  # It says all; where in a rank it was found is of no use.
     if isinstance(error, (ConfigError, MonarchError, SyncError)):
         text = _end_text(folder, error)
-        raise RunEnded(code.in_authors_words(text) if code else text) from error
+        raise RunEnded(plain(code.in_authors_words(text) if code else text)) from error
     # Of an error in the recipe itself, the author needs to see where it is.
     if isinstance(error, ActorError) and code:
         error.exception_formatted = code.in_authors_words(error.exception_formatted)
-    click.echo(_end_text(folder, error), err=True)
+    click.echo(plain(_end_text(folder, error)), err=True)
     raise error
 
 

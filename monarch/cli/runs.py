@@ -24,7 +24,7 @@ from monarch.runs.logs import Line, PrintedLines
 from monarch.runs.plot import smoothed, svg_chart, text_chart
 from monarch.runs.report import curve, figures, names_measured, worth_telling, write_report
 from monarch.runs.whole_file import write_whole, writing
-from monarch_sync.words import byte_size, counted
+from monarch_sync.words import byte_size, counted, plain
 
 _MAX_NAME = 24
 _LOOK_SECONDS = 0.2
@@ -81,7 +81,7 @@ def show(name: str) -> None:
         )
     for event in worth_telling(events):
         clock = time.strftime("%H:%M:%S", time.localtime(event["time"]))
-        click.echo(f"  {clock}  {event['text'].splitlines()[0] if event['text'] else ''}")
+        click.echo(f"  {clock}  {plain((event['text'].splitlines() or [''])[0])}")
     report = run.path / "report.html"
     with writing(report):
         write_report(run)

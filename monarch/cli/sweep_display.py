@@ -15,6 +15,7 @@ from rich.text import Text
 from monarch.cli.display import bar_of, cells_of
 from monarch.cli.volume import is_quiet
 from monarch.runs import Display
+from monarch_sync.words import plain
 
 _NUM_CELLS = 3  # numbers of each run that is going on
 
@@ -53,7 +54,9 @@ class SweepDisplay:
         if not is_quiet() or style:
             # Nothing is broken off where no person sees it.
             soft = not self._console.is_terminal
-            self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=soft)
+            self._console.print(
+                plain(text), style=style, highlight=False, markup=False, soft_wrap=soft
+            )
 
     def renderable(self) -> RenderableType:
         """What goes on now."""

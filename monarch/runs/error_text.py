@@ -12,4 +12,8 @@ def in_words(error: BaseException) -> str:
         return f"'{error.key}' {error}" if error.key and not error.path else str(error)
     if isinstance(error, MonarchError):
         return str(error)
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    try:
+        said = str(error)
+    except Exception:  # A class of the user's, which has a fault of its own.
+        said = ""
+    return f"{type(error).__name__}: {said}".removesuffix(": ")

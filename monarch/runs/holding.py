@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from monarch.actor import ActorMesh, Future, ProcMesh
+from monarch.config import configured
 from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.error_text import in_words
@@ -58,6 +59,7 @@ class Holding:
     ) -> None:
         self.edits = record.edits if record is not None else Edits()
         self.edits.begin(_generation())
+        self._procs = procs
         self._actors = actors
         self._record = record
         self._rejoin = rejoin
@@ -205,6 +207,7 @@ class Holding:
         if isinstance(error, SupervisionError) or (is_remote and not reports):
             # A rank is gone, or nothing in its process can answer.
             failure = self._of_loss(activity, doing, error)
+            self._end_ranks()
             self._wait(failure, in_place=False)
             raise BeginAgain(failure.first_line) from error
         if any(one.life not in self._lives for one in reports):
@@ -321,13 +324,21 @@ class Holding:
             patience = 0.0 if is_hang else _PATIENCE_SECONDS
             back = trials.come_back.call(_COME_BACK_SECONDS, patience)
             if not all(back.get(timeout=_COME_BACK_SECONDS + _ANSWER_SECONDS).values()):
+                self._end_ranks()
                 return False
             # A call that was sent to a rank and has not begun there is over after this, too.
             self._actors.initialized.get(timeout=_COME_BACK_SECONDS)
             whys = trials.restore.call().get(timeout=_ANSWER_SECONDS * 3)
         except (MonarchError, ActorError, TimeoutError):
+            self._end_ranks()
             return False
         return not any(whys.values())
+
+    def _end_ranks(self) -> None:
+        """One is stuck, or gone: a push of the mend would wait for the others for ever."""
+        brief = configured(stop_timeout_seconds=1.0, cleanup_timeout_seconds=1.0)
+        with brief, contextlib.suppress(MonarchError, TimeoutError):
+            self._procs.stop().get(timeout=_ANSWER_SECONDS)
 
     # What then
 

@@ -10,6 +10,7 @@ can, where a person may mend it, the first of all calls of an endpoint.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import functools
@@ -27,6 +28,7 @@ from typing import Any
 from monarch.actor import Actor, context, endpoint
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
+from monarch.runs.error_text import in_words
 from monarch.runs.state_copies import Undo, keep, watch
 from monarch.runs.witness import waits_for_others
 from monarch.runtime import process
@@ -125,9 +127,10 @@ class Trial(Actor):
             except _Interrupt:
                 self._end(call)
                 raise Interrupted(f"{name} was interrupted") from None
-            except SystemExit as error:
-                # It would end the actor: a slip of an edit is to be told, and mended.
-                raise RuntimeError(f"SystemExit: {error}") from error
+            except Exception:
+                raise
+            except BaseException as error:
+                raise _for_a_mend(error) from error
             if inspect.iscoroutine(result):
                 return self._awaited(call, result)
             return result
@@ -137,8 +140,13 @@ class Trial(Actor):
     async def _awaited(self, call: _Call, result: Any) -> Any:
         call.is_running, call.has_failed = True, False
         call.done.clear()
-        with self._watched(call):
-            return await result
+        try:
+            with self._watched(call):
+                return await result
+        except (Exception, asyncio.CancelledError, GeneratorExit):
+            raise  # The latter two are of a call that was given up.
+        except BaseException as error:
+            raise _for_a_mend(error) from error
 
     def _begin(self, name: str, instance: object) -> _Call:
         last, generation = self._last, process.current().generation
@@ -250,9 +258,16 @@ class Trial(Actor):
         return ""
 
 
+def _for_a_mend(error: BaseException) -> BaseException:
+    """What to raise for it. What is no `Exception`, as `SystemExit`, would end the actor: as a slip
+    of an edit it is to be told, and mended. Of our own kinds, others wait for them."""
+    is_ours = type(error).__module__.startswith("monarch.")
+    return error if is_ours else RuntimeError(in_words(error))
+
+
 def _note(call: _Call, error: BaseException) -> None:
     """Keep the words, not the error: its frames hold tensors, and graphs with hooks."""
-    call.error = f"{type(error).__name__}: {error}".removesuffix(": ")
+    call.error = in_words(error)
     where = error.__traceback__
     while where is not None and where.tb_frame.f_code.co_filename.startswith(_OURS):
         where = where.tb_next

@@ -48,8 +48,8 @@ def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> l
         dist.broadcast_object_list(culprits, src=bad[0])
         raise NonFiniteLoss(
             f"the loss is {float(by_rank[bad[0]][0])} in step {step}, "
-            f"on rank {', '.join(map(str, bad))}; the samples of rank {bad[0]} were "
-            + some([str(index) for index in culprits[0]], _NUM_SAMPLES_TOLD)
+            f"on {'rank' if len(bad) == 1 else 'ranks'} {', '.join(map(str, bad))}; the samples of "
+            f"rank {bad[0]} were " + some([str(index) for index in culprits[0]], _NUM_SAMPLES_TOLD)
         )
     sums: list[float] = torch.stack(by_rank).sum(0).tolist()
     check_weight(sums[1], step)

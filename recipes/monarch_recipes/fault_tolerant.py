@@ -84,7 +84,7 @@ from monarch_recipes.replicas.torchft_cures import (
 from monarch_recipes.samples import Data, SampleOrder, batches, reading_ahead
 from monarch_recipes.schedule import is_due, learning_rate_factor
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
-from monarch_recipes.task import own_part, part
+from monarch_recipes.task import own_part, part, tell_of_lost_parts
 from monarch_reload import ReloadReport, at_start
 from monarch_sync.words import counted, some
 
@@ -261,6 +261,7 @@ class ReplicaTrainer(Actor):
 
     def __reload__(self, change: ReloadReport) -> None:
         """Have the author of an edit know what the next start would make of it."""
+        tell_of_lost_parts(self.config.task, change)
         if hasattr(self, "progress"):
             self.next_start.look(
                 change, self.builders(), self.model, self.optimizer,

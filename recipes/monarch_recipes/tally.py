@@ -4,11 +4,14 @@ ranks and replica groups, and divided once at the end."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
 
 MASKED = -100  # the label that torch's cross entropy leaves out
+
+_NUMBERS = (torch.Tensor, float, Real)
 
 Number: TypeAlias = torch.Tensor | float
 Weighted: TypeAlias = Number | tuple[Number, Number]
@@ -16,8 +19,16 @@ Weighted: TypeAlias = Number | tuple[Number, Number]
 
 
 def sum_and_weight(value: Weighted, num_samples: int) -> tuple[Any, Any]:
-    """A mean is that of `num_samples`. Raises ValueError where there is more than one number."""
-    total, weight = value if isinstance(value, tuple) else (value * num_samples, num_samples)
+    """A mean is that of `num_samples`. Raises TypeError where there is no number, and ValueError
+    where there is more than one."""
+    parts = value if isinstance(value, tuple) else (value,)
+    if len(parts) > 2 or not all(isinstance(one, _NUMBERS) for one in parts):
+        is_missing = "; is a `return` missing?" if value is None else ""
+        raise TypeError(
+            "expected a mean over the samples, or (sum, weight); this is "
+            f"{'None' if value is None else f'a {type(value).__name__}'}{is_missing}"
+        )
+    total, weight = parts if len(parts) == 2 else (parts[0] * num_samples, num_samples)
     for name, one in ("a mean or a sum", total), ("a weight", weight):
         if isinstance(one, torch.Tensor) and one.numel() != 1:
             raise ValueError(

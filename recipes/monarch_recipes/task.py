@@ -8,8 +8,11 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from monarch.config_file import ConfigError
+from monarch_reload import ReloadReport
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_used: set[tuple[str, str]] = set()  # by module and name, in this process
 
 
 def part(task: str | None, default: F) -> F:
@@ -18,12 +21,31 @@ def part(task: str | None, default: F) -> F:
     Call it at each use: code may have changed since. Raises ConfigError where there is no such
     module.
     """
-    return default if task is None else getattr(_module(task), default.__name__, default)
+    found: F = own_part(task, default.__name__) or default  # type: ignore[assignment]
+    return found
 
 
 def own_part(task: str | None, name: str) -> Callable[..., Any] | None:
     """The same for what only a task has, if it has it."""
-    return None if task is None else getattr(_module(task), name, None)
+    if task is None:
+        return None
+    found: Callable[..., Any] | None = getattr(_module(task), name, None)
+    if found is not None:
+        _used.add((task, name))
+    return found
+
+
+def tell_of_lost_parts(task: str | None, change: ReloadReport) -> None:
+    """Have the author of an edit know that the task no longer has a part that was used: nothing
+    fails by it, as where its name has got a slip."""
+    lost = {
+        (module, name)
+        for module, name in _used
+        if module == task and not hasattr(_module(module), name)
+    }
+    _used.difference_update(lost)
+    for module, name in sorted(lost):
+        change.warn(f"{module} has no {name} any more: the recipe goes on with its own, if any")
 
 
 def _module(task: str) -> ModuleType:

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from monarch.cli.display import LiveDisplay, PlainDisplay, cells_of
+from monarch.cli.display import LiveDisplay, PlainDisplay, QuietDisplay, cells_of
 
+STEERS = "ValueError: \x1b]0;title\x07\x1b[2J gone"
 VALUES = {
     "accuracy": 0.992, "loss": 0.01871, "samples_per_second": 12847.3, "learning_rate": 2.37e-05,
     "grad_norm": 0.511, "generation": 3, "rank_skew_seconds": 0.0123, "held_out_accuracy": 0.9833,
@@ -152,3 +153,19 @@ def test_a_plain_line_goes_out_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> 
     display.message("stopping")
     display.metrics(20, 20, {"loss": 1.0})
     assert pieces == ["stopping\n", "step 20/20  loss 1\n"]
+
+
+@pytest.mark.parametrize("kind", ["message", "alarm"])
+def test_what_user_code_says_does_not_steer_the_terminal(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = io.StringIO()
+    live = LiveDisplay(Console(file=screen, width=80, force_terminal=False))
+    quiet = [QuietDisplay()] if kind == "alarm" else []
+    for display in (live, PlainDisplay(), *quiet):
+        getattr(display, kind)(f"{STEERS}\nand\tmore")
+        said = capsys.readouterr()
+        text = said.out + said.err + screen.getvalue()
+        screen.truncate(0)
+        assert "\\x1b]0;title\\x07\\x1b[2J gone\nand" in text
+        assert "\x1b" not in text

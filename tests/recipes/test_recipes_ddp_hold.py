@@ -221,6 +221,27 @@ def kill_a_rank() -> None:
 
 
 @pytest.mark.long
+def test_ranks_that_are_stuck_do_not_keep_the_mend_away(run: HeldRun) -> None:
+    begins(run)
+    run.settings["checkpoint_every"] = 4
+    stuck = TASK.replace(
+        LOSS,
+        f"    from threading import Lock\n    lock = Lock()\n    with lock, lock: pass\n{LOSS}",
+    )
+    run.at[6] = lambda: run.push("task.py", stuck)
+    run.start()
+    held = run.when_held()
+    assert (held["doing"], held["ranks"], held["in_place"]) == ("step 7", [0, 1], False), held
+    assert held["file"] == "task.py", held
+    assert stuck.splitlines()[held["line"] - 1].startswith("    with lock"), held
+    assert run.push("task.py", TASK + "# mended\n").ok
+    run.end()
+    assert run.error is None, run.error
+    assert not run.events("held_still", "died"), "they were ended on purpose"
+    assert run.steps == [*range(1, 7), *range(5, STEPS + 1)]
+
+
+@pytest.mark.long
 def test_a_restart_on_code_that_cannot_start_holds(run: HeldRun) -> None:
     """What builds the model runs at the start alone: nobody finds out until a rank dies."""
     run.settings.update(checkpoint_every=4, max_restarts=1)

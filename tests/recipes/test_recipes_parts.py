@@ -13,7 +13,8 @@ from monarch_recipes.device import pick_backend, use_device
 from monarch_recipes.optimizer import clip_gradient, set_rates
 from monarch_recipes.precision import Precision
 from monarch_recipes.samples import SampleError, SampleOrder, TooFewSamples, batches
-from monarch_recipes.task import part
+from monarch_recipes.task import own_part, part, tell_of_lost_parts
+from monarch_reload import ReloadReport
 
 CPU = torch.device("cpu")
 
@@ -72,6 +73,27 @@ def test_a_task_replaces_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert caught.value.key == "task"
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
         part("task_broken", compute_loss)
+
+
+def test_a_part_that_a_task_has_no_longer_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "task_edited.py").write_text("def compute_loss(): return 'of the task'\n")
+
+    def told() -> list[str]:
+        change = ReloadReport()
+        tell_of_lost_parts("task_edited", change)
+        return change.warnings
+
+    part("task_edited", compute_loss)
+    assert own_part("task_edited", "evaluate") is None
+    assert told() == []
+    monkeypatch.delattr("task_edited.compute_loss")
+    assert told() == [
+        "task_edited has no compute_loss any more: the recipe goes on with its own, if any"
+    ]
+    assert told() == []
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

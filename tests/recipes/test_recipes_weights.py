@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -107,6 +108,20 @@ def test_a_mean_is_that_of_its_samples() -> None:
 def test_a_loss_for_each_sample_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match=r"a tensor of shape \(4,\)\. Return a mean"):
         sum_and_weight(torch.ones(4), 4)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (None, "this is None; is a `return` missing?"),
+        ("loss", "this is a str"),
+        ((1.0, 2.0, 3.0), "this is a tuple"),
+        ((torch.ones(1), None), "this is a tuple"),
+    ],
+)
+def test_what_is_no_number_is_refused_in_words(value: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=rf"a mean over the samples.*{re.escape(told)}"):
+        sum_and_weight(value, 4)
 
 
 def test_a_batch_without_any_weight_is_told() -> None:

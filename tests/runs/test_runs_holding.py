@@ -14,6 +14,7 @@ import pytest
 
 from monarch.actor import Actor, ActorError, context, endpoint, this_host
 from monarch.config import configured
+from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay
 from monarch.runs.edits import OnEditError
 from monarch.runs.hold_report import HoldReport
@@ -28,6 +29,14 @@ pytestmark = pytest.mark.timeout(120)
 
 GOOD = "def look(total):\n    return total\n"
 LATER = "def look(total):\n    if total >= 6:\n        return totol\n    return total\n"
+# What is no `Exception`, and one that cannot even be printed; and what is told of each.
+ENDING = {
+    "raise SystemExit(3)": "SystemExit: 3",
+    "raise KeyboardInterrupt": "KeyboardInterrupt",
+    "raise GeneratorExit('over')": "GeneratorExit: over",
+    "raise type('Odd', (BaseException,), {})('own')": "Odd: own",
+    "raise type('Mute', (Exception,), {'__str__': lambda self: None.mute})": "Mute",
+}
 LOOP_NOW = "def look(total):\n    while True:\n        pass\n"
 
 
@@ -101,6 +110,11 @@ class Loop:
         assert not thread.is_alive()
         return "\n".join(self.display.lines)
 
+    def held(self) -> list[dict[str, Any]]:
+        """The events."""
+        rows = json_rows(self.record.folder / "events.jsonl")
+        return [event for event in rows if event["kind"] == "held"]
+
     def is_held(self) -> bool:
         return any("The run holds" in line for line in self.display.lines)
 
@@ -134,6 +148,23 @@ def test_a_branch_that_first_runs_later_holds_in_place_as_well(
     assert f"step 6 failed on generation {later}: NameError: name 'totol'" in told
     assert "no rank has changed anything by it" in told
     assert f"step 6 went well on generation {later + 1}" in told
+
+
+def test_what_would_end_an_actor_holds_as_any_error(loop: Callable[[OnEditError], Loop]) -> None:
+    run = loop("hold")
+    run.steps(2)
+    for number, (raised, told) in enumerate(ENDING.items(), 1):
+        run.push(GOOD.replace("    return", f"    {raised}\n    return"))
+
+        def mend(number: int = number) -> None:
+            wait_for(lambda: len(run.held()) == number, 30.0)
+            run.push(f"{GOOD}# {number}\n")
+
+        run.steps_beside(mend, 1)
+        held = run.held()[-1]
+        assert (held["error"], held["file"]) == (told, "amounts.py"), held
+        assert held["line"] > 0, held
+        assert held["in_place"], held
 
 
 @pytest.mark.long

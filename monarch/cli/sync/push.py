@@ -27,8 +27,6 @@ from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_quiet
 from monarch.core.holds import named
 from monarch.errors import JobError
-from monarch.runtime.client_agent import client
-from monarch.runtime.workspace.session import session_of
 from monarch_sync import Scanner
 from monarch_sync.report import Problem
 from monarch_sync.scanning.explain import explain
@@ -62,8 +60,7 @@ def sync(
             # A program that gives us keys by a pipe shows the run in the same terminal, and all
             # about it.
             keys, tells_runs = Keys(is_piped=has_keys), not has_keys
-            if has_keys:
-                session_of(client()).reload.on_waiting = lambda text: None  # The run says it.
+            pusher.tells_waits = not has_keys  # The run says it.
             watching = Watching(project, pusher, output, keys=keys, tells_runs=tells_runs, **how)
             with asked_to_end():
                 watching.run()

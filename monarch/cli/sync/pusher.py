@@ -72,6 +72,7 @@ class Pusher:
         self._num_lost_when_all_followed = -1
         self._agent.node.peer_down.on_down.append(self._lose)
         self._names = job.names_by_url()
+        self.tells_waits = True  # what a push waits for
         self.silent: dict[str, str] = {}  # hosts, by URL, that gave no answer last time, and why
 
     def push(
@@ -269,7 +270,7 @@ class Pusher:
 
     @contextmanager
     def _followed(self, output: Output, addresses: list[ProcAddress]) -> Iterator[None]:
-        """Show how far a push is."""
+        """Show how far a push is, and what it waits for."""
         progress = Progress()
         node = self._agent.node
         sender = node.bulk_sender
@@ -287,6 +288,11 @@ class Pusher:
                 staged = staged * len(addresses) // len(asked)
             return progress, max(staged, sent)
 
+        def waits(text: str) -> None:
+            if self.tells_waits:
+                output.note("waiting", text)
+
+        session_of(self._agent).reload.on_waiting = waits
         with followed_by(progress), output.busy(look):
             yield
 
