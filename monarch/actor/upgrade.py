@@ -134,6 +134,7 @@ class _Members:
         self._procs = procs
         self.fence, self.lift, self.halt = switch.fence, switch.lift, switch.halt
         self.patch, self.go, self.revert = switch.patch, switch.go, switch.revert
+        self.inquire = switch.inquire
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
         return self._switch.prepare_on(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from monarch.core.code_switch.coordinator import HOSTS, AskParty, Coordinator, Pause
@@ -25,7 +25,7 @@ from monarch.core.code_switch.effects import (
     Work,
 )
 from monarch.core.code_switch.participant import Participant
-from monarch.core.code_switch.succession import Succession, is_led, shown
+from monarch.core.code_switch.succession import Succession
 from monarch.core.code_switch.table import (
     CoordinatorState,
     IllegalEvent,
@@ -41,6 +41,7 @@ GENERATION = 7
 NO_REASONS = (Reason.SILENT, Reason.OTHERS, Reason.REFUSED)
 LATE_REASONS = (
     Reason.NEW_PROC, Reason.ACTORS, Reason.PROCS, Reason.NOT_PASSED, Reason.BUSY, Reason.GIVES_WAY,
+    Reason.NOT_HALTED,
 )  # fmt: skip
 
 
@@ -53,6 +54,7 @@ class Chances(NamedTuple):
     gives_way: float = 0.05
     death: float = 0.01
     spawn: float = 0.02
+    interrupt: float = 0.002
 
 
 USUAL = Chances()
@@ -107,7 +109,7 @@ class Member:
 
     def lead_if_asked(self) -> None:
         """Not before the author is gone for us as well, or has brought us to an end."""
-        if is_led(self.machine, "author"):
+        if self.machine.is_led_by("author"):
             return
         if self.asked_by and (self.recovery is None or self.recovery.machine.is_over):
             self.asked_by = []
@@ -117,13 +119,10 @@ class Member:
         world = self.world
         if self.recovery is not None and not self.recovery.machine.is_over:
             return
-        others = [one.name for one in world.owners if one is not self]
-        if self.succession is not None:
-            others = self.succession.others()
-        self.recovery = Driver(world, self.name, [self.name, *others], successor_of("author"))
-        self.recovery.carry_out(
-            self.recovery.machine.recover(shown=shown(self.machine, "author", GENERATION))
-        )
+        succession = self.succession or Succession([one.name for one in world.owners], self.name)
+        name = successor_of("author", succession.term)
+        self.recovery = Driver(world, self.name, [self.name, *succession.others()], name)
+        self.recovery.carry_out(self.recovery.machine.recover())
 
     def owner_lost(self, owner: str) -> None:
         if self.succession is not None and self.machine.state is not ParticipantState.IDLE:
@@ -159,6 +158,8 @@ class Member:
                 effects = machine.resume(uid, GENERATION)
             elif order is SwitchOrder.PATCH:
                 effects = machine.patch(token, uid, GENERATION, now)
+            elif order is SwitchOrder.INQUIRE:
+                effects = machine.inquire(token, uid, GENERATION)
             elif order is SwitchOrder.GO:
                 is_patched = machine.state is ParticipantState.PATCHED
                 effects = machine.go(token, uid, GENERATION)
@@ -204,7 +205,9 @@ class Member:
         sender, number = self.askers.pop(answer.token)
         vote = self.votes.pop(answer.token)
         for reason, _ in answer.reasons:
-            if reason in NO_REASONS:
+            if reason is Reason.WENT:
+                vote = Vote.WENT
+            elif reason in NO_REASONS:
                 vote = Vote.NO
             elif reason in LATE_REASONS and vote is Vote.YES:
                 vote = Vote.LATE
@@ -309,6 +312,8 @@ class Driver:
             elif effect.party == HOSTS:
                 self.ask_hosts(effect)
             else:
+                if effect.order is SwitchOrder.GO:
+                    self.machine.releases()
                 owner, asked = self.owners[effect.party], effect
                 self.world.ask(self.name, effect.number, owner, effect.order, asked, self)
         if self.machine.is_over and self.name in self.world.members:
@@ -497,12 +502,16 @@ class World:
 
     # Chance.
 
-    def run(self, max_steps: int = 20_000) -> None:
-        """Until nothing happens any more."""
+    def run(self, deaths: Mapping[int, str] = {}, max_steps: int = 20_000) -> int:
+        """Until nothing happens any more. ``deaths``: who dies before which event, in so far as it
+        still lives; an event that never comes kills nobody. How many events there were."""
         self.author.carry_out(self.author.machine.begin())
-        for _ in range(max_steps):
+        for number in range(max_steps):
+            if number in deaths and self.is_alive(deaths[number]):
+                self.kill(deaths[number])
+                self.check()
             if not self.step():
-                return
+                return number
             self.check()
         raise AssertionError("it comes to no end")
 
@@ -532,6 +541,8 @@ class World:
             choices = [lambda: self.kill(self.random.choice(self.mortals()))]
         elif self.happens(self.chances.spawn):
             choices = [self._spawn]
+        elif self.is_author_alive and self.happens(self.chances.interrupt):
+            choices = [self._interrupt]
         self.random.choice(choices)()
         return True
 
@@ -564,6 +575,11 @@ class World:
         if at is not None:
             self.now = max(self.now, at)
             member.carry_out(member.machine.tick(self.now))
+
+    def _interrupt(self) -> None:
+        """Ctrl-C at the author's."""
+        if not self.author.machine.is_over:
+            self.author.carry_out(self.author.machine.interrupted())
 
     def _spawn(self) -> None:
         owners = [one for one in self.owners if one.is_alive and not one.is_gate_closed]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch.core.code_switch.effects import Do
+from monarch.core.code_switch.effects import Do, Effects, Reason, answer_to
 from monarch.core.code_switch.participant import Participant
 from monarch.core.code_switch.table import (
     CoordinatorState,
@@ -16,11 +17,12 @@ from monarch.core.code_switch.table import (
     ParticipantState,
     Vote,
     as_markdown,
+    successor_of,
 )
 from tests.core.switch_world import Chances, World
 
 SEEDS = st.integers(0, 2**32 - 1)
-CALM = Chances(refuse=0.0, refuse_patch=0.0, stuck=0.0, gives_way=0.0, death=0.0, spawn=0.0)
+CALM = Chances(*[0.0] * len(Chances._fields))
 
 
 @settings(max_examples=300, deadline=None)
@@ -32,7 +34,7 @@ def test_all_switch_or_none(seed: int, num_owners: int, num_procs: int) -> None:
 
 
 def test_where_nobody_objects_all_run_the_new_code() -> None:
-    world = World(1, num_owners=3, chances=CALM)
+    world = World(2, num_owners=3, chances=CALM)
     world.run()
     world.check_end()
     assert world.author.machine.state is CoordinatorState.COMMITTED
@@ -46,6 +48,77 @@ def test_whoever_dies_the_others_end_on_one_generation(
     world = World(seed, num_owners, num_procs)
     world.run()
     world.check_end()
+
+
+@pytest.mark.parametrize("num_owners", [2, 3, 4])
+def test_of_several_owners_none_ends_apart_whichever_party_dies_at_any_event(
+    num_owners: int,
+) -> None:
+    """And then, a little later, another one: often the owner that has taken the author's place."""
+    chances, then = Chances(death=0.0, interrupt=0.0), random.Random(num_owners)
+    quiet = World(num_owners, num_owners, num_procs=1, chances=chances)
+    num_events, parties = quiet.run(), quiet.mortals()
+    for event in range(num_events):
+        for party in parties:
+            later = event + then.randint(1, 25)
+            deaths = {event: party, later: then.choice(parties)}
+            world = World(num_owners, num_owners, num_procs=1, chances=chances)
+            try:
+                world.run(deaths)
+                world.check_end()
+            except AssertionError as error:
+                raise AssertionError(f"where {deaths}: {error}") from error
+
+
+@settings(max_examples=500, deadline=None)
+@given(SEEDS, st.integers(2, 4), st.sampled_from([0.02, 0.04]), st.sampled_from([0.05, 0.25]))
+def test_where_many_die_the_owners_that_live_end_on_one_generation(
+    seed: int, num_owners: int, death: float, refuse_patch: float
+) -> None:
+    chances = Chances(death=death, refuse_patch=refuse_patch)
+    world = World(seed, num_owners, num_procs=1, chances=chances)
+    world.run()
+    world.check_end()
+
+
+def prepared(machine: Participant) -> None:
+    """It takes part in generation 7 of ``author``, and has no procs."""
+    finish(machine, machine.prepare(1, "author", 7, 0.0))
+
+
+def finish(machine: Participant, effects: Effects) -> None:
+    """All the work that these, and what comes of them, ask for is done."""
+    for effect in effects:
+        if isinstance(effect, Do) and effect.number:
+            finish(machine, machine.did(effect.number, Vote.YES, 0.0))
+
+
+def test_an_owner_that_is_asked_how_far_it_is_obeys_the_latest_that_asked() -> None:
+    machine = Participant(list, is_root=True)
+    prepared(machine)
+    first, second = successor_of("author", 1), successor_of("author", 2)
+    assert machine.inquire(2, second, 7) == answer_to(2, Reason.NOT_HALTED)
+    for late in ("author", first):
+        assert machine.inquire(3, first, 7) == answer_to(3, Reason.NOT_HALTED)
+        with pytest.raises(IllegalEvent, match="in the middle of"):
+            machine.raise_fence(3, late, 7, 1, 0.0, None)
+        assert machine.go(4, late, 7) == answer_to(4)
+    assert machine.state is ParticipantState.PREPARED
+
+
+def test_an_owner_that_has_gone_says_so_and_no_successor_takes_it_back() -> None:
+    machine = Participant(list, is_root=True)
+    prepared(machine)
+    finish(machine, machine.raise_fence(2, "author", 7, 1, 0.0, None))
+    finish(machine, machine.halt(3, "author", 7, 0.5, 0.0))
+    finish(machine, machine.patch(4, "author", 7, 0.0))
+    successor = successor_of("author", 1)
+    assert machine.inquire(5, successor, 7) == answer_to(5)
+    assert machine.patch(6, successor, 7, 0.0) == answer_to(6), "it has done so already"
+    finish(machine, machine.go(7, successor, 7))
+    assert machine.state is ParticipantState.IDLE
+    assert machine.inquire(8, successor_of("author", 2), 7) == answer_to(8, Reason.WENT)
+    assert machine.revert(9, successor, 7, 0.0) == answer_to(9)
 
 
 def test_to_go_back_from_what_has_not_begun_says_nothing_of_what_came_before() -> None:

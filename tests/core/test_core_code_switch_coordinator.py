@@ -117,6 +117,40 @@ def test_all_owners_go_on_before_anybody_is_waited_for(author: Author) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("votes", "then"),
+    [
+        ([Vote.YES, Vote.WENT, Vote.GONE], CoordinatorState.RELEASING),
+        ([Vote.WENT, Vote.LATE, Vote.YES], CoordinatorState.RELEASING),
+        ([Vote.YES, Vote.LATE, Vote.YES], CoordinatorState.DROPPING),
+        ([Vote.YES, Vote.GONE, Vote.YES], CoordinatorState.INSPECTING),
+    ],
+)
+def test_a_successor_does_what_any_owner_knows_to_be_decided(
+    votes: list[Vote], then: CoordinatorState
+) -> None:
+    machine = Coordinator(3, lambda longest: longest)
+    asked = [effect for effect in machine.recover() if not isinstance(effect, Pause)]
+    assert [effect.order for effect in asked] == [SwitchOrder.INQUIRE] * 3
+    for effect, vote in zip(asked, votes, strict=True):
+        machine.voted(effect.number, vote)
+    assert machine.state is then
+
+
+def test_ctrl_c_takes_back_a_push_until_the_first_order_to_go_is_sent() -> None:
+    for is_sent in (False, True):
+        machine = Coordinator(1, lambda longest: longest)
+        effects = [*machine.begin()]
+        while machine.state is not CoordinatorState.RELEASING:
+            [effect] = effects
+            assert not isinstance(effect, Pause)
+            effects = [*machine.voted(effect.number, Vote.YES)]
+        if is_sent:
+            machine.releases()
+        machine.interrupted()
+        assert (machine.state is CoordinatorState.UNDOING) is not is_sent
+
+
 def test_what_nobody_expects_raises() -> None:
     machine = Coordinator(1, lambda longest: longest)
     with pytest.raises(IllegalEvent, match="'idle' has no 'the pause is over'"):

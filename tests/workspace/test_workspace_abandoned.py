@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from monarch.core.code_switch.table import Vote
 from monarch.runtime.workspace.code_switch.author_lost import AuthorLost
-from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 
 
 class Slow:
@@ -35,8 +34,15 @@ class Node:
 
 
 class Owner:
-    def __init__(self) -> None:
+    """One that was halted when its author died, or was not."""
+
+    def __init__(self, *, is_halted: bool) -> None:
         self.done: list[str] = []
+        self._is_halted = is_halted
+
+    def inquire(self, generation: int) -> ReloadOutcome:
+        late = [] if self._is_halted else [RefusedFile("owner", "was not halted")]
+        return ReloadOutcome(late=late)
 
     def patch(self, generation: int, behind: Any = ()) -> ReloadOutcome:
         self.done.append(f"patch {generation}")
@@ -52,17 +58,17 @@ class Owner:
 
 def test_what_a_slow_host_shows_already_is_not_taken_back() -> None:
     node: Any = Node()
-    owner: Any = Owner()
+    owner: Any = Owner(is_halted=True)
     plan = ReloadPlan(7, "new", "auto", hosts={"host": []})
-    AuthorLost(node, plan, [owner], shown=None).settle()
+    AuthorLost(node, plan, [owner]).settle()
     assert owner.done == ["patch 7", "go 7"]
 
 
 def test_hosts_drop_what_was_staged_before_anybody_may_push_again() -> None:
     """What comes next has the same number, and would be dropped."""
     node: Any = Node()
-    owner: Any = Owner()
+    owner: Any = Owner(is_halted=False)
     plan = ReloadPlan(8, "newer", "auto", hosts={"a": [], "b": []})
     owner.done = node.done
-    AuthorLost(node, plan, [owner], shown=Vote.NO).settle()
+    AuthorLost(node, plan, [owner]).settle()
     assert node.done == ["ask a", "ask b", "revert"]

@@ -85,6 +85,7 @@ class Coordinator:
         self._seconds = _SHORTEST_SECONDS
         self._halts = [*_HALT_SECONDS]
         self._has_shown = False
+        self._is_released = False
         self.is_successor = False
 
     @property
@@ -95,7 +96,7 @@ class Coordinator:
     def is_decided(self) -> bool:
         """Whether there is only one way any more: all are told to go on, or to go back."""
         if self.state is CoordinatorState.RELEASING:
-            return bool(self._votes)
+            return self._is_released
         return self.state in _TOLERANT
 
     def is_open(self, number: int) -> bool:
@@ -110,15 +111,17 @@ class Coordinator:
         """Drive a switch from its beginning."""
         return self._move(Said.BEGIN)
 
-    def recover(self, *, shown: Vote | None) -> Sequence[Effect]:
+    def recover(self) -> Sequence[Effect]:
         """Take the place of an author that has died, and bring its switch to one end for all.
 
-        ``shown``: whether hosts show the files already, ``None`` where they have to be asked.
         Owners that are lost do not count: the author may have had the others go already.
         """
         self.is_successor = True
-        effects = self._move(Said.RECOVER)
-        return effects if shown is None else self.voted(self._number, shown)
+        return self._move(Said.RECOVER)
+
+    def releases(self) -> None:
+        """The first order to go is sent. From here on, one may have gone."""
+        self._is_released = True
 
     def voted(self, number: int, vote: Vote) -> Sequence[Effect]:
         """A party has answered. Its answer to what is not asked any longer says nothing."""
@@ -160,6 +163,10 @@ class Coordinator:
     def _said(self) -> Said:
         """The event that the votes come to."""
         votes = self._votes
+        if self.state is CoordinatorState.INQUIRING:
+            if Vote.WENT in votes:
+                return Said.WENT
+            return Said.NONE if Vote.LATE in votes or Vote.NO in votes else Said.ALL
         if self.state in (CoordinatorState.INSPECTING, CoordinatorState.DROPPING):
             return {Vote.YES: Said.ALL, Vote.SOME: Said.SOME}.get(votes[0], Said.NONE)
         if self.state in _TOLERANT:
@@ -237,6 +244,7 @@ _TOLERANT = (CoordinatorState.RELEASING, CoordinatorState.UNDOING, CoordinatorSt
 """In these no vote changes the outcome, and the switch goes on without an owner that is lost."""
 
 _ORDERS = {
+    CoordinatorState.INQUIRING: SwitchOrder.INQUIRE,
     CoordinatorState.PREPARING: SwitchOrder.PREPARE,
     CoordinatorState.PATCHING: SwitchOrder.PATCH,
     CoordinatorState.RELEASING: SwitchOrder.GO,

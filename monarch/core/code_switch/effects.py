@@ -37,6 +37,8 @@ class Reason(Enum):
     SILENT = "has not answered"
     REFUSED = "a proc that was spawned meanwhile cannot take the new code"
     OTHERS = "somebody else pushes"
+    WENT = "runs the new code"
+    NOT_HALTED = "was not halted"
 
 
 class Do(NamedTuple):

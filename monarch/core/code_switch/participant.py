@@ -22,18 +22,20 @@ from monarch.core.code_switch.effects import (
     TellProcs,
     Work,
     answer_to,
-)
+)  # fmt: skip
+from monarch.core.code_switch.follower import Follower
 from monarch.core.code_switch.round import Round
 from monarch.core.code_switch.table import (
-    PARTICIPANT,
+    MAY_BE_SHOWN,
     IllegalEvent,
     ParticipantState,
     Said,
     SwitchOrder,
     Vote,
-    next_of,
+    author_of,
     successor_of,
-)
+    term_of,
+)  # fmt: skip
 
 _PREPARE_SECONDS = 300.0
 _PATCH_SECONDS = 120.0
@@ -41,13 +43,10 @@ _REVERT_SECONDS = 15.0
 _TELL_SECONDS = (3.0, 10.0, 30.0)
 
 
-class Participant:
+class Participant(Follower):
     """``members`` gives the procs that are to switch with us, as they are at that moment. One that
     ``is_root`` takes the author's place if that dies. ``uid`` is our own, as what is sent to our
     own actors waits at the fence, too.
-
-    ``went`` is the push that it last went to, until that is taken back: the name
-    ``successor_of(author)``, in which a successor of its author orders, and its generation.
 
     Events are methods; each returns the effects to carry out, in order. ``number`` in them tells
     what is answered: answers to what is over say nothing. ``wakes_at`` is when to call ``tick``.
@@ -56,9 +55,8 @@ class Participant:
     def __init__(
         self, members: Callable[[], Sequence[str]], *, is_root: bool, uid: str = ""
     ) -> None:
-        self.state = ParticipantState.IDLE
-        self.coordinator = ""
-        self.generation, self.num_lifted, self.went = 0, 0, ("", 0)
+        super().__init__()
+        self.num_lifted = 0
         self.replaced: set[str] = set()
         self.fence: SwitchBarrier | None = None
         self._uid = uid
@@ -71,15 +69,6 @@ class Participant:
         self._round: Round | None = None
         self._lifting: tuple[int, float] | None = None
         self._told = Telling(_TELL_SECONDS)
-
-    @property
-    def is_idle(self) -> bool:
-        return self.state is ParticipantState.IDLE
-
-    def accepts(self, sender: str) -> bool:
-        """Whether ``prepare`` of this one would be obeyed."""
-        is_again = sender == self.coordinator and self.state is not ParticipantState.REVERTING
-        return self.is_idle or is_again
 
     def prepare(self, token: int, sender: str, generation: int, now: float) -> Effects:
         """The first coordinator is obeyed. One that begins anew has given up what was before."""
@@ -162,9 +151,11 @@ class Participant:
         self, token: int, sender: str, generation: int, now: float, leaving: Iterable[str] = ()
     ) -> Effects:
         """Change the code. Procs that are ``leaving`` go back: their hosts do not show it."""
-        if self.went == (sender, generation) and not self._knows(sender, generation):
-            return answer_to(token)  # The author had decided, and its successor asks again.
+        if self._went_with(sender, generation) and not self._knows(sender, generation):
+            return answer_to(token)
         self._expect(SwitchOrder.PATCH, sender, generation)
+        if self.state is ParticipantState.PATCHED:
+            return answer_to(token)  # The author had asked, and its successor asks again.
         turn = self._begin(SwitchOrder.PATCH, token, now, _PATCH_SECONDS)
         left = [*leaving]
         self.replaced.difference_update(left)
@@ -180,7 +171,7 @@ class Participant:
         if not self._knows(sender, generation):
             return answer_to(token)
         self._expect(SwitchOrder.GO, sender, generation)
-        self.went = successor_of(self.coordinator), generation
+        self.went.append((author_of(self.coordinator), generation))
         fenced = self._fenced()
         staying = [proc for proc in fenced if proc not in self.replaced]
         going = [proc for proc in fenced if proc in self.replaced]
@@ -194,14 +185,24 @@ class Participant:
         """Run what ran before, also after ``go``."""
         if not self.is_idle and not self._knows(sender, generation):
             return answer_to(token)  # Of another coordinator, or of an earlier switch.
+        if self._went_with(sender, generation) and term_of(sender) >= 0:
+            return answer_to(token)  # Of a successor that has died before one that came later.
         effects = [*self._drop_orders()]
         self._go_to(SwitchOrder.REVERT)
-        self.went = ("", 0) if self.went[1] == generation else self.went
+        if self._went_with(sender, generation):
+            self.went.remove((author_of(sender), generation))
         self.coordinator, self.generation = sender, generation
         turn = self._begin(SwitchOrder.REVERT, token, now, _REVERT_SECONDS)
         effects += self._ask(turn.asked, SwitchOrder.REVERT, self._members(), token)
         turn.own.add(self._next())
         return [*effects, Do(self._number, Work.REVERT, token, generation)]
+
+    def inquire(self, token: int, sender: str, generation: int) -> Effects:
+        """How far we are. From now on, no order counts of the author or of an earlier successor."""
+        if self._went_with(sender, generation):
+            return answer_to(token, Reason.WENT)
+        is_halted = self._knows(sender, generation) and self.state in MAY_BE_SHOWN
+        return answer_to(token) if is_halted else answer_to(token, Reason.NOT_HALTED)
 
     def did(self, number: int, vote: Vote, now: float) -> Effects:
         """Own work is done."""
@@ -248,14 +249,14 @@ class Participant:
 
     def author_gone(self, uid: str, now: float) -> Effects:
         """The coordinator has died: the roots, and only they, end what it has begun."""
-        names = (uid, successor_of(uid))
-        if self.is_idle or self.coordinator not in names or not uid:
+        if self.is_idle or author_of(self.coordinator) != uid or not uid:
             return []
         if self.generation < 0:
             return self.revert(0, uid, self.generation, now)  # An upgrade has no files.
         if not self._is_root:
             return []
-        self.coordinator = successor_of(uid)
+        if self.coordinator == uid:
+            self.coordinator = successor_of(uid)
         return [TakeOver(uid)]
 
     def tick(self, now: float) -> Effects:
@@ -280,26 +281,6 @@ class Participant:
         times += [] if self._lifting is None else [self._lifting[1]]
         times += [] if turn is None else [turn.wakes_at]
         return min(times, default=None)
-
-    def _knows(self, sender: str, generation: int) -> bool:
-        """Whether this one may give orders. That a successor does says that the author has died."""
-        if generation != self.generation or self.is_idle:
-            return False
-        if self.coordinator and sender == successor_of(self.coordinator):
-            self.coordinator = sender
-        return sender == self.coordinator
-
-    def _expect(self, order: SwitchOrder, sender: str, generation: int) -> None:
-        """Enter the state that an order leads to, if its sender may give it."""
-        if not self._knows(sender, generation):
-            raise IllegalEvent(
-                f"{order.value!r} of generation {generation} by {sender!r}, in the middle of "
-                f"{self.generation} by {self.coordinator!r} ({self.state.value})"
-            )
-        self._go_to(order)
-
-    def _go_to(self, event: SwitchOrder | Said) -> None:
-        self.state = next_of(PARTICIPANT, self.state, event)
 
     def _next(self) -> int:
         self._number += 1

@@ -3,11 +3,15 @@
 It is a two-phase commit. The *coordinator* asks the *participants* to prepare; one vote of no keeps
 all from it. Between the two phases stands a barrier: a *fence* in the order of each owner's
 messages, and then a *halt* of all actors. Then the hosts show the new files, and the participants
-patch their code. Only when all have done so may any of them run it (``GO``): the first answer to
-that is the decision.
+patch their code. Only when all have done so may any of them run it (``GO``): to send the first
+of these orders is the decision.
 
 - Before the decision every vote of no, every loss of an owner and every interrupt leads back: first
   the files, while no code runs, and then the code. After it nothing does.
+- When the author has died, an owner takes its place. It first inquires how far all owners are. Each
+  obeys from then on neither the author nor an earlier successor, so what the owners say stays so.
+  Where one of them has gone, the others go; where one was never halted, all go back; otherwise the
+  hosts tell.
 - A participant obeys one coordinator at a time; to others it is busy.
 - No participant commits unless all have prepared and were halted. A dead one does not count.
 - Presumed abort: an author that died before any host showed the files has changed nothing.
@@ -35,6 +39,7 @@ class SwitchOrder(Enum):
     PATCH = "patch"
     GO = "go"
     REVERT = "revert"
+    INQUIRE = "inquire"
     SHOW_FILES = "show files"
     TAKE_BACK_FILES = "take files back"
     DROP_FILES = "drop files"
@@ -49,6 +54,7 @@ class Vote(Enum):
     NO = "no"
     GONE = "gone"
     SOME = "some"  # Of the hosts: not all of them show the files.
+    WENT = "went"  # Of an owner that is asked how far it is: it runs the new code.
 
 
 class Said(Enum):
@@ -61,6 +67,7 @@ class Said(Enum):
     NO = "some: no"
     SOME = "some show the files"
     NONE = "nobody shows the files"
+    WENT = "an owner has gone"
     UNCHANGED = "nothing is new"
     LOST = "an owner is lost, or Ctrl-C"
     WOKE = "the pause is over"
@@ -80,6 +87,7 @@ class CoordinatorState(Enum):
     RELEASING = "releasing"
     UNDOING = "undoing files"
     REVERTING = "reverting"
+    INQUIRING = "inquiring"
     INSPECTING = "inspecting files"
     DROPPING = "dropping files"
     COMMITTED = "committed"
@@ -108,7 +116,7 @@ _C, _P, _O = CoordinatorState, ParticipantState, SwitchOrder
 _BACK = {Said.NO: _C.UNDOING, Said.LOST: _C.UNDOING}
 
 COORDINATOR: Mapping[CoordinatorState, Mapping[Said, CoordinatorState]] = {
-    _C.IDLE: {Said.BEGIN: _C.PREPARING, Said.RECOVER: _C.INSPECTING},
+    _C.IDLE: {Said.BEGIN: _C.PREPARING, Said.RECOVER: _C.INQUIRING},
     _C.PREPARING: {Said.ALL: _C.FENCING, Said.UNCHANGED: _C.REVERTING, **_BACK},
     _C.FENCING: {Said.ALL: _C.HALTING, Said.LATE: _C.LIFTING, **_BACK},
     _C.LIFTING: {Said.ALL: _C.PAUSING, Said.LATE: _C.FENCING, **_BACK},
@@ -119,6 +127,9 @@ COORDINATOR: Mapping[CoordinatorState, Mapping[Said, CoordinatorState]] = {
     _C.RELEASING: {Said.ALL: _C.COMMITTED, Said.LOST: _C.UNDOING},
     _C.UNDOING: {Said.ALL: _C.REVERTING, Said.LOST: _C.UNDOING},
     _C.REVERTING: {Said.ALL: _C.ABORTED, Said.LOST: _C.REVERTING},
+    _C.INQUIRING: {
+        Said.WENT: _C.RELEASING, Said.ALL: _C.INSPECTING, Said.NONE: _C.DROPPING,
+    },
     _C.INSPECTING: {
         Said.ALL: _C.PATCHING, Said.SOME: _C.SHOWING, Said.NONE: _C.DROPPING,
     },
@@ -154,7 +165,7 @@ PARTICIPANT: Mapping[ParticipantState, Mapping[SwitchOrder | Said, ParticipantSt
     },
     _P.PATCHING: {Said.ALL: _P.PATCHED, _O.PATCH: _P.PATCHING, **_ANEW},
     _P.PATCHED: {
-        _O.GO: _P.IDLE, _O.PATCH: _P.PATCHING, _O.RESUME: _P.FENCED, **_ANEW,
+        _O.GO: _P.IDLE, _O.PATCH: _P.PATCHED, _O.RESUME: _P.FENCED, **_ANEW,
     },
     _P.REVERTING: {Said.ALL: _P.IDLE, _O.REVERT: _P.REVERTING},
 }  # fmt: skip
@@ -172,12 +183,24 @@ class IllegalEvent(Exception):
     """This party does not expect this in the state that it is in."""
 
 
-def successor_of(author: str) -> str:
-    """The name in which an owner orders that takes the place of an author that has died."""
-    return author if author.endswith(_GONE) else author + _GONE
+def successor_of(author: str, term: int = 0) -> str:
+    """The name in which an owner orders that takes the place of an author that has died.
+
+    ``term`` is greater for one that comes later; 0 is the name before any is known."""
+    return f"{author_of(author)}{_GONE}{term}"
 
 
-_GONE = " (gone)"
+def author_of(name: str) -> str:
+    """The author in whose place this one orders, or that it is."""
+    return name.partition(_GONE)[0]
+
+
+def term_of(name: str) -> int:
+    """Which successor this is; -1 for an author itself."""
+    return int(name.partition(_GONE)[2] or -1)
+
+
+_GONE = " (gone), term "
 
 
 def next_of(table: Mapping[_S, Mapping[_E, _S]], state: _S, event: _E) -> _S:

@@ -133,7 +133,8 @@ class ReloadOutcome(msgspec.Struct):
     ``replaced_actors`` the actors that are made again in them, by class. ``problems`` came up
     when it was too late to go back, ``notes`` are to know beside, ``warnings`` what new code will
     trip over, ``for_next_start`` those among them that are of the next start. ``late`` have not
-    come to a fence or a halt in time, which may be tried again.
+    come to a fence or a halt in time, which may be tried again. ``has_gone`` is said to a successor
+    of the author: the new code runs already.
     """
 
     modules: list[str] = []
@@ -154,6 +155,7 @@ class ReloadOutcome(msgspec.Struct):
     refused: list[RefusedFile] = []
     late: list[RefusedFile] = []
     busy: str = ""
+    has_gone: bool = False
 
     def begins_anew(self) -> None:
         """The next start comes at once, and shows what it makes of the code."""

@@ -110,6 +110,7 @@ class StepName(str, Enum):
     LIFT = "lift"
     PATCH = "patch"
     GO = "go"
+    INQUIRE = "inquire"
 
 
 class Step(Message, tag=47, kw_only=True):
@@ -117,8 +118,8 @@ class Step(Message, tag=47, kw_only=True):
 
     ``HALT``: actors take up no message, within ``seconds``. ``RESUME``: as before the halt.
     ``LIFT``: as before the ``Switch`` of this ``attempt``, which is given up. ``PATCH``: change
-    the code; procs on hosts that are ``behind`` go back instead. ``GO``: run it. The author
-    ``instead_of`` which an owner orders has died.
+    the code; procs on hosts that are ``behind`` go back instead. ``GO``: run it. ``INQUIRE``: say
+    how far you are. Where the author has died, an owner orders in the name ``instead_of``.
     """
 
     generation: int
@@ -134,7 +135,7 @@ class Step(Message, tag=47, kw_only=True):
 class Revert(Message, tag=46):
     """To an owner or a proc: drop a generation that was prepared or switched to.
 
-    The author ``instead_of`` which an owner orders has died.
+    Where the author has died, an owner orders in the name ``instead_of``.
     """
 
     generation: int

@@ -30,7 +30,6 @@ others must not be taken back behind its back."""
 class AuthorLost:
     """A push without its author, which is brought to its end for ``owners``.
 
-    ``shown``: whether hosts show the files already, ``None`` where they have to be asked.
     ``is_told``: people have been told of its end.
     """
 
@@ -40,21 +39,19 @@ class AuthorLost:
         plan: ReloadPlan,
         owners: Sequence[Owner],
         *,
-        shown: Vote | None,
         is_told: bool = False,
     ) -> None:
         self._node = node
         self._plan = plan
         self._owners = owners
-        self._shown = shown
         self._is_told = is_told
 
     def settle(self) -> None:
         """Finish the push or take it back, and say so. Blocks."""
         number, author = self._plan.generation, self._plan.author
-        files = _HostFiles(self._node, self._plan, is_waiting=self._shown is not Vote.NO)
+        files = _HostFiles(self._node, self._plan)
         switch = Coordinating(self._owners, self._plan, files)
-        is_done = switch.recover(shown=self._shown)
+        is_done = switch.recover()
         _wait_for(files.dropped)
         if switch.error is not None:
             _log.error("the push of generation %d (%s) could not be ended", number, author)
@@ -80,10 +77,10 @@ class AuthorLost:
 class _HostFiles(Purpose):
     """The files of a push, at the hosts that it was for."""
 
-    def __init__(self, node: Node, plan: ReloadPlan, *, is_waiting: bool) -> None:
+    def __init__(self, node: Node, plan: ReloadPlan) -> None:
         self._node = node
         self._plan = plan
-        self._is_waiting = is_waiting
+        self._is_inspected = False
         self.dropped: list[Promise[Response]] = []
         self.why_not = ""
 
@@ -91,6 +88,7 @@ class _HostFiles(Purpose):
         self.why_not = "; ".join(str(refused) for refused in outcome.refused)
 
     def inspect(self) -> Vote:
+        self._is_inspected = True
         answers = [
             self._node.request(
                 self._node.address_of(uid), lambda port: Inspect(port, self._node.uid)
@@ -115,8 +113,8 @@ class _HostFiles(Purpose):
     def drop(self) -> Vote:
         # Sent before anybody may push again: what comes then is staged under the same number.
         self.dropped = self._ask(Abort(self._plan.generation))
-        if not self._is_waiting:
-            return Vote.NO
+        if not self._is_inspected:
+            return Vote.NO  # An owner was never halted, so no host was told to show it.
         # The author's last message may have come in between, to some of them.
         _wait_for(self.dropped)
         return self.inspect()

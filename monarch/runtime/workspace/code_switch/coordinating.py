@@ -76,10 +76,9 @@ class Coordinating:
         """Whether all have switched. Blocks."""
         return self._run(self._machine.begin())
 
-    def recover(self, *, shown: Vote | None) -> bool:
-        """Bring a switch to its end whose author has died. ``shown``: whether hosts show its files,
-        if that is known. Blocks."""
-        return self._run(self._machine.recover(shown=shown))
+    def recover(self) -> bool:
+        """Bring a switch to its end whose author has died. Blocks."""
+        return self._run(self._machine.recover())
 
     def _run(self, begin: Sequence[Effect]) -> bool:
         machine, effects = self._machine, deque(begin)
@@ -99,8 +98,11 @@ class Coordinating:
         return machine.state is CoordinatorState.COMMITTED
 
     def _may_be_lost(self, error: BaseException) -> bool:
-        """A successor goes on without an owner that is lost."""
-        return self._machine.is_successor and isinstance(error, OwnerLost)
+        """A successor goes on without an owner that is lost. One that does not say how far it is,
+        counts as lost."""
+        is_inquiring = self._state is CoordinatorState.INQUIRING
+        is_lost = isinstance(error, MonarchError if is_inquiring else OwnerLost)
+        return self._machine.is_successor and is_lost
 
     def _enter(self) -> None:
         if self._state is not self._machine.state:
@@ -139,6 +141,7 @@ class Coordinating:
         if said.busy:
             return machine.interrupted()
         vote = Vote.NO if said.refused else Vote.LATE if said.late else Vote.YES
+        vote = Vote.WENT if said.has_gone else vote
         if not machine.is_last(effect.number):
             return machine.voted(effect.number, vote)
         if self._state is CoordinatorState.PREPARING and not self.outcome.refused:
@@ -167,9 +170,13 @@ class Coordinating:
             return owner.halt(number, asked.seconds)
         if order is SwitchOrder.PATCH:
             return owner.patch(number, self._purpose.behind())
+        if order is SwitchOrder.INQUIRE:
+            return owner.inquire(number)
         if order is SwitchOrder.GO:
+            go = owner.go
+            self._machine.releases()  # After this, Ctrl-C comes too late.
             try:
-                return owner.go(number)
+                return go(number)
             except MonarchError as error:
                 return ReloadOutcome(problems=[str(error)])  # It is lost, the others go on.
         with contextlib.suppress(MonarchError):

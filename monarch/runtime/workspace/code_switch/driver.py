@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from monarch.core.code_switch.effects import AnswerOrder, Effect, TakeOver
-from monarch.core.code_switch.table import IllegalEvent, ParticipantState, successor_of
+from monarch.core.code_switch.table import IllegalEvent, ParticipantState, author_of
 from monarch.net.loop import Timer
 from monarch.runtime.context import running
 from monarch.runtime.procs.proc_agent import ProcAgent
@@ -147,6 +147,9 @@ class CodeSwitch:
     def go(self, generation: int, asker: Uid = "") -> ReloadOutcome:
         return self._wait(lambda order: self.ordered_to_go(generation, asker, order))
 
+    def inquire(self, generation: int, asker: Uid = "") -> ReloadOutcome:
+        return self._wait(lambda order: self.asked_how_far(generation, asker, order))
+
     def revert(self, generation: int, asker: Uid = "") -> None:
         self._wait(lambda order: self.ordered_to_revert(generation, asker, order))
 
@@ -235,6 +238,9 @@ class CodeSwitch:
     def ordered_to_go(self, generation: int, asker: Uid, order: OpenOrder) -> None:
         self._obey(lambda token, now: self.machine.go(token, asker, generation), order)
 
+    def asked_how_far(self, generation: int, asker: Uid, order: OpenOrder) -> None:
+        self._obey(lambda token, now: self.machine.inquire(token, asker, generation), order)
+
     def ordered_to_revert(self, generation: int, asker: Uid, order: OpenOrder) -> None:
         def event(token: int, now: float) -> Sequence[Effect]:
             if self.machine.state is ParticipantState.IDLE:
@@ -271,7 +277,7 @@ class CodeSwitch:
 
     def author_gone(self, uid: Uid) -> None:
         """The author of the push has died half-way: its switch is finished here, or taken back."""
-        if self.machine.coordinator in (uid, successor_of(uid)):
+        if author_of(self.machine.coordinator) == uid:
             self._feed(lambda now: self.machine.author_gone(uid, now))
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
@@ -365,6 +371,9 @@ class _InNameOf:
 
     def go(self, generation: int) -> ReloadOutcome:
         return self._switch.go(generation, self._author)
+
+    def inquire(self, generation: int) -> ReloadOutcome:
+        return self._switch.inquire(generation, self._author)
 
     def revert(self, generation: int) -> None:
         self._switch.revert(generation, self._author)

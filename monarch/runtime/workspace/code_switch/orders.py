@@ -6,7 +6,6 @@ import os
 
 import msgspec
 
-from monarch.core.code_switch.table import successor_of
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.code_switch.driver import CodeSwitch
 from monarch.runtime.workspace.code_switch.open_order import OpenOrder
@@ -81,6 +80,8 @@ class SwitchOrders:
             switch.ordered_to_patch(number, order.behind, asker, answer)
         elif order.name is StepName.LIFT:
             switch.ordered_to_lift(number, order.attempt, order.seconds, asker, answer)
+        elif order.name is StepName.INQUIRE:
+            switch.asked_how_far(number, asker, answer)
         else:
             switch.ordered_to_halt(number, order.seconds, asker, answer)
 
@@ -120,9 +121,7 @@ class SwitchOrders:
 
     def _asker(self, sender: Uid, instead_of: Uid = "") -> Uid:
         """The process that asks; ``""`` if it is ourselves."""
-        if instead_of:
-            return successor_of(instead_of)
-        return sender if sender != self._node.uid else ""
+        return instead_of or (sender if sender != self._node.uid else "")
 
     def _author_left(self, uid: Uid) -> None:
         self._switch.author_gone(uid)

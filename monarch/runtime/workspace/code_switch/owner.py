@@ -59,6 +59,13 @@ class Owner(Protocol):
         that."""
         ...
 
+    def inquire(self, generation: int) -> ReloadOutcome:
+        """How far it is: ``has_gone`` where it runs the new code, late where it was never halted.
+
+        From then on it obeys neither the author, which has died, nor an earlier successor.
+        """
+        ...
+
     def revert(self, generation: int) -> None:
         """Go back to what ran before, and let everybody run that."""
         ...

@@ -15,12 +15,14 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import AnyMessage, Prepare, Revert, Step, StepName, Switch
 
 _ANSWER_SECONDS = 330.0
+_INQUIRE_SECONDS = 60.0
+"""Much longer than an answer takes that needs no work; owners wait longer for the leader."""
 
 
 class RemoteOwner:
     """Asks a client to take its processes through a change of generation.
 
-    ``instead_of`` names the author that has died, where it is not the author that asks.
+    ``instead_of`` is the name in which we order, where the author has died: ``successor_of`` it.
     """
 
     def __init__(self, node: Node, client: ProcAddress, *, instead_of: Uid = "") -> None:
@@ -69,6 +71,9 @@ class RemoteOwner:
         self._node.failure_detector.unexpect(self._client.uid)
         return outcome
 
+    def inquire(self, generation: int) -> ReloadOutcome:
+        return self._step(generation, StepName.INQUIRE, wait_seconds=_INQUIRE_SECONDS)
+
     def revert(self, generation: int) -> None:
         try:
             self._ask(lambda port: Revert(generation, port, self._node.uid, self._instead_of))
@@ -82,6 +87,7 @@ class RemoteOwner:
         seconds: float = 0.0,
         attempt: int = 0,
         behind: Sequence[Uid] = (),
+        wait_seconds: float = _ANSWER_SECONDS,
     ) -> ReloadOutcome:
         uid, left = self._node.uid, tuple(behind)
         return self._ask(
@@ -94,7 +100,8 @@ class RemoteOwner:
                 attempt=attempt,
                 behind=left,
                 instead_of=self._instead_of,
-            )
+            ),
+            seconds=wait_seconds,
         )
 
     def _ask(

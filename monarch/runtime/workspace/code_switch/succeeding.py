@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from monarch.core.code_switch.participant import Participant
-from monarch.core.code_switch.succession import Succession, is_led, shown
+from monarch.core.code_switch.succession import Succession
 from monarch.core.code_switch.table import successor_of
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
@@ -87,7 +87,7 @@ class Succeeding:
         threading.Thread(target=self._run, name="monarch-abandoned", daemon=True).start()
 
     def _due(self) -> list[_Request]:
-        return [one for one in self._requests if not is_led(self._machine, one.author)]
+        return [one for one in self._requests if not self._machine.is_led_by(one.author)]
 
     def _run(self) -> None:
         try:
@@ -121,14 +121,12 @@ class Succeeding:
                 if self._machine.is_idle:
                     return
             succession.lost(first)
-        leading: list[Owner] = [self._own(successor_of(author))]
-        leading += [
-            RemoteOwner(node, owners[uid], instead_of=author) for uid in succession.others()
-        ]
-        known = shown(self._machine, author, plan.generation)
+        name = successor_of(author, succession.term)
+        leading: list[Owner] = [self._own(name)]
+        leading += [RemoteOwner(node, owners[uid], instead_of=name) for uid in succession.others()]
         # Asked again by an owner that the author's last message has reached since.
         is_again, self._settled = plan.attempt == self._settled, plan.attempt
-        AuthorLost(node, plan, leading, shown=known, is_told=is_again).settle()
+        AuthorLost(node, plan, leading, is_told=is_again).settle()
         for host in plan.places:
             if host in unmet:
                 node.peer_down.left(host.uid)
