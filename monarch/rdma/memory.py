@@ -104,12 +104,18 @@ def _address_of(view: memoryview) -> int:
 def _of_view(view: memoryview) -> LocalMemory:
     shape, strides = view.shape or (), view.strides or ()
     layout = Layout(0) if 0 in shape else layout_of(shape, strides, view.itemsize)
-    root = view.obj
-    numpy = sys.modules.get("numpy")
+    return LocalMemory(_address_of(view), layout, view.readonly, view, _root_of(view.obj))
+
+
+def _root_of(owner: Any) -> object:
+    """What has the memory that an array, or another object, shows."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
-        while isinstance(root, numpy.ndarray) and root.base is not None:
-            root = root.base
-    return LocalMemory(_address_of(view), layout, view.readonly, view, root)
+        while isinstance(owner, numpy.ndarray) and owner.base is not None:
+            owner = owner.base
+    if torch is not None and isinstance(owner, torch.Tensor):
+        return owner.untyped_storage()
+    return owner
 
 
 class Life:
@@ -129,7 +135,7 @@ class Life:
             self._watch.atexit = False
         else:
             # A view of its own: `keep` may share its hold on the memory with the user's view.
-            self._held = memoryview(root) if root is not None else memory.keep
+            self._held = _view_of_its_own(root, memory.keep)
 
     def has_ended(self) -> bool:
         """Whether only this still holds the memory."""
@@ -150,6 +156,15 @@ class Life:
         if self._watch is not None:
             self._watch.detach()
         self._watch = self._held = None
+
+
+def _view_of_its_own(root: Any, keep: Any) -> object:
+    if root is None:
+        return keep
+    try:
+        return memoryview(root)
+    except TypeError:  # It has made an array of its memory, and no other object shows it.
+        return memoryview(keep)
 
 
 def _says_when_it_ends(root: object) -> bool:

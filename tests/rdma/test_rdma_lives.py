@@ -53,12 +53,33 @@ def test_a_view_of_the_users_alone_keeps_the_memory_registered() -> None:
         reference.read_into(into).get()
 
 
-@pytest.mark.parametrize("kind", ["numpy", "mmap", "ctypes", "tensor", "torch of numpy"])
+class Shown:
+    """Has an array's interface, and no buffer's."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    @property
+    def __array_interface__(self) -> Any:
+        return self.array.__array_interface__
+
+
+@pytest.mark.parametrize(
+    "kind", ["numpy", "mmap", "ctypes", "tensor", "torch of numpy", "numpy of torch", "interface"]
+)
 def test_what_may_be_registered(kind: str) -> None:
     if kind == "numpy":
         np = pytest.importorskip("numpy")
         data: Any = np.zeros((4, 4), np.uint8)
         buffer = RDMABuffer(data[1:3, 1:3])
+    elif kind == "numpy of torch":
+        torch = pytest.importorskip("torch")
+        data = torch.zeros(4, 4)
+        buffer = RDMABuffer(memoryview(data.numpy().view("uint8"))[1:3])
+    elif kind == "interface":
+        np = pytest.importorskip("numpy")
+        data = np.asarray(Shown(np.zeros(8, np.uint8)))
+        buffer = RDMABuffer(memoryview(data)[2:])
     elif kind == "mmap":
         data = mmap.mmap(-1, 4096)
         buffer = RDMABuffer(memoryview(data))
@@ -90,6 +111,20 @@ def test_nothing_else_may_be_registered() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match="size 0"):
         RDMABuffer(torch.empty(0, 3))
+    with pytest.raises(TypeError, match="on meta has no memory of its own"):
+        RDMABuffer(torch.empty(3, device="meta"))
+    lazy = torch.ones(3, dtype=torch.complex64).conj()
+    for one in (lazy, lazy.imag):
+        with pytest.raises(TypeError, match="not what lies in memory"):
+            RDMABuffer(one)
+    data = torch.arange(3.0)
+    with pytest.raises(ValueError, match="share one place"):
+        RDMABuffer(data).read_into(torch.zeros(1).expand(3))
+    expanded = RDMABuffer(torch.ones(1).expand(3))
+    expanded.read_into(data).get()
+    assert data.tolist() == [1, 1, 1]
+    with pytest.raises(ValueError, match="share one place"):
+        expanded.write_from(data)
     with pytest.raises(TypeError, match="sparse"):
         RDMABuffer(torch.eye(3).to_sparse())
 

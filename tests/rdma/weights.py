@@ -61,6 +61,17 @@ class Trainer(Actor):
             self.shared.publish(state, rank=self.rank, num_ranks=self.num_ranks).get(timeout=60)
 
     @endpoint
+    def be_impatient(self) -> None:
+        """Wait for readers of a half for a moment only."""
+        from monarch.rdma import slab
+
+        slab._PATIENCE_SECONDS = 0.2
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
     def publish_and_die(self, version: int) -> None:
         """Die when half of the tensors have been copied."""
         from monarch.rdma import state_dict
@@ -80,7 +91,7 @@ class Reader(Actor):
     def __init__(self, name: str, far: str = "") -> None:
         self.shared = SharedStateDict(name)
         act_as_host(far)
-        self.moved = 0
+        self.copies = counted_copies()
 
     @endpoint
     def fetch(self, keys: tuple[str, ...], dtype: str = "float32", version: int = 0) -> Any:
@@ -115,6 +126,28 @@ class Reader(Actor):
         return seen
 
     @endpoint
+    def num_copies(self) -> int:
+        """How many times this process has copied a rank's part of a version from elsewhere."""
+        return len(self.copies)
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def fetch_and_stand_still(self, keys: tuple[str, ...]) -> Any:
+        """Stop when half of the tensors have been copied, until somebody lets it go on."""
+        import torch
+
+        from monarch.rdma import state_dict
+
+        copy = state_dict.view_of
+        state_dict.view_of = acting_at(len(keys) // 2, copy, signal.SIGSTOP)
+        into = {key: torch.zeros(SHAPES[key]) for key in keys}
+        number = self.shared.fetch(into, timeout=60).get()
+        return number, {key: value.tolist() for key, value in into.items()}
+
+    @endpoint
     def follow(self, num: int) -> list[int]:
         seen = []
         for version in self.shared.subscribe():
@@ -141,14 +174,34 @@ class Reader(Actor):
 
 def dying_at(num: int, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which ends the process when it is called once more than ``num`` times."""
+    return acting_at(num, function, signal.SIGKILL)
+
+
+def acting_at(num: int, function: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """The function; before call ``num`` the process sends itself the signal ``number``."""
     calls = itertools.count()
 
     def call(*arguments: Any) -> Any:
-        if next(calls) >= num:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if next(calls) == num:
+            os.kill(os.getpid(), number)
         return function(*arguments)
 
     return call
+
+
+def counted_copies() -> list[int]:
+    """Grows by one with each copy that this process makes for its host."""
+    from monarch.rdma import state_dict
+
+    made: list[int] = []
+    copy = state_dict._Fetcher._copy
+
+    def counted(*arguments: Any) -> Any:
+        made.append(arguments[3])
+        return copy(*arguments)
+
+    state_dict._Fetcher._copy = counted  # type: ignore[method-assign]
+    return made
 
 
 def act_as_host(name: str) -> None:
