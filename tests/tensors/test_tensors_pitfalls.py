@@ -338,6 +338,39 @@ def test_a_reload_between_two_operations_is_on_all_ranks(procs: ProcMesh, projec
         assert inspect(copy.deepcopy(held[1])).tolist() == [1]
 
 
+STEPS = """
+import monarch
+
+
+def rows(x):
+    return x[:1].clone()
+
+
+cut = monarch.remote(rows, propagate=rows)
+
+
+def step(x):
+    return cut(x) * 2
+
+
+replayed = monarch.compile(step)
+"""
+
+
+def test_a_reload_has_compiled_functions_recorded_anew(procs: ProcMesh, project: Project) -> None:
+    project.write("edited_steps.py", STEPS)
+    assert project.sync(procs).ok
+    module = project.load("edited_steps")
+    with procs.activate():
+        x = torch.ones(3)
+        assert [inspect(module.replayed(x)).tolist() for _ in range(3)] == [[2]] * 3
+    for old, new, found in (("x[:1]", "x[:2]", [2, 2]), ("* 2", "* 7", [7, 7])):
+        project.edit("edited_steps.py", old, new)
+        assert project.sync(procs).ok
+        with procs.activate():
+            assert [inspect(module.replayed(x)).tolist() for _ in range(3)] == [found] * 3
+
+
 # Last: from here on the main stream has a thread of its own
 
 
@@ -354,6 +387,48 @@ def test_groups(mesh: Any) -> None:
     for n, one in enumerate(found):
         with one.stream.activate():
             assert inspect(one).item() == (4 if n % 2 else 2)
+
+
+STREAMED = """
+import sys
+import time
+
+
+def waits(x):
+    # Until the worker waits for its streams, as it does at a reload.
+    deadline = time.monotonic() + 20.0
+    while time.monotonic() < deadline and not any(map(is_at_rest, sys._current_frames().values())):
+        time.sleep(0.02)
+    return x + 1
+
+
+def is_at_rest(frame):
+    while frame is not None and frame.f_code.co_name != "come_to_rest":
+        frame = frame.f_back
+    return frame is not None
+
+
+def grown(x):
+    return x + 10
+"""
+
+
+def test_a_reload_waits_for_what_is_queued_in_streams(procs: ProcMesh, project: Project) -> None:
+    project.write("streamed_functions.py", STREAMED)
+    assert project.sync(procs).ok
+    waits = remote("streamed_functions.waits", propagate=lambda x: x.clone())
+    grow = remote("streamed_functions.grown", propagate=lambda x: x.clone())
+    other = Stream("behind")
+    with procs.activate():
+        assert inspect(grow(torch.ones(1)), gpus=1).tolist() == [11]  # They have imported it.
+    with procs.activate(), other.activate():
+        y = grow(waits(torch.ones(2)))  # Issued before the edit.
+    procs._device_mesh.client.flush()
+    project.edit("streamed_functions.py", "x + 10", "x + 50")
+    assert project.sync(procs).ok
+    with procs.activate(), other.activate():
+        assert [inspect(y, gpus=n).tolist() for n in range(2)] == [[12, 12]] * 2
+        assert inspect(grow(y)).tolist() == [62, 62]
 
 
 def test_a_breakpoint_in_one_of_several_streams(mesh: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -419,17 +421,42 @@ def test_a_thousand_random_programs_equal_plain_torch(four: ProcMesh) -> None:
         _check_program(mesh, number)
 
 
-def test_a_million_operations_leave_nothing_behind(four: ProcMesh) -> None:
-    """Fewer here; what is looked at is that nothing grows with their number."""
-    mesh = four.flatten("dp").slice(dp=slice(0, 2))._device_mesh
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _add_up(mesh: Any, rounds: int, ops: int) -> list[list[int]]:
+    """After each round of operations, views and writes: the memory here and of each worker. What
+    is counted there stays the same."""
     client = mesh.client
+    resident, sizes = remote(_resident_bytes), []
+    memory = []
     with mesh.activate():
         x = torch.ones(4)
-        sizes = []
-        for _ in range(4):
-            for _ in range(5000):
+        resident.call().get()  # A template of its own.
+        for _ in range(rounds):
+            for _ in range(ops // 4):
                 x = x + 1
+                x[1:].add_(1)
+                x.sub_(0.5)
             client.settle()
             sizes.append((client.workers.num_values.call().get().values()[0], len(client.log)))
+            memory.append([_resident_bytes(), *resident.call().get().values()])
     assert len(set(sizes)) == 1
-    assert inspect(x).tolist() == [20001] * 4
+    num = rounds * (ops // 4)
+    assert inspect(x).tolist() == [1 + num * 0.5] + [1 + num * 1.5] * 3
+    return memory
+
+
+def test_operations_leave_nothing_behind(four: ProcMesh) -> None:
+    _add_up(four.flatten("dp").slice(dp=slice(0, 2))._device_mesh, rounds=4, ops=5000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_million_operations_take_no_more_memory(four: ProcMesh) -> None:
+    mesh = four.flatten("dp").slice(dp=slice(0, 2))._device_mesh
+    memory = _add_up(mesh, rounds=10, ops=100_000)
+    # The first rounds fill what is kept at most: pools, rings of what was sent.
+    for before, after in zip(memory[4], memory[-1], strict=True):
+        assert after - before < 4 * 2**20, memory

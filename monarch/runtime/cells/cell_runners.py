@@ -75,6 +75,7 @@ class SyncCell(ActorCell):
                 if item is None:
                     break
                 if isinstance(item, Reached):
+                    self.hooks.quiesce(self.instance)
                     self._host.fence_reached(self, item)
                 elif self._drive(self._perform(item.work)):
                     self._again(item)

@@ -31,6 +31,13 @@ class Hooks:
         self._record = record
         self._settle = settle
 
+    def quiesce(self, instance: Any) -> None:
+        """Wait, on the actor's thread, for what it has under way on threads of its own: it stands
+        at a fence or a halt when that is done. ``__quiesce__`` raises nothing; few have it."""
+        hook = getattr(instance, "__quiesce__", None)
+        if hook is not None:
+            hook()
+
     async def reloaded(self, instance: Any, change: Any) -> BaseException | None:
         """Tell an actor of new code; what its hook raised."""
         try:

@@ -41,11 +41,13 @@ class RemoteFunction:
 
         A function that travels whole is pickled for it: what it refers to may have changed.
         """
-        if isinstance(self.given, str):
-            return (self.given, _code_of(_loaded(self.given)))
         if self.path is None:
             return (pickled_by_value(self.given),)
-        return (self.path, _code_of(self.given))
+        return (self.path, self.code())
+
+    def code(self) -> Any:
+        """Its code of now, which a reload changes; ``None`` where that is not known here."""
+        return code_of(_loaded(self.given) if isinstance(self.given, str) else self.given)
 
     def where(self) -> tuple[str, Any]:
         """How a worker gets it; see ``worker.definitions.resolve``."""
@@ -73,7 +75,8 @@ class _CodeOf:
         return id(self.code)
 
 
-def _code_of(function: Any) -> _CodeOf | None:
+def code_of(function: Any) -> _CodeOf | None:
+    """What tells a function from itself after a reload, and from others."""
     own = getattr(function, "remote_function", function)
     return _CodeOf(own) if isinstance(own, FunctionType) else None
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from monarch.tensors.api.functions import code_of
 from monarch.tensors.client.ambient import ambient, get_active_mesh
 from monarch.tensors.client.dispatch import flatten_arguments
 from monarch.tensors.client.recording import Recording
@@ -53,7 +54,7 @@ class _Compiled:
         if place.client.recording is not None:
             return self._function(*args, **kwargs)  # Part of a recording already.
         key += [(tensor.mesh, tensor.stream, tensor.requires_grad) for tensor in inputs]
-        key += [place, ambient.stream, torch.is_grad_enabled()]
+        key += [place, ambient.stream, torch.is_grad_enabled(), code_of(self._function)]
         known = self._recordings.setdefault(tuple(key), [])
         self._recordings.move_to_end(tuple(key))
         while len(self._recordings) > _MOST_RECORDINGS:

@@ -122,7 +122,9 @@ class Remote:
         ``propagate`` is what it is."""
         function = self._function
         version = (rule_version(self._propagate), *function.version())
-        return dispatch_function(function.name, function.where, version, args, kwargs, rule)
+        return dispatch_function(
+            function.name, function.where, version, args, kwargs, rule, code=function.code
+        )
 
     def _ask_shard(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Described:
         tensors = check_arguments(self._function.name, args, kwargs, [])

@@ -49,6 +49,7 @@ class Recorder:
         self.written: dict[int, Tensor] = {}
         self.found: dict[int, Tensor] = {}  # Used here, and made before.
         self.guards: list[_Guard] = []
+        self.code: list[tuple[Callable[[], Any], Any]] = []
         self.streams: set[int] = set()
         self.meshes: set[Any] = set()
         self._made: dict[int, weakref.ref[Tensor]] = {}
@@ -95,6 +96,10 @@ class Recorder:
     def guard(self, tensor: Tensor, value: Any) -> None:
         """A number was read that may be another the next time."""
         self.guards.append(_Guard(tensor, value))
+
+    def uses(self, code: Callable[[], Any]) -> None:
+        """A remote function was called, which a reload may change."""
+        self.code.append((code, code()))
 
     def end(self) -> None:
         """What was made here is no more: the recording makes it anew each time."""
@@ -150,6 +155,7 @@ class Recording:
                 found[_ref(tensor)] = tensor
         self.captured = [tensor for ref, tensor in found.items() if ref not in given]
         self.guards = recorder.guards
+        self._code = list(dict(recorder.code).items())
         everything = [*inputs, *self.captured]
         refs = [_ref(tensor) for tensor in everything]
         self.results = _results(outputs, everything)
@@ -185,8 +191,8 @@ class Recording:
             self._client.forget(self.template)
 
     def holds(self) -> bool:
-        """Whether the numbers that were read are what they were."""
-        return all(
+        """Whether the numbers that were read, and the remote functions, are what they were."""
+        return all(code() == was for code, was in self._code) and all(
             tensor._storage.is_known
             and tensor._known is not None
             and tensor.mesh.known_value(tensor) == value

@@ -10,7 +10,7 @@ from typing import Any
 from monarch.tensors.core.batch import ALL_STREAMS, FREE, WireSegment, decode
 from monarch.tensors.core.log import OpFailure
 from monarch.tensors.worker.definitions import Operation, WorkerDefinitions
-from monarch.tensors.worker.lanes import Device, StreamLane, drain_all
+from monarch.tensors.worker.lanes import Device, StreamLane, drain_all, have_come_to_rest
 from monarch.tensors.worker.slots import POISON, Poison, Poisoned
 
 _MAIN = 0
@@ -60,6 +60,11 @@ class Executor:
     def drain(self) -> None:
         if self._lanes:
             drain_all(self._lanes.values(), self._moved)
+
+    def come_to_rest(self) -> None:
+        """As ``drain``, for who does not ask whether a lane has ended: the next who does hears."""
+        with self._moved:
+            self._moved.wait_for(lambda: have_come_to_rest(self._lanes.values()))
 
     def close(self) -> None:
         for lane in self._lanes.values():

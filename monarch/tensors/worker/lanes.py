@@ -135,15 +135,20 @@ class StreamLane:
 def drain_all(lanes: Collection[StreamLane], moved: threading.Condition) -> None:
     """Wait until all that was put is done in all lanes. Raises what ended one of them at once:
     others may wait for it for ever."""
-
-    def ended() -> BaseException | None:
-        return next((lane.error for lane in lanes if lane.error is not None), None)
-
     with moved:
-        moved.wait_for(lambda: ended() is not None or all(lane.is_idle for lane in lanes))
-        error = ended()
+        moved.wait_for(lambda: have_come_to_rest(lanes))
+        error = _ended(lanes)
     if error is not None:
         raise error
+
+
+def have_come_to_rest(lanes: Collection[StreamLane]) -> bool:
+    """Whether there is nothing more to wait for."""
+    return _ended(lanes) is not None or all(lane.is_idle for lane in lanes)
+
+
+def _ended(lanes: Collection[StreamLane]) -> BaseException | None:
+    return next((lane.error for lane in lanes if lane.error is not None), None)
 
 
 def _as_call(work: Callable[[], None]) -> None:

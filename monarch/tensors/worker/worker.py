@@ -61,6 +61,10 @@ class TensorWorker(Actor):
         self._executor.drain()
         return len(self._executor.values), len(self._definitions.operations)
 
+    def __quiesce__(self) -> None:
+        # New code comes between two operations in every stream, not only in the main one.
+        self._executor.come_to_rest()
+
     def __cleanup__(self, error: Exception | None) -> None:
         self._executor.close()
         self._groups.close()
