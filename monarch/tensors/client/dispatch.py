@@ -15,7 +15,13 @@ from monarch.tensors.client.issuing import issue
 from monarch.tensors.client.operators import ITEM, LIFT, OperatorFacts, facts_of
 from monarch.tensors.client.refusals import find_problem, incorrect
 from monarch.tensors.client.tensor import Tensor, new_maker, update_meta
-from monarch.tensors.core.keys import Flattener, LocalTensor, compare_by_state, compare_by_value
+from monarch.tensors.core.keys import (
+    FLOAT,
+    Flattener,
+    LocalTensor,
+    compare_by_state,
+    compare_by_value,
+)
 from monarch.tensors.core.metas import meta_of
 from monarch.tensors.core.storages import alias_pattern
 from monarch.tensors.core.templates import FRESH, Result, Template
@@ -66,20 +72,30 @@ def dispatch(
 
     Raises ``TypeError`` for arguments that it cannot take, and what torch raises for wrong shapes.
     """
-    key: list[Any] = [facts]
-    tensors: Any = []
     scalars: list[Any] = []
-    try:
-        if not kwargs and _are_tensors(args):  # Most are: no need to look into anything.
-            key += [tensor._meta for tensor in args]
-            tensors = args
-        else:
+    tensors: Any = args
+    num = 0 if kwargs else len(args)
+    # Most are tensors alone, or one and a float: these are what `flatten` would give.
+    if num == 2 and type(args[0]) is Tensor and type(args[1]) is Tensor:
+        call_key: tuple[Any, ...] = (facts, args[0]._meta, args[1]._meta)
+    elif num == 1 and type(args[0]) is Tensor:
+        call_key = (facts, args[0]._meta)
+    elif num == 2 and facts.second_is_number and type(args[1]) is float and type(args[0]) is Tensor:
+        call_key = (facts, args[0]._meta, FLOAT)
+        tensors, scalars = args[:1], [args[1]]
+    else:
+        key: list[Any] = [facts]
+        tensors = []
+        try:
             _flatten(args, kwargs, facts.numbers, key, tensors, scalars)
-    except LocalTensor as error:
-        if facts.func is LIFT:
-            return _constant(error.args[0], active)
-        mesh = next((t.mesh for t in _all_tensors(args, kwargs)), active)
-        raise _refused(facts.name, args, kwargs, mesh, ambient.stream) from None
+        except LocalTensor as error:
+            if facts.func is LIFT:
+                return _constant(error.args[0], active)
+            mesh = next((t.mesh for t in _all_tensors(args, kwargs)), active)
+            raise _refused(facts.name, args, kwargs, mesh, ambient.stream) from None
+        if not tensors:
+            key += map(repr, scalars)  # The numbers of arange are its shape.
+        call_key = tuple(key)
     stream = ambient.stream
     mesh = tensors[0].mesh if tensors else active
     for tensor in tensors:
@@ -87,10 +103,7 @@ def dispatch(
             raise _refused(facts.name, args, kwargs, mesh, stream)
     if facts.func is ITEM:
         return _item(args[0])
-    if not tensors:
-        key += map(repr, scalars)  # The numbers of arange are its shape.
     client = mesh.client
-    call_key = tuple(key)
     template = client.cache.young.get(call_key) or client.cache.older(call_key)
     if template is None:
         template, spec = propagation.of_operator(facts, args, kwargs)
@@ -100,8 +113,7 @@ def dispatch(
     if tensors and tensors[0]._known is not None:
         _follow(facts, args, kwargs, tensors, template, result)
     elif template.mutates:
-        for position in template.mutates:
-            tensors[position]._storage.is_known = False
+        _forget_known(template, tensors)
     if facts.changes_shape:
         with no_dispatch():
             facts.func(*args, **kwargs)  # The handle changes too.
@@ -109,10 +121,12 @@ def dispatch(
     return result
 
 
-def _are_tensors(args: Sequence[Any]) -> bool:
-    if len(args) == 1:
-        return type(args[0]) is Tensor
-    return len(args) == 2 and type(args[0]) is Tensor and type(args[1]) is Tensor
+def _forget_known(template: Template, tensors: Sequence[Tensor]) -> None:
+    """What has been written to follows from constants no more."""
+    for position in template.mutates:
+        storage = tensors[position]._storage
+        if storage.is_known:
+            storage.is_known = False
 
 
 def dispatch_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -128,11 +142,13 @@ def dispatch_function(
     kwargs: Mapping[str, Any],
     propagate: Callable[..., Any],
     on: Any = None,
+    code: Callable[[], Any] | None = None,
 ) -> Any:
     """Issue a function of the user's, on the mesh of its tensors or on ``on``.
 
     ``where`` gives how workers find it, ``version`` what tells its code from older code of the same
-    name, and ``propagate`` what comes out, from tensors without values.
+    name, and ``propagate`` what comes out, from tensors without values. A recording holds while
+    ``code`` gives the same.
     """
     stream = ambient.stream
     # Meshes and groups among the arguments are other ones to each stream.
@@ -153,9 +169,10 @@ def dispatch_function(
         template, spec = propagation.of_function(name, propagate, args, kwargs, version)
         client.define_template(template, 0, "op", where(), spec)
         client.remember(call_key, template)
+    if code is not None and client.recording is not None:
+        client.recording.uses(code)
     result = issue(template, tensors, [], mesh, stream)
-    for position in template.mutates:
-        tensors[position]._storage.is_known = False
+    _forget_known(template, tensors)
     return result
 
 
@@ -244,9 +261,8 @@ def _follow(
             result._known = known
             result._storage.is_known = True
             return
-    if not follows or not template.mutates:
-        for position in template.mutates:
-            tensors[position]._storage.is_known = False
+    if not follows:
+        _forget_known(template, tensors)
 
 
 def _known_result(

@@ -24,8 +24,7 @@ def issue(
     stream: TensorStream,
 ) -> Any:
     """Issue one operation; what the caller gets of it."""
-    mutates = template.mutates
-    storages = _written(template, tensors, mesh, stream) if mutates else _NO_STORAGES
+    storages = _written(template, tensors, mesh, stream) if template.mutates else _NO_STORAGES
     client = mesh.client
     if client.recording is not None:
         base = client.recording.add(template, tensors, scalars, mesh, stream)
@@ -42,8 +41,7 @@ def issue(
             if frees:
                 client.take_frees(ints, frees)
             segment.ops.append((len(ints), capture(True, False, False), template, storages))
-            ints.append(template.number)
-            ints.append(base)
+            ints += (template.number, base)
             for tensor in tensors:
                 ints.append(tensor._ref)
             if scalars:
@@ -64,6 +62,14 @@ def issue(
         if client.recording is not None:
             client.recording.made(made)
         return made
+    if template.is_alone and client.recording is None:
+        # Most of the others write to an argument, or look at one.
+        kind = template.single_kind
+        if kind == INPUT_ITSELF:
+            return tensors[template.single_of]
+        if kind == VIEW_OF_INPUT:
+            meta = template.results[0].meta
+            return new_handle(meta, base, mesh, stream, tensors[template.single_of])
     return template.rebuild(handles(template, tensors, base, mesh, stream))
 
 
@@ -90,9 +96,9 @@ def _written(
     template: Template, tensors: Sequence[Tensor], mesh: Any, stream: TensorStream
 ) -> Sequence[Storage]:
     storages = [tensors[position]._storage for position in template.mutates]
-    for position, storage in zip(template.mutates, storages, strict=True):
+    for n, storage in enumerate(storages):
         if storage.access != READ_AND_WRITE:
-            bad = tensors[position]
+            bad = tensors[template.mutates[n]]
 
             def problem(tensor: Any, bad: Tensor = bad) -> str | None:
                 return find_problem(tensor, mesh, stream, writes=True) if tensor is bad else None

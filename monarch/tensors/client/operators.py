@@ -27,6 +27,7 @@ class OperatorFacts:
         "may_be_local",
         "name",
         "numbers",
+        "second_is_number",
         "written",
     )
 
@@ -52,6 +53,7 @@ class OperatorFacts:
             if str(argument.type) == "List[number]"
         ]
         self.numbers: frozenset[Any] = frozenset(part for pair in numbers + lists for part in pair)
+        self.second_is_number = 1 in self.numbers
         self.written = tuple(
             (n, argument.name)
             for n, argument in enumerate(arguments)

@@ -104,6 +104,7 @@ class Propagated:
             mutates=mutates,
             rebuild=_rebuilder(self.spec),
             single=single,
+            is_alone=self.spec == ("t", 0),
             held=held,
         )
 

@@ -219,8 +219,12 @@ def new_handle(meta: Meta, ref: int, mesh: Any, stream: TensorStream, shared: An
     if shared is None:
         tensor._storage = Storage()
     else:
-        tensor._storage = shared._storage
-        shared._storage.share(shared._ref, ref, shared._meta)
+        tensor._storage = storage = shared._storage
+        refs = storage.refs
+        if refs is None:
+            storage.share(shared._ref, ref, shared._meta)
+        else:
+            refs.add(ref)
     tensor._ref = ref
     return tensor
 

@@ -28,11 +28,13 @@ class Template:
 
     ``rebuild`` makes what the caller gets of the resulting tensors. ``mutates`` are the positions
     of the inputs that it writes to. ``single`` makes the handle of the only result, where that is
-    a fresh tensor, as of most operations.
+    a fresh tensor, as of most operations; ``single_of`` is the input that the only result looks
+    at, or is, where ``is_alone`` says that the caller gets just that.
     """
 
     __slots__ = (
-        "held", "mutates", "name", "num_in", "num_out", "number", "rebuild", "results", "single",
+        "held", "is_alone", "mutates", "name", "num_in", "num_out", "number", "rebuild", "results",
+        "single", "single_kind", "single_of",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +46,7 @@ class Template:
         mutates: tuple[int, ...] = (),
         rebuild: Callable[[list[Any]], Any] | None = None,
         single: Callable[[], Any] | None = None,
+        is_alone: bool = False,
         held: object = None,
     ) -> None:
         self.name = name
@@ -53,6 +56,8 @@ class Template:
         self.num_out = sum(result.kind != INPUT_ITSELF for result in results)
         self.mutates = mutates
         self.single = single
+        self.is_alone = is_alone and len(results) == 1
+        self.single_kind, self.single_of = (results[0][0], results[0][2]) if results else (FRESH, 0)
         self.rebuild = rebuild or _only
         self.held = held  # What its key compares by identity, and must not be freed before it.
 
