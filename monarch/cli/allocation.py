@@ -26,7 +26,7 @@ from monarch.job.current_job import job_named
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
 from monarch.wire.message import IdleLimit
-from monarch_sync.words import counted, took
+from monarch_sync.words import counted, plain, took
 
 _POLL_SECONDS = 0.1
 _WATCH_SECONDS = 1.0
@@ -211,7 +211,7 @@ def _show(job: JobTrait, found: Mapping[str, Mapping[str, Any]]) -> None:
         if kind == "watching":
             click.echo(f"watched by {text}")
         else:
-            Console().print(text, style="red", highlight=False, markup=False)
+            Console().print(plain(text), style="red", highlight=False, markup=False)
     for url, answer in found.items():
         for proc in answer.get("procs", ()):
             if proc.get("hangs"):

@@ -84,6 +84,8 @@ class RunTarget:
         report = large.pushing(workspace, bring)
         say(report.one_line())
         generation = report.generation
+        # Where the hosts had it all, nothing was switched to here: the run begins with it even so.
+        client().generation = max(client().generation, generation)
         code = _code_of(hosts, workspace, generation)
         session, addresses = session_of(client()), hosts._sync_hosts()
         code.roll_back = lambda wanted: session.roll_back(addresses, workspace, wanted)

@@ -14,7 +14,7 @@ from monarch.cli.sync.output import JsonLines, Lines, Output, errors, tell
 from monarch.cli.sync.project_workspace import find_project, whole_of
 from monarch.cli.sync.pusher import WHOLE_HISTORY, Pusher, interruptions, pusher_here
 from monarch.cli.sync.status import standings, status_lines
-from monarch.cli.sync.timeline import goal, timeline, timeline_lines
+from monarch.cli.sync.timeline import goal, good_for, timeline, timeline_lines
 from monarch.cli.terminal import Terminal
 from monarch_sync import Scanner, Workspace
 from monarch_sync.entry import Entry
@@ -64,7 +64,8 @@ def history(options: SyncOptions, limit: int) -> None:
 
 
 def rollback(options: SyncOptions, generation: int | None, best_effort: bool) -> None:
-    """Have all hosts go back to ``generation``, or to the one before theirs."""
+    """Have all hosts go back to ``generation``, or to the one before theirs; where a run holds, to
+    the one that went well there."""
     output: Output = JsonLines() if options.is_json else Lines(Terminal())
     with errors(is_json=options.is_json):
         workspace = whole_of(find_project(options.file))
@@ -78,12 +79,14 @@ def go_back(
     pusher: Pusher, workspace: Workspace, generation: int | None, output: Output,
     *, best_effort: bool = False,
 ) -> int:  # fmt: skip
-    """Roll back, and tell of it; the generation that all have then, 0 where they have not followed.
-    Raises ``JobError`` where there is
-    nothing to go back to."""
+    """Roll back, as `rollback` says, and tell of it; the generation that all have then, 0 where
+    they have not followed. Raises ``JobError`` where there is nothing to go back to."""
     found = pusher.answering() if best_effort else pusher.inspect()
     rows = timeline(pusher.past(found).histories(WHOLE_HISTORY))
     current = next((row for row in rows if row.is_current), None)
+    if generation is None:
+        held = (one for body in found.values() for one in body.get("bulletins", ()))
+        generation = good_for(held, {row.told.generation for row in rows if row.can_go_back})
     wanted = goal(rows, generation)
     report = pusher.roll_back(workspace, wanted, output, best_effort=best_effort)
     output.pushed(report)

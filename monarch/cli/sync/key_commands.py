@@ -18,8 +18,9 @@ from monarch_sync import SyncError, Workspace
 KEYS_HINT = "keys: r push again, b roll back, d diff, h help, q quit"
 _HELP = """\
 r  push again, all of it: what was refused is tried once more
-b  roll back to the generation before; your own files stay as they are
-d  how your files differ from that one
+b  roll back to the generation before, or to the one that went well where a run
+   holds; your own files stay as they are
+d  how your files differ from the generation before
 q  stop watching, as Ctrl-C does; hosts and processes stay as they are"""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -85,6 +85,16 @@ def goal(rows: list[Row], generation: int | None) -> int:
             "here, and `monarch sync`"
         )
     return generation
+
+
+def good_for(bulletins: Iterable[Mapping[str, Any]], known: Collection[int]) -> int | None:
+    """The generation that went well in the run that holds, if one does and it is ``known``: of
+    those between, one may be as bad as another."""
+    for one in bulletins:
+        good = int(one["data"].get("good", 0)) if one["kind"] == "held" else 0
+        if good in known and good < int(one["generation"]):
+            return good
+    return None
 
 
 def _before(rows: list[Row]) -> int:
