@@ -33,6 +33,7 @@ from tests.support import wait_for
 
 VARIABLE, _BUILT = "MONARCH_KUBERNETES_BIN", "/var/cache/monarch-kubernetes"
 IMAGE = "tests.local/host:1"
+BARE_PYTHON = os.path.join(sys.base_prefix, "bin", "python3")
 _SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 _ON_PATH = ("etcd", "containerd", "runc", "ctr", "openssl", "busybox", "ip")
 _BRIDGE, _NET = "mtk0", "198.18.20"
@@ -40,10 +41,13 @@ _CNI = "/usr/lib/cni"
 _UP_SECONDS = 120.0
 
 
-def pod_template() -> dict[str, Any]:
-    """Pods that run this Python, with what is installed for it and with these sources."""
+def pod_template(*, has_monarch: bool = True) -> dict[str, Any]:
+    """Pods that run this Python, with what is installed for it and with these sources; or the bare
+    Python, `BARE_PYTHON`."""
     project = Path(__file__).parents[2]
-    found = {sys.base_prefix, sys.prefix, str(project), *_outside(sys.path)}
+    found = {sys.base_prefix}
+    if has_monarch:
+        found |= {sys.prefix, str(project), *_outside(sys.path)}
     mounts = {"/usr": "/usr", "/lib": "/usr/lib", "/lib64": "/usr/lib64"}
     mounts |= {path: path for path in sorted(found) if not path.startswith("/usr/lib")}
     names = {inside: f"v{number}" for number, inside in enumerate(mounts)}
@@ -54,7 +58,7 @@ def pod_template() -> dict[str, Any]:
             "containers": [
                 {
                     "name": "worker", "image": IMAGE, "imagePullPolicy": "Never",
-                    "env": [{"name": "PYTHONPATH", "value": str(project)}],
+                    "env": [{"name": "PYTHONPATH", "value": str(project) if has_monarch else ""}],
                     "volumeMounts": [
                         {"name": names[inside], "mountPath": inside, "readOnly": True}
                         for inside in mounts

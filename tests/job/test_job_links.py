@@ -184,6 +184,32 @@ say("sync", bytes_out() - before)
     assert driver.process.returncode == 0
 
 
+def test_a_firewall_before_a_host_is_told_of_and_nothing_is_left(lab: NetLab, drive: Drive) -> None:
+    """One can log in, but nothing comes from the port of the host agent."""
+    rule = ["sport", "22222", "ipproto", "tcp", "blackhole"]
+    lab.run("h2", ["ip", "rule", "add", *rule])
+    try:
+        said = " ".join(drive("say('never')").rest().split())
+    finally:
+        lab.run("h2", ["ip", "rule", "del", *rule])
+    assert "JobError: cannot reach the host agent on h2: timed out at tcp://h2:22222" in said
+    assert "though one can log in: is there a firewall?" in said
+
+
+def test_a_doctor_finds_hosts_that_do_not_reach_each_other(lab: NetLab) -> None:
+    lab.write("h0", "/root/project/monarch.toml", _PROJECT.format(
+        hosts=list(TRAINERS), python=sys.executable))  # fmt: skip
+    lab.run("h2", ["ip", "route", "add", "blackhole", f"{lab.address('h3')}/32"])
+    command = f"cd /root/project && {sys.executable} -m monarch.cli.main doctor; echo status $?"
+    try:
+        said = " ".join(lab.run("h0", ["sh", "-c", command]).split())
+    finally:
+        lab.run("h2", ["ip", "route", "del", "blackhole", f"{lab.address('h3')}/32"])
+    assert "status 1" in said
+    assert "h2 cannot connect to it" in said
+    assert "Open TCP between the hosts" in said
+
+
 @pytest.mark.parametrize("door", ["h1", None])
 def test_a_link_that_is_cut_for_five_seconds_fails_nothing(
     drive: Drive, lab: NetLab, door: str | None
