@@ -40,8 +40,9 @@ Self = TypeVar("Self", bound="KubernetesJob")
 _log = logging.getLogger(__name__)
 
 _RANK_LABEL = "apps.kubernetes.io/pod-index"
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MAX_NAME = 40  # with what is put after it, a label's value, and a name in the DNS
+_MAX_LABEL = 63  # of what a mesh of pods that are there is called in their labels
 _GONE_SECONDS = 90.0
 _GRACE_SECONDS = 30
 
@@ -117,16 +118,21 @@ class KubernetesJob(ScheduledJob):
         Monarch gives a mesh of this name. ``pod_rank_label`` says which of them is which; without
         it, the number at the end of a pod's name does. Raises ``ValueError``.
         """
-        if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
+        makes = image_spec is not None or pod_template is not None
+        longest = _MAX_NAME if makes else _MAX_LABEL
+        if not _NAME.fullmatch(name) or len(name) > longest:
             raise ValueError(
-                f"{name!r} cannot be a mesh's name in Kubernetes: small letters, digits and '-', "
-                f"at most {_MAX_NAME} of them (RFC 1123)"
+                f"{name!r} cannot be a mesh's name in Kubernetes: a small letter, then small "
+                f"letters, digits and '-', at most {longest} of them (RFC 1035)"
             )
         if image_spec is not None and pod_template is not None:
             raise ValueError(f"mesh {name!r}: either image_spec or pod_template")
-        makes = image_spec is not None or pod_template is not None
-        if makes and label_selector is not None:
-            raise ValueError(f"mesh {name!r}: label_selector is for pods that are there already")
+        if makes and (label_selector is not None or pod_rank_label != _RANK_LABEL):
+            given = "label_selector" if label_selector is not None else "pod_rank_label"
+            raise ValueError(f"mesh {name!r}: {given} is for pods that are there already")
+        if not makes and (labels or annotations):
+            given = "labels" if labels else "annotations"
+            raise ValueError(f"mesh {name!r}: {given} are for pods that the job makes")
         template: Manifest = {}
         if image_spec is not None:
             template = manifests.image_template(image_spec.image, image_spec.resources)

@@ -106,6 +106,11 @@ class SlurmJob(ScheduledJob):
         preload: Sequence[str] = (),
     ) -> None:
         super().__init__(meshes, env, preload)
+        if attach_to is not None and "://" in attach_to:
+            raise ValueError(
+                f"attach_to={attach_to!r} is an address: name a machine that reaches the nodes, as "
+                "ssh knows it"
+            )
         self.out_of_cluster = out_of_cluster
         self.attach_to = attach_to
         self.python_exe = python_exe
@@ -183,8 +188,13 @@ class SlurmJob(ScheduledJob):
         )
         if client_script is None:
             return f"#!/bin/sh\nexec {hosts}\n"
-        client = f"MONARCH_BATCH_JOB=1 {self.python_exe} {shlex.quote(client_script)}"
-        return f"#!/bin/sh\n{hosts} &\n{client}\nstatus=$?\nkill $!\nwait\nexit $status\n"
+        client = f"{self.python_exe} {shlex.quote(client_script)}"
+        if " " in client_script and not os.path.isfile(client_script):
+            client = shlex.join(shlex.split(client_script))  # A command, as Monarch has it.
+        return (
+            f"#!/bin/sh\n{hosts} &\nMONARCH_BATCH_JOB=1 {client}\nstatus=$?\nkill $!\nwait\n"
+            "exit $status\n"
+        )
 
     def _gateway_login(self) -> GatewayLogin | None:
         """By the user's own ssh, which knows names, users and jump hosts."""

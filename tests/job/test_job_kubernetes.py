@@ -125,8 +125,13 @@ def test_without_the_client_library_the_extra_is_named(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("Trainers", {}, "RFC 1123"),
-        ("t" * 50, {}, "at most 40"),
+        ("Trainers", {}, "RFC 1035"),
+        ("1trainers", {}, "RFC 1035"),  # no name of a Service
+        ("t" * 50, {"image_spec": ImageSpec("i")}, "at most 40"),
+        ("t" * 64, {}, "at most 63"),
+        ("a", {"labels": {"team": "a"}}, "labels are for pods that the job makes"),
+        ("a", {"annotations": {"team": "a"}}, "annotations are for"),
+        ("a", {"image_spec": ImageSpec("i"), "pod_rank_label": "r"}, "pod_rank_label is for"),
         ("a", {"image_spec": ImageSpec("i"), "pod_template": {"spec": {}}}, "either"),
         ("a", {"image_spec": ImageSpec("i"), "label_selector": "a=b"}, "already"),
         ("a", {"pod_template": {"spec": {}}}, "no containers"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,22 @@ def test_a_script_of_the_job_finds_its_own_nodes(tmp_path: Path) -> None:
         assert seen.state in ("PENDING", "RUNNING")
     assert seen.state == "COMPLETED", job._last_words()
     assert "answers 7 7" in Path(f"{job._logs}.out").read_text()
+
+
+def test_the_machine_that_reaches_the_nodes_is_no_address() -> None:
+    with pytest.raises(ValueError, match="as ssh knows it"):
+        SlurmJob({"a": 1}, attach_to="tcp://127.0.0.1:45678")
+
+
+def test_a_job_may_be_given_a_command_as_monarch_s_are(tmp_path: Path) -> None:
+    job = SlurmJob({"a": 1}, sys.executable, monarch_port=free_port())
+    marker = tmp_path / "a name"
+    code = "import os, sys; print(os.environ['MONARCH_BATCH_JOB'], sys.argv[1:]); sys.exit(7)"
+    job.apply(shlex.join([sys.executable, "-c", code, "--config", str(marker)]))
+    while (seen := job._look()).is_live:
+        assert seen.state in ("PENDING", "RUNNING")
+    assert seen.state == "FAILED", job._last_words()
+    assert f"1 ['--config', '{marker}']" in Path(f"{job._logs}.out").read_text()
 
 
 @pytest.mark.parametrize(
