@@ -191,6 +191,14 @@ class Reader(Actor):
         return said
 
     @endpoint
+    def count_by_swaps(self, buffer: RDMABuffer, times: int) -> None:
+        """Add one, so many times, as programs do that have compare and swap alone."""
+        seen = 0
+        for _ in range(times):
+            while (found := buffer.compare_and_swap(seen, seen + 1).get()) != seen:
+                seen = found
+
+    @endpoint
     def write_and_die(self, buffer: RDMABuffer, num_bytes: int) -> None:
         """Die half way through a write."""
         from monarch.rdma import table as tables

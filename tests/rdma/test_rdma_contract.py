@@ -156,14 +156,14 @@ def test_sizes_are_checked_before_a_byte_moves(world: World) -> None:
     with pytest.raises(ValueError, match="source has"):
         buffer.write_from(PATTERN + b"x")
     larger = bytearray(len(PATTERN) + 3)
-    buffer.read_into(larger).get()
+    buffer.read_into(larger, timeout=SECONDS).get()
     assert larger == PATTERN + b"\0\0\0"
 
 
 def test_a_destination_may_have_gaps(world: World) -> None:
     buffer = world.make()[:100]
     into = bytearray(400)
-    buffer.read_into(memoryview(into)[::4]).get()
+    buffer.read_into(memoryview(into)[::4], timeout=SECONDS).get()
     assert into[::4] == PATTERN[:100]
     assert not any(into[1::4])
     buffer.write_from(memoryview(into)[396::-4]).get()
@@ -187,7 +187,7 @@ def test_a_tensor_may_have_any_strides(world: World) -> None:
 
 def test_atomic_operations_give_what_was_there(world: World) -> None:
     buffer = world.make(bytes(16))
-    assert buffer.fetch_add(5, 8).get() == 0
+    assert buffer.fetch_add(5, 8, timeout=SECONDS).get() == 0
     assert buffer.fetch_add(-7, 8).get() == 5
     assert buffer.compare_and_swap(-2, 40, 8).get() == -2
     assert buffer.compare_and_swap(-2, 50, 8).get() == 40
@@ -206,6 +206,12 @@ def test_atomic_operations_of_several_processes_lose_nothing(world: World) -> No
         buffer.fetch_add(1).get()
     added.get(timeout=SECONDS)
     assert world.content() == (2 * 50 * 3 + 50).to_bytes(8, "little")
+    swapped = world.make(bytes(8), "swapped")
+    counted = readers.count_by_swaps.call(swapped, 20)
+    for _ in range(20):
+        swapped.fetch_add(1).get()
+    counted.get(timeout=SECONDS)
+    assert world.content("swapped") == (3 * 20).to_bytes(8, "little")
 
 
 def test_a_consistent_read_sees_one_version(world: World) -> None:

@@ -14,7 +14,13 @@ import pytest
 
 from monarch.actor import shutdown_context, this_host
 from monarch.config import configured
-from monarch.rdma import RDMABuffer, RemoteMemoryError
+from monarch.rdma import (
+    RDMABuffer,
+    RemoteMemoryError,
+    get_rdma_backend,
+    is_ibverbs_available,
+    is_rdma_available,
+)
 from monarch.rdma.registry import registry
 from tests.rdma.owners import Owner, what_is_left
 from tests.support import Program, wait_for
@@ -127,6 +133,20 @@ def test_nothing_else_may_be_registered() -> None:
         expanded.write_from(data)
     with pytest.raises(TypeError, match="sparse"):
         RDMABuffer(torch.eye(3).to_sparse())
+
+
+def test_what_leads_to_other_hosts_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with configured(rdma_disable_ibverbs=True):
+        assert not is_ibverbs_available()
+        assert get_rdma_backend() == "tcp"
+        with pytest.warns(DeprecationWarning, match="is_ibverbs_available"):
+            assert not is_rdma_available()
+        with configured(rdma_allow_tcp_fallback=False):
+            assert get_rdma_backend() == "none"
+            RDMABuffer(bytearray(1))  # Its host needs no device.
+            monkeypatch.setattr("monarch.rdma.buffer.is_supported", lambda: False)
+            with pytest.raises(RuntimeError, match="rdma_allow_tcp_fallback=True"):
+                RDMABuffer(bytearray(1))
 
 
 def test_timeouts_are_numbers_in_range() -> None:
