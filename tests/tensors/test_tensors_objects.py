@@ -4,6 +4,7 @@ names."""
 from __future__ import annotations
 
 import logging
+import pickle
 import subprocess
 import sys
 from importlib import import_module
@@ -28,6 +29,7 @@ from monarch.gradient_generator import GradientGenerator, gradient_execution_ord
 from monarch.opaque_module import OpaqueModule
 from monarch.opaque_object import OpaqueObject, opaque_method
 from monarch.tensors.worker.lanes import Cuda, StreamLane
+from monarch.tensors.worker.packing import packed, unpacked
 from tests.support import wait_for
 
 
@@ -198,6 +200,29 @@ def test_worked_without_special_cases(mesh: Any) -> None:
     checked.sum().backward()
     with no_mesh.activate():
         assert inspect(x.grad).shape == (2, 8)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.tensor(3),
+        lambda: torch.tensor([True, False]),
+        lambda: torch.arange(6).view(2, 3),
+        lambda: torch.ones(3, dtype=torch.bfloat16),
+        lambda: torch.tensor([1 + 2j]),
+        lambda: torch.tensor([1 + 2j]).conj(),
+        lambda: torch.arange(6.0).view(2, 3).t(),
+        lambda: torch.empty(0, 2),
+        lambda: torch.ones(5000),
+    ],
+)
+def test_values_arrive_as_they_are(make: Any) -> None:
+    value = make()
+    found = unpacked(pickle.loads(pickle.dumps(packed(value))))
+    assert (found.dtype, found.shape) == (value.dtype, value.shape)
+    assert torch.equal(found, value)
+    found.fill_(0)  # It is the caller's.
+    assert found.stride() == value.stride()
 
 
 @pytest.mark.long

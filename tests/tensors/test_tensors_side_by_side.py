@@ -176,6 +176,36 @@ def test_a_mesh_ends_and_begins_again() -> None:
 
 
 @pytest.mark.usefixtures("faults")
+def test_a_fetch_that_waits_for_a_worker_that_dies_is_told(procs: ProcMesh) -> None:
+    """And so is who borrows, and who comes later. The procs of another mesh are not concerned."""
+    others = this_host().spawn_procs({"gpus": 2})
+    other, dies = Stream("other"), remote("os._exit", propagate="inspect")
+    with procs.activate():
+        kept = torch.ones(1)
+    with others.activate():
+        x = torch.ones(1)
+        with pytest.raises(TypeError, match=r"WRONG_MESH(.|\n)*of other procs(.|\n)*fetch_shard"):
+            torch.add(kept, x)
+        lent, borrow = other.borrow(x)
+        with other.activate():
+            y = lent + 1
+            with others._device_mesh.slice(gpus=1).activate():
+                dies(9)
+            later = fetch_shard(y)
+        with pytest.raises(SupervisionError):
+            later.result(timeout=_SECONDS)
+
+        def go_on() -> Any:
+            borrow.drop()
+            return _value(x.add_(1))
+
+        with pytest.raises(SupervisionError):
+            go_on()
+    others.stop().get()
+    assert _value(kept + 1) == [2]
+
+
+@pytest.mark.usefixtures("faults")
 def test_a_stream_that_ends_by_a_fault_does_not_keep_others_waiting() -> None:
     procs = this_host().spawn_procs({"gpus": 1})
     other = Stream("other")

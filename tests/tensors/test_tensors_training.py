@@ -15,7 +15,8 @@ from torch import nn
 
 from monarch import RemoteException, Stream, grad_generator, inspect, no_mesh, remote
 from monarch import compile as record
-from monarch.actor import ProcMesh
+from monarch.actor import ProcMesh, this_host
+from monarch.config import configured
 
 _WORLD = 4
 _FEATURES = 8
@@ -454,9 +455,11 @@ def test_operations_leave_nothing_behind(four: ProcMesh) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_million_operations_take_no_more_memory(four: ProcMesh) -> None:
-    mesh = four.flatten("dp").slice(dp=slice(0, 2))._device_mesh
-    memory = _add_up(mesh, rounds=10, ops=100_000)
-    # The first rounds fill what is kept at most: pools, rings of what was sent.
+def test_a_million_operations_take_no_more_memory() -> None:
+    # What telemetry keeps has an end, and it is further off than this test's.
+    with configured(telemetry_events=0):
+        procs = this_host().spawn_procs({"dp": 2})
+        memory = _add_up(procs._device_mesh, rounds=10, ops=100_000)
+        procs.stop().get()
     for before, after in zip(memory[4], memory[-1], strict=True):
-        assert after - before < 4 * 2**20, memory
+        assert after - before < 2 * 2**20, memory

@@ -211,9 +211,9 @@ def _active() -> DeviceMesh:
 
 def _fetched(mesh: DeviceMesh, handle: Tensor, ranks: tuple[int, ...]) -> Future[dict[int, Any]]:
     assert handle._ref is not None
-    future = mesh.client.fetch(ranks, ("t", 0), [handle._ref])
+    future = mesh.client.fetch(ranks, [handle._ref])
     handle.drop()
-    return future
+    return future.then(lambda values: {rank: value for rank, (value,) in values.items()})
 
 
 def _walk(value: Any) -> Iterator[torch.Tensor]:

@@ -38,7 +38,7 @@ def fetch_shard(
             )  # fmt: skip
     rank = mesh.check_shard(where)
     refs = [tensor._ref for tensor in tensors]
-    fetched = mesh.client.fetch((rank,), ("l", [("t", n) for n in range(len(refs))]), refs)
+    fetched = mesh.client.fetch((rank,), refs)
     return fetched.then(lambda values: fill(spec, values[rank]))  # type: ignore[no-any-return]
 
 

@@ -20,10 +20,11 @@ from monarch.errors import SupervisionError
 from monarch.tensors.client.remote_exception import exception_of
 from monarch.tensors.core.batch import EVERYBODY, Batch, FlushPolicy, encode
 from monarch.tensors.core.log import IssueLog
-from monarch.tensors.core.specs import Spec
 from monarch.tensors.core.templates import Template, TemplateCache
+from monarch.tensors.worker.packing import unpacked
 from monarch.wire.pickler import dumps
 
+_clients = count(1)
 _SETTLE_EVERY = 64
 _MOST_UNSETTLED = 4
 """Rounds of that many batches that may be under way: beyond them, who issues waits."""
@@ -64,6 +65,7 @@ class Client:
         spawn_desk: Callable[[], Any],
     ) -> None:
         self.workers = workers
+        self.name = f"mesh {next(_clients)}"  # To people, who may have several.
         self._spawn_desk = spawn_desk
         self.ranks_of_procs = ranks_of_procs
         self.num_ranks = len(ranks_of_procs)
@@ -216,7 +218,7 @@ class Client:
         with _disable_current_modes():
             self.workers.run.broadcast(number, self.log.settled, data)
             if self.num_batches % _SETTLE_EVERY == 0:
-                self._unsettled.append((number, self.workers.fetch.call((), ("c", None), [])))
+                self._unsettled.append((number, self.workers.fetch.call((), [])))
             while self._unsettled and (
                 len(self._unsettled) > _MOST_UNSETTLED or self._unsettled[0][1].done()
             ):
@@ -239,8 +241,8 @@ class Client:
 
     # Answers
 
-    def fetch(self, ranks: tuple[int, ...], spec: Spec, refs: list[int]) -> Future[dict[int, Any]]:
-        """The values of ``spec`` on ``ranks``, by rank.
+    def fetch(self, ranks: tuple[int, ...], refs: list[int]) -> Future[dict[int, list[Any]]]:
+        """The values of ``refs`` on ``ranks``, by rank.
 
         The future raises ``RemoteException`` where something failed that any of ``refs`` is made
         of, on any rank.
@@ -255,22 +257,23 @@ class Client:
             upto = self.num_batches - 1
             watch = self.log.watch(refs, upto)
             with _disable_current_modes():
-                answers = self.workers.fetch.call(ranks, spec, refs)
+                answers = self.workers.fetch.call(ranks, refs)
 
-        def resolve(answered: Any) -> dict[int, Any]:
+        def resolve(answered: Any) -> dict[int, list[Any]]:
             with _disable_current_modes():  # The answers are unpickled here.
                 self._settle(upto, answered)
-                values = {point.rank: value for point, (_, value) in answered.items()}
-            if watch.spoiler is not None:
-                raise exception_of(watch.spoiler)
-            return {rank: values[rank] for rank in ranks}
+                if watch.spoiler is not None:
+                    raise exception_of(watch.spoiler)
+                # The whole mesh of workers: its values are in the order of ranks.
+                answers = answered.values()
+                return {rank: [unpacked(value) for value in answers[rank][1]] for rank in ranks}
 
-        found: Future[dict[int, Any]] = answers.then(resolve)
+        found: Future[dict[int, list[Any]]] = answers.then(resolve)
         return found
 
     def _settle(self, upto: int, answered: Any) -> None:
         """Take in what ranks say that has failed."""
-        failures = [one for _, (failed, _) in answered.items() for one in failed]
+        failures = [one for failed, _ in answered.values() for one in failed]
         with self.lock:
             self.log.settle(upto, failures)
 
@@ -311,7 +314,7 @@ class Client:
             self.check_alive()
             self.flush()
             upto = self.num_batches - 1
-            answers = self.workers.fetch.call((), ("c", None), [])
+            answers = self.workers.fetch.call((), [])
         with _disable_current_modes():
             self._settle(upto, answers.get())
 

@@ -249,7 +249,9 @@ class DeviceMesh(MeshTrait):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
-        return f"<DeviceMesh({sizes})>"
+        ranks = list(self.processes)
+        shown = str(ranks) if len(ranks) <= 8 else f"[{ranks[0]}, ..., {ranks[-1]}]"
+        return f"<DeviceMesh({sizes}), ranks {shown} of {self.client.name}>"
 
 
 def users_of(stream: TensorStream) -> tuple[str, int]:

@@ -23,6 +23,11 @@ _EXPLANATIONS = {
         "this tensor is on another device mesh ({mesh}) than the operation ({active}). Move it "
         "with `t.to_mesh(mesh)`, or work on its mesh with `with t.mesh.activate():`."
     ),
+    "OTHER_PROCS": (
+        "this tensor is on another device mesh ({mesh}) than the operation ({active}), of other "
+        "procs, which tensors do not pass between: spawn one mesh, and slice it; or fetch the "
+        "values (monarch.fetch_shard(t).result()), and have a monarch.remote function take them."
+    ),
     "WRONG_STREAM": (
         "this tensor belongs to {stream}, and {active_stream} is active. Use "
         "`with t.stream.activate():`, or lend it: `borrowed, borrow = stream.borrow(t)`."
@@ -96,7 +101,8 @@ class _ShownArgument:
 
 
 def explanation(code: str, **values: Any) -> str:
-    return f"{code}: {_EXPLANATIONS[code].format(**values)}"
+    shown = "WRONG_MESH" if code == "OTHER_PROCS" else code  # As Monarch has it.
+    return f"{shown}: {_EXPLANATIONS[code].format(**values)}"
 
 
 def find_problem(
@@ -109,7 +115,8 @@ def find_problem(
     if storage.dropped is not None:
         return explanation("DROPPED", where=storage.dropped)
     if mesh is not None and tensor.mesh is not mesh:
-        return explanation("WRONG_MESH", mesh=tensor.mesh, active=mesh)
+        code = "WRONG_MESH" if tensor.mesh.client is mesh.client else "OTHER_PROCS"
+        return explanation(code, mesh=tensor.mesh, active=mesh)
     if tensor.stream is not stream:
         return explanation("WRONG_STREAM", stream=tensor.stream, active_stream=stream)
     if storage.access == NOTHING:

@@ -9,13 +9,13 @@ import torch
 
 from monarch.actor import Actor, current_rank, endpoint
 from monarch.tensors.core.log import OpFailure
-from monarch.tensors.core.specs import Spec, fill
 from monarch.tensors.worker import slots
 from monarch.tensors.worker.current import set_current
 from monarch.tensors.worker.definitions import WorkerDefinitions
 from monarch.tensors.worker.executor import Executor
 from monarch.tensors.worker.groups import ProcessGroups
 from monarch.tensors.worker.lanes import Cpu, Cuda, Device
+from monarch.tensors.worker.packing import packed
 from monarch.tensors.worker.slots import Poison
 
 
@@ -42,14 +42,14 @@ class TensorWorker(Actor):
             self._executor.run(batch, settled, data)
 
     @endpoint
-    def fetch(self, ranks: tuple[int, ...] | None, spec: Spec, refs: list[int]) -> tuple[Any, Any]:
-        """What has failed here so far; and the value of ``spec``, on the ranks that it is asked
-        of."""
+    def fetch(self, ranks: tuple[int, ...], refs: list[int]) -> tuple[Any, Any]:
+        """What has failed here so far; and the values of ``refs``, on the ranks that are asked for
+        them."""
         failures: list[OpFailure] = self._executor.failures()
-        if ranks is not None and self._rank not in ranks:
+        if self._rank not in ranks:
             return failures, None
         values = self._executor.values
-        return failures, fill(spec, [_to_cpu(values.get(ref)) for ref in refs])
+        return failures, [_to_cpu(values.get(ref)) for ref in refs]
 
     @endpoint
     def listen(self, is_one_machine: bool) -> tuple[str, int]:
@@ -81,6 +81,6 @@ class HandOverDesk(Actor):
 
 
 def _to_cpu(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu()
-    return None if type(value) is Poison else value
+    if not isinstance(value, torch.Tensor):
+        return None if type(value) is Poison else value
+    return packed(value.detach().cpu())
