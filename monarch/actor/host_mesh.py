@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from monarch.actor.bootstrap_command import BootstrapCommand, default_bootstrap_cmd
@@ -77,6 +77,14 @@ class HostMesh(StartingMesh):
         base = self._shape.ndslice.get(rank)
         one = Shape([], Slice(offset=base, sizes=[], strides=[]))
         return HostMesh(self._name, one, [self._hosts[rank]], command=self._command)
+
+    @classmethod
+    def allocate_nonblocking(
+        cls, name: str, extent: Mapping[str, int], allocator: Any, alloc_constraints: Any = None
+    ) -> HostMesh:
+        """The hosts that an allocator of ``monarch.actor.alloc`` gives; the older way."""
+        hosts: HostMesh = allocator._host_mesh(extent, alloc_constraints)
+        return hosts
 
     def spawn_procs(
         self,

@@ -6,18 +6,23 @@ Procs are born with the stand-ins that their spawner knew, so what actors spawn 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 listeners: list[Callable[[Any], None]] = []
 """Called with each mesh of procs that this process spawns."""
 
+spawned: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The meshes of procs that this process has spawned, as long as somebody holds them."""
+
 stand_ins: dict[type, type] = {}
 """The class that is spawned in place of another."""
 
 
 def tell(mesh: Any) -> None:
-    """Call all listeners with the new mesh."""
+    """Note the new mesh, and call all listeners with it."""
+    spawned.add(mesh)
     for listener in list(listeners):
         listener(mesh)
 

@@ -138,8 +138,8 @@ _SRC: dict[str, Address] = {
             *_PROCS,
             "monarch.actor: HostMesh HyProcMesh=ProcMesh",
             _GEOMETRY,
-            "monarch.compat.hosts: _get_bootstrap_args register_proc_mesh_spawn_callback "
-            "unregister_proc_mesh_spawn_callback",
+            "monarch.compat.hosts: _get_bootstrap_args get_active_proc_meshes "
+            "register_proc_mesh_spawn_callback unregister_proc_mesh_spawn_callback",
         )
     ),
     "actor.returns_future": Address(("monarch.actor: returns_future",)),
@@ -163,6 +163,13 @@ _SRC: dict[str, Address] = {
     "job.job": Address(_JOBS),
     "job.job_components": Address(("monarch.job: MeshAdminConfig",)),
     "job.job_state": Address(("monarch.job: JobState",)),
+    "job.kubernetes": Address(
+        (
+            "monarch.job.kubernetes: ImageSpec KubeConfig KubernetesJob",
+            "monarch.compat.launch: _WORKER_BOOTSTRAP_SCRIPT",
+        )
+    ),
+    "job.port_forward": Address(("monarch.job: PortForwarder",)),
     "job.process": Address(
         (
             "monarch.job: JobState JobTrait ProcessJob",
@@ -176,7 +183,9 @@ _SRC: dict[str, Address] = {
             "service_proc_addr service_proc_addrs",
         )
     ),
+    "job.shell": Address(("monarch.job: shell",)),
     "job.slurm": Address(("monarch.job: SlurmJob",)),
+    "job.spmd": Address(same_as="monarch.compat.spmd_job"),
     "job.telemetry_config": Address(("monarch.job: TelemetryConfig",)),
     "rdma": Address((_RDMA,)),
     "rdma.rdma": Address((_RDMA,)),

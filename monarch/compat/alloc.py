@@ -57,7 +57,18 @@ class Alloc:
         return self
 
 
-class LocalAllocator:
+class _GivesHosts:
+    def allocate(self, spec: AllocSpec) -> Alloc:
+        raise NotImplementedError
+
+    def _host_mesh(
+        self, extent: Mapping[str, int], constraints: AllocConstraints | None
+    ) -> HostMesh:
+        spec = AllocSpec(constraints or AllocConstraints(), **dict(extent))
+        return self.allocate(spec)._hosts
+
+
+class LocalAllocator(_GivesHosts):
     """Allocates on this machine."""
 
     def allocate(self, spec: AllocSpec) -> Alloc:
@@ -104,7 +115,7 @@ class StaticRemoteAllocInitializer(RemoteAllocInitializer):
         return list(self.addrs)
 
 
-class RemoteAllocator:
+class RemoteAllocator(_GivesHosts):
     """Allocates on the hosts whose agents' addresses ``initializer`` gives."""
 
     def __init__(self, world_id: str = "", initializer: Any = None, **_: Any) -> None:

@@ -78,6 +78,9 @@ class _AddressFinder:
 
         def look_up(name: str) -> object:
             if name not in names:
+                # Importing one of Monarch's packages has imported what is in it too.
+                if (below := f"{module.__name__}.{name}") in ADDRESSES:
+                    return import_module(below)
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
             home, attribute = names[name]
             return getattr(import_module(home), attribute)

@@ -13,8 +13,7 @@ from monarch.actor import (
     hosts_from_config,
     this_host,
 )
-from monarch.actor.spawn_hooks import listeners
-from monarch.compat.alloc import Alloc, AllocConstraints, AllocSpec
+from monarch.actor.spawn_hooks import listeners, spawned
 from monarch.errors import MonarchError
 from monarch.mesh import Extent
 from monarch.tools.network import free_port
@@ -47,9 +46,7 @@ def fake_in_process_host(*_: Any) -> HostMesh:
 
 def host_mesh_from_alloc(name: str, extent: Extent, allocator: Any, constraints: Any) -> HostMesh:
     """The hosts that an allocator gives for ``extent``."""
-    spec = AllocSpec(constraints or AllocConstraints(), **dict(extent))
-    alloc: Alloc = allocator.allocate(spec)
-    return alloc._hosts
+    return HostMesh.allocate_nonblocking(name, extent, allocator, constraints)
 
 
 def _get_bootstrap_args() -> tuple[str, list[str], dict[str, str | None]]:
@@ -75,6 +72,11 @@ def register_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], None]) -> N
 def unregister_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], None]) -> None:
     """Call it no more. Raises ``ValueError`` if it was not registered."""
     listeners.remove(callback)
+
+
+def get_active_proc_meshes() -> list[ProcMesh]:
+    """The meshes of procs that this process has spawned, holds, and has not stopped."""
+    return [mesh for mesh in spawned if not mesh._is_stopped]
 
 
 class ChannelAddr:

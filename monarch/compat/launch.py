@@ -40,6 +40,17 @@ class CondaEnvironment(Environment):
 ACTIVE_CONDA_ENV = CondaEnvironment()
 
 
+_WORKER_BOOTSTRAP_SCRIPT = """\
+import os, socket
+from monarch.actor import run_worker_loop_forever
+from monarch.job import ranked_service_proc_id_from_env, service_proc_addr
+port = os.environ.get("MONARCH_PORT", "26600")
+address = f"tcp://{socket.getfqdn()}:{port}@tcp://0.0.0.0:{port}"
+name = ranked_service_proc_id_from_env()
+run_worker_loop_forever(address=service_proc_addr(address, name))
+"""
+"""What a pod of one's own runs, as ``python -u -c``: a worker, which needs MONARCH_JOB_SECRET."""
+
 NOT_SET = "__NOT_SET__"
 
 

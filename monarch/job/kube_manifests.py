@@ -29,8 +29,15 @@ class PodMesh(NamedTuple):
     annotations: dict[str, str]
 
 
-def image_template(image: str, resources: Mapping[str, Any] | None) -> Manifest:
-    """Pods of one container of an image."""
+def image_template(
+    image: str, resources: Mapping[str, Any] | None, shm_size: str | None = None, fuse: bool = False
+) -> Manifest:
+    """Pods of one container of an image; one for FUSE is privileged, and has the host's device."""
+    # What Kubernetes gives is 64 MiB, too little for tensors between processes.
+    shm: Manifest = {"medium": "Memory"}
+    if shm_size is not None:
+        shm["sizeLimit"] = shm_size
+    volumes: list[Manifest] = [{"name": "shm", "emptyDir": shm}]
     container: Manifest = {
         "name": WORKER, "image": image,
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
@@ -39,11 +46,14 @@ def image_template(image: str, resources: Mapping[str, Any] | None) -> Manifest:
         # Equal, as GPUs want it, and so that the kernel takes none of it back.
         wanted = {name: str(value) for name, value in resources.items()}
         container["resources"] = {"requests": wanted, "limits": dict(wanted)}
+    if fuse:
+        container["securityContext"] = {"privileged": True}
+        container["volumeMounts"].append({"name": "fuse", "mountPath": "/dev/fuse"})
+        volumes.append({"name": "fuse", "hostPath": {"path": "/dev/fuse", "type": "CharDevice"}})
     return {
         "spec": {
             "containers": [container],
-            # What Kubernetes gives is 64 MiB, too little for tensors between processes.
-            "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+            "volumes": volumes,
             "automountServiceAccountToken": False,
         }
     }

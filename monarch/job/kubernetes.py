@@ -49,10 +49,15 @@ _GRACE_SECONDS = 30
 
 class ImageSpec(NamedTuple):
     """The image of a mesh's pods, which must have a Python; one without monarch is given ours. And
-    what each pod is given: ``{"nvidia.com/gpu": 8, "memory": "64Gi"}``."""
+    what each pod is given: ``{"nvidia.com/gpu": 8, "memory": "64Gi"}``.
+
+    ``/dev/shm`` takes memory up to ``shared_memory_size`` ("16Gi"), or all that the pod has.
+    ``enable_fuse`` makes the container privileged and gives it the node's ``/dev/fuse``."""
 
     image: str
     resources: Mapping[str, Any] | None = None
+    enable_fuse: bool = False
+    shared_memory_size: str | None = None
 
 
 class KubernetesJob(ScheduledJob):
@@ -135,7 +140,12 @@ class KubernetesJob(ScheduledJob):
             raise ValueError(f"mesh {name!r}: {given} are for pods that the job makes")
         template: Manifest = {}
         if image_spec is not None:
-            template = manifests.image_template(image_spec.image, image_spec.resources)
+            template = manifests.image_template(
+                image_spec.image,
+                image_spec.resources,
+                image_spec.shared_memory_size,
+                image_spec.enable_fuse,
+            )
         elif pod_template is not None:
             template = _as_template(pod_template, name)
         self._add(name, num_replicas)

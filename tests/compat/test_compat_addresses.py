@@ -63,6 +63,11 @@ def test_an_address_has_all_its_names(name: str) -> None:
         "from monarch.tools.config import CondaEnvironment, Config, Workspace",
         "from monarch.tools.utils import MONARCH_HOME, conda",
         "from monarch.utils import setup_env_for_distributed",
+        "import monarch.tools.config; monarch.tools.config.workspace.Workspace",
+        "import monarch._src.actor; monarch._src.actor.host_mesh.this_host",
+        "from monarch._src.job.kubernetes import ImageSpec, _WORKER_BOOTSTRAP_SCRIPT as s; "
+        "compile(s, 'pod', 'exec')",
+        "from monarch._src.job.spmd import SPMDJob; from monarch._src.job.shell import shell",
         "from monarch.actor.concurrent import concurrent_endpoint",
         "from monarch._src.job.service_identity import new_service_proc_id, service_proc_addr",
         "from monarch._rust_bindings.monarch_hyperactor.actor import PythonMessage",

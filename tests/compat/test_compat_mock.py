@@ -8,6 +8,7 @@ import pytest
 
 from monarch._src.actor.mock import get_actor_class, patch_actor  # type: ignore[import-untyped]
 from monarch._src.actor.proc_mesh import (  # type: ignore[import-untyped]
+    get_active_proc_meshes,
     register_proc_mesh_spawn_callback,
     unregister_proc_mesh_spawn_callback,
 )
@@ -127,6 +128,8 @@ def test_who_asked_hears_of_new_procs() -> None:
     assert [mesh is procs for mesh in heard] == [True]
     this_host().spawn_procs().stop().get(timeout=SECONDS)
     assert len(heard) == 1
+    assert [mesh is procs for mesh in get_active_proc_meshes() if mesh in heard] == [True]
     procs.stop().get(timeout=SECONDS)
+    assert procs not in get_active_proc_meshes()
     with pytest.raises(ValueError):
         unregister_proc_mesh_spawn_callback(heard.append)

@@ -17,6 +17,8 @@ from monarch.actor import (
     Actor,
     BindSpec,
     ChannelTransport,
+    Extent,
+    HostMesh,
     ProcMesh,
     attach,
     enable_transport,
@@ -283,3 +285,22 @@ def test_a_shutdown_takes_a_time_limit() -> None:
         with pytest.raises(ValueError, match="host_timeout must be finite"):
             monarch.actor.shutdown_context(wrong)
     monarch.actor.shutdown_context(host_timeout=0.5).get(timeout=SECONDS)
+
+
+def test_hosts_of_an_allocator() -> None:
+    """As libraries of the second generation of meshes ask for them."""
+    hosts = HostMesh.allocate_nonblocking(
+        name="alloc_0", extent=Extent(["hosts"], [1]), allocator=LocalAllocator()
+    )
+    procs = hosts.spawn_procs(per_host={"procs": 2})
+    echo = procs.spawn("echo", Echo)
+    assert len(set(echo.pid.call().get(timeout=SECONDS).values())) == 2
+    procs.stop().get(timeout=SECONDS)
+
+
+def test_too_few_hosts_for_an_extent_are_an_error() -> None:
+    allocator = RemoteAllocator("world", StaticRemoteAllocInitializer("tcp!127.0.0.1:1"))
+    with pytest.raises(ValueError, match="2 hosts were asked for, and 1 are known"):
+        HostMesh.allocate_nonblocking(
+            "alloc_0", Extent(["hosts", "no_dim"], [2, 1]), allocator, AllocConstraints({"a": "b"})
+        )

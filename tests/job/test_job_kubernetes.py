@@ -16,6 +16,7 @@ from monarch.actor import shutdown_context
 from monarch.errors import JobError
 from monarch.job import ImageSpec, KubeConfig, KubernetesJob, job_load, job_loads
 from monarch.job.doctor.clusters import of_kubernetes
+from monarch.job.kube_manifests import image_template
 from monarch.runtime.process import is_bootstrapped
 from tests.actors import Echo
 from tests.job.fakes.kube_server import KubeServer
@@ -211,6 +212,25 @@ def test_a_pod_that_is_deleted_comes_again_elsewhere(server: KubeServer, faults:
     finally:
         job.kill()
     del before
+
+
+def test_an_image_with_bounded_shared_memory_and_with_fuse() -> None:
+    plain = image_template("python", None)["spec"]
+    assert plain["volumes"] == [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    assert "securityContext" not in plain["containers"][0]
+    job = KubernetesJob("default")
+    job._allocation = "abc"
+    job.add_mesh("a", 1, image_spec=ImageSpec("i", enable_fuse=True, shared_memory_size="2Gi"))
+    [spec] = [
+        one["spec"]["template"]["spec"] for one in job.render() if "template" in one.get("spec", {})
+    ]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
+    assert volumes["fuse"]["hostPath"]["path"] == "/dev/fuse"
+    [container] = spec["containers"]
+    assert container["securityContext"] == {"privileged": True}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts["fuse"] == "/dev/fuse"
 
 
 def test_the_secret_is_in_no_state_of_the_pods_and_in_no_argument(server: KubeServer) -> None:
