@@ -11,7 +11,7 @@ def plan_of(num_files: int, name: str = "model") -> ReloadPlan:
     """A first push of so many files to three hosts."""
     hosts = {
         f"h{host}": [
-            FileChange(f"/root/work/project/layers/{name}{number}.py", f"/root/w/{number:032x}")
+            FileChange(f"/root/work/layers/{name}{number}.py", f"/root/w/{number:032x}")
             for number in range(num_files)
         ]
         for host in range(3)

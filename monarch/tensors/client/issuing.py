@@ -69,6 +69,7 @@ def issue(
             return tensors[template.single_of]
         if kind == VIEW_OF_INPUT:
             meta = template.results[0].meta
+            assert meta is not None
             return new_handle(meta, base, mesh, stream, tensors[template.single_of])
     return template.rebuild(handles(template, tensors, base, mesh, stream))
 
