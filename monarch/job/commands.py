@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from monarch.actor import Actor, Future, HostMesh, ProcMesh, endpoint
 from monarch.actor.future import make_future
@@ -16,7 +16,7 @@ from monarch.job.ranks import ranks_on
 from monarch.job.terminal_session import TerminalSession, terminal_size
 from monarch.mesh import Point
 from monarch.runtime import process
-from monarch.runtime.client_agent import client
+from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.ends.late_thread import run_aside
 from monarch.runtime.programs.host_programs import HostPrograms
 from monarch.runtime.programs.port_forward import PortForward, agent_of
@@ -121,14 +121,19 @@ def open_shell(
 def _agents(mesh: HostMesh) -> list[ProcAddress]:
     """The agents of hosts; ours serves programs from here on, where this host is one of them."""
     found = mesh._sync_hosts()
-    ours = process.current().node
-    if any(address.uid == ours.uid for address in found):
-        agent = client()
-        if not hasattr(agent, "_own_programs"):
-            programs = HostPrograms(agent.host_agent)
-            agent._own_programs = programs  # type: ignore[attr-defined]
-            agent.at_close.append(programs.close)
+    _serve_here(found)
     return found
+
+
+def _serve_here(hosts: Sequence[ProcAddress]) -> None:
+    """Serve programs from here on, where the agent of one of the hosts is this client's."""
+    agent = process.current()
+    if not isinstance(agent, ClientAgent) or hasattr(agent, "_own_programs"):
+        return
+    if any(host.uid == agent.node.uid for host in hosts):
+        programs = HostPrograms(agent.host_agent)
+        agent._own_programs = programs  # type: ignore[attr-defined]
+        agent.at_close.append(programs.close)
 
 
 class _Listener(Actor):
@@ -138,66 +143,77 @@ class _Listener(Actor):
         self._forwards: list[PortForward] = []
 
     @endpoint
-    def listen(self, host: ProcAddress, port: int, bind: tuple[str, int]) -> tuple[str, int]:
+    async def listen(
+        self, host: ProcAddress, port: int, bind: tuple[str, int], is_shared: bool
+    ) -> tuple[str, int]:
         """Where it listens; its connections lead to ``port`` of ``host``."""
-        forward = PortForward(process.current().node, host, port, bind=bind)
+        node = process.current().node
+        forward = PortForward(node, host, port, bind=bind, is_shared=is_shared)
         self._forwards.append(forward)
         return forward.address
 
-    @endpoint
-    def close(self) -> None:
+    async def __cleanup__(self, error: Exception | None) -> None:
         for forward in self._forwards:
             forward.close()
         self._forwards.clear()
 
 
-class PortForwarder:
-    """Ports of procs' hosts, at addresses of other procs' hosts, for as long as these live.
+class PortForwarder(Actor):
+    """An actor that leads addresses of procs' hosts to ports of other procs' hosts, until it stops.
 
-    Bytes go through the connections that there are; nothing else is opened between the hosts.
+    ``forwarder = this_proc().spawn("forwarder", PortForwarder)``. Bytes go through the connections
+    that there are; nothing else is opened between the hosts.
     """
 
-    def __init__(self) -> None:
-        self._listeners: list[Any] = []
-
-    def forward(
+    @endpoint
+    async def forward(
         self,
         dst_proc_mesh: ProcMesh,
         dst_port: int | Callable[[Point], int],
         src_proc_mesh: ProcMesh,
         src_address: str | Callable[[Point], str] = "127.0.0.1:0",
-    ) -> Future[list[str]]:
+    ) -> list[str]:
         """Have each proc of ``src_proc_mesh`` listen at ``src_address``, and lead to ``dst_port``
         on the host of the ``dst_proc_mesh`` proc of the same rank, or of its only one.
 
         A function is asked for each point. Gives the addresses that they listen at, by rank. Raises
-        ``ValueError`` for meshes that do not fit, and for addresses that are none.
+        ``ValueError`` for meshes that do not fit, and for ports and addresses that are none; if one
+        proc cannot listen, ``ActorError``, and none does.
         """
         far, near = dst_proc_mesh._procs, src_proc_mesh._procs
-        if len(far) not in (1, len(near)):
+        if len(far) != 1 and dst_proc_mesh.extent != src_proc_mesh.extent:
             raise ValueError(
-                f"{len(near)} procs would lead to {len(far)}: give as many, or one to lead to"
+                "destination and source must have the same shape, or the destination one proc: "
+                f"{dst_proc_mesh.extent} and {src_proc_mesh.extent}"
             )
-        listeners = src_proc_mesh.spawn(f"port_listener_{uuid.uuid4().hex[:8]}", _Listener)
-        self._listeners.append(listeners)
-        asked = []
+        ways = []
         for rank in range(len(near)):
-            at = Point(rank, src_proc_mesh.extent)
-            to = Point(rank if len(far) > 1 else 0, dst_proc_mesh.extent)
-            port = dst_port(to) if callable(dst_port) else dst_port
+            at, of = Point(rank, src_proc_mesh.extent), rank if len(far) > 1 else 0
+            to = Point(of, dst_proc_mesh.extent)
+            port = _checked(dst_port(to) if callable(dst_port) else dst_port)
             text = src_address(at) if callable(src_address) else src_address
-            one = listeners.slice(**dict(at)) if dict(at) else listeners
-            host = agent_of(far[rank if len(far) > 1 else 0])
-            asked.append(one.listen.call_one(host, port, parse_address(text)))
-        done: Promise[None] = Promise()
-        done.set(None)
-        return make_future(done, lambda _: [_text(one.get()) for one in asked])
+            ways.append((at, agent_of(far[of]), port, parse_address(text)))
+        # Procs of one host may share an address: each gets some of its connections.
+        binds = Counter(bind for *_, bind in ways if bind[1])
+        _serve_here([host for _, host, _, _ in ways])
+        listeners = src_proc_mesh.spawn(f"port_listener_{uuid.uuid4().hex[:8]}", _Listener)
+        try:
+            asked = [
+                (listeners.slice(**dict(at)) if dict(at) else listeners).listen.call_one(
+                    host, port, bind, binds[bind] > 1
+                )
+                for at, host, port, bind in ways
+            ]
+            return [_text(await one) for one in asked]
+        except BaseException:
+            await listeners.stop()
+            raise
 
-    def close(self) -> None:
-        """Listen no more."""
-        for one in self._listeners:
-            one.close.call().get()
-        self._listeners.clear()
+
+def _checked(port: int) -> int:
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port < 1 << 16:
+        raise ValueError(f"{port!r} is no port to lead to: one is from 1 to 65535")
+    return port
 
 
 def _text(address: tuple[str, int]) -> str:

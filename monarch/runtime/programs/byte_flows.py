@@ -93,7 +93,8 @@ class ByteSink:
         self._loop, self._fd = loop, fd
         self._taken, self._finish = taken, finish
         self._waiting = bytearray()
-        self._is_ending = self._is_broken = self._is_writing = False
+        self._is_ending = self._is_writing = False
+        self.is_broken = False  # Nobody reads any more what is written.
         os.set_blocking(fd, False)
 
     def put(self, data: bytes) -> None:
@@ -107,7 +108,7 @@ class ByteSink:
         self._write()
 
     def _write(self) -> None:
-        while self._waiting and not self._is_broken:
+        while self._waiting and not self.is_broken:
             try:
                 written = os.write(self._fd, self._waiting)
             except BlockingIOError:
@@ -116,7 +117,7 @@ class ByteSink:
                     self._loop.add_writer(self._fd, self._write)
                 return
             except OSError:
-                self._is_broken = True
+                self.is_broken = True
                 break
             del self._waiting[:written]
             self._taken(written)

@@ -43,6 +43,7 @@ class _Forwarded:
 class PortForward:
     """Listens at ``bind`` (address and port; port 0 is any that is free), and leads to
     ``port_number`` of ``to`` as ``host`` sees it. ``tell`` gets a line where a connection fails.
+    Others who say so, too, may listen at an address that ``is_shared``.
 
     Raises ``OSError`` where it cannot listen.
     """
@@ -55,6 +56,7 @@ class PortForward:
         *,
         bind: tuple[str, int] = ("127.0.0.1", 0),
         to: str = "127.0.0.1",
+        is_shared: bool = False,
         tell: Callable[[str], object] = lambda text: None,
     ) -> None:
         self._node, self._host = node, host
@@ -62,7 +64,7 @@ class PortForward:
         self._tell = tell
         self._open: dict[Uid, StreamedSocket] = {}
         self.num_connections = 0
-        self._listener = socket.create_server(bind, backlog=64)
+        self._listener = socket.create_server(bind, backlog=64, reuse_port=is_shared)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._loop = IoLoop("monarch-forward")
         self._loop.start()
