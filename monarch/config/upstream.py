@@ -123,7 +123,7 @@ UPSTREAM: dict[str, UpstreamSetting] = {
     "rdma_min_stripe_size_kb": UpstreamSetting(int, 512),
     "rdma_peer_device_affinity": UpstreamSetting(str, ""),
     "rdma_qps_per_cq": UpstreamSetting(int, 64),
-    "rdma_runtime_worker_threads": UpstreamSetting(int, 16),
+    "rdma_runtime_worker_threads": UpstreamSetting(int, 4),
     "read_log_buffer": UpstreamSetting(int, 100),
     "remote_alloc_allowed_port_range": UpstreamSetting(slice, slice(0, 65535)),
     "remote_alloc_bind_to_inaddr_any": UpstreamSetting(bool, False),
