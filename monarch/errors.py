@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import textwrap
 import traceback
-from dataclasses import KW_ONLY, dataclass
+
+import msgspec
 
 __all__ = [
     "ActorError",
@@ -83,8 +84,14 @@ class MonarchError(RuntimeError):
         return type(self), self.args
 
 
-@dataclass(frozen=True)
-class MeshFailure:
+class _Failed(msgspec.Struct, frozen=True):
+    mesh_name: str
+    crashed_ranks: tuple[int, ...]
+    reason: str
+    kind: str = "actor"
+
+
+class MeshFailure(_Failed, frozen=True, kw_only=True):
     """What a supervisor is told: the actor that failed, where, why, and its last words.
 
     ``crashed_ranks`` are ranks of the mesh ``mesh_name``, whose members are ``kind``
@@ -93,11 +100,6 @@ class MeshFailure:
     Failures with the same ``origin`` come from one event. ``expected``: the end was asked for.
     """
 
-    mesh_name: str
-    crashed_ranks: tuple[int, ...]
-    reason: str
-    kind: str = "actor"
-    _: KW_ONLY
     host: str = ""
     last_output: tuple[str, ...] = ()
     mesh: None = None
@@ -124,6 +126,10 @@ class MeshFailure:
         shown = ", ".join(self.members[:_MAX_NAMES]) or self.mesh_name
         left = len(self.members) - _MAX_NAMES
         return f"{shown} and {left} more" if left > 0 else shown
+
+    def with_reason(self, reason: str) -> MeshFailure:
+        """The same failure, told otherwise."""
+        return msgspec.structs.replace(self, reason=reason)
 
     def report(self) -> str:
         """The failure in the reader's words: the actor, the place, the reason, and the last lines

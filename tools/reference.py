@@ -7,14 +7,17 @@ python tools/reference.py --check   ends with 1 where it is out of date
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from monarch.cli.project import ProjectFile
 from monarch.config import Settings
 from monarch.config_file import live_keys, load_config
 from monarch.config_file.keys import leaves
-from monarch.config_file.notes import notes_of
+from monarch.config_file.notes import Note, notes_of
 from monarch.config_file.types import to_toml_value
 from monarch.runs.recipe import built_in_recipes, find_recipe
 
@@ -43,15 +46,23 @@ def reference() -> str:
     for name in built_in_recipes():
         recipe = find_recipe(name)
         parts += [f"## {name}\n", f"{recipe.summary}\n", _table(recipe.config_class)]
-    parts += ["## Settings\n", _SETTINGS, _table(Settings)]
+    parts += ["## Settings\n", _SETTINGS, _settings_table()]
     return "\n".join(parts)
 
 
+def _settings_table() -> str:
+    return _rows(notes_of(Settings), asdict(Settings()).items(), set())
+
+
 def _table(config_class: type[Any]) -> str:
-    notes, live = notes_of(config_class), set(live_keys(config_class))
+    values = leaves(load_config(config_class).config)
+    return _rows(notes_of(config_class), values, set(live_keys(config_class)))
+
+
+def _rows(notes: Mapping[str, Note], values: Iterable[tuple[str, Any]], live: set[str]) -> str:
     rows = ["| key | default | |", "| --- | --- | --- |"]
     last = ""
-    for key, value in leaves(load_config(config_class).config):
+    for key, value in values:
         table, note = key.rpartition(".")[0], notes[key]
         headings = [note.heading] if note.heading else []
         if table != last:

@@ -7,7 +7,8 @@ import html
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from monarch.core.environment import EnvRow, lines_of, rows_of
 from monarch.errors import SupervisionError
@@ -19,8 +20,7 @@ from monarch.wire.message import AnyMessage, EnvAsked, EnvSet
 _SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class EnvReport:
+class EnvReport(msgspec.Struct, frozen=True):
     """``ranks`` has the variables of each rank that answered; ``silent`` are the others, with why.
 
     Values of variables that look like secrets are hidden; equal ones are equal still.

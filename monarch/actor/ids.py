@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
+
+import msgspec
 
 _DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _NUM_DIGITS = 11  # enough for 64 bits
@@ -13,8 +14,7 @@ _UID = rf"([^<>@\s]*)(?:<([{_DIGITS}]+)>)?"
 _ADDR = r"(.*)<([^<>]+)>\.([^@]+)@(.*)"
 
 
-@dataclass(frozen=True)
-class Uid:
+class Uid(msgspec.Struct, frozen=True):
     """A name that is unique: of one instance (``label<number>``), or a singleton's (``label``)."""
 
     label: str | None
@@ -72,8 +72,7 @@ class Uid:
         return f"{label}<{digits}>"
 
 
-@dataclass(frozen=True)
-class ProcId:
+class ProcId(msgspec.Struct, frozen=True):
     """The name of a process."""
 
     uid: Uid
@@ -90,8 +89,7 @@ class ProcId:
         return str(self.uid)
 
 
-@dataclass(frozen=True)
-class ActorAddr:
+class ActorAddr(msgspec.Struct, frozen=True):
     """One actor: its name, the process that it lives in, and where that listens.
 
     ``uid`` is the actor mesh's; in one process it names one actor.

@@ -6,14 +6,15 @@ child processes inherit.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from monarch.config.duration import parse_duration
 from monarch.config.transport import BindSpec
@@ -22,8 +23,7 @@ from monarch.config.upstream import UPSTREAM, Encoding
 _PLAIN = (bool, int, float, str)
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """All settings and their defaults. Durations are seconds."""
 
     heartbeat_seconds: float = 1.0  # how often a process sends heartbeats to its peers
@@ -102,10 +102,10 @@ class Settings:
     def with_environment(self) -> Settings:
         """These settings, with what ``MONARCH_<NAME>`` variables say instead."""
         found: dict[str, Any] = {}
-        for field in fields(self):
-            text = os.environ.get(f"MONARCH_{field.name.upper()}")
+        for name in self.__struct_fields__:
+            text = os.environ.get(f"MONARCH_{name.upper()}")
             if text is not None:
-                found[field.name] = _from_text(text, type(getattr(self, field.name)))
+                found[name] = _from_text(text, type(getattr(self, name)))
         return replace(self, **found)
 
 
@@ -165,8 +165,10 @@ def _accept(name: str, value: Any) -> Any:
     """The value as it is kept."""
     if name in UPSTREAM:
         return UPSTREAM[name].accept(name, value)
-    known = {field.name: type(getattr(_base, field.name)) for field in fields(_base)}
+    known = {name: type(getattr(_base, name)) for name in _base.__struct_fields__}
     if name not in known:
+        import difflib  # For mistakes only.
+
         near = difflib.get_close_matches(name, [*known, *UPSTREAM], 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(

@@ -16,6 +16,7 @@ import inspect
 import io
 import textwrap
 import tokenize
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from monarch.config_file.types import describe, is_config
@@ -29,18 +30,18 @@ class Note(NamedTuple):
 
 
 def notes_of(config_class: type[Any], above: str = "") -> dict[str, Note]:
-    """By dotted key. A key that nothing was written about has an empty one; a table's own key has
-    what its class says of itself."""
+    """By dotted key, of a dataclass or a struct. A key that nothing was written about has an empty
+    one; a table's own key has what its class says of itself."""
     written: dict[str, Note] = {}
     for cls in reversed(config_class.__mro__):
-        for name, note in _notes_in(cls).items() if dataclasses.is_dataclass(cls) else ():
+        for name, note in _notes_in(cls).items() if _own_fields(cls) else ():
             # A field that a subclass declares again, as with another default, keeps its meaning.
             written[name] = note if note.text else note._replace(text=written.get(name, note).text)
     hints = get_type_hints(config_class)
     found: dict[str, Note] = {}
-    for field in dataclasses.fields(config_class):
-        key, hint = f"{above}{field.name}", hints[field.name]
-        note = written.get(field.name, Note())
+    for name in _own_fields(config_class):
+        key, hint = f"{above}{name}", hints[name]
+        note = written.get(name, Note())
         if is_config(hint):
             found[key] = Note(_own_words(hint) or note.text, note.heading)
             found |= notes_of(hint, f"{key}.")
@@ -49,6 +50,13 @@ def notes_of(config_class: type[Any], above: str = "") -> dict[str, Note]:
             note = note._replace(text=f"{note.text}; {describe(hint)}".removeprefix("; "))
         found[key] = note
     return found
+
+
+def _own_fields(cls: type[Any]) -> Sequence[str]:
+    """Of a dataclass, or of a struct."""
+    if dataclasses.is_dataclass(cls):
+        return [field.name for field in dataclasses.fields(cls)]
+    return getattr(cls, "__struct_fields__", ())
 
 
 def _own_words(cls: type[Any]) -> str:

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Waiter
@@ -47,15 +48,14 @@ class Asked(NamedTuple):
     method: str
 
 
-@dataclass
-class _FollowedWait:
+class _FollowedWait(msgspec.Struct):
     wait: object
     number: int
     due: float
     interval: float = LASTING_SECONDS
     num_attempts: int = 0
     # By the first of a path that has come here: its last attempt.
-    passed: dict[tuple[Uid, Uid, int], int] = field(default_factory=dict)
+    passed: dict[tuple[Uid, Uid, int], int] = msgspec.field(default_factory=dict)
 
 
 class Waits:

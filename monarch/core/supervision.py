@@ -21,9 +21,10 @@ Events are methods; each returns the effects to carry out, in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
+
+import msgspec
 
 from monarch.errors import MeshFailure
 
@@ -68,14 +69,13 @@ class StopMesh(NamedTuple):
 Effect = Supervise | FailActor | UnhandledFailure | StopMesh
 
 
-@dataclass
-class _Mesh:
+class _Mesh(msgspec.Struct, dict=True):
     owner: str
     name: str
     kind: str
     procs: Sequence[str]
     member: Callable[[int], str]
-    dead: set[int] = field(default_factory=set)
+    dead: set[int] = msgspec.field(default_factory=set)
 
     @cached_property
     def _ranks(self) -> dict[str, list[int]]:

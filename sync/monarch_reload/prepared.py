@@ -11,9 +11,10 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
 from types import ModuleType
 from typing import Literal
+
+from msgspec.structs import replace
 
 from monarch_reload.adopt import Adoption
 from monarch_reload.data_files import naming, reading_ahead

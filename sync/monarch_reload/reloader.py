@@ -8,10 +8,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from msgspec.structs import replace
 
 from monarch_reload.data_files import is_config
 from monarch_reload.errors import NeedsRespawn, ReloadError, files_of

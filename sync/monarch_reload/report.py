@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 Action = Literal["patch", "rerun", "respawn", "unloaded"]
 
 
@@ -18,8 +20,7 @@ _SPOKEN: Mapping[Action, str] = {
 }
 
 
-@dataclass(frozen=True)
-class ModuleVerdict:
+class ModuleVerdict(msgspec.Struct, frozen=True):
     """What becomes of one module.
 
     patch: functions and classes change in place. rerun: top-level statements run too.

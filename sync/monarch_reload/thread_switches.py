@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import FrameType
+
+import msgspec
 
 _UNDISTURBED_SECONDS = 0.05
 _FRESH_SECONDS = 0.01
@@ -55,8 +56,7 @@ def longer_turns() -> Iterator[None]:
         _interval.restore()
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """`worked` are nanoseconds and `places` frames and instructions, by thread; not of the one that
     asks."""
 

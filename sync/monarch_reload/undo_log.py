@@ -10,9 +10,10 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, MutableMapping
-from dataclasses import dataclass
 from types import CellType
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from monarch_reload.thread_switches import Turns, longer_turns
 
@@ -30,8 +31,7 @@ class Flip(Protocol):
         """Do it; the result undoes it."""
 
 
-@dataclass(frozen=True, eq=False)
-class Attribute:
+class Attribute(msgspec.Struct, frozen=True, eq=False):
     owner: Any
     name: str
     value: Any = MISSING
@@ -46,8 +46,7 @@ class Attribute:
         return lambda: _set_attribute(self.owner, self.name, before)
 
 
-@dataclass(frozen=True, eq=False)
-class Item:
+class Item(msgspec.Struct, frozen=True, eq=False):
     mapping: MutableMapping[Any, Any]
     key: Any
     value: Any = MISSING
@@ -58,8 +57,7 @@ class Item:
         return lambda: _set_item(self.mapping, self.key, before)
 
 
-@dataclass(frozen=True, eq=False)
-class Cell:
+class Cell(msgspec.Struct, frozen=True, eq=False):
     cell: CellType
     value: Any
 
@@ -69,8 +67,7 @@ class Cell:
         return lambda: _set_cell(self.cell, before)
 
 
-@dataclass(frozen=True, eq=False)
-class Action:
+class Action(msgspec.Struct, frozen=True, eq=False):
     """Anything else: `do` returns what undoes it."""
 
     do: Callable[[], Callable[[], None]]

@@ -10,7 +10,6 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Hashable
-from dataclasses import replace
 from typing import Any, Protocol
 
 from monarch.core.event_ring import CallsInHand, EventRing
@@ -333,7 +332,7 @@ class ActorCell:
 
         def conclude(trouble: str) -> None:
             told = f"{failure.reason}\n{trouble}".strip() if trouble else failure.reason
-            self._host.cell_failed(self, replace(failure, reason=told))
+            self._host.cell_failed(self, failure.with_reason(told))
 
         await self._wait(ends)
         await self.hooks.clean_up(self.instance, error, conclude, self._end)

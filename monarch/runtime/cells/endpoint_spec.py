@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from monarch.runtime import telemetry
 from monarch.wire.message import PING, Call
 
 
-@dataclass
-class EndpointSpec:
+class EndpointSpec(msgspec.Struct):
     """A method that may be called from elsewhere.
 
     ``is_concurrent``: the next message need not wait for this one to finish. ``instrument``:

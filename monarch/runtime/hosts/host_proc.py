@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from monarch.runtime.hosts.launcher import MakesProcs
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import ProcSpec, SpawnProcs
 
 
-@dataclass
-class HostProc:
+class HostProc(msgspec.Struct):
     """``spawn``, ``spec`` and ``setup`` are the order to make it; ``life`` counts the processes of
     its uid before this one, and ``pid`` is 0 until it is forked, at the time ``started``."""
 

@@ -11,7 +11,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from monarch.config import settings
 from monarch.core.log_backlog import Backlog
@@ -33,21 +34,19 @@ _DISK_SECONDS = 0.2
 _LOOK_SECONDS = 0.02
 
 
-@dataclass
-class LastWords:
+class LastWords(msgspec.Struct):
     """The last output of a dead proc, and where the rest is."""
 
     lines: tuple[str, ...] = ()
     path: str = ""
 
 
-@dataclass
-class _LogSource:
+class _LogSource(msgspec.Struct):
     uid: Uid
     stream: LogStream
     file: LogFile
     is_streamed: bool
-    backlog: Backlog = field(default_factory=lambda: Backlog(_BACKLOG_BYTES))
+    backlog: Backlog = msgspec.field(default_factory=lambda: Backlog(_BACKLOG_BYTES))
 
 
 class LogSender:

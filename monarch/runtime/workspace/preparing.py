@@ -7,8 +7,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from monarch.net.machine import machine_id
 from monarch.runtime.cells.reload_round import ReloadRound
@@ -40,8 +41,7 @@ class PreparedReload(Protocol):
     def abort(self) -> None: ...
 
 
-@dataclass
-class Preparation:
+class Preparation(msgspec.Struct):
     """One change of code. ``modules`` were there when it was prepared.
 
     ``report`` is there once it was switched to, ``round`` tells the actors, ``said`` is what came
@@ -51,14 +51,14 @@ class Preparation:
     plan: ReloadPlan
     ready: PreparedReload
     files: list[str]
-    modules: set[str] = field(default_factory=set)
+    modules: set[str] = msgspec.field(default_factory=set)
     is_replaced: bool = False
     generation_before: int = 0
-    codes_before: dict[Uid, HostCode] = field(default_factory=dict)
+    codes_before: dict[Uid, HostCode] = msgspec.field(default_factory=dict)
     report: ReloadReport | None = None
     round: ReloadRound | None = None
-    said: Promise[ReloadOutcome] = field(default_factory=Promise)
-    warnings: list[str] = field(default_factory=list)
+    said: Promise[ReloadOutcome] = msgspec.field(default_factory=Promise)
+    warnings: list[str] = msgspec.field(default_factory=list)
 
 
 class Preparing:

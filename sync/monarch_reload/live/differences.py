@@ -10,10 +10,12 @@ import contextlib
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from monarch_reload.undo_log import MISSING
 
@@ -84,8 +86,7 @@ def refill(container: Any, content: Any) -> None:
         container.extend(content)
 
 
-@dataclass(frozen=True, eq=False)
-class Difference:
+class Difference(msgspec.Struct, frozen=True, eq=False):
     """`gone` and `put` are of the container's kind, lists for a deque.
 
     In lists, what was put stands where the gone entries stood, at `start`.

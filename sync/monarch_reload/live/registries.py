@@ -9,10 +9,11 @@ from __future__ import annotations
 import gc
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from functools import singledispatchmethod
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
+
+import msgspec
 
 from monarch_reload.live.differences import Difference, drop
 from monarch_reload.live.holders import held_by
@@ -24,8 +25,7 @@ _TOO_BIG_TO_HOLD_BACK = 10_000
 _TOO_BIG_TO_LOOK_INTO = 256
 
 
-@dataclass(frozen=True, eq=False)
-class Registry:
+class Registry(msgspec.Struct, frozen=True, eq=False):
     """`refresh` is called after every change of the container.
 
     `outer` is the container that this one lies in, as in `handlers["start"].append(f)`.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
+
+import msgspec
 
 from monarch_reload.kinds import own_names
 from monarch_reload.live.patch import parts_of
@@ -22,8 +23,7 @@ _LAMBDA = "<lambda>"
 _HEAP_TYPE = 1 << 9
 
 
-@dataclass(frozen=True)
-class HeldDefinition:
+class HeldDefinition(msgspec.Struct, frozen=True):
     """A top-level function or class; `is_instance`: an instance of the class, or its `member`."""
 
     module: str

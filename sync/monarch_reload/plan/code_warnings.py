@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType, FunctionType
+
+import msgspec
 
 from monarch_reload.kinds import is_a
 from monarch_reload.plan.graph import ModuleEdit, imports_of
@@ -21,8 +22,7 @@ Namespaces = Callable[[str], Mapping[str, object]]
 Sources = Callable[[str], ModuleSource | None]
 
 
-@dataclass(frozen=True)
-class CodeWarning:
+class CodeWarning(msgspec.Struct, frozen=True):
     path: str
     line: int
     text: str

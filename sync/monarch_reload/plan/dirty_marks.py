@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+
+import msgspec
 
 from monarch_reload.plan.graph import ModuleEdit
 from monarch_reload.source.names import Use
@@ -70,15 +71,18 @@ RUNS_AGAIN_AS_WRITTEN: Mapping[DirtyMark, Mapping[Use, When]] = {
 """By the use as the statement has it, where the other table has nothing."""
 
 
-@dataclass
-class ModulePlan:
+class ModulePlan(msgspec.Struct):
     edit: ModuleEdit
-    run: set[int] = field(default_factory=set)
-    twin: set[int] = field(default_factory=set)  # run too, but only for others to call
-    shadowed: set[str] = field(default_factory=set)  # containers of what is twinned
-    disguised: set[str] = field(default_factory=set)  # kept instances that what runs may look at
-    marks: dict[str, DirtyMark] = field(default_factory=dict)
-    forced_by: dict[int, set[str]] = field(default_factory=dict)  # names read, for what runs
+    run: set[int] = msgspec.field(default_factory=set)
+    twin: set[int] = msgspec.field(default_factory=set)  # run too, but only for others to call
+    shadowed: set[str] = msgspec.field(default_factory=set)  # containers of what is twinned
+    disguised: set[str] = msgspec.field(
+        default_factory=set
+    )  # kept instances that what runs may look at
+    marks: dict[str, DirtyMark] = msgspec.field(default_factory=dict)
+    forced_by: dict[int, set[str]] = msgspec.field(
+        default_factory=dict
+    )  # names read, for what runs
 
     @property
     def is_staged(self) -> bool:
@@ -86,8 +90,7 @@ class ModulePlan:
         return bool(self.run or self.twin or self.shadowed or self.disguised or self.edit.gone)
 
 
-@dataclass(frozen=True)
-class EditPlan:
+class EditPlan(msgspec.Struct, frozen=True):
     """Modules in the order in which their statements run."""
 
     modules: dict[str, ModulePlan]

@@ -8,10 +8,11 @@ import sys
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from monarch_reload.kinds import is_a, own_names
 from monarch_reload.live.lambdas import Lambdas

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+
+import msgspec
 
 from monarch_reload.live.tables import HeldDefinition
 from monarch_reload.source.alignment import Alignment
@@ -29,8 +30,7 @@ class NameKind(Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, eq=False)
-class ModuleEdit:
+class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
     """One module, edited or not, with what its names hold in this process."""
 
     name: str
@@ -44,14 +44,14 @@ class ModuleEdit:
     compiled: frozenset[str] = frozenset()  # names of what a compiler made
     is_script: bool = False  # it is `__main__`, whose main guard has run
     is_program: bool = False  # its top level is still running, as that of a plain script does
-    types: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    types: Mapping[str, Sequence[tuple[str, str]]] = msgspec.field(default_factory=dict)
     """Of names that hold instances: the module and name of their class and of its bases."""
-    modules: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Of names that hold modules: which ones."""
-    origins: Mapping[str, Origin] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = msgspec.field(default_factory=dict)
     """Of names that an `if` or `try` imports from several places: where they come from."""
 
-    tables: Mapping[str, frozenset[HeldDefinition]] = field(
+    tables: Mapping[str, frozenset[HeldDefinition]] = msgspec.field(
         default_factory=lambda: defaultdict(frozenset)
     )
     """By dotted names of containers, what they hold; of any name, it may be asked."""

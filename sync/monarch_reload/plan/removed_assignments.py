@@ -12,9 +12,11 @@ import ast
 import copy
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from monarch_reload.kinds import is_a, own_names
 from monarch_reload.live.registries import Registry, change
@@ -28,8 +30,7 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 _CODE = (FunctionType, MethodType, type, property, classmethod, staticmethod)
 
 
-@dataclass(frozen=True)
-class RemovedAssignment:
+class RemovedAssignment(msgspec.Struct, frozen=True):
     """`place` is what to make again: a module, a class of it or nothing, and the name inside."""
 
     line: int

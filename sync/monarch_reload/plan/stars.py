@@ -12,9 +12,10 @@ import ast
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
+
+from msgspec.structs import replace
 
 from monarch_reload.plan.graph import absolute_name
 from monarch_reload.source.source import ModuleSource, RunningSources

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from monarch_reload.plan.misfit_calls import Definitions
 from monarch_reload.source.source import ModuleSource
@@ -24,8 +25,7 @@ _SIGN = re.compile(rb"\b(globals|locals|exec|eval|import_module|__import__|getat
                    rb"delattr|__dict__|modules|attrgetter)\b")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Mention:
+class _Mention(msgspec.Struct, frozen=True):
     """`within` is the function, by its qualified name, whose body has it; empty for elsewhere.
     `is_call`: it is called there, at once."""
 

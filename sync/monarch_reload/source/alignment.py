@@ -6,16 +6,16 @@ import ast
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from monarch_reload.source.names import Use
 from monarch_reload.source.spelling import FunctionNode, dotted, from_import, imported_by, root_of
 from monarch_reload.source.statements import Statement
 
 
-@dataclass(frozen=True)
-class Alignment:
+class Alignment(msgspec.Struct, frozen=True, dict=True):
     """New statements by index, each with the index of the old statement it comes from."""
 
     same: dict[int, int]

@@ -12,8 +12,9 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from monarch_reload.source.spelling import FunctionNode, dotted
 from monarch_reload.source.statements import Statement

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+
+import msgspec
 
 from monarch_reload.source.scopes import (
     Comprehension,
@@ -47,8 +48,7 @@ class Use(Enum):
     REGISTERS = "registers"  # an attribute of it decorates: `@app.route`
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(msgspec.Struct, frozen=True, dict=True):
     binds: frozenset[str]
     eager: frozenset[tuple[str, Use]]
     deferred: frozenset[str]

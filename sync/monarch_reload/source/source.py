@@ -19,11 +19,12 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
+
+import msgspec
 
 from monarch_reload.kinds import is_waiting, own_names
 from monarch_reload.source.codes import Codes
@@ -31,14 +32,13 @@ from monarch_reload.source.lines import decoded_lines
 from monarch_reload.source.statements import Statement, split
 
 
-@dataclass(frozen=True, eq=False)
-class ModuleSource:
+class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
     """One version of one file. `witnessed`: seen by the import hook, not read afterwards."""
 
     path: str  # as the module's code objects spell it
     text: bytes
     witnessed: bool = True
-    seen_ns: int = field(default_factory=time.time_ns)
+    seen_ns: int = msgspec.field(default_factory=time.time_ns)
 
     @classmethod
     def made(

@@ -16,8 +16,9 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from monarch_reload.source.lines import decoded_lines
 from monarch_reload.source.names import Names, names_of
@@ -27,13 +28,12 @@ _BIND_UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr"})
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
-@dataclass(frozen=True, eq=False)
-class Statement:
+class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
     node: ast.stmt
     text: str
     first: int  # line of the first decorator, if there is one: code objects count from there
     last: int
-    lines: Sequence[str] = field(repr=False)  # of the whole file
+    lines: Sequence[str]  # of the whole file
     brought: frozenset[tuple[str, str]] | None = None  # (module, name) that star imports bring
     moved_by: int = 0  # so many lines, since its node was read
 

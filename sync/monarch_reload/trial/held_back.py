@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from types import FunctionType
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from monarch_reload.live.differences import Difference, insert, is_same
 from monarch_reload.live.registries import Registry, change, parts_of_entry, take_out, without

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from monarch_reload.errors import ReloadError
 from monarch_reload.source.source import ModuleSource
@@ -19,8 +20,7 @@ _SECONDS = 120.0
 _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spare_import.py")
 
 
-@dataclass(frozen=True)
-class NewState:
+class NewState(msgspec.Struct, frozen=True):
     """Files by real path with what they will hold: a text, where the text lies, or nothing.
 
     `modules` are to be imported, each with its file, in that order; `path` is `sys.path` by then.
