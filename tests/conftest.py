@@ -214,9 +214,8 @@ def _own_children() -> set[int]:
     client = _client()
     if client is None:
         return warm_python.pids
-    return warm_python.pids | {
-        launcher._process.pid for launcher in client.host_agent.templates.all
-    }
+    templates = {launcher.pid for launcher in client.host_agent.templates.all}
+    return warm_python.pids | templates | client.zygotes_ahead
 
 
 def _num_uses_of_ray() -> int:

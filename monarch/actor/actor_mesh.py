@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Generator, Sequence
 from typing import Any, Generic, TypeVar
@@ -132,6 +131,8 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
 
 
 def _no_endpoint(cls: type, name: str) -> str:
+    import difflib  # For mistakes only.
+
     names = sorted(endpoint_specs(cls))
     near = difflib.get_close_matches(name, names, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."

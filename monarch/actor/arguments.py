@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import re
@@ -63,6 +62,8 @@ _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 def _misfit(called: str, problem: str, signature: inspect.Signature, num_own: int) -> str:
     """An error text: how the arguments of a call differ from what they should be."""
+    import difflib  # For mistakes only.
+
     parameters = list(signature.parameters.values())[num_own:]
     unexpected = _UNEXPECTED.search(problem)
     names = [one.name for one in parameters]

@@ -20,6 +20,7 @@ from monarch.mesh import Point, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_url import HostUrl
 from monarch.wire.message import Command, Preload, Shutdown
@@ -280,7 +281,10 @@ def _check(outcome: Response) -> None:
 
 def this_host() -> HostMesh:
     """The machine that this code runs on: a mesh without dimensions."""
-    agent = process.current()
+    return _host_of(process.current(spawns=True))
+
+
+def _host_of(agent: ProcAgent) -> HostMesh:
     hosts = [Host(agent.host)]
     return HostMesh("this_host", Shape.unity(), hosts, owned=agent.is_root, command=agent.command)
 
@@ -301,9 +305,9 @@ local_proc_mesh = proc_mesh
 
 def this_proc() -> ProcMesh:
     """The process that this code runs in, the client's too: a mesh without dimensions."""
-    node = process.current().node
-    uid = _own_mesh_uid(node.uid)
-    return ProcMesh(uid, "this_proc", Shape.unity(), [node.address], hosts=this_host()._reference())
+    agent = process.current()
+    uid, hosts = _own_mesh_uid(agent.node.uid), _host_of(agent)._reference()
+    return ProcMesh(uid, "this_proc", Shape.unity(), [agent.node.address], hosts=hosts)
 
 
 def _own_mesh_uid(uid: Uid) -> Uid:

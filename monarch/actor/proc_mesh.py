@@ -6,13 +6,12 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from monarch.actor import lending
 from monarch.actor.actor import Actor
 from monarch.actor.actor_mesh import ActorMesh, stop_actors
 from monarch.actor.arguments import check_arguments
-from monarch.actor.env_report import EnvReport, ask_environment, change_environment_of
 from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather, within
 from monarch.actor.logs import DEFAULT_WINDOW, flush_printed, hosts_of, set_logging
@@ -34,6 +33,9 @@ from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.by_value import dump_arguments, is_by_value
 from monarch.wire.message import Ancestor, Inspect, SpawnActor, StopProcs
+
+if TYPE_CHECKING:
+    from monarch.actor.env_report import EnvReport
 
 Self = TypeVar("Self", bound="ProcMesh")
 
@@ -265,6 +267,8 @@ class ProcMesh(StartingMesh):
         ``at_start``: as their processes were started. Answered while actors are busy, too; a proc
         that does not answer within 5 s is among the report's ``silent``.
         """
+        from monarch.actor.env_report import ask_environment  # Few programs ask.
+
         return ask_environment(self._procs, patterns, at_start=at_start)
 
     def set_env(self, values: Mapping[str, str | None]) -> None:
@@ -273,6 +277,8 @@ class ProcMesh(StartingMesh):
         Raises ``TypeError`` for what is no text, ``SupervisionError`` where a proc is gone or
         silent.
         """
+        from monarch.actor.env_report import change_environment_of  # Few programs do.
+
         change_environment_of(self._procs, values)
 
     def view(self) -> Any:

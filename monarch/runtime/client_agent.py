@@ -6,12 +6,12 @@ import atexit
 import contextlib
 import functools
 import logging
-import os
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from monarch.config import settings
 from monarch.core.rings import RingsTold, in_words
@@ -24,15 +24,9 @@ from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.ends.end_program import prepare_to_end
 from monarch.runtime.ends.unhandled_faults import Lost, UnhandledFaults
-from monarch.runtime.hosts.directory import new_directory
-from monarch.runtime.hosts.host_agent import HostAgent
-from monarch.runtime.hosts.host_link import FindProcess, HostLink
-from monarch.runtime.hosts.hosted_workspace import NoWorkspace
-from monarch.runtime.hosts.launcher import Launcher, StartLauncher
 from monarch.runtime.node import Node
-from monarch.runtime.observe.proc_desk import ProcDesk
-from monarch.runtime.output.log_printer import LogPrinter, follow_cells
 from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.runtime.procs.zygote_process import ZygoteProcess, require_linux
 from monarch.runtime.promise import Promise
 from monarch.runtime.reachable import way_in
 from monarch.runtime.secret import take_secret
@@ -45,7 +39,6 @@ from monarch.wire.message import (
     Bring,
     ClocksStand,
     FlushLogs,
-    Inspect,
     Log,
     LogRoom,
     LogWindow,
@@ -59,6 +52,10 @@ from monarch.wire.message import (
     Waiting,
 )
 
+if TYPE_CHECKING:
+    from monarch.runtime.hosts.host_link import FindProcess, HostLink
+    from monarch.runtime.hosts.launcher import StartLauncher
+
 _log = logging.getLogger("monarch.host")
 _FLUSH_SECONDS = 1.0
 
@@ -71,10 +68,29 @@ def on_demand(name: str, spawn: Callable[[ClientAgent], None]) -> None:
 
 
 class ClientAgent(ProcAgent):
-    """The root of the ownership tree."""
+    """The root of the ownership tree.
 
-    def __init__(self, node: Node, start_launcher: StartLauncher = Launcher) -> None:
+    ``zygote`` is the first template of its host, which runs already.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        start_launcher: StartLauncher | None = None,
+        zygote: ZygoteProcess | None = None,
+    ) -> None:
+        # Imported when used: procs import this module too, and have no hosts; and a zygote that
+        # runs already imports at the same time.
+        from monarch.runtime.hosts.directory import new_directory
+        from monarch.runtime.hosts.host_agent import HostAgent
+        from monarch.runtime.hosts.hosted_workspace import NoWorkspace
+        from monarch.runtime.hosts.launcher import LauncherAhead
+        from monarch.runtime.observe.proc_desk import ProcDesk
+        from monarch.runtime.output.log_printer import LogPrinter, follow_cells
+
         super().__init__(node, node.address)
+        self._ahead = LauncherAhead(zygote)
+        self.at_close.append(self._ahead.close)
         self.directory = new_directory(node.uid)
         node.start()
         node.listen(f"ipc://{self.directory}/{node.uid}")
@@ -86,7 +102,7 @@ class ClientAgent(ProcAgent):
             self.directory,
             workspace=NoWorkspace(lambda: self.generation),
             follows_client=True,
-            start_launcher=start_launcher,
+            start_launcher=start_launcher or self._ahead,
         )
         ProcDesk(self)
         self.printer = LogPrinter(self._printed)
@@ -119,7 +135,14 @@ class ClientAgent(ProcAgent):
         return self._imported.texts()
 
     def given_workspaces(self) -> list[str]:
+        from monarch.runtime.hosts.given_workspaces import given_workspaces
+
         return given_workspaces(self.host_agent)
+
+    @property
+    def zygotes_ahead(self) -> set[int]:
+        """The process of a template that was started, and made no procs so far."""
+        return self._ahead.pids
 
     @property
     def is_closed(self) -> bool:
@@ -131,6 +154,8 @@ class ClientAgent(ProcAgent):
 
     def link(self, url: str, *, takeover: bool = False) -> HostLink:
         """The tie to the host agent at ``url``, made when there is none that stands."""
+        from monarch.runtime.hosts.host_link import HostLink
+
         link = self.links.get(url)
         if link is None or link.is_lost:
             find = self._find_process.get(url)
@@ -339,17 +364,28 @@ def client() -> ClientAgent:
     return agent
 
 
-def _bootstrap() -> ClientAgent:
+def _bootstrap(spawns: bool) -> ClientAgent:
+    zygote = _zygote() if spawns else None
     sys.setswitchinterval(min(sys.getswitchinterval(), settings().switch_interval_seconds))
     prepare_to_end()
     secret = take_secret()
     loop = IoLoop(lends=True)
-    agent = ClientAgent(Node(new_uid(), JobKeys(secret) if secret else None, loop=loop))
+    node = Node(new_uid(), JobKeys(secret) if secret else None, loop=loop)
+    agent = ClientAgent(node, zygote=zygote)
     if threading.current_thread() is threading.main_thread():
         # It polls for its own answers: no other thread has to wake it.
         invite(loop)
     atexit.register(_at_exit, agent)
     return agent
+
+
+def _zygote() -> ZygoteProcess | None:
+    """The first template, which imports what procs need while we import what hosts need. Where
+    there can be none, whoever spawns is told."""
+    with contextlib.suppress(OSError):
+        require_linux()
+        return ZygoteProcess()
+    return None
 
 
 def _at_exit(agent: ClientAgent) -> None:
@@ -358,32 +394,3 @@ def _at_exit(agent: ClientAgent) -> None:
 
 
 process.on_first_use(_bootstrap)
-
-
-def given_workspaces(agent: HostAgent) -> list[str]:
-    """Of the procs that run on a host: by ``env`` when they were spawned, or by their bootstrap.
-
-    Waits until their bootstraps have run, up to ``reload_timeout_seconds``; one that takes longer
-    is passed over. A value that the environment of this process has, too, was set by no bootstrap.
-    """
-    node, asked = agent.node, []
-    found: dict[str, None] = {}
-    deadline = time.monotonic() + settings().reload_timeout_seconds
-    # Orders to spawn are messages to ourselves: what was ordered so far is known after this one.
-    node.request(node.address, lambda port: Inspect(port, node.uid)).wait(_left(deadline))
-    for proc in list(agent.procs.values()):
-        if named := proc.spec.env.get("WORKSPACE_DIR"):
-            found[named] = None
-        if proc.setup:
-            address = node.address_of(proc.uid)
-            asked.append(node.request(address, lambda port: Inspect(port, node.uid)))
-    for answer in asked:
-        if answer.wait(_left(deadline)) and not answer.value.error:
-            named = answer.value.body.get("workspace")
-            if named and named != os.environ.get("WORKSPACE_DIR"):
-                found[named] = None
-    return list(found)
-
-
-def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())

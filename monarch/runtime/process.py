@@ -16,22 +16,25 @@ from monarch.runtime.procs.proc_agent import ProcAgent
 _lock = threading.RLock()
 _current: ProcAgent | None = None
 _find: Callable[[], ProcAgent] | None = None
-_make_client: Callable[[], ProcAgent] | None = None
+_make_client: Callable[[bool], ProcAgent] | None = None
 
 
-def current() -> ProcAgent:
-    """The agent of this process. In a program that has none yet, this makes it a client."""
-    return _current or _look()
+def current(*, spawns: bool = False) -> ProcAgent:
+    """The agent of this process. In a program that has none yet, this makes it a client.
+
+    ``spawns``: the caller is about to spawn procs on this machine.
+    """
+    return _current or _look(spawns)
 
 
-def _look() -> ProcAgent:
+def _look(spawns: bool) -> ProcAgent:
     if _find is not None:
         return _find()
     with _lock:
         if _current is None:
             if _make_client is None:
                 raise RuntimeError("import monarch.actor before using the runtime")
-            install(_make_client())
+            install(_make_client(spawns))
     assert _current is not None
     return _current
 
@@ -86,7 +89,8 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def on_first_use(make: Callable[[], ProcAgent]) -> None:
-    """How to make a client agent when a program first needs one."""
+def on_first_use(make: Callable[[bool], ProcAgent]) -> None:
+    """How to make a client agent when a program first needs one; it is told whether that is to
+    spawn procs on this machine."""
     global _make_client
     _make_client = make

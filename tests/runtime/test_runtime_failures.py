@@ -208,7 +208,7 @@ def test_a_template_that_dies_takes_its_procs_with_it_and_is_replaced(
     assert isinstance(client, ClientAgent)
     (launcher,) = client.host_agent.templates.all
     assert isinstance(launcher, Launcher)
-    os.kill(launcher._process.pid, signal.SIGKILL)
+    os.kill(launcher.pid, signal.SIGKILL)
     with pytest.raises(SupervisionError, match="template process"):
         pending.get(timeout=SECONDS)
     wait_for(lambda: not any(map(is_running, pids)))

@@ -11,13 +11,14 @@ import pytest
 
 from monarch.net.io_loop import IoLoop
 from monarch.runtime.hosts.host_proc import HostProc
-from monarch.runtime.hosts.launcher import Launcher
+from monarch.runtime.hosts.launcher import Launcher, LauncherAhead
 from monarch.runtime.hosts.proc_stops import ProcStops
 from monarch.runtime.procs.proc_config import ProcConfig
+from monarch.runtime.procs.zygote_process import ZygoteProcess
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import Command, ProcSpec, SpawnProcs
 from tests.runtime.lone_agent import FakeLauncher, LoneAgent
-from tests.support import wait_for
+from tests.support import is_running, wait_for
 
 
 @pytest.fixture
@@ -63,6 +64,44 @@ def test_a_proc_is_not_taken_for_the_one_whose_place_it_takes(loop: IoLoop) -> N
     wait_for(lambda: imported)
     loop.run_on_loop(launcher.close)
     assert len(forked) == 1
+
+
+def start_ahead(loop: IoLoop, ahead: LauncherAhead) -> Launcher:
+    return loop.run_on_loop(lambda: ahead(loop, lambda *_: None, lambda *_: None, None))
+
+
+def test_the_zygote_that_was_started_ahead_serves_the_first_launcher(loop: IoLoop) -> None:
+    zygote = ZygoteProcess()
+    ahead = LauncherAhead(zygote)
+    assert ahead.pids == {zygote.pid}
+    first, second = start_ahead(loop, ahead), start_ahead(loop, ahead)
+    assert first.pid == zygote.pid != second.pid
+    assert ahead.pids == set()
+    ahead.close()  # ends nothing: it is the launcher's
+    imported: list[Any] = []
+    loop.run_on_loop(lambda: first.preload([], imported.append))
+    wait_for(lambda: imported)
+    for launcher in (first, second):
+        loop.run_on_loop(launcher.close)
+
+
+def test_a_zygote_that_was_started_in_another_environment_serves_nobody(
+    loop: IoLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zygote = ZygoteProcess()
+    ahead = LauncherAhead(zygote)
+    monkeypatch.setenv("SET_BEFORE_THE_FIRST_SPAWN", "1")
+    launcher = start_ahead(loop, ahead)
+    assert launcher.pid != zygote.pid
+    assert launcher.drift() == {}
+    assert not is_running(zygote.pid)
+    loop.run_on_loop(launcher.close)
+
+
+def test_a_zygote_that_no_launcher_took_ends(loop: IoLoop) -> None:
+    zygote = ZygoteProcess()
+    LauncherAhead(zygote).close()
+    assert not is_running(zygote.pid)
 
 
 class Node:

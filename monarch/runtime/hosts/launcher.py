@@ -7,20 +7,18 @@ import errno
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from monarch.net.loop import Loop
-from monarch.runtime.procs.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig, encode_order
+from monarch.runtime.procs.proc_config import MAX_PACKET_BYTES, ProcConfig, encode_order
+from monarch.runtime.procs.zygote_process import ZygoteProcess, require_linux
 from monarch.wire.address import Uid
 from monarch.wire.message import Command
 
 _PACKET_BYTES = 64 * 1024
-_SEND_BUFFER_BYTES = 1 << 20
 
 
 OnForked = Callable[[Uid, int, int], None]
@@ -56,7 +54,8 @@ class Launcher:
 
     ``on_forked(uid, pid, started)``, ``on_exited(uid, exit_code)`` report procs; when the zygote
     itself dies, every proc of it dies too and is reported with ``exit_code`` ``None``. ``command``
-    starts the zygote instead of this process's own interpreter.
+    starts the zygote instead of this process's own interpreter; ``zygote`` is one that runs
+    already.
     """
 
     def __init__(
@@ -65,63 +64,27 @@ class Launcher:
         on_forked: OnForked,
         on_exited: OnExited,
         command: Command | None = None,
+        zygote: ZygoteProcess | None = None,
     ) -> None:
-        if not hasattr(os, "pidfd_open") or not hasattr(os, "memfd_create"):
-            raise OSError(
-                errno.ENOSYS, "procs need Linux: from this system, attach to hosts that run it"
-            )
+        require_linux()
         self._loop = loop
         self._on_forked = on_forked
         self._on_exited = on_exited
         self._procs: dict[Uid, int] = {}
         self._preloaded: list[Callable[[dict[str, str]], None]] = []
-        self._command = command or Command(sys.executable, None, ("-m", "monarch.runtime.zygote"))
-        self._environment = dict(os.environ)
-        self.directory = os.getcwd()
+        self._zygote = zygote or ZygoteProcess(command)
+        self._socket = self._zygote.socket
         self.modules: set[str] = set()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket = ours
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        # Its own session: the terminal's Ctrl-C is the client's to handle, not the procs'.
-        try:
-            self._process = self._start(theirs)
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        loop.add_reader(ours.fileno(), self._on_readable)
+        loop.add_reader(self._socket.fileno(), self._on_readable)
 
-    def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [self._command.arg0 or self._command.program, *self._command.args],
-            executable=self._command.program,
-            env={**self._start_environment(), CONTROL_FD: str(theirs.fileno())},
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def _start_environment(self) -> dict[str, str]:
-        environment = dict(self._environment) if self._command.inherit_env else {}
-        for name, value in self._command.env.items():
-            if value is None:
-                environment.pop(name, None)
-            else:
-                environment[name] = value
-        return environment
+    @property
+    def pid(self) -> int:
+        """The process of the zygote."""
+        return self._zygote.pid
 
     def drift(self) -> dict[str, str | None]:
-        """How this process's environment has changed since the zygote started with it.
-
-        Variables that the zygote's command sets or takes out stay as the command wants them.
-        """
-        if not self._command.inherit_env:
-            return {}
-        before, now = self._environment, dict(os.environ)
-        changed: dict[str, str | None] = {k: v for k, v in now.items() if before.get(k) != v}
-        changed.update({name: None for name in before if name not in now})
-        return {k: v for k, v in changed.items() if k not in self._command.env}
+        """How this process's environment has changed since the zygote started with it."""
+        return self._zygote.drift()
 
     def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None:
         """Make a proc that writes its output to ``out`` and ``err`` (closed here after).
@@ -211,13 +174,38 @@ class Launcher:
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         if self._preloaded:
-            self._process.kill()  # It imports, and would not see the socket close for seconds.
-        try:
-            self._process.wait(0.2)
-        except subprocess.TimeoutExpired:
-            # Busy importing, it has not seen the socket close; its procs die with it.
-            self._process.kill()
-            self._process.wait()
+            self._zygote.kill()  # It imports, and would not see the socket close for seconds.
+        self._zygote.wait()
+
+
+class LauncherAhead:
+    """Starts launchers; the first of ours gets ``zygote``, which imports since before there was a
+    host agent, if it found what one that starts later would find."""
+
+    def __init__(self, zygote: ZygoteProcess | None) -> None:
+        self._zygote = zygote
+
+    def __call__(
+        self, loop: Loop, on_forked: OnForked, on_exited: OnExited, command: Command | None
+    ) -> Launcher:
+        zygote = None
+        if command is None and self._zygote is not None:
+            if self._zygote.is_as_if_new:
+                zygote, self._zygote = self._zygote, None
+            else:
+                self.close()
+        return Launcher(loop, on_forked, on_exited, command, zygote)
+
+    @property
+    def pids(self) -> set[int]:
+        """Of the zygote, while no launcher has it."""
+        return set() if self._zygote is None else {self._zygote.pid}
+
+    def close(self) -> None:
+        """End the zygote, if no launcher has it."""
+        zygote, self._zygote = self._zygote, None
+        if zygote is not None:
+            zygote.discard()
 
 
 def _memory_file(data: bytes) -> int:

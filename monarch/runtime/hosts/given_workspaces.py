@@ -1,0 +1,39 @@
+"""The workspaces that procs of a host have of their own."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from monarch.config import settings
+from monarch.runtime.hosts.host_agent import HostAgent
+from monarch.wire.message import Inspect
+
+
+def given_workspaces(agent: HostAgent) -> list[str]:
+    """Of the procs that run on a host: by ``env`` when they were spawned, or by their bootstrap.
+
+    Waits until their bootstraps have run, up to ``reload_timeout_seconds``; one that takes longer
+    is passed over. A value that the environment of this process has, too, was set by no bootstrap.
+    """
+    node, asked = agent.node, []
+    found: dict[str, None] = {}
+    deadline = time.monotonic() + settings().reload_timeout_seconds
+    # Orders to spawn are messages to ourselves: what was ordered so far is known after this one.
+    node.request(node.address, lambda port: Inspect(port, node.uid)).wait(_left(deadline))
+    for proc in list(agent.procs.values()):
+        if named := proc.spec.env.get("WORKSPACE_DIR"):
+            found[named] = None
+        if proc.setup:
+            address = node.address_of(proc.uid)
+            asked.append(node.request(address, lambda port: Inspect(port, node.uid)))
+    for answer in asked:
+        if answer.wait(_left(deadline)) and not answer.value.error:
+            named = answer.value.body.get("workspace")
+            if named and named != os.environ.get("WORKSPACE_DIR"):
+                found[named] = None
+    return list(found)
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
