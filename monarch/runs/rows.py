@@ -14,6 +14,8 @@ from typing import Any
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
 
+_ENCODER = json.JSONEncoder(default=str)  # as `json.dumps` would make for each row
+
 
 class RowFile:
     """Each row is added in one write, so a kill leaves whole ones. May be used from any thread."""
@@ -25,7 +27,7 @@ class RowFile:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Raises ``OSError`` where the disk is full, say; later rows are whole all the same."""
-        line = json.dumps(row, default=str).encode() + b"\n"
+        line = _ENCODER.encode(row).encode() + b"\n"
         with self._lock, open(self.path, "a+b", buffering=0) as file:
             if self._is_torn is None:
                 self._is_torn = _has_open_end(file.fileno())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,11 +49,13 @@ class DDPOutcome:
 
 def measured(results: Sequence[StepResult]) -> dict[str, float]:
     """The numbers of a step for the record, out of what all ranks say."""
-    values = dataclasses.asdict(results[0])
-    values = {"loss": values.pop("loss"), **values.pop("metrics"), **values}
-    busy = [result.busy_seconds for result in results]
-    values["rank_skew_seconds"] = max(busy) - min(busy)
-    values["generation"] = min(result.generation for result in results)
-    for name in ("step", "rank", "busy_seconds"):
-        del values[name]
-    return values
+    first, busy = results[0], [result.busy_seconds for result in results]
+    return {
+        "loss": first.loss,
+        **first.metrics,
+        "samples_per_second": first.samples_per_second,
+        "learning_rate": first.learning_rate,
+        "grad_norm": first.grad_norm,
+        "generation": min(result.generation for result in results),
+        "rank_skew_seconds": max(busy) - min(busy),
+    }
