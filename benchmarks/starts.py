@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 OTHERS = """
-import importlib, json, sys
+import sys
 before = set(sys.modules)
 import monarch.actor
 ours = ("monarch", "monarch_sync", "monarch_reload")
