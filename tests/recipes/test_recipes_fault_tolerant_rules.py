@@ -12,6 +12,7 @@ import torch
 
 from monarch_recipes.replicas.chaos import KINDS, ChaosError, InjectedFault, read_chaos
 from monarch_recipes.replicas.event_log import FingerprintBook, fingerprint
+from monarch_recipes.replicas.messages import TaskError, task_errors
 from monarch_recipes.replicas.placement import GroupPlace, place_groups
 from monarch_recipes.replicas.recovery import RecoveryBook
 
@@ -245,3 +246,10 @@ def test_the_shipped_config_holds_every_key_at_its_default() -> None:
     text = shipped.read_text()
     assert resolve_config(FaultTolerantConfig, text).config == FaultTolerantConfig()
     assert list(loads(text)) == list(loads(to_toml(FaultTolerantConfig())))
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit("bad"), KeyboardInterrupt("bad")])
+def test_what_would_end_the_process_is_the_tasks_fault(error: BaseException) -> None:
+    with pytest.raises(TaskError) as caught, task_errors("group 0"):
+        raise error
+    assert caught.value.reason == f"{type(error).__name__}: bad"

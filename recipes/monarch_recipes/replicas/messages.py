@@ -207,10 +207,10 @@ class TaskError(MonarchError):
 @contextmanager
 def task_errors(where: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
     """Within, whatever is raised is the task's fault, ``but`` for errors of that kind; so is a
-    ``SystemExit``, which would end the process."""
+    ``SystemExit`` or a ``KeyboardInterrupt``, which would end the process."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         if isinstance(error, but):
             raise
         good = getattr(error, "good_generation", None)
