@@ -28,13 +28,6 @@ class ProcAddress(msgspec.Struct, frozen=True, array_like=True):
     host_urls: tuple[str, ...] = ()
 
 
-class ActorAddress(msgspec.Struct, frozen=True, array_like=True):
-    """One actor: its process, and the uid of the actor mesh it is a member of."""
-
-    proc: ProcAddress
-    actor: Uid
-
-
 class PortAddress(msgspec.Struct, frozen=True, array_like=True):
     """Where answers go: a process, and a number that it gave out.
 

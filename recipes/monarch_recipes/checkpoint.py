@@ -169,6 +169,23 @@ def find_checkpoint(
     return checkpoint
 
 
+def find_checkpoint_or_newer(
+    path: Path | None,
+    wanted: str,
+    folder: Path,
+    fits: Callable[[Checkpoint], None],
+    skipped: Callable[[str], None],
+) -> Checkpoint | None:
+    """The one at ``path``, or where others have gone on, and saved newer ones in its place, the
+    latest of ``folder``. Without a path, the one that is ``wanted``."""
+    try:
+        return find_checkpoint(path or wanted, folder, fits, skipped)
+    except CheckpointError:
+        if path is None or path.exists():
+            raise
+        return find_checkpoint("auto", folder, fits, skipped)
+
+
 def check_model(
     checkpoint: Checkpoint, model: nn.Module, keys: Sequence[str] = (), *, generation: int = 0
 ) -> None:

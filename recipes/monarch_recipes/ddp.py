@@ -55,7 +55,7 @@ from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import evaluate_share, held_out_names, means_of, told
 from monarch_recipes.export import export as export
 from monarch_recipes.extras import Extras
-from monarch_recipes.memory import memory_of_step
+from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
@@ -275,9 +275,7 @@ class DDPTrainer(Actor):
 
     def builders(self) -> Builders:
         """What a start makes model and optimizer with."""
-        config = self.config
-        model, optimizer = part(config.task, build_model), part(config.task, build_optimizer)
-        return Builders(config, at_start(model), at_start(optimizer))
+        return Builders.of(self.config, build_model, build_optimizer)
 
     @endpoint
     def rejoin(self, store: tuple[str, int]) -> None:
@@ -337,9 +335,7 @@ class DDPTrainer(Actor):
                 # As if each sample weighed 1. Their own weights are known after the last.
                 self.precision.backward(loss[0] / self.batch.per_rank)
             tally.add("loss", loss, size)
-            with torch.no_grad():
-                for name, value in part(config.task, metrics)(logits, labels).items():
-                    tally.add(name, value, size)
+            tally.measure(part(config.task, metrics), logits, labels, size)
         totals = sum_over_ranks(tally.packed(self.device), step, indices)
         average_buffers(self.buffers)
 
@@ -573,10 +569,8 @@ def plan(config: DDPConfig, num_hosts: int, procs_per_host: int) -> dict[str, An
     batch = split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)
     data: Data = part(config.task, load_data)(config)
     order = SampleOrder(len(data.train), batch.per_rank, 0, num_ranks, seed=config.data_seed)
-    build = functools.partial(part(config.task, build_model), config)
-    loss = part(config.task, compute_loss)
-    memory = memory_of_step(
-        build, loss, data.train[0], batch.micro_batch_size, own_part(config.task, "collate")
+    memory = memory_of_recipe(
+        config, build_model, compute_loss, data.train[0], batch.micro_batch_size
     )
     num_steps = order.num_steps_per_epoch * config.num_epochs
     return {

@@ -41,11 +41,9 @@ from monarch.runs import Record
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
-    Checkpoint,
-    CheckpointError,
     check_model,
     check_optimizer,
-    find_checkpoint,
+    find_checkpoint_or_newer,
     save_checkpoint,
 )
 from monarch_recipes.collective import NonFiniteLoss, check_gradient, check_weight
@@ -54,7 +52,7 @@ from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import Share, evaluate_share
 from monarch_recipes.export import export as export
 from monarch_recipes.extras import Extras
-from monarch_recipes.memory import memory_of_step
+from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
 from monarch_recipes.profiling import Profiler
@@ -63,7 +61,12 @@ from monarch_recipes.rendezvous import open_store
 from monarch_recipes.replicas.chaos import ChaosError, InjectedFault, read_chaos, suffer
 from monarch_recipes.replicas.client import train_groups
 from monarch_recipes.replicas.event_log import fingerprint_of
-from monarch_recipes.replicas.membership import Averaging, MemberTimeouts, become_member
+from monarch_recipes.replicas.membership import (
+    Averaging,
+    MemberTimeouts,
+    become_member,
+    check_timeouts,
+)
 from monarch_recipes.replicas.messages import (
     GroupsOutcome,
     GroupStep,
@@ -75,7 +78,7 @@ from monarch_recipes.replicas.messages import (
     task_errors,
 )
 from monarch_recipes.replicas.placement import PRELOAD as PRELOAD
-from monarch_recipes.replicas.placement import place_groups
+from monarch_recipes.replicas.placement import describe_places, place_groups
 from monarch_recipes.replicas.torchft_cures import (
     CarefulManager,
     average_in_group,
@@ -86,7 +89,7 @@ from monarch_recipes.schedule import is_due, learning_rate_factor
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part, tell_of_lost_parts
 from monarch_reload import ReloadReport, at_start
-from monarch_sync.words import counted, some
+from monarch_sync.words import some
 
 
 @dataclass(frozen=True)
@@ -171,18 +174,11 @@ class FaultTolerantConfig:
         check_range(self, *positive, more_than=0)
         check_range(self, "held_out_fraction", more_than=0, less_than=1)
         check_range(self, "lighthouse_port", least=0, most=65535)
-        if self.join_timeout_seconds < self.collective_timeout_seconds:
-            raise ConfigError(
-                f"must not be less than collective_timeout_seconds "
-                f"({self.collective_timeout_seconds:g}): a group that still waits for a dead one's "
-                "gradients would be left out of the quorum, and both would train apart",
-                key="join_timeout_seconds",
-            )
-        if self.quorum_timeout_seconds <= self.join_timeout_seconds:
-            raise ConfigError(
-                f"must be more than join_timeout_seconds ({self.join_timeout_seconds:g})",
-                key="quorum_timeout_seconds",
-            )
+        check_timeouts(
+            collective=self.collective_timeout_seconds,
+            join=self.join_timeout_seconds,
+            quorum=self.quorum_timeout_seconds,
+        )
         try:
             self.faults()
         except ChaosError as error:
@@ -270,9 +266,7 @@ class ReplicaTrainer(Actor):
 
     def builders(self) -> Builders:
         """What a start makes model and optimizer with."""
-        config = self.config
-        model, optimizer = part(config.task, build_model), part(config.task, build_optimizer)
-        return Builders(config, at_start(model), at_start(optimizer))
+        return Builders.of(self.config, build_model, build_optimizer)
 
     @endpoint
     def setup(self, checkpoint: Path | None) -> TrainerReady:
@@ -490,9 +484,7 @@ class ReplicaTrainer(Actor):
             size = self.config.batch_size
             loss = sum_and_weight(part(self.config.task, compute_loss)(logits, labels), size)
             tally.add("loss", loss, size)
-            with torch.no_grad():
-                for name, value in part(self.config.task, metrics)(logits, labels).items():
-                    tally.add(name, value, size)
+            tally.measure(part(self.config.task, metrics), logits, labels, size)
         mean: torch.Tensor = loss[0] / self.config.batch_size
         return mean, tally
 
@@ -613,23 +605,12 @@ class ReplicaTrainer(Actor):
         """Load the checkpoint at `path`, else the one that the config asks for, if there is one:
         its path, and what is wrong with newer ones."""
         skipped: list[str] = []
-
-        def find(wanted: str | Path) -> Checkpoint | None:
-            fits = functools.partial(
-                check_model,
-                model=self.model,
-                keys=("progress",),
-                generation=context().generation,
-            )
-            return find_checkpoint(wanted, self.checkpoint_dir, fits, skipped.append)
-
-        try:
-            checkpoint = find(path or self.config.resume)
-        except CheckpointError:
-            if path is None or path.exists():
-                raise
-            # Others have gone on, and saved newer ones in its place; they are healed from anyway.
-            checkpoint = find("auto")
+        fits = functools.partial(
+            check_model, model=self.model, keys=("progress",), generation=context().generation
+        )
+        checkpoint = find_checkpoint_or_newer(
+            path, self.config.resume, self.checkpoint_dir, fits, skipped.append
+        )
         if checkpoint is None:
             return None, tuple(skipped)
         check_optimizer(checkpoint, self.optimizer, generation=context().generation)
@@ -662,26 +643,14 @@ def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> di
     """For `monarch run fault_tolerant --plan`: computed without a process, or the weights."""
     places = place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
     data: Data = part(config.task, load_data)(config)
-    build = functools.partial(part(config.task, build_model), config)
-    loss = part(config.task, compute_loss)
     num_procs = config.num_groups * config.procs_per_group
     SampleOrder(
         len(data.train), config.batch_size, 0, num_procs, seed=config.data_seed
     )  # if enough
-    memory = memory_of_step(
-        build, loss, data.train[0], config.batch_size, own_part(config.task, "collate")
-    )
+    memory = memory_of_recipe(config, build_model, compute_loss, data.train[0], config.batch_size)
     num_batches = config.num_steps * (1 if config.algorithm == "ddp" else config.sync_every)
     epochs = num_batches * num_procs * config.batch_size / len(data.train)
-    rows: dict[str, Any] = {
-        f"group {number}": f"{counted(config.procs_per_group, 'proc')} on "
-        + ", ".join(f"host {place.first_host + i}" for i in range(place.num_hosts))
-        for number, place in enumerate(places)
-    }
-    num_idle = num_hosts * procs_per_host - num_procs
-    if num_idle:
-        rows["idle"] = f"{counted(num_idle, 'proc')} of no group: num_groups or procs_per_group"
-    return rows | {
+    return describe_places(places, num_hosts * procs_per_host) | {
         "parameters": f"{memory.num_parameters:,}",
         "memory of a rank": str(memory),
         "a step": f"{num_batches // config.num_steps} x {config.batch_size} samples on each rank",

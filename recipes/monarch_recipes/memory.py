@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils.data import default_collate
 
 from monarch_recipes.samples import Collate
 from monarch_recipes.tally import Weighted, sum_and_weight
+from monarch_recipes.task import own_part, part
 
 _MIB = 2**20
 
@@ -37,6 +39,21 @@ class StepMemory:
             for name in ("weights", "gradients", "moments", "activations")
         )
         return f"{self.total / _MIB:,.1f} MiB ({parts}), besides Python and torch"
+
+
+def memory_of_recipe(
+    config: Any,
+    build: Callable[[Any], nn.Module],
+    loss: Callable[[torch.Tensor, torch.Tensor], Weighted],
+    sample: Any,
+    num_samples: int,
+) -> StepMemory:
+    """``memory_of_step`` for these functions of a recipe, or those of the config's task."""
+    task = config.task
+    return memory_of_step(
+        functools.partial(part(task, build), config), part(task, loss), sample, num_samples,
+        own_part(task, "collate"),
+    )  # fmt: skip
 
 
 def memory_of_step(

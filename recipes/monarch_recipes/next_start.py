@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from monarch_recipes.checkpoint import optimizer_difference
-from monarch_reload import ReloadReport
+from monarch_recipes.task import part
+from monarch_reload import ReloadReport, at_start
 
 # A model that cannot be made without data is made on the CPU, if it is not larger than that.
 _MOST_PARAMETERS = 50_000_000
@@ -25,6 +26,17 @@ class Builders:
     model: Callable[[Any], nn.Module]
     optimizer: Callable[[Any, nn.Module], torch.optim.Optimizer]
     others: tuple[Callable[..., Any], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        config: Any,
+        model: Callable[[Any], nn.Module],
+        optimizer: Callable[[Any, nn.Module], torch.optim.Optimizer],
+    ) -> Builders:
+        """These functions of a recipe, or those of the config's task."""
+        task = config.task
+        return cls(config, at_start(part(task, model)), at_start(part(task, optimizer)))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@ ranks and replica groups, and divided once at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -49,6 +49,18 @@ class Tally:
         total = self._totals.setdefault(name, [0.0, 0.0])
         for place, one in enumerate(sum_and_weight(value, num_samples)):
             total[place] += one.detach().double() if isinstance(one, torch.Tensor) else one
+
+    def measure(
+        self,
+        metrics: Callable[[Any, Any], Mapping[str, Weighted]],
+        outputs: Any,
+        labels: Any,
+        num_samples: int,
+    ) -> None:
+        """Add what ``metrics`` makes of a batch."""
+        with torch.no_grad():
+            for name, value in metrics(outputs, labels).items():
+                self.add(name, value, num_samples)
 
     def sums(self) -> dict[str, tuple[float, float]]:
         """Sum and weight by name."""

@@ -15,6 +15,7 @@ from torch import nn
 from torchft import ProcessGroupGloo, ProcessGroupNCCL
 from torchft.local_sgd import DiLoCo, LocalSGD
 
+from monarch.config_file import ConfigError
 from monarch.spmd.surroundings import use_interface
 from monarch.tools.network import address_for
 from monarch_recipes.replicas.lighthouse import check_reachable
@@ -127,3 +128,18 @@ class Averaging:
             self._algorithm._restore_parameters()
         if self._algorithm is not None:
             self._algorithm.__exit__(None, None, None)
+
+
+def check_timeouts(*, collective: float, join: float, quorum: float) -> None:
+    """Raise ConfigError where, in seconds, one of these contradicts another."""
+    if join < collective:
+        raise ConfigError(
+            f"must not be less than collective_timeout_seconds ({collective:g}): a group that "
+            "still waits for a dead one's gradients would be left out of the quorum, and both "
+            "would train apart",
+            key="join_timeout_seconds",
+        )
+    if quorum <= join:
+        raise ConfigError(
+            f"must be more than join_timeout_seconds ({join:g})", key="quorum_timeout_seconds"
+        )

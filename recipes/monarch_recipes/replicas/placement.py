@@ -5,10 +5,13 @@ lighthouse: what they begin with, and their end.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from monarch.actor import ProcMesh
 from monarch.config import configured
+from monarch_sync.words import counted
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,10 @@ class GroupPlace:
     num_hosts: int
     procs_per_host: int
     first_slot: int
+
+    @property
+    def num_procs(self) -> int:
+        return self.num_hosts * self.procs_per_host
 
 
 def place_groups(
@@ -57,6 +64,19 @@ def place_groups(
             f"is room for {len(places)}. Give fewer groups, or more procs with --procs"
         )
     return places[:num_groups]
+
+
+def describe_places(places: Sequence[GroupPlace], num_procs: int) -> dict[str, Any]:
+    """Where each group is, of so many procs in all, for people."""
+    rows = {
+        f"group {number}": f"{counted(place.num_procs, 'proc')} on "
+        + ", ".join(f"host {place.first_host + i}" for i in range(place.num_hosts))
+        for number, place in enumerate(places)
+    }
+    num_idle = num_procs - sum(place.num_procs for place in places)
+    if num_idle:
+        rows["idle"] = f"{counted(num_idle, 'proc')} of no group: num_groups or procs_per_group"
+    return rows
 
 
 def _procs(number: int) -> str:
