@@ -94,7 +94,7 @@ class Table:
         return TableEntry._make(ENTRY.unpack_from(self._map, slot * ENTRY_BYTES))
 
     def end(self, slot: int, state: int) -> None:
-        """Nobody may use the memory of this entry from now on."""
+        """The memory of this entry may not be used from now on."""
         _WORD.pack_into(self._map, slot * ENTRY_BYTES + _STATE, state)
 
     def open(self) -> int:

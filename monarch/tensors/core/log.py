@@ -42,7 +42,7 @@ class Spoiler:
 
 
 class ValueWatch:
-    """Somebody waits for the values of ``refs`` as they are after batch ``upto``. ``spoiler`` is
+    """A caller waits for the values of ``refs`` as they are after batch ``upto``. ``spoiler`` is
     why one of them will not be had, once that is known; they may have been freed by then."""
 
     __slots__ = ("__weakref__", "refs", "spoiler", "upto")
@@ -78,7 +78,7 @@ class IssueLog:
             self._walk(batch, segments, self.spoiled, {})
 
     def watch(self, refs: Iterable[int], upto: int) -> ValueWatch:
-        """Somebody asks for these as they are after batch ``upto``, the last one."""
+        """A caller asks for these as they are after batch ``upto``, the last one."""
         watch = ValueWatch(frozenset(refs), upto)
         watch.spoiler = next((self.spoiled[ref] for ref in watch.refs if ref in self.spoiled), None)
         self._watches.add(watch)

@@ -92,6 +92,6 @@ class Storage:
 
 
 def alias_pattern(storages: list[Storage]) -> tuple[int, ...]:
-    """Who shares storage with whom: for each, the first that has the same."""
+    """For each of these, the index of the first that shares its storage."""
     first: dict[int, int] = {}
     return tuple(first.setdefault(id(storage), n) for n, storage in enumerate(storages))
