@@ -1,8 +1,9 @@
 """Data sockets: how two processes know each other, and bytes between a socket and memory.
 
 The side that connects has been given a *ticket* over the job's encrypted channel: a number, and a
-secret that is good for one connection. Both sides prove to the other that they know it, by an HMAC of a
-challenge; over TLS the challenge is the channel's own (RFC 5929), so nobody stands in the middle.
+secret that is good for one connection. Both sides prove to the other that they know it, by an HMAC
+of a challenge; over TLS the challenge is the channel's own (RFC 5929), so nobody stands in the
+middle.
 """
 
 from __future__ import annotations
