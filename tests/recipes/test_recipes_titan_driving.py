@@ -59,7 +59,8 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 
 def attempt(record: Record, saved_step: int | None = None) -> TrainingAttempt:
     procs: Any = SimpleNamespace()
-    return TrainingAttempt(procs, Saving(record, Restarts(1)), lambda step: None, 0, saved_step)
+    saving = Saving(record, Restarts(1), saved_step)
+    return TrainingAttempt(procs, saving, lambda step: None, 0, saved_step)
 
 
 def test_what_was_learned_until_the_data_ended_is_saved(record: Record) -> None:
