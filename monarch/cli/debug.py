@@ -53,16 +53,21 @@ def edit(mesh: str, ranks: str) -> None:
     procs = [p for p in visit.procs() if mesh in ("", p.mesh) and is_in(wanted, p.rank)]
     if not procs:
         raise JobError("no such proc runs here: `monarch env get HOME` shows which do")
-    bridge = EditorBridge(visit)
+    bridge = EditorBridge(visit, lambda text: click.echo(text, err=True))
     try:
-        for why in bridge.join(procs):
+        failed = bridge.join(procs)
+        if len(failed) == len(procs):
+            raise JobError("no rank takes an editor: " + "; ".join(failed))
+        for why in failed:
             click.echo(why, err=True)
         entry = launch_entry(bridge.port, _roots(visit))
         try:
             told = f"in {write_launch(Path.cwd(), entry)}"
         except (OSError, ValueError):
             told = f"for your launch.json:\n{json.dumps(entry, indent=4)}"
-        click.echo(f"{counted(len(procs), 'rank')} at 127.0.0.1:{bridge.port}, {told}")
+        click.echo(
+            f"{counted(len(procs) - len(failed), 'rank')} at 127.0.0.1:{bridge.port}, {told}"
+        )
         click.echo(f"choose {entry['name']!r}, and F5; Ctrl-C here lets all ranks go on")
         bridge.wait()
     except KeyboardInterrupt:
@@ -73,13 +78,12 @@ def edit(mesh: str, ranks: str) -> None:
 
 def _roots(visit: Visit) -> list[tuple[str, str]]:
     """Folders of the workspace here, and where hosts have them."""
-    project = load_project(None)
+    folders = load_project(None).make_workspace().dirs
     found = []
     for place in visit.ask_places(visit.places(), lambda port: Inspect(port, visit.uid)):
         replica = place.get("workspace")
-        for name in project.file.workspace.dirs if replica else ():
-            here = (project.directory / name).resolve()
-            found.append((str(here), f"{replica}/{here.name}"))
+        for here, there in folders.items() if replica else ():
+            found.append((str(here), f"{replica}/{there}".rstrip("/")))
     return list(dict.fromkeys(found))
 
 

@@ -10,39 +10,48 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import secrets
+import select
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import monarch
 from monarch.debugger.visit import NotAnswered, SeenProc, Visit
 from monarch.errors import JobError
-from monarch.runtime.ends.process_group import end_child
 from monarch.wire.codec import Envelope
 from monarch.wire.message import DapBytes, DapOpened
 
 _ADAPTER_SECONDS = 20.0
 _CONNECT_SECONDS = 30.0
+_END_SECONDS = 5.0
 _MOST_BYTES = 64 * 1024
+_ATTACHES = re.compile(rb'"command":\s*"attach"')
 
 
 class EditorBridge:
-    """``port`` is where the editor attaches. Close it, and all ranks run on."""
+    """``port`` is where the editor attaches. Close it, and all ranks run on. ``tell`` is told of
+    ranks that do not join later on."""
 
-    def __init__(self, visit: Visit) -> None:
+    def __init__(self, visit: Visit, tell: Callable[[str], None]) -> None:
         self._visit = visit
+        self._tell = tell
+        self._parent = 0
+        self._children: list[SeenProc] = []
+        self._may_join = threading.Event()
         self._token = secrets.token_hex(16)
         self._tunnels: dict[str, socket.socket] = {}
         self._procs: dict[str, SeenProc] = {}
         visit.node.handle(DapBytes, self._on_bytes)
         with socket.create_server(("127.0.0.1", 0)) as told:
             told.settimeout(_ADAPTER_SECONDS)
-            self._adapter = _start_adapter(told.getsockname()[1], self._token)
+            self._adapter = _Adapter(told.getsockname()[1], self._token)
             try:
                 connection, _ = told.accept()
                 with connection, connection.makefile("rb") as file:
@@ -57,24 +66,42 @@ class EditorBridge:
         self._server = endpoints["server"]["host"], int(endpoints["server"]["port"])
 
     def join(self, procs: Sequence[SeenProc]) -> list[str]:
-        """Have these procs speak with the adapter; who does not, and why."""
-        failed, parent = [], 0
-        for proc in procs:
+        """Have these procs speak with the adapter; who does not, and why.
+
+        The first that does waits for the editor, and the others join when that has attached: the
+        adapter takes them for children of the first, and lets go of children that come before.
+        """
+        failed, waiting = [], list(procs)
+        while waiting and not self._parent:
+            proc = waiting.pop(0)
             try:
-                self._join(proc, parent)
-                parent = parent or proc.pid
+                self._join(proc)
+                self._parent = proc.pid
             except (NotAnswered, OSError) as error:
-                failed.append(f"{proc.mesh} {proc.rank}: {error}")
+                failed.append(_why_not(proc, error))
+        self._children = waiting
+        self._may_join.set()
         return failed
 
-    def _join(self, proc: SeenProc, parent: int) -> None:
+    def _join_children(self) -> None:
+        self._may_join.wait()
+        children, self._children = self._children, []
+        for proc in children:
+            try:
+                self._join(proc)
+            except (NotAnswered, OSError) as error:
+                self._tell(_why_not(proc, error))
+
+    def _join(self, proc: SeenProc) -> None:
         visit, channel = self._visit, secrets.token_hex(8)
         tunnel = socket.create_connection(self._server, _ADAPTER_SECONDS)
         tunnel.settimeout(None)
         self._tunnels[channel], self._procs[channel] = tunnel, proc
         answer = visit.begin(
             proc.uid,
-            lambda port: DapOpened(channel, self._token, parent, visit.address, port, visit.uid),
+            lambda port: DapOpened(
+                channel, self._token, self._parent, visit.address, port, visit.uid
+            ),
         )
         # Only now: what the adapter says first must not overtake that order.
         threading.Thread(target=self._pump, args=(channel, tunnel), daemon=True).start()
@@ -84,6 +111,7 @@ class EditorBridge:
             raise NotAnswered(error)
 
     def _pump(self, channel: str, tunnel: socket.socket) -> None:
+        has_attached = False
         while True:
             try:
                 data = tunnel.recv(_MOST_BYTES)
@@ -92,6 +120,9 @@ class EditorBridge:
             self._visit.node.send(self._procs[channel].address, DapBytes(channel), data)
             if not data:
                 return
+            if not has_attached and _ATTACHES.search(data):
+                has_attached = True
+                threading.Thread(target=self._join_children, daemon=True).start()
 
     def _on_bytes(self, envelope: Envelope) -> None:
         told = envelope.message
@@ -107,7 +138,7 @@ class EditorBridge:
 
     def wait(self) -> None:
         """Until the adapter ends: the editor has left."""
-        self._adapter.wait()
+        self._adapter.wait(None)
 
     def close(self) -> None:
         """End the adapter, and with it all sessions."""
@@ -116,15 +147,47 @@ class EditorBridge:
                 tunnel.shutdown(socket.SHUT_RDWR)
             tunnel.close()
         self._tunnels.clear()
-        end_child(self._adapter)
+        self._adapter.end()
 
 
-def _start_adapter(port: int, token: str) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable, "-m", "debugpy.adapter", "--for-server", str(port), "--host", "127.0.0.1",
-        "--port", "0", "--access-token", token,
-    ]  # fmt: skip
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def _why_not(proc: SeenProc, error: Exception) -> str:
+    return f"{proc.mesh} {proc.rank}: {error}"
+
+
+class _Adapter:
+    """debugpy's adapter, which leaves its parent by a fork: it is known by its group, and its end
+    by that of a pipe, which it inherits."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self._alive, inherited = os.pipe()
+        command = [
+            sys.executable, "-m", "debugpy.adapter", "--for-server", str(port),
+            "--host", "127.0.0.1", "--port", "0", "--access-token", token,
+        ]  # fmt: skip
+        try:
+            self._began = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, pass_fds=(inherited,), start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            os.close(self._alive)
+            raise
+        finally:
+            os.close(inherited)
+
+    def wait(self, seconds: float | None) -> bool:
+        """Whether it has ended, or does so in ``seconds``; ``None``: it does."""
+        return bool(select.select([self._alive], [], [], seconds)[0])
+
+    def end(self) -> None:
+        """It has ended on return."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._began.pid, number)
+            if self.wait(_END_SECONDS):
+                break
+        self._began.wait()
+        os.close(self._alive)
 
 
 # Threads of ours are not stopped where an editor stops all.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -63,6 +65,8 @@ class DapTunnel:
             self._close()
             if not has_begun.is_set():
                 self._node.answer(order.sender, order.port, error=error)
+            else:
+                sys.stderr.write(f"no editor attaches: {error}\n")
 
     def _pump(self, ours: socket.socket, order: DapOpened) -> None:
         while True:
@@ -103,6 +107,8 @@ def connect_debugpy(
 
     ``begun`` is called when it does. Blocks until an editor has attached.
     """
+    # It warns of each process's frozen modules, which are Python's own and nobody steps through.
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     import debugpy
 
     importlib.import_module("debugpy.server.api")  # It brings pydevd.
