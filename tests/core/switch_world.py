@@ -35,7 +35,7 @@ from monarch.core.code_switch.table import (
     successor_of,
 )
 
-__all__ = ["Chances", "World"]
+__all__ = ["Chances", "Member", "World"]
 
 GENERATION = 7
 NO_REASONS = (Reason.SILENT, Reason.OTHERS, Reason.REFUSED)
@@ -513,6 +513,21 @@ class World:
             if not self.step():
                 return number
             self.check()
+        raise AssertionError("it comes to no end")
+
+    def settle(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Without chance: what can happen happens in its order, until this is so, or nothing is
+        left. Nobody is late."""
+        for _ in range(10_000):
+            links = [link for link, queue in self.links.items() if queue]
+            if until() or not (links or self.works or self.author_hears):
+                return
+            if links:
+                self._deliver(links[0])
+            elif self.works:
+                self._finish(self.works[0])
+            else:
+                self._notice(self.author_hears[0])
         raise AssertionError("it comes to no end")
 
     def step(self) -> bool:

@@ -19,7 +19,7 @@ from monarch.core.code_switch.table import (
     as_markdown,
     successor_of,
 )
-from tests.core.switch_world import Chances, World
+from tests.core.switch_world import Chances, Member, World
 
 SEEDS = st.integers(0, 2**32 - 1)
 CALM = Chances(*[0.0] * len(Chances._fields))
@@ -79,6 +79,34 @@ def test_where_many_die_the_owners_that_live_end_on_one_generation(
     world = World(seed, num_owners, num_procs=1, chances=chances)
     world.run()
     world.check_end()
+
+
+def test_a_late_order_of_a_dead_successor_is_not_obeyed_once_the_next_one_has_asked() -> None:
+    """The first owner says to go, and dies; so does the only host that had the new files, for which
+    the second owner has all go back. Then the first one's word arrives at the third."""
+    world = World(1, num_owners=3, num_procs=0, num_hosts=1, chances=CALM)
+    first, second, third = world.owners
+    [host] = world.hosts
+
+    def leads(owner: Member, state: CoordinatorState) -> bool:
+        return owner.recovery is not None and owner.recovery.machine.state is state
+
+    world.author.carry_out(world.author.machine.begin())
+    world.settle(lambda: world.author.machine.state is CoordinatorState.PATCHING)
+    world.kill("author")
+    world.settle(lambda: leads(first, CoordinatorState.RELEASING))
+    late = world.links.pop((first.name, third.name))
+    world.links.pop((first.name, second.name))
+    world.kill(first.name)
+    world.kill(host.name)
+    world.settle(lambda: leads(second, CoordinatorState.REVERTING))
+    assert third.machine.state is ParticipantState.PATCHED, "it has yet to hear of that"
+    for act, _ in late:
+        act()
+    assert third.machine.state is ParticipantState.PATCHED
+    world.settle()
+    world.check_end()
+    assert {second.runs, third.runs} == {"old"}
 
 
 def prepared(machine: Participant) -> None:
