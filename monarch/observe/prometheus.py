@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-_Samples = Iterable[tuple[dict[str, Any], Any]]
-
 
 def exposition(
     snapshot: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = (), *, by_rank: bool = False

@@ -82,10 +82,6 @@ class Slab:
     def version(self, half: int) -> int:
         return int(VERSION.unpack_from(self.memory, _VERSIONS + 8 * half)[0])
 
-    def version_place(self, half: int) -> int:
-        """Where a half's version lies in the slab."""
-        return _VERSIONS + 8 * half
-
     def _set_version(self, half: int, version: int) -> None:
         VERSION.pack_into(self.memory, _VERSIONS + 8 * half, version)
 

@@ -16,7 +16,7 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from monarch.rdma.layout import Run, batches
@@ -175,10 +175,6 @@ def discard(sock: socket.socket, num_bytes: int) -> None:
         part = min(num_bytes, waste.nbytes)
         receive_into(sock, waste[:part])
         num_bytes -= part
-
-
-def total_of(runs: Sequence[Run]) -> int:
-    return sum(length for _, length in runs)
 
 
 def set_time(sock: socket.socket, deadline: float) -> None:

@@ -32,7 +32,7 @@ from monarch.runs.error_text import in_words
 from monarch.runs.state_copies import Undo, keep, watch
 from monarch.runs.witness import waits_for_others
 from monarch.runtime import process
-from monarch.runtime.observe.group_connections import Connection, abort_groups, rank_connections
+from monarch.runtime.observe.process_groups import Connection, abort_groups, rank_connections
 
 _INTERRUPT_AGAIN_SECONDS = 0.2
 _MAX_FRAMES = 30

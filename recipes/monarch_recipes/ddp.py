@@ -226,12 +226,9 @@ class DDPTrainer(Actor):
             config.global_batch_size, self.world_size, config.max_micro_batch_size
         )
         self.order = SampleOrder(
-            len(self.data.train),
-            self.batch.per_rank,
-            self.rank,
-            self.world_size,
+            len(self.data.train), self.batch.per_rank, self.rank, self.world_size,
             seed=config.data_seed,
-        )
+        )  # fmt: skip
         self.num_steps = self.order.num_steps_per_epoch * config.num_epochs
         self.ahead = reading_ahead(
             self.data.train, self.order, self.batch.micro_batch_size,

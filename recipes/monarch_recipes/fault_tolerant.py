@@ -290,12 +290,10 @@ class ReplicaTrainer(Actor):
         self.device = use_device(config.device, seat.slot, config.num_threads)
         self.data = at_start(part(config.task, load_data))(config)
         self.order = SampleOrder(
-            len(self.data.train),
-            config.batch_size,
+            len(self.data.train), config.batch_size,
             rank=seat.group * seat.num_ranks + seat.rank,
-            world_size=seat.num_groups * seat.num_ranks,
-            seed=config.data_seed,
-        )
+            world_size=seat.num_groups * seat.num_ranks, seed=config.data_seed,
+        )  # fmt: skip
         self.ahead = reading_ahead(
             self.data.train, self.order, config.batch_size, num_workers=config.num_workers,
             place=(config.seed, seat.group, seat.rank), collate=own_part(config.task, "collate"),

@@ -50,7 +50,7 @@ class Timeouts(Actor):
 
     @endpoint
     def all(self) -> list[float]:
-        from monarch.runtime.observe.clocks import _backends
+        from monarch.runtime.observe.process_groups import _backends
 
         return [backend.options._timeout.total_seconds() for backend in _backends()]
 

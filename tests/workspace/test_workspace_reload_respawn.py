@@ -367,7 +367,7 @@ def test_too_large_arguments_are_refused_before_anything_ends(project: Project) 
     report = project.sync(procs)
     assert not report.ok
     assert "big" in str(report)
-    assert "pass large things to an endpoint" in str(report)
+    assert "pass that to an endpoint" in str(report)
     assert _values(big.step)[0][2] == before[0][2]
 
 

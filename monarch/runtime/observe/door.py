@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from monarch.config import settings
-from monarch.runtime.observe.clocks import hold_process_groups
+from monarch.runtime.observe.process_groups import hold_process_groups
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.wire.codec import Envelope

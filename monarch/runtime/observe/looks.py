@@ -17,8 +17,8 @@ from monarch.runtime.observe.environment import (
     shown_environment,
     versions,
 )
-from monarch.runtime.observe.group_connections import abort_groups, rank_connections
 from monarch.runtime.observe.live_stacks import frame_of, shown_value, stacks_of, users_frames
+from monarch.runtime.observe.process_groups import abort_groups, rank_connections
 from monarch.runtime.observe.stop_at import Stops
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.codec import Envelope

@@ -21,7 +21,6 @@ EVERYBODY = 0
 """The number of the mesh of all workers."""
 ALL_STREAMS = -1
 """The stream of what has to wait for all others: recordings that use several."""
-_MOST_IN_32_BITS = 1 << 32
 
 
 LoggedOp = tuple[int, Any, Any, Sequence[Any]]

@@ -9,6 +9,7 @@ from monarch.wire.message.calls import (
     PING,
     ActorFailed,
     Ancestor,
+    AskMemory,
     AskOrigin,
     AskWait,
     Call,
@@ -90,7 +91,6 @@ from monarch.wire.message.lives import (
     Watch,
     WatchHost,
 )
-from monarch.wire.message.memory import AskMemory
 from monarch.wire.message.observe import (
     AbortGroups,
     BreakPlace,

@@ -1,6 +1,9 @@
-"""Actors, calls of their endpoints, answers, and the search for deadlocks (by edge chasing)."""
+"""Actors, calls of their endpoints, answers, the search for deadlocks (by edge chasing), and what
+is asked of the owner of memory."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
@@ -176,3 +179,15 @@ class RingFound(Message, tag=86):
     """To a client: each of these waits for the next, and the last for the first."""
 
     path: tuple[Waiter, ...]
+
+
+class AskMemory(Message, tag=90):
+    """To the process that has registered memory: ``what`` is to be done, as ``about`` says.
+
+    Answered by ``Answer``. It comes over the job's own connections, which strangers cannot use.
+    """
+
+    what: str
+    about: dict[str, Any]
+    port: int
+    sender: ProcAddress

@@ -20,7 +20,6 @@ from functools import cached_property
 
 import msgspec
 
-from monarch_reload.source.lines import decoded_lines
 from monarch_reload.source.names import Names, names_of
 from monarch_reload.source.spelling import WHOLE, FunctionNode, dotted, root_of
 
@@ -266,10 +265,6 @@ class _WithoutLambdaBodies(ast.NodeTransformer):
     def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
         node.body = ast.Constant(None)
         return node
-
-
-def statements_of(source: bytes, tree: ast.Module) -> tuple[Statement, ...]:
-    return split(tree.body, decoded_lines(source))
 
 
 def split(

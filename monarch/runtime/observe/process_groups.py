@@ -1,8 +1,11 @@
-"""What connects a process with others of its process groups, and the end of that by force."""
+"""A process's groups of torch: their timeouts, what connects it with the others, and their end by
+force."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import logging
 import os
 import socket
 import stat
@@ -11,8 +14,35 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+_log = logging.getLogger("monarch.proc")
+
 Address = tuple[str, int]
 Connection = tuple[Address, Address]
+
+_HELD = datetime.timedelta(hours=24)
+
+_before: dict[Any, datetime.timedelta] = {}
+
+
+def hold_process_groups(is_held: bool) -> None:
+    """Give all groups of this process a day, or what they had before.
+
+    Work that was issued before keeps its timeout.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        _before.clear()
+        return
+    try:
+        for backend in _backends():
+            if is_held:
+                _before.setdefault(backend, backend.options._timeout)
+                backend._set_default_timeout(_HELD)
+            elif backend in _before:
+                backend._set_default_timeout(_before.pop(backend))
+    except Exception as error:
+        # Another backend than gloo and NCCL: its collectives keep their time.
+        _log.warning("the timeouts of process groups go on while a rank is held: %s", error)
 
 
 def rank_connections(urls: Iterable[str]) -> list[Connection]:
@@ -42,6 +72,18 @@ def abort_groups(connections: Collection[Connection]) -> None:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         with contextlib.suppress(Exception):
             distributed.distributed_c10d._abort_process_group()
+
+
+def _backends() -> list[Any]:
+    from torch.distributed import distributed_c10d
+
+    found = []
+    for group in distributed_c10d._world.pg_map:
+        for device in group._device_types:
+            backend = group._get_backend(device)
+            if backend not in found:
+                found.append(backend)
+    return found
 
 
 def _tcp_connections() -> Iterator[tuple[int, Address, Address]]:
