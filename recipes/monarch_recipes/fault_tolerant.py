@@ -64,6 +64,8 @@ from monarch_recipes.replicas.event_log import fingerprint_of
 from monarch_recipes.replicas.membership import (
     Averaging,
     MemberTimeouts,
+    SharedNumbers,
+    average_buffers_of_groups,
     become_member,
     check_timeouts,
 )
@@ -403,24 +405,20 @@ class ReplicaTrainer(Actor):
         step = manager.current_step()
         learning_rate = self.learning_rate_of(step)
         self.optimizer.zero_grad()
-        buffers = self.buffers.copies()
+        shared = SharedNumbers(manager, self.buffers)
         try:
             loss, tally = self.forward(step)
             suffer(fault, self.seat.rank, "inside")
             # The learning rate is averaged like the gradients. So all groups take the very same
             # step, even if the schedule's code was changed between this group's step and that
             # one's. All that is known by now travels while the gradients are computed.
-            numbers = tally.packed(self.device, learning_rate)
-            shared = torch.cat([numbers, self.buffers.packed().to(self.device)])
-            average_in_group(shared)
-            wait_for_shared = manager.begin_average(shared)
+            shared.send(tally.packed(self.device, learning_rate))
             with task_errors(self.place_of(step), but=RuntimeError):  # which may be of a connection
                 loss.backward()
         except BaseException:  # also where new code is interrupted
-            self.buffers.restore(buffers)
+            shared.drop()
             raise
-        wait_for_shared()
-        *totals, learning_rate = shared[: len(numbers)].tolist()
+        *totals, learning_rate = shared.received()
         set_rates(self.optimizer, learning_rate)
         grad_norm = self.finish_gradient(totals[1])
         suffer(fault, self.seat.rank, "commit")
@@ -431,9 +429,9 @@ class ReplicaTrainer(Actor):
         if manager.should_commit():
             self.check_gradient(grad_norm, totals[1], step)
             self.optimizer.step()
-            self.buffers.unpack(shared[len(numbers) :])
+            shared.keep()
         else:
-            self.buffers.restore(buffers)
+            shared.drop()
         return tally.means(totals), learning_rate, grad_norm
 
     def local_steps(
@@ -461,7 +459,7 @@ class ReplicaTrainer(Actor):
             if batch == (step + 1) * count - 1:
                 suffer(fault, self.seat.rank, "inside", "commit")
             self.optimizer.step()
-        self.average_buffers(manager)
+        average_buffers_of_groups(manager, self.buffers, self.device)
         means = tally.means([sum(column) for column in zip(*sums, strict=True)])
         return means, learning_rate, grad_norm
 
@@ -485,14 +483,6 @@ class ReplicaTrainer(Actor):
             tally.measure(part(self.config.task, metrics), logits, labels, size)
         mean: torch.Tensor = loss[0] / self.config.batch_size
         return mean, tally
-
-    def average_buffers(self, manager: CarefulManager) -> None:
-        """Where a step that all share was committed; parameters have been averaged before."""
-        row = self.buffers.packed().to(self.device)
-        if row.numel() and manager.has_committed:
-            average_in_group(row)
-            manager.begin_average(row)()
-            self.buffers.unpack(row)
 
     def finish_gradient(self, weight: float) -> float:
         """Make it that of the weighted mean, and clip it. Its norm before it is clipped."""

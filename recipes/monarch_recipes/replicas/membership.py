@@ -18,12 +18,14 @@ from torchft.local_sgd import DiLoCo, LocalSGD
 from monarch.config_file import ConfigError
 from monarch.spmd.surroundings import use_interface
 from monarch.tools.network import address_for
+from monarch_recipes.buffers import Buffers
 from monarch_recipes.replicas.lighthouse import check_reachable
 from monarch_recipes.replicas.messages import Rendezvous, Seat
 from monarch_recipes.replicas.torchft_cures import (
     CarefulManager,
     DistributedDataParallel,
     ReachableTransport,
+    average_in_group,
 )
 
 _QUORUM_PAUSE_SECONDS = 0.1
@@ -128,6 +130,48 @@ class Averaging:
             self._algorithm._restore_parameters()
         if self._algorithm is not None:
             self._algorithm.__exit__(None, None, None)
+
+
+class SharedNumbers:
+    """What travels beside the gradient of one batch and is averaged like it: what was measured, and
+    the model's buffers. Make one before the batch is computed, which may change the buffers."""
+
+    def __init__(self, manager: CarefulManager, buffers: Buffers) -> None:
+        self._manager = manager
+        self._buffers = buffers
+        self._before = buffers.copies()
+
+    def send(self, numbers: torch.Tensor) -> None:
+        """Begin to average them, a row in float64, while the gradient is computed."""
+        self._num_numbers = len(numbers)
+        self._row = torch.cat([numbers, self._buffers.packed().to(numbers.device)])
+        average_in_group(self._row)
+        self._wait = self._manager.begin_average(self._row)
+
+    def received(self) -> list[float]:
+        """The means of the numbers, when all have sent theirs."""
+        self._wait()
+        numbers: list[float] = self._row[: self._num_numbers].tolist()
+        return numbers
+
+    def keep(self) -> None:
+        """The step is committed: the buffers are the means, too."""
+        self._buffers.unpack(self._row[self._num_numbers :])
+
+    def drop(self) -> None:
+        """It is not: the buffers are as they were before the batch."""
+        self._buffers.restore(self._before)
+
+
+def average_buffers_of_groups(
+    manager: CarefulManager, buffers: Buffers, device: torch.device
+) -> None:
+    """Where a step that all share was committed; parameters have been averaged before."""
+    row = buffers.packed().to(device)
+    if row.numel() and manager.has_committed:
+        average_in_group(row)
+        manager.begin_average(row)()
+        buffers.unpack(row)
 
 
 def check_timeouts(*, collective: float, join: float, quorum: float) -> None:
