@@ -248,7 +248,7 @@ class RunRequest:
         if recipe is None:
             if left is None or not left.command[2:]:
                 raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
-            recipe = left.command[2]
+            recipe = left.recipe
         return cls(recipe, config_file, tuple(overrides), procs, hosts)
 
     @property

@@ -21,8 +21,9 @@ from monarch.errors import JobError
 from monarch.runs.detached import copies_of_running
 from monarch.runs.folder import DETACHED, REMOTE, RUNS, RunFolder, find_run, read_json, runs_in
 from monarch.runs.logs import Line, PrintedLines
+from monarch.runs.measured import curve, last_measured, names_measured
 from monarch.runs.plot import smoothed, svg_chart, text_chart
-from monarch.runs.report import curve, figures, names_measured, worth_telling, write_report
+from monarch.runs.report import figures, worth_telling, write_report
 from monarch.runs.whole_file import write_whole, writing
 from monarch_sync.words import byte_size, counted, plain
 
@@ -50,7 +51,7 @@ def ls() -> None:
         began = next((e["time"] for e in run.events() if e["kind"] == "begun"), None)
         clock = time.strftime("%m-%d %H:%M", time.localtime(began)) if began else "-"
         of = f"/{last['num_steps']}" if "num_steps" in last else ""
-        loss = _last(steps, "loss")
+        loss = last_measured(steps, "loss")
         size = byte_size(run.num_bytes())
         status = "restarting" if run.is_restarting else run.status
         rows.append((run.name, status, f"{last.get('step', 0)}{of}", _number(loss), clock, size))
@@ -133,7 +134,9 @@ def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
             rows.append((f"{key} (config)" if key in measured else key, *values))
     rows.append(("status", *(run.status for run in found)))
     rows.append(("step", *(str(steps[-1]["step"]) if steps else "0" for steps in metrics)))
-    rows += ((name, *(_number(_last(steps, name)) for steps in metrics)) for name in measured)
+    rows += (
+        (name, *(_number(last_measured(steps, name)) for steps in metrics)) for name in measured
+    )
     return rows
 
 
@@ -152,10 +155,6 @@ def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
         else:
             found[above + key] = value
     return found
-
-
-def _last(steps: Sequence[dict[str, Any]], name: str) -> Any:
-    return next((row[name] for row in reversed(steps) if name in row), None)
 
 
 def _number(value: Any) -> str:

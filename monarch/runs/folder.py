@@ -74,6 +74,11 @@ class RunFolder:
         except (OSError, ValueError):
             return []
 
+    @property
+    def recipe(self) -> str:
+        """Its name, or its file, as the command has it: ``monarch run RECIPE``; or empty."""
+        return next(iter(self.command[2:3]), "")
+
     def note_command(self, command: Sequence[str]) -> None:
         """That it was begun with this command, or goes on with it, on as many hosts as it says."""
         path = self.path / "command"
@@ -156,6 +161,12 @@ class RunFolder:
             return any(self.checkpoint_dir.iterdir())
         except OSError:
             return False
+
+    def _repr_html_(self) -> str:
+        from monarch.runs.run_html import html_of  # In notebooks only.
+
+        status = "restarting" if self.is_restarting else self.status
+        return html_of(self.name, self.recipe, status, self.metrics())
 
     def num_bytes(self) -> int:
         """Its size on the disk, about."""

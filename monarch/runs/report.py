@@ -9,7 +9,8 @@ from html import escape
 from typing import Any
 
 from monarch.runs.folder import RunFolder
-from monarch.runs.plot import PlotMark, Series, svg_chart
+from monarch.runs.measured import curve, is_number, last_measured, names_measured
+from monarch.runs.plot import PlotMark, svg_chart
 
 COLORS_OF_EVENTS = {
     "died": "#dc2626", "hung": "#dc2626", "chaos": "#dc2626", "respawned": "#059669",
@@ -20,8 +21,6 @@ _KEY = {
     "#7c3aed": "new code", "#d97706": "config changed", "#dc2626": "something failed",
     "#059669": "went on",
 }  # fmt: skip
-_FIRST = ("loss", "samples_per_second", "tokens_per_second")
-_NOT_PLOTTED = ("step", "num_steps", "time", "generation")
 _NAMES = {
     "first_step": "cold start: from the command to the first step",
     "generation": "edit, from the save to the first step on the new code on all ranks",
@@ -68,7 +67,7 @@ def report_html(run: RunFolder) -> str:
         key = (f'<i style="color:{c}"></i>{w}' for c, w in _KEY.items() if c in drawn)
         parts.append(f'<p class="key">Dashed lines, point at one to read it:{"".join(key)}</p>')
     for name in names_measured(steps):
-        parts.append(f"<h2>{escape(name)}: {_number(_last(steps, name))}</h2>")
+        parts.append(f"<h2>{escape(name)}: {_number(last_measured(steps, name))}</h2>")
         parts.append(svg_chart({name: curve(steps, name)}, marks, y_name=name))
     parts.append(f"<h2>What happened</h2>{_events_table(worth_telling(events))}")
     if run.config_text:
@@ -94,22 +93,6 @@ def worth_telling(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
     return kept
 
 
-def curve(steps: Sequence[Mapping[str, Any]], name: str) -> Series:
-    """One quantity over the steps."""
-    return [(row["step"], row[name]) for row in steps if _is_number(row.get(name))]
-
-
-def names_measured(steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was reported besides the step, the most wanted first."""
-    names = dict.fromkeys(
-        name
-        for row in steps
-        for name, value in row.items()
-        if name not in _NOT_PLOTTED and _is_number(value)
-    )
-    return [name for name in _FIRST if name in names] + [n for n in names if n not in _FIRST]
-
-
 def figures(
     steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
@@ -123,7 +106,7 @@ def figures(
         ended = max(event["time"] for event in events)
         found["from begin to end"] = f"{ended - began:.1f} s"
     for name in ("loss", "held_out_accuracy", "validation_loss"):
-        value = _last(steps, name)
+        value = last_measured(steps, name)
         if value is not None:
             found[name] = _number(value)
     for kind, words in _NAMES.items():
@@ -170,16 +153,8 @@ def _table(rows: Sequence[tuple[str, Any]]) -> str:
     return f"<table>{''.join(cells)}</table>"
 
 
-def _last(steps: Sequence[Mapping[str, Any]], name: str) -> Any:
-    return next((row[name] for row in reversed(steps) if name in row), None)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _number(value: Any) -> str:
-    return f"{value:.4g}" if _is_number(value) else str(value)
+    return f"{value:.4g}" if is_number(value) else str(value)
 
 
 def _duration(seconds: float) -> str:

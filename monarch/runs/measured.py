@@ -1,0 +1,36 @@
+"""What a run has measured, of the rows that it reported: one a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from monarch.runs.plot import Series
+
+_FIRST = ("loss", "samples_per_second", "tokens_per_second")
+_NOT_PLOTTED = ("step", "num_steps", "time", "generation")
+
+
+def curve(steps: Sequence[Mapping[str, Any]], name: str) -> Series:
+    """One quantity over the steps."""
+    return [(row["step"], row[name]) for row in steps if is_number(row.get(name))]
+
+
+def names_measured(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was reported besides the step, the most wanted first."""
+    names = dict.fromkeys(
+        name
+        for row in steps
+        for name, value in row.items()
+        if name not in _NOT_PLOTTED and is_number(value)
+    )
+    return [name for name in _FIRST if name in names] + [n for n in names if n not in _FIRST]
+
+
+def last_measured(steps: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """Its value at the last step that has one; ``None`` where no step does."""
+    return next((row[name] for row in reversed(steps) if name in row), None)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
