@@ -22,7 +22,6 @@ from monarch.debugger.visit import SeenProc, Visit
 from monarch.errors import JobError
 from monarch.runtime.client_agent import client
 from monarch.wire.address import ProcAddress
-from monarch.wire.message import Inspect
 from monarch_sync.words import counted
 
 _PY_SPY_SECONDS = 20.0
@@ -53,14 +52,15 @@ def edit(mesh: str, ranks: str) -> None:
     procs = [p for p in visit.procs() if mesh in ("", p.mesh) and is_in(wanted, p.rank)]
     if not procs:
         raise JobError("no such proc runs here: `monarch env get HOME` shows which do")
-    bridge = EditorBridge(visit, lambda text: click.echo(text, err=True))
+    folders = load_project(None).make_workspace().dirs
+    bridge = EditorBridge(visit, lambda text: click.echo(text, err=True), folders)
     try:
         failed = bridge.join(procs)
         if len(failed) == len(procs):
             raise JobError("no rank takes an editor: " + "; ".join(failed))
         for why in failed:
             click.echo(why, err=True)
-        entry = launch_entry(bridge.port, _roots(visit))
+        entry = launch_entry(bridge.port, bridge.roots(procs))
         try:
             told = f"in {write_launch(Path.cwd(), entry)}"
         except (OSError, ValueError):
@@ -74,17 +74,6 @@ def edit(mesh: str, ranks: str) -> None:
         click.echo("detached; the ranks run on")
     finally:
         bridge.close()
-
-
-def _roots(visit: Visit) -> list[tuple[str, str]]:
-    """Folders of the workspace here, and where hosts have them."""
-    folders = load_project(None).make_workspace().dirs
-    found = []
-    for place in visit.ask_places(visit.places(), lambda port: Inspect(port, visit.uid)):
-        replica = place.get("workspace")
-        for here, there in folders.items() if replica else ():
-            found.append((str(here), f"{replica}/{there}".rstrip("/")))
-    return list(dict.fromkeys(found))
 
 
 def debug(name: str | None, rank: int | None) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import secrets
 import select
 import signal
@@ -18,11 +17,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import monarch
+from monarch.debugger.attach_request import AttachRequest, path_mapping
 from monarch.debugger.visit import NotAnswered, SeenProc, Visit
 from monarch.errors import JobError
 from monarch.wire.codec import Envelope
@@ -32,16 +32,20 @@ _ADAPTER_SECONDS = 20.0
 _CONNECT_SECONDS = 30.0
 _END_SECONDS = 5.0
 _MOST_BYTES = 64 * 1024
-_ATTACHES = re.compile(rb'"command":\s*"attach"')
 
 
 class EditorBridge:
     """``port`` is where the editor attaches. Close it, and all ranks run on. ``tell`` is told of
-    ranks that do not join later on."""
+    ranks that do not join later on. ``folders`` are those of the workspace: paths here, and where
+    they are within a copy of it."""
 
-    def __init__(self, visit: Visit, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, visit: Visit, tell: Callable[[str], None], folders: Mapping[Path, str]
+    ) -> None:
         self._visit = visit
         self._tell = tell
+        self._folders = folders
+        self._known: list[tuple[str, str]] = []
         self._parent = 0
         self._children: list[SeenProc] = []
         self._may_join = threading.Event()
@@ -72,6 +76,7 @@ class EditorBridge:
         adapter takes them for children of the first, and lets go of children that come before.
         """
         failed, waiting = [], list(procs)
+        self._known = self.roots(procs)
         while waiting and not self._parent:
             proc = waiting.pop(0)
             try:
@@ -82,6 +87,16 @@ class EditorBridge:
         self._children = waiting
         self._may_join.set()
         return failed
+
+    def roots(self, procs: Iterable[SeenProc]) -> list[tuple[str, str]]:
+        """Folders of the workspace here, and where the hosts of these procs have them."""
+        found = [
+            (str(here), f"{proc.workspace}/{there}".rstrip("/"))
+            for proc in procs
+            for here, there in self._folders.items()
+            if proc.workspace
+        ]
+        return list(dict.fromkeys(found))
 
     def _join_children(self) -> None:
         self._may_join.wait()
@@ -100,7 +115,7 @@ class EditorBridge:
         answer = visit.begin(
             proc.uid,
             lambda port: DapOpened(
-                channel, self._token, self._parent, visit.address, port, visit.uid
+                channel, self._token, self._parent, visit.address, os.getpid(), port, visit.uid
             ),
         )
         # Only now: what the adapter says first must not overtake that order.
@@ -111,17 +126,20 @@ class EditorBridge:
             raise NotAnswered(error)
 
     def _pump(self, channel: str, tunnel: socket.socket) -> None:
-        has_attached = False
+        proc = self._procs[channel]
+        request = AttachRequest(self.roots([proc]), self._known)
         while True:
             try:
                 data = tunnel.recv(_MOST_BYTES)
             except OSError:
                 data = b""
-            self._visit.node.send(self._procs[channel].address, DapBytes(channel), data)
             if not data:
+                self._visit.node.send(proc.address, DapBytes(channel), b"")
                 return
-            if not has_attached and _ATTACHES.search(data):
-                has_attached = True
+            was_attached = request.has_passed
+            if passed := request.pass_on(data):
+                self._visit.node.send(proc.address, DapBytes(channel), passed)
+            if request.has_passed and not was_attached:
                 threading.Thread(target=self._join_children, daemon=True).start()
 
     def _on_bytes(self, envelope: Envelope) -> None:
@@ -206,9 +224,7 @@ def launch_entry(port: int, roots: Sequence[tuple[str, str]]) -> dict[str, Any]:
         "connect": {"host": "127.0.0.1", "port": port},
         "justMyCode": True,
         "rules": OUR_RULES,
-        "pathMappings": [
-            {"localRoot": here, "remoteRoot": there} for here, there in roots if here != there
-        ],
+        "pathMappings": [path_mapping(here, there) for here, there in roots if here != there],
     }
 
 

@@ -38,7 +38,8 @@ class NotAnswered(MonarchError):
 
 
 class SeenProc(msgspec.Struct, frozen=True):
-    """A proc: its mesh's name, its rank there, and where it runs."""
+    """A proc: its mesh's name, its rank there, and where it runs. ``workspace`` is its host's copy
+    of the author's folders; empty where there is none."""
 
     uid: Uid
     mesh: str
@@ -48,6 +49,7 @@ class SeenProc(msgspec.Struct, frozen=True):
     address: ProcAddress
     labels: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
+    workspace: str = ""
 
 
 def chosen(procs: Sequence[SeenProc], ranks: RanksType) -> list[SeenProc]:
@@ -124,7 +126,7 @@ class Visit:
                 found[address.uid] = SeenProc(
                     address.uid, str(proc["mesh"]), int(proc["rank"]), str(body["host"]),
                     int(proc["pid"]), address, tuple(proc.get("labels", ())),
-                    tuple(proc.get("sizes", ())),
+                    tuple(proc.get("sizes", ())), str(body.get("workspace") or ""),
                 )  # fmt: skip
         return sorted(found.values(), key=lambda proc: (proc.mesh, proc.rank))
 

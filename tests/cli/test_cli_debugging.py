@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -104,12 +105,38 @@ def test_an_editor_attaches_to_all_ranks_and_stops_at_a_line_of_the_authors_file
         first = editor()
         child = first.event("debugpyAttach")
         second = editor(subProcessId=child["subProcessId"], connect=child["connect"])
-        name, file, line, frame = first.stopped_at()
-        assert (name, file, line) == ("share", str(up.path / "amounts.py"), 5)
-        assert int(first.value("total", frame)) > 0
+        # Each is a rank of another host, with its own copy of the file.
+        assert up.replica(0) != up.replica(1)
+        for one in (first, second):
+            name, file, line, frame = one.stopped_at()
+            assert (name, file, line) == ("share", str(up.path / "amounts.py"), 5)
+            assert int(one.value("total", frame)) > 0
+            one.go_on()
         for one in (second, first):
             one.send("disconnect", terminateDebuggee=False)
     serving.send_signal(signal.SIGINT)
     assert serving.wait(60.0) == 0, serving.story()
+    (tmp_path / "stop").touch()
+    assert running.wait(60.0) == 0, running.story()
+
+
+def test_ranks_take_another_editor_when_the_command_that_served_one_was_killed(
+    up: Folder, command: Callable[..., Program], tmp_path: Path
+) -> None:
+    pytest.importorskip("debugpy")
+    up.write("amounts.py", _HALVES)
+    running = command("run", "adding.py", f"stop_file={tmp_path / 'stop'}")
+    wait_for(lambda: "adder" in debug(up, "where"), 60)
+    for _ in range(2):
+        serving = command("debug", "--vscode")
+        assert serving.line("2 ranks at 127.0.0.1:", 60.0), serving.story()
+        assert not any("attached" in line for line in serving.errors), serving.story()
+        launch = json.loads((up.path / ".vscode/launch.json").read_text())
+        (entry,) = launch["configurations"]
+        with contextlib.closing(DapClient(entry["connect"]["port"])) as editor:
+            editor.begin(up.path / "amounts.py", 5, **entry)
+            assert editor.stopped_at()[:3] == ("share", str(up.path / "amounts.py"), 5)
+            serving.send_signal(signal.SIGKILL)
+            serving.wait(60.0)
     (tmp_path / "stop").touch()
     assert running.wait(60.0) == 0, running.story()

@@ -21,6 +21,7 @@ class DapClient:
         self._socket.settimeout(DAP_SECONDS)
         self._file = self._socket.makefile("rb")
         self._number = 0
+        self._stopped = 0
         self._kept: list[dict[str, Any]] = []
 
     def send(self, command: str, **arguments: Any) -> int:
@@ -77,10 +78,14 @@ class DapClient:
 
     def stopped_at(self) -> tuple[str, str, int, int]:
         """Wait until a thread stops: its function, file and line, and its frame's id."""
-        thread = self.event("stopped")["threadId"]
+        thread = self._stopped = self.event("stopped")["threadId"]
         frame = self.answer(self.send("stackTrace", threadId=thread))["stackFrames"][0]
         name = frame["name"].rpartition(".")[2]
         return name, frame["source"]["path"], frame["line"], frame["id"]
+
+    def go_on(self) -> None:
+        """Have the thread that stopped last run on."""
+        self.answer(self.send("continue", threadId=self._stopped))
 
     def value(self, expression: str, frame: int) -> str:
         """What it is in a frame."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import this_host
+from monarch.debugger.attach_request import AttachRequest
 from monarch.debugger.editor import EditorBridge, launch_entry, write_launch
 from monarch.debugger.visit import Visit
 from tests.debugger import held_actors
@@ -27,7 +28,7 @@ def visit() -> Visit:
 
 @pytest.fixture
 def bridge(visit: Visit) -> Iterator[EditorBridge]:
-    made = EditorBridge(visit, pytest.fail)
+    made = EditorBridge(visit, pytest.fail, {})
     yield made
     made.close()
 
@@ -79,3 +80,23 @@ def test_a_launch_file_with_comments_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         write_launch(tmp_path, launch_entry(1, []))
     assert (tmp_path / ".vscode/launch.json").read_text().startswith("// mine")
+
+
+def dap(message: dict[str, object]) -> bytes:
+    body = json.dumps(message).encode()
+    return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def test_a_rank_is_told_where_its_own_host_has_the_workspace() -> None:
+    roots = [("/mine", "/host0"), ("/mine", "/host1")]
+    theirs = {"localRoot": "/lib", "remoteRoot": "/usr/lib"}
+    entry = launch_entry(1, roots)
+    asked = {"pathMappings": [theirs, *entry["pathMappings"]], "justMyCode": True}
+    before, after = dap({"type": "request", "command": "pydevdSystemInfo"}), dap({"seq": 9})
+    attach = {"type": "request", "seq": 2, "command": "attach", "arguments": asked}
+    sent = before + dap(attach) + after
+    request = AttachRequest(roots[1:], roots)
+    passed = b"".join(request.pass_on(sent[at : at + 7]) for at in range(0, len(sent), 7))
+    assert request.has_passed
+    asked["pathMappings"] = [theirs, {"localRoot": "/mine", "remoteRoot": "/host1"}]
+    assert passed == before + dap(attach) + after

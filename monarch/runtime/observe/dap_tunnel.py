@@ -16,11 +16,17 @@ from collections.abc import Callable
 from typing import Any
 
 from monarch.errors import MonarchError
+from monarch.runtime.links.network import Gone
 from monarch.runtime.node import Node
+from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import DapBytes, DapOpened
 
 _MOST_BYTES = 64 * 1024
+_LEAVING = (
+    b'{"seq":0,"type":"request","command":"disconnect","arguments":{"terminateDebuggee":false}}'
+)
+_LEAVE = b"Content-Length: %d\r\n\r\n%s" % (len(_LEAVING), _LEAVING)
 
 
 class DapTunnel:
@@ -30,7 +36,9 @@ class DapTunnel:
         self._node = node
         self._ours: socket.socket | None = None
         self._channel = ""
+        self._client: Uid = ""
         node.handle(DapBytes, self._on_bytes)
+        node.on_gone.append(self._forget_gone)
 
     def open(self, order: DapOpened) -> None:
         """Begin a session; its answer says when debugpy is connected, or why it is not."""
@@ -38,13 +46,21 @@ class DapTunnel:
             self._node.answer(order.sender, order.port, error="an editor is attached there already")
             return
         ours, theirs = socket.socketpair()
-        self._ours, self._channel = ours, order.channel
+        self._ours, self._channel, self._client = ours, order.channel, order.client.uid
+        # A command that was killed says no more; the session must not outlive it.
+        self._node.failure_detector.watch(
+            order.client, order.pid, lambda: self._forget_gone(order.client.uid, Gone.DOWN)
+        )
         threading.Thread(
             target=self._pump, args=(ours, order), name="pydevd.monarch-out", daemon=True
         ).start()
         threading.Thread(
             target=self._connect, args=(theirs, order), name="pydevd.monarch", daemon=True
         ).start()
+
+    def _forget_gone(self, uid: Uid, how: Gone) -> None:
+        if uid == self._client and how in (Gone.DOWN, Gone.LEFT):
+            self._leave()
 
     def _connect(self, theirs: socket.socket, order: DapOpened) -> None:
         """Imports debugpy, which takes a second; it comes back when an editor has attached."""
@@ -87,10 +103,19 @@ class DapTunnel:
         if ours is None or told.channel != self._channel:
             return
         if not envelope.payload:
-            self._close()
+            self._leave()
             return
         with contextlib.suppress(OSError):
             ours.sendall(bytes(envelope.payload))
+
+    def _leave(self) -> None:
+        """The editor says no more: leave in its name, or debugpy has a thread that stood stop once
+        more, somewhere, when the next one attaches."""
+        ours = self._ours
+        if ours is not None:
+            with contextlib.suppress(OSError):
+                ours.sendall(_LEAVE)
+        self._close()
 
     def _close(self) -> None:
         ours, self._ours = self._ours, None
@@ -98,6 +123,7 @@ class DapTunnel:
             with contextlib.suppress(OSError):
                 ours.shutdown(socket.SHUT_RDWR)
             ours.close()
+            self._node.failure_detector.unexpect(self._client)
 
 
 def connect_debugpy(

@@ -153,13 +153,15 @@ class DapOpened(Message, tag=112):
     """To a proc: have debugpy speak, through us, with an adapter that knows ``token``.
 
     ``parent`` is the pid of the session that this one is a child of, 0 for the first. Its bytes
-    come as ``DapBytes`` of ``channel`` to ``client``.
+    come as ``DapBytes`` of ``channel`` to ``client``, whose process is ``pid``: the session ends
+    with it.
     """
 
     channel: str
     token: str
     parent: int
     client: ProcAddress
+    pid: int
     port: int
     sender: Uid
 
