@@ -46,6 +46,14 @@ class Stepper(Actor):
         return deeper(number) + 100
 
     @endpoint
+    def twice(self, number: int) -> int:
+        breakpoint()
+        number += 1
+        breakpoint()
+        number += 1
+        return number
+
+    @endpoint
     def odd_stands(self) -> int:
         rank = current_rank().rank
         if rank % 2:

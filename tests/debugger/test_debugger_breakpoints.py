@@ -171,6 +171,26 @@ def test_an_error_after_a_breakpoint_stands_and_then_goes_to_the_caller(steppers
         answer.get(timeout=10)
 
 
+def test_a_breakpoint_is_reached_while_a_line_has_one_too(steppers: Any) -> None:
+    answer = steppers.slice(gpus=0).twice.call_one(1)
+    wait_for_holds(1)
+    shown = console("attach stepper 0", "b fail", "c", "p number", "n", "p number", "c")
+    assert "(Pdb) p number\n2\n" in shown
+    assert "(Pdb) p number\n3\n" in shown
+    assert "bdb.py" not in shown
+    assert answer.get(timeout=10) == 3
+
+
+def test_an_error_stands_where_it_was_raised_while_a_line_has_a_breakpoint(steppers: Any) -> None:
+    answer = steppers.slice(gpus=0).then_fails.call_one()
+    wait_for_holds(1)
+    shown = console("attach stepper 0", "b fail", "c", "p self.loss", "c")
+    assert "ZeroDivisionError" in shown
+    assert "(Pdb) p self.loss\n0.5\n" in shown
+    with pytest.raises(ActorError, match="ZeroDivisionError"):
+        answer.get(timeout=10)
+
+
 def test_quit_ends_the_call_with_an_error_and_the_actor_lives(steppers: Any) -> None:
     one = steppers.slice(gpus=0)
     answer = one.step.call_one(1)

@@ -45,6 +45,12 @@ class HeldPdb(pdb.Pdb):
         self._stops = stops
         self._learn = learn
 
+    def reset(self) -> None:
+        """Stop at whatever line is next. The thread is not traced any longer: with a breakpoint on
+        some line it still is, and the next line would be one of the debugger's own."""
+        sys.settrace(None)
+        super().reset()
+
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
         tb = traceback.__traceback__ if isinstance(traceback, BaseException) else traceback
         last = _last(tb) if frame is None else frame
