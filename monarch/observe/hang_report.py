@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from monarch.core.waits import Member, WaitEdge, ends, in_lines, members_in_word
 from monarch.wire.hold import HoldNote
 
 CLIENT = Member("client")
+LATE_SECONDS = 1.0
+"""A rank that trains is seen on its way to a collective for less than that."""
 _SHORT_SECONDS = 0.05
 
 
@@ -38,6 +40,18 @@ class HangReport:
     def is_hang(self) -> bool:
         """Whether something was found that cannot end by itself."""
         return bool(self.rings or self.mismatches or self.stuck)
+
+    @property
+    def late(self) -> set[tuple[str, int]]:
+        """Collectives, by group and number, that match on those ranks that have come: the others
+        may come yet."""
+        return {(one.group, one.seq) for one in self.mismatches if len(one.by_kind) == 1}
+
+    def keep_late(self, before: Collection[tuple[str, int]]) -> None:
+        """Of `late`, only those that were so ``before`` are mismatches: ranks that train are seen
+        on their way, too."""
+        gone = self.late.difference(before)
+        self.mismatches = [one for one in self.mismatches if (one.group, one.seq) not in gone]
 
     @property
     def lines(self) -> list[str]:
@@ -118,6 +132,19 @@ def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
     return report
 
 
+def settled_report(
+    report: HangReport, look: Callable[[], Iterable[Mapping[str, Any]]], pause: Callable[[], object]
+) -> HangReport:
+    """``report``, or, where ranks have not come to a collective, one of what hosts tell after a
+    ``pause``: without those collectives that were on their way."""
+    if not report.late:
+        return report
+    pause()
+    again = hang_report(look())
+    again.keep_late(report.late)
+    return again
+
+
 def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], HoldNote]:
     """The calls that stand, by proc, actor and rank. A host and its client may tell of the same."""
     return {
@@ -196,10 +223,14 @@ def _doing(
     for member in wanted:
         actor = actors.get(member)
         if actor is not None:
-            queue = f", {actor['queue']} messages wait" if actor["queue"] else ""
+            queue = f", {_messages_wait(actor['queue'])}" if actor["queue"] else ""
             doing = [f"runs {one['method']} for {one['seconds']:.1f} s" for one in actor["doing"]]
             found[member] = (", ".join(doing) or f"is {actor['status']}") + queue
     return found
+
+
+def _messages_wait(num: int) -> str:
+    return "1 message waits" if num == 1 else f"{num} messages wait"
 
 
 def _match_collectives(report: HangReport, procs: Iterable[Mapping[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from monarch.mesh.ranges import ranges_in_words
-from monarch.observe.hang_report import edit_holds_of, hang_report, holds_of
+from monarch.observe.hang_report import HangReport, edit_holds_of, hang_report, holds_of
 from monarch.wire.hold import HoldNote
 
 _HISTORY_SECONDS = 900
@@ -65,6 +65,8 @@ class LiveView:
         self._before: dict[tuple[str, str, int], tuple[int, int]] = {}
         self._cpu: dict[str, tuple[float, float]] = {}
         self._failures: dict[str, dict[str, Any]] = {}
+        self._late: set[tuple[str, int]] = set()
+        self._collectives = HangReport()
         self.history: deque[dict[str, float]] = deque(maxlen=_HISTORY_SECONDS)
 
     def update(self, looks: Sequence[Mapping[str, Any]], now: float) -> dict[str, Any]:
@@ -74,6 +76,7 @@ class LiveView:
         hosts = [self._host(look) for look in looks]
         self._note_failures(ranks, now)
         report = hang_report(looks)
+        self._keep_collectives(report, looks)
         rate, queue = sum(rank.rate for rank in ranks), sum(rank.queue for rank in ranks)
         busy = [host["cpu"] for host in hosts if host.get("cpu") is not None]
         gpus = [gpu.get("busy", 0) for host in hosts for gpu in host.get("gpus", ())]
@@ -107,6 +110,16 @@ class LiveView:
             ],
             "edit_holds": edit_holds_of(looks),
         }  # fmt: skip
+
+    def _keep_collectives(self, report: HangReport, looks: Sequence[Mapping[str, Any]]) -> None:
+        """They are not looked at each time: what was seen of them last stays."""
+        procs = [proc for look in looks for proc in look.get("procs", ())]
+        if any("flight" in proc for proc in procs) or not procs:
+            before, self._late = self._late, report.late
+            report.keep_late(before)
+            self._collectives = report
+        report.mismatches = self._collectives.mismatches
+        report.under_way = self._collectives.under_way
 
     def _host(self, look: Mapping[str, Any]) -> dict[str, Any]:
         if "error" in look:

@@ -7,17 +7,19 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from monarch.actor import Actor, ProcMesh, endpoint, this_host
 from monarch.cli.observe.views import RankActions
 from monarch.config import configured
-from monarch.observe.hang_report import HangReport, hang_report, holds_of
+from monarch.observe.hang_report import HangReport, hang_report, holds_of, settled_report
 from monarch.observe.visit import MeshVisit, hosts_of
 from monarch.runtime.client_agent import client
 from monarch.view.live_view import LiveView
 from monarch.wire.message import HoldLine
+from tests.observe.test_observe_top import host
 from tests.support import wait_for
 
 SECONDS = 30
@@ -72,7 +74,7 @@ def test_a_chain_of_waits_ends_with_who_does_something(procs: ProcMesh, tmp_path
     )
     (doing,) = found.doing.values()
     assert doing.startswith("runs read for")
-    assert "1 messages wait" in doing
+    assert doing.endswith("1 message waits")
     path.touch()
     asked.get(timeout=SECONDS)
     assert report().lines == ["nobody waits for anybody"]
@@ -112,6 +114,44 @@ def test_a_call_that_stands_is_told_by_all_views_and_so_is_where_it_stands(
         assert go_on.wait(SECONDS)
         assert asked.get(timeout=SECONDS) == 7
         wait_for(lambda: not report().held)
+
+
+def in_collectives(**last: int) -> list[dict[str, Any]]:
+    """Two ranks in all_reduces, of which each has begun the ``last`` one."""
+    found = host(2)
+    for proc, seq in zip(found["procs"], last.values(), strict=True):
+        entries = [
+            {
+                "group": "0", "group_name": "dp", "seq": at, "is_p2p": False, "op": "all_reduce",
+                "sizes": [[9]], "dtypes": ["Float"], "done": at < seq, "place": "",
+            }
+            for at in range(1, seq + 1)
+        ]  # fmt: skip
+        proc["flight"] = {"rank": proc["rank"], "entries": entries}
+    return [found]
+
+
+def test_a_rank_that_was_on_its_way_to_a_collective_is_no_hang() -> None:
+    paused: list[int] = []
+    late = hang_report(in_collectives(first=5, other=4))
+    assert late.is_hang
+    goes_on = settled_report(
+        late, lambda: in_collectives(first=7, other=8), lambda: paused.append(1)
+    )
+    assert not goes_on.is_hang
+    assert paused == [1]
+    stands = settled_report(late, lambda: in_collectives(first=5, other=4), lambda: None)
+    assert stands.is_hang
+    assert "rank 1 has not come (last: #4 all_reduce)" in stands.lines[0]
+
+
+def test_a_view_tells_of_a_late_rank_once_it_is_seen_twice_and_between_looks() -> None:
+    view = LiveView()
+    assert not view.update(in_collectives(first=5, other=4), 1.0)["is_hang"]
+    assert not view.update(in_collectives(first=8, other=9), 2.0)["is_hang"]
+    assert view.update(in_collectives(first=8, other=9), 3.0)["is_hang"]
+    assert view.update([host(2)], 4.0)["is_hang"]
+    assert not view.update(in_collectives(first=10, other=10), 5.0)["is_hang"]
 
 
 class Rank(Actor):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from monarch.cli.observe.target import run_here, run_paths, visit_here
 from monarch.cli.tables import terminal_width
 from monarch.cli.volume import say
 from monarch.errors import JobError
-from monarch.observe.hang_report import hang_report
+from monarch.observe.hang_report import LATE_SECONDS, hang_report, settled_report
 from monarch.observe.query import TELEMETRY, QueryEngine, QueryTables, kept_rows, live_rows
 from monarch.observe.tables import READY
 from monarch.observe.trace import MeshTrace
@@ -63,7 +64,9 @@ def hang(run: str | None, is_json: bool) -> None:
     if run is not None:
         data = _kept(run_here(run).path)
     else:
-        data = hang_report(visit_here().look(flight=True)).to_data()
+        look = partial(visit_here().look, flight=True)
+        pause = partial(time.sleep, LATE_SECONDS)
+        data = settled_report(hang_report(look()), look, pause).to_data()
     if is_json:
         click.echo(json.dumps(data, indent=1))
     else:

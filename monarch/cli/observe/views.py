@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 
 from monarch.cli.observe.target import visit_here
 from monarch.errors import JobError
-from monarch.observe.hang_report import hang_report
+from monarch.observe.hang_report import LATE_SECONDS, hang_report, settled_report
 from monarch.observe.query import live_rows
 from monarch.observe.stacks import dump_in_words, stacks_in_words
 from monarch.observe.trace import MeshTrace
@@ -79,7 +80,9 @@ class RankActions:
     def hang(self, uids: Sequence[str] = ()) -> str:
         """Who waits for whom."""
         del uids
-        return "\n".join(hang_report(self._visit.look(flight=True)).lines)
+        look = partial(self._visit.look, flight=True)
+        pause = partial(time.sleep, LATE_SECONDS)
+        return "\n".join(settled_report(hang_report(look()), look, pause).lines)
 
     def log(self, uids: Sequence[str]) -> str:
         """The last lines of the run that goes on here."""
