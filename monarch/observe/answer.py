@@ -98,6 +98,6 @@ def _short(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.3f}" if 1e5 <= abs(value) < 1e15 else f"{value:.6g}"  # Times since 1970.
     text = str(value).replace("\n", "⏎")
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"

@@ -73,7 +73,7 @@ class LiveView:
         """A snapshot as plain data; ``now`` is seconds since 1970."""
         holds = holds_of(looks)
         ranks = [_held(rank, holds, now) for rank in self._ranks(looks)]
-        hosts = [self._host(look) for look in looks]
+        hosts = [self._host(look) for look in looks if len(looks) == 1 or not _only_asks(look)]
         self._note_failures(ranks, now)
         report = hang_report(looks)
         self._keep_collectives(report, looks)
@@ -92,7 +92,7 @@ class LiveView:
             "hosts": hosts,
             "groups": [{**vars(group)} for group in grouped(ranks)],
             "ranks": [{**vars(rank)} for rank in ranks[:_MOST_RANKS]],
-            "num_ranks": len(ranks),
+            "num_ranks": len({(rank.host, rank.uid) for rank in ranks}),
             "counters": counters,
             "waits": report.lines,
             "is_hang": report.is_hang,
@@ -194,6 +194,12 @@ class LiveView:
                 }  # fmt: skip
         while len(self._failures) > _MOST_FAILURES:
             del self._failures[next(iter(self._failures))]
+
+
+def _only_asks(look: Mapping[str, Any]) -> bool:
+    """Whether this is a program all of whose procs are on the hosts of its allocation."""
+    client = look.get("client_state") or {}
+    return bool(client) and client["uid"] == look.get("uid") and not look.get("procs")
 
 
 def _held(rank: RankView, holds: Mapping[tuple[str, str, int], HoldNote], now: float) -> RankView:

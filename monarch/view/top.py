@@ -22,6 +22,7 @@ _STYLES = {
     "failed": "red", "hangs": "red", "no answer": "red", "waiting": "yellow", "running": "green",
     "idle": "dim", "starting": "cyan", "held": "bold magenta",
 }  # fmt: skip
+_PADDING = 2
 _BARS = "▁▂▃▄▅▆▇█"
 
 Look = Callable[[], Sequence[Mapping[str, Any]]]
@@ -138,8 +139,10 @@ class MonarchTop(App[None]):
             f"{counted(len(snapshot['hosts']), 'host')}  {counted(snapshot['num_ranks'], 'rank')}  "
             f"{counters['rate']:.0f} calls/s ", style="not bold",
         )  # fmt: skip
-        head.append(bars(rates, 16), style="not bold cyan")
-        head.append(f"  queue {counters['queue']}  {clock}", style="not bold")
+        end = f"  queue {counters['queue']}  {clock}"
+        left = self.size.width - _PADDING - head.cell_len - len(end)
+        head.append(bars(rates, max(1, min(16, left))), style="not bold cyan")
+        head.append(end, style="not bold")
         for host in snapshot["hosts"][: max(1, self.size.height // 4)]:
             head.append("\n")
             head.append(_host_line(host))
@@ -197,10 +200,13 @@ class MonarchTop(App[None]):
 
 _HELP = """Lines are ranks that do the same; odd ones among their actor's come first.
 
-up, down, page up, page down   choose a line
-s  stacks of its ranks         p  profile them for 2 s (torch), into a file
-h  who waits for whom          l  the last lines that they printed
-k  stop what they run          r  a line for each rank, or for those alike
+up, down, page up, page down: choose a line
+s  stacks of its ranks
+p  profile them for 2 s (torch), into a file
+h  who waits for whom
+l  the last lines that they printed
+k  stop what they run
+r  a line for each rank, or for those alike
 /  show only lines with a text; empty shows all
 q  quit"""
 
@@ -213,7 +219,7 @@ def _host_line(host: Mapping[str, Any]) -> Text:
     line += f"/{size_in_words(host['mem_total'])}"
     for gpu in host["gpus"]:
         line += f"  gpu{gpu['index']} {gpu.get('busy', '-')} %"
-    return Text(f"{line}  {host['num_procs']} procs", style="not bold")
+    return Text(f"{line}  {counted(host['num_procs'], 'proc')}", style="not bold")
 
 
 def _cells(row: Mapping[str, Any]) -> list[Text]:

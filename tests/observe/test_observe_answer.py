@@ -17,6 +17,12 @@ def test_a_table_shows_itself_within_a_width_and_as_data() -> None:
     assert len(table[:1]) == 1
 
 
+def test_a_time_keeps_its_seconds_and_a_small_number_its_figures() -> None:
+    table = QueryTable(["at"], [(1795650843.25,), (5.8429e-05,), (0.1234567,)])
+    shown = [line.strip() for line in table.in_text(0).splitlines()]
+    assert shown == ["at", "1795650843.250", "5.8429e-05", "0.123457"]
+
+
 def test_rows_beyond_what_fits_are_counted() -> None:
     table = QueryTable(["n"], [(n,) for n in range(100)])
     assert table.in_text().splitlines()[-1] == "... and 40 rows more"

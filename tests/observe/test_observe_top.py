@@ -47,6 +47,18 @@ def test_ranks_that_do_the_same_are_one_line_and_odd_ones_come_first() -> None:
     assert snapshot["num_ranks"] == 1024
 
 
+def test_actors_of_one_proc_are_one_rank_and_a_program_without_procs_is_no_host() -> None:
+    two = host(2)
+    for proc in two["procs"]:
+        proc["actors"] += [{**proc["actors"][0], "mesh": "b", "name": "witness"}]
+    client = {"uid": "c1", "calls": []}
+    program = {**host(0, name="laptop"), "uid": "c1", "client_state": client}
+    snapshot = LiveView().update([{**two, "uid": "h1", "client_state": client}, program], 0.0)
+    assert snapshot["num_ranks"] == 2
+    assert [one["name"] for one in snapshot["hosts"]] == ["host0"]
+    assert len(LiveView().update([program], 0.0)["hosts"]) == 1
+
+
 def test_rates_and_load_come_from_two_looks() -> None:
     view = LiveView()
     assert view.update([host(2, at=1.0)], 1.0)["counters"]["rate"] == 0
@@ -106,7 +118,8 @@ def test_a_view_of_many_short_lived_actors_keeps_those_of_now_and_the_last_failu
             for number in range(500)
         ]  # fmt: skip
         snapshot = view.update([look], float(second))
-    assert len(view._before) == snapshot["num_ranks"] == 500
+    assert len(view._before) == 500
+    assert snapshot["num_ranks"] == 1
     assert len(snapshot["failures"]) == 50
     assert len(view._failures) == 50
 
@@ -138,7 +151,12 @@ def test_it_paints_scrolls_asks_and_ends(size: tuple[int, int]) -> None:
                 if table.row_count:
                     break
             assert table.row_count == 2
-            assert "1,024 ranks" in str(app.query_one("#head", Static).render())
+            head = app.query_one("#head", Static)
+            assert "1,024 ranks" in str(head.render())
+            for at in range(20):  # A curve of its whole width, and the head is still one line.
+                app._view.history.append({"rate": at, "at": at})
+            app._show(app._view.update([host(1024, odd=[5])], 9.0))
+            assert len(str(head.render()).split("\n")[0]) <= size[0] - 2
             await pilot.press("r")
             assert table.row_count == 1024
             await pilot.press("pagedown", "pagedown")

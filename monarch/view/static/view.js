@@ -81,7 +81,7 @@ function show(snapshot) {
   $("hosts").replaceChildren(...snapshot.hosts.map(host => element("div", host.error
     ? `${host.name}: ${host.error}`
     : `${host.name}  cpu ${host.cpu == null ? "-" : Math.round(100 * host.cpu) + " %"}  mem ${size(host.mem_used)}/${size(host.mem_total)}` +
-      host.gpus.map(gpu => `  gpu${gpu.index} ${gpu.busy ?? "-"} %`).join("") + `  ${host.num_procs} procs`,
+      host.gpus.map(gpu => `  gpu${gpu.index} ${gpu.busy ?? "-"} %`).join("") + `  ${counted(host.num_procs, "proc")}`,
     host.error ? "error" : "")));
   $("cells").replaceChildren(...snapshot.ranks.slice(0, MOST_CELLS).map(rank => {
     const cell = element("i", "", rank.status);
