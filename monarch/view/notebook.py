@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import linecache
 import re
 import shlex
 import subprocess
@@ -21,8 +22,9 @@ from monarch.core.rank_sets import BadRanks, RanksType, is_in, parse_set
 from monarch.errors import ActorError, SupervisionError
 
 _MOST_LINES = 12
+_COMMAND = "import sys; sys.argv[0] = 'monarch'; from monarch.cli.entry import main; main()"
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)')
-_FOREIGN = ("/site-packages/", "/monarch/runtime/", "/monarch/actor/", "/lib/python")
+_FOREIGN = ("/site-packages/", "/monarch/runtime/", "/monarch/actor/", "/lib/python", __file__)
 
 
 class NotebookErrors:
@@ -58,9 +60,12 @@ def _user_frames(text: str) -> list[str]:
     frames = []
     for at, line in enumerate(lines):
         if found := _FRAME.match(line):
-            source = lines[at + 1 : at + 2] if lines[at + 1 : at + 2] != [] else []
-            has_source = source and source[0].startswith("    ")
-            frames.append((found["file"], [line, *(source if has_source else [])]))
+            source = lines[at + 1 : at + 2]
+            if not source or not source[0].startswith("    "):
+                # Only this process has the lines of its cells.
+                known = linecache.getline(found["file"], int(found["line"])).strip()
+                source = [f"    {known}"] if known else []
+            frames.append((found["file"], [line, *source]))
     users = [shown for file, shown in frames if not any(part in file for part in _FOREIGN)]
     chosen = users or [shown for _, shown in frames]
     return [line for shown in chosen[-3:] for line in shown]
@@ -80,6 +85,8 @@ class CellRunner(Actor):
         rank = current_rank().rank
         if wanted is not None and not is_in(wanted, rank, labels, sizes):
             return None
+        # For tracebacks: they show the line of a file that ``linecache`` knows.
+        linecache.cache["<cell>"] = len(cell), None, cell.splitlines(keepends=True), "<cell>"
         tree = ast.parse(cell)
         last = tree.body[-1] if tree.body else None
         printed = io.StringIO()
@@ -174,7 +181,7 @@ def unload(shell: Any) -> None:
 def _run_command(arguments: list[str]) -> None:
     """In a process of its own: a command may use the terminal, and end its program."""
     done = subprocess.run(
-        [sys.executable, "-c", "from monarch.cli.entry import main; main()", *arguments],
+        [sys.executable, "-c", _COMMAND, *arguments],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.stdout:

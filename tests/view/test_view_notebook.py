@@ -47,6 +47,8 @@ await task
     "exec": "%%monarch exec procs\nx = rank // 2\nx",
     "some": "%%monarch exec procs 0-1\nx",
     "bad ranks": "%%monarch exec procs 0-\nx",
+    "exec fails": "%%monarch exec procs\nx = 1\n1 // (1 - rank)",
+    "unknown": "%monarch nonsense",
     "upgrade": """%%upgrade trainers
 class Trainer(Actor):
     def __init__(self): self.count = 0
@@ -140,6 +142,7 @@ def test_an_error_is_a_dozen_lines_with_the_users_own(shown: dict[str, list[Any]
     text = text_of(shown["error"], stream="stderr")
     assert "ZeroDivisionError" in text
     assert "in step" in text
+    assert "    def step(self, n): return 10 // n\n" in text
     assert "/monarch/runtime/" not in text
     assert len(text.splitlines()) <= 12
     assert "Traceback" in text_of(shown["whole"])
@@ -151,6 +154,10 @@ def test_a_cell_runs_on_ranks_and_its_answers_are_grouped(shown: dict[str, list[
     assert "[rank 2]" in text
     assert "rank 2" not in text_of(shown["some"])
     assert "%%monarch exec" in text_of(shown["bad ranks"], stream="stderr")
+    failed = text_of(shown["exec fails"], stream="stderr")
+    assert "rank 1: ZeroDivisionError" in failed
+    assert "    1 // (1 - rank)\n" in failed
+    assert "notebook.py" not in failed
 
 
 def test_actors_take_the_class_of_a_cell(shown: dict[str, list[Any]]) -> None:
@@ -169,3 +176,4 @@ def test_a_refused_push_shows_file_line_and_caret(shown: dict[str, list[Any]]) -
 
 def test_commands_answer_in_the_cell(shown: dict[str, list[Any]]) -> None:
     assert "monarch" in text_of(shown["command"]).lower()
+    assert text_of(shown["unknown"], stream="stderr").startswith("Usage: monarch ")
