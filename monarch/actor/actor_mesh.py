@@ -24,6 +24,8 @@ from monarch.wire.message import PING, StopActor
 Self = TypeVar("Self", bound="ActorMesh[Any]")
 T = TypeVar("T")
 
+_CUT_OFF_SECONDS = 1.0
+
 
 class ActorMesh(Syncable, MeshTrait, Generic[T]):
     """A reference to actors: call their endpoints, slice it, send it to anybody.
@@ -148,8 +150,10 @@ def _ping(self: object) -> None: ...
 def stop_actors(ref: MeshRef, reason: str) -> Future[None]:
     """Ask the members of an actor mesh to end. Members in dead procs count as ended.
 
-    Raises ``SupervisionError`` for a ``__cleanup__`` that raised, and for members that do not get
-    to it within ``stop_timeout_seconds``.
+    Members that do not get to it within ``stop_timeout_seconds`` are cut off: the coroutine in hand
+    is cancelled, an ``__init__`` that has not returned is left behind, with a warning. Raises
+    ``SupervisionError`` for a ``__cleanup__`` that raised, and for members whose code can only be
+    waited for.
     """
     node = process.current().node
     uid = ref.uid
@@ -158,13 +162,13 @@ def stop_actors(ref: MeshRef, reason: str) -> Future[None]:
     seconds = settings().stop_timeout_seconds
     outcomes = []
     for rank, proc in enumerate(ref.procs):
-        outcome = node.request(proc, lambda port: StopActor(uid, reason, port, node.uid))
+        outcome = node.request(proc, lambda port: StopActor(uid, reason, port, node.uid, seconds))
         node.outboxes.behind_fence.sent([proc.uid])
         late = (
             f"rank {rank} has not stopped within {seconds:g} s: it is still busy with what it was "
             "sent before, and stops after that; stop its procs to end it now"
         )
-        outcomes.append(within(node.loop, outcome, seconds, late))
+        outcomes.append(within(node.loop, outcome, seconds + _CUT_OFF_SECONDS, late))
 
     def check(outcome: Response) -> None:
         if outcome.error and not outcome.is_down:

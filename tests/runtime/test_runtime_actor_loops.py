@@ -13,7 +13,9 @@ import pytest
 
 from monarch.actor import (
     Actor,
+    Channel,
     MeshFailure,
+    Port,
     SupervisionError,
     context,
     current_rank,
@@ -22,6 +24,7 @@ from monarch.actor import (
     this_proc,
 )
 from monarch.config import configured
+from tests.support import wait_for
 
 SECONDS = 30
 
@@ -89,6 +92,14 @@ class Async(Actor):
         await asyncio.sleep(0)
 
     @endpoint
+    async def wait_for_ever(self, path: str) -> None:
+        os.mkdir(path)
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            os.mkdir(path + "_ended")
+
+    @endpoint
     async def pid(self) -> int:
         return os.getpid()
 
@@ -104,6 +115,24 @@ class Async(Actor):
 class BlockedInit(Async):
     def __init__(self, gate: str) -> None:
         super().__init__()
+        with open(gate) as file:
+            file.read()
+
+
+class BlockedSyncInit(Actor):
+    def __init__(self, gate: str) -> None:
+        with open(gate) as file:
+            file.read()
+
+    @endpoint
+    def echo(self, value: Any) -> Any:
+        return value
+
+
+class SpawnsAndBlocks(Async):
+    def __init__(self, to: Port[Any], gate: str) -> None:
+        super().__init__()
+        to.send(this_proc().spawn("child", Async))
         with open(gate) as file:
             file.read()
 
@@ -162,6 +191,48 @@ def test_a_constructor_that_never_returns() -> None:
     assert other.echo.call_one(1).get(timeout=SECONDS) == 1
     with configured(stop_timeout_seconds=0.5):
         procs.stop().get(timeout=SECONDS)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_one_whose_constructor_blocks_can_be_stopped(gate: str, is_async: bool) -> None:
+    procs = this_host().spawn_procs()
+    cls: Any = BlockedInit if is_async else BlockedSyncInit
+    slow, other = procs.spawn("slow", cls, gate), procs.spawn("other", Async)
+    waiting = slow.echo.call_one(1)
+    with configured(stop_timeout_seconds=0.3):
+        slow.stop().get(timeout=SECONDS)
+    for call in (waiting, slow.echo.call_one(2)):
+        with pytest.raises(SupervisionError, match="stopped"):
+            call.get(timeout=SECONDS)
+    open(gate, "w").close()
+    assert other.echo.call_one(3).get(timeout=SECONDS) == 3
+    procs.spawn("again", cls, os.devnull).echo.call_one(4).get(timeout=SECONDS)
+
+
+def test_what_one_owns_ends_though_its_constructor_never_does(gate: str) -> None:
+    procs = this_host().spawn_procs()
+    send, receive = Channel[Any].open()
+    slow = procs.spawn("slow", SpawnsAndBlocks, send, gate)
+    child = receive.recv().get(timeout=SECONDS)
+    assert child.echo.call_one(1).get(timeout=SECONDS) == 1
+    with configured(stop_timeout_seconds=0.3):
+        slow.stop().get(timeout=SECONDS)
+    with pytest.raises(SupervisionError, match="stopped"):
+        child.echo.call_one(2).get(timeout=SECONDS)
+
+
+def test_a_coroutine_that_is_not_done_in_time_is_cancelled_at_the_stop(tmp_path: Any) -> None:
+    procs = this_host().spawn_procs()
+    actor = procs.spawn("actor", Async)
+    path = str(tmp_path / "began")
+    waiting, behind = actor.wait_for_ever.call_one(path), actor.echo.call_one(1)
+    wait_for(lambda: os.path.exists(path))
+    with configured(stop_timeout_seconds=0.3):
+        actor.stop().get(timeout=SECONDS)
+    assert os.path.exists(path + "_ended")
+    for call in (waiting, behind):
+        with pytest.raises(SupervisionError, match="stopped"):
+            call.get(timeout=SECONDS)
 
 
 @pytest.mark.parametrize("make", [lambda: this_host().spawn_procs(), this_proc])

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Protocol
 
 from monarch.core.event_ring import CallsInHand, EventRing
 from monarch.core.mailbox import Delivery, Mailbox, Reached
 from monarch.errors import MeshFailure, format_remote
 from monarch.net.io_loop import IoLoop
+from monarch.net.loop import Timer
 from monarch.runtime.cells import actor_log, loans
-from monarch.runtime.cells.call_watch import CallWatch, RunAgain
+from monarch.runtime.cells.call_watch import CallWatch, is_again
 from monarch.runtime.cells.cell_answers import Carrier, CellAnswers, error_of_rank, failed_in_words
 from monarch.runtime.cells.cell_work import CellTasks, Event, Fail, Judge, Reloaded, Work
 from monarch.runtime.cells.endpoint_spec import EndpointSpec, Wrap, finder, surrounded
@@ -57,6 +58,8 @@ class CellHost(Carrier, Protocol):
 
     def answer(self, uid: str, port: int, error: str = "") -> None: ...
 
+    def later(self, seconds: float, action: Callable[[], None]) -> Timer: ...
+
 
 class ActorCell:
     """Construction, calls, failure and end of an actor."""
@@ -78,6 +81,7 @@ class ActorCell:
         self.in_hand = CallsInHand(host.ring, record.uid, record.rank)
         self.hooks = Hooks(record, self._settle)
         self._doom = ""
+        self.is_made = self._is_cut_off = False  # Made: its __init__ is over.
         self.answers = CellAnswers(record, host, self.in_hand)
         self._tasks = CellTasks(self._refuse)
 
@@ -191,9 +195,11 @@ class ActorCell:
             reason = f"{record.name}.__init__ failed.\n{format_remote(error)}"
             self.instance = None
             await self._fail(reason, error)
+        finally:
+            self.is_made = True
 
     async def _call(self, envelope: Envelope, call: Call) -> bool:
-        if self.failure is not None:
+        if self.failure is not None or self._is_cut_off:
             self.answers.give_back(call, self.failure)
             return False
         gate, watch = self._host.gate, self._host.watch
@@ -231,7 +237,7 @@ class ActorCell:
             self.answers.returned(call, spec, loans.end(lent, result))
         except BaseException as error:
             lent = loans.failed(lent, error)
-            if self._host.watch is not None and not lent and self._is_again(error):
+            if (watch := self._host.watch) is not None and not lent and is_again(watch, error):
                 return True
             await self._raised(call, spec, error)
         return False
@@ -243,16 +249,6 @@ class ActorCell:
         while (event := self._take()) is not None:
             self._mailbox.feed(event)
         self._mailbox.put_back(item)
-
-    def _is_again(self, error: BaseException) -> bool:
-        """Whether a call that raised is to be run again."""
-        watch = self._host.watch
-        assert watch is not None
-        try:
-            error.__traceback__ = users_part(error)
-            return isinstance(error, RunAgain) or watch.raised(error)
-        finally:
-            watch.ended()
 
     async def _complete(
         self, envelope: Envelope, spec: EndpointSpec, result: Awaitable[Any], lent: Any
@@ -268,7 +264,7 @@ class ActorCell:
             loans.end(lent, None, error)
             if isinstance(error, asyncio.CancelledError):
                 raise
-            if self._host.watch is not None and not lent and self._is_again(error):
+            if (watch := self._host.watch) is not None and not lent and is_again(watch, error):
                 self.deliver(Delivery(call.sender, envelope))
                 return
             await self._raised(call, spec, error)
@@ -276,7 +272,8 @@ class ActorCell:
     async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
         """An endpoint raised: tell the caller that waits; fail where none does."""
         self.in_hand.ends(id(call), call.generation, is_ok=False)
-        if self.failure is not None:
+        is_cut_off = self._is_cut_off and isinstance(error, asyncio.CancelledError)
+        if self.failure is not None or is_cut_off:
             self._refuse(call)
             return
         error.__traceback__ = users_part(error)
@@ -335,7 +332,7 @@ class ActorCell:
             self._host.cell_failed(self, failure.with_reason(told))
 
         await self._wait(ends)
-        await self.hooks.clean_up(self.instance, error, conclude, self._end)
+        await self.hooks.clean_up(self.instance, error, conclude, self.end)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -352,7 +349,7 @@ class ActorCell:
             if trouble and not stop.port:
                 _log.error("%s", trouble)
             self._host.cell_ended(self)
-            self._end()
+            self.end()
             self._host.answer(stop.sender, stop.port, error=trouble)
 
         ends = self._host.cell_ending(self)
@@ -361,11 +358,15 @@ class ActorCell:
             self.is_ending = True
             await self._wait(ends)
             if hasattr(self.instance, "__cleanup__"):
-                await self.hooks.clean_up(self.instance, None, conclude, self._end)
+                await self.hooks.clean_up(self.instance, None, conclude, self.end)
                 return
         conclude("")
 
-    def _end(self) -> None:
+    def cut_off(self) -> None:
+        """The time to stop is up: no call begins any more. From any thread."""
+        self._is_cut_off = True
+
+    def end(self) -> None:
         """Take no more messages, and turn away those that are here."""
         self.is_ended = True
         self.in_hand.note("stopped")

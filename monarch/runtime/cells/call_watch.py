@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from monarch.runtime.cells.hooks import users_part
+
 
 class RunAgain(BaseException):
     """The call in hand ends here, and is to be run again from its beginning."""
@@ -32,3 +34,12 @@ class CallWatch(Protocol):
     def await_code(self, actor: str) -> None:
         """A call of this actor is to be run again: wait a while for new code, if none is there."""
         ...
+
+
+def is_again(watch: CallWatch, error: BaseException) -> bool:
+    """Whether a call that raised, and is over now, is to be run again."""
+    try:
+        error.__traceback__ = users_part(error)
+        return isinstance(error, RunAgain) or watch.raised(error)
+    finally:
+        watch.ended()

@@ -232,9 +232,16 @@ class AsyncCell(ActorCell):
         """End the message in hand: its caller is told of the failure instead."""
         if self.failure is None and not self.is_ended:
             self._mark_failed(fail.reason, fail.cause)
-            if self._is_calling and not self.is_ending and self._main is not None:
-                self._main.cancel()
+            self._cancel_call()
         super().fail(fail)
+
+    def cut_off(self) -> None:
+        super().cut_off()
+        self._soon(self._cancel_call)
+
+    def _cancel_call(self) -> None:
+        if self._is_calling and not self.is_ending and self._main is not None:
+            self._main.cancel()
 
     async def _settle(self, result: Awaitable[Any] | Any, seconds: float | None = None) -> Any:
         return await (result if seconds is None else asyncio.wait_for(result, seconds))

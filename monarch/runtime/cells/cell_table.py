@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from monarch.runtime.cells.cell_answers import CellAnswers, Named
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Call, StopActor
+
+_log = logging.getLogger("monarch.actor")
 
 
 class CellTable:
@@ -89,9 +92,26 @@ class CellTable:
         if cell is None:
             self._host.answer(stop.sender, stop.port)
         else:
+            if stop.seconds:
+                cell.ended.on_set(
+                    self._host.later(stop.seconds, lambda: self._cut_off(cell)).cancel
+                )
             cell.deliver(Delivery(stop.sender, envelope))
             if cell.is_ended:
                 cell.turn_away()
+
+    def _cut_off(self, cell: ActorCell) -> None:
+        """The time to stop is up. An ``__init__`` that has not returned, and may never, is left
+        behind on its thread."""
+        cell.cut_off()
+        if not cell.is_made and not cell.is_ended:
+            _log.warning(
+                "%s was stopped while its __init__ was still running, which goes on until its "
+                "process ends", cell.record.title,
+            )  # fmt: skip
+            self._host.cell_ending(cell)
+            self._host.cell_ended(cell)
+            cell.end()
 
     def _wait_for_spawn(self, actor: Uid, envelope: Envelope) -> ActorCell | None:
         with self.lock:

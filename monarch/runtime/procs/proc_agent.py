@@ -20,6 +20,7 @@ from monarch.core.mailbox import Delivery, Reached
 from monarch.core.supervision import UnhandledFailure
 from monarch.errors import MeshFailure
 from monarch.net.io_loop import IoLoop
+from monarch.net.loop import Timer
 from monarch.runtime.cells.actor_cell import ActorCell
 from monarch.runtime.cells.actor_loops import ActorLoop, ActorLoops
 from monarch.runtime.cells.call_watch import CallWatch
@@ -316,6 +317,9 @@ class ProcAgent:
 
     def answer(self, uid: Uid, port: int, error: str = "") -> None:
         self.node.answer(uid, port, error=error)
+
+    def later(self, seconds: float, action: Callable[[], None]) -> Timer:
+        return self.node.loop.call_later(seconds, action)
 
     def cell_failed(self, cell: ActorCell, failure: MeshFailure) -> None:
         """An actor has failed, and what it owned has ended: its owner is told."""

@@ -103,12 +103,14 @@ class SpawnActor(Message, tag=40, kw_only=True):
 
 
 class StopActor(Message, tag=41):
-    """End an actor after the messages before this one."""
+    """End an actor after the messages before this one; what still runs after ``seconds`` is cut
+    off where it can be. 0 seconds are no limit."""
 
     actor: Uid
     reason: str
     port: int
     sender: Uid
+    seconds: float = 0.0
 
 
 class ActorFailed(Message, tag=42):
