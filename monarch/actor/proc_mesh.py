@@ -143,9 +143,9 @@ class ProcMesh(StartingMesh):
         """
         return self._device_mesh.activate()
 
-    def rank_tensor(self, dims: str | Sequence[str]) -> Any:
-        """A distributed tensor: in each proc its rank along ``dims``."""
-        return self._device_mesh.rank(dims)
+    def rank_tensor(self, dim: str | Sequence[str]) -> Any:
+        """A distributed tensor: in each proc its rank along ``dim``, one or several."""
+        return self._device_mesh.rank(dim)
 
     def rank_tensors(self) -> dict[str, Any]:
         """``rank_tensor`` of each dimension, by name."""

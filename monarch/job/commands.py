@@ -86,12 +86,14 @@ def shell(
 ) -> int:
     """An interactive shell on the one host of ``host_mesh``, in this terminal; its exit status.
 
-    Raises ``JobError`` for several hosts, and where there is no terminal.
+    Raises ``ValueError`` for several hosts, ``JobError`` where there is no terminal.
     """
-    agents = _agents(host_mesh)
-    if len(agents) != 1:
-        raise JobError(f"a shell is on one host, and this mesh has {len(agents)}: slice it")
-    return open_shell(agents[0], env=env, directory=workdir or "")
+    if host_mesh.size() != 1:
+        raise ValueError(
+            f"a shell needs a singleton HostMesh, and this one has {host_mesh.size()} hosts: slice "
+            "it, as in host_mesh.slice(hosts=0)"
+        )
+    return open_shell(_agents(host_mesh)[0], env=env, directory=workdir or "")
 
 
 def open_shell(

@@ -25,13 +25,13 @@ def job_named(spec: str) -> JobTrait:
     return job
 
 
-def set_current_job(spec: str) -> None:
+def set_current_job(module_path: str) -> None:
     """Have ``monarch apply``, and ``load_current_job``, mean this job: MODULE.NAME.
 
     Raises ``JobError`` where it is none.
     """
-    job_named(spec)
-    write_spec(current_context(), spec)
+    job_named(module_path)
+    write_spec(current_context(), module_path)
 
 
 def load_current_job() -> JobTrait:

@@ -52,9 +52,11 @@ class KubeConfig:
         return cls(path=path, context=context)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], context: str | None = None) -> KubeConfig:
-        """Those of a mapping that has what a kubeconfig file has."""
-        return cls(config=config, context=context)
+    def from_config(cls, config: Any, context: str | None = None) -> KubeConfig:
+        """Those of a mapping that has what a kubeconfig file has, or of a
+        ``kubernetes.client.Configuration``, with the token that it has now."""
+        mapping = config if isinstance(config, Mapping) else _kubeconfig_of(config)
+        return cls(config=mapping, context=context)
 
     def pinned(self, context: str) -> KubeConfig:
         """The same, in one of its contexts."""
@@ -64,6 +66,11 @@ class KubeConfig:
     def is_in_cluster(self) -> bool:
         """Whether it is that of the pod that this runs in."""
         return self.path is None and self.config is None
+
+    @property
+    def out_of_cluster(self) -> bool:
+        """Whether it is not."""
+        return not self.is_in_cluster
 
     def kubectl(self) -> list[str]:
         """The command that speaks to the same API server, as the same user. Raises ``JobError``."""
@@ -80,6 +87,34 @@ class KubeConfig:
     def to_data(self) -> dict[str, Any]:
         """As JSON data. Credentials in a mapping are part of it; those in a file are not."""
         return {"path": self.path, "config": self.config, "context": self.context}
+
+
+def _kubeconfig_of(configuration: Any) -> dict[str, Any]:
+    """What stands in a kubeconfig file for a configuration of the client library. Raises
+    ``TypeError`` for anything else."""
+    if not hasattr(configuration, "ssl_ca_cert"):
+        raise TypeError(
+            "from_config takes a mapping, as a kubeconfig file has, or a "
+            f"kubernetes.client.Configuration, not {type(configuration).__name__}"
+        )
+    keys = configuration.api_key
+    token = keys.get("BearerToken") or keys.get("authorization") or ""
+    cluster = {
+        "server": configuration.host,
+        "certificate-authority": configuration.ssl_ca_cert,
+        "insecure-skip-tls-verify": not configuration.verify_ssl,
+    }
+    user = {
+        "token": token.removeprefix("Bearer "), "client-certificate": configuration.cert_file,
+        "client-key": configuration.key_file,
+    }  # fmt: skip
+    name = "given"
+    return {
+        "apiVersion": "v1", "kind": "Config", "current-context": name,
+        "clusters": [{"name": name, "cluster": {k: v for k, v in cluster.items() if v}}],
+        "users": [{"name": name, "user": {k: v for k, v in user.items() if v}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+    }  # fmt: skip
 
 
 @functools.cache

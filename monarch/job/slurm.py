@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import ipaddress
 import logging
 import os
 import shlex
@@ -24,7 +25,7 @@ from monarch.job.scheduled import (
     ScheduledJob,
 )
 from monarch.runtime import process
-from monarch.runtime.slurm_task import limit_seconds, node_addresses
+from monarch.runtime.slurm_task import BIND_TO, limit_seconds, node_addresses
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ class SlurmJob(ScheduledJob):
     """``SlurmJob(meshes={"trainers": 2})``: a number of nodes for each mesh, in one job of Slurm.
 
     ``python_exe`` is the Python on the nodes, 3.10 or later; one without monarch is given ours.
-    Each host listens at ``monarch_port``. ``time_limit``, ``partition``, ``account``, ``qos``,
+    Each host listens at ``monarch_port``, of all interfaces unless ``bind_to`` is the IP address of
+    one. ``time_limit``, ``partition``, ``account``, ``qos``,
     ``mem``, ``gpus_per_node``, ``cpus_per_task``, ``ntasks_per_node`` and ``exclusive`` are what
     sbatch calls so; ``slurm_args`` are more of its options. The output of the nodes is in
     ``log_dir``, by default ``.monarch/logs``, which must be a folder that they share with this
@@ -78,7 +80,7 @@ class SlurmJob(ScheduledJob):
     _KEPT = (
         "python_exe", "slurm_args", "monarch_port", "job_name", "ntasks_per_node", "time_limit",
         "partition", "log_dir", "exclusive", "gpus_per_node", "cpus_per_task", "mem",
-        "job_start_timeout", "account", "qos", "out_of_cluster", "attach_to",
+        "job_start_timeout", "account", "qos", "out_of_cluster", "attach_to", "bind_to",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +103,7 @@ class SlurmJob(ScheduledJob):
         qos: str | None = None,
         out_of_cluster: bool = False,
         attach_to: str | None = None,
+        bind_to: str | None = None,
         *,
         env: Mapping[str, str] | None = None,
         preload: Sequence[str] = (),
@@ -113,6 +116,7 @@ class SlurmJob(ScheduledJob):
             )
         self.out_of_cluster = out_of_cluster
         self.attach_to = attach_to
+        self.bind_to = _ip_address(bind_to)
         self.python_exe = python_exe
         self.slurm_args = list(slurm_args)
         self.monarch_port = monarch_port
@@ -166,6 +170,8 @@ class SlurmJob(ScheduledJob):
         words += ["--requeue", "--open-mode=append", f"--signal=USR1@{self._warning_seconds()}"]
         # The secret is in the environment: arguments and scripts may be visible to others.
         environment = {**os.environ, **self.env, "MONARCH_JOB_SECRET": self._secret.hex()}
+        if self.bind_to is not None:
+            environment[BIND_TO] = self.bind_to
         said = _run(
             ["sbatch", "--parsable", *words, *self.slurm_args, "--export=ALL"],
             "sbatch refuses the job", self._script(client_script), environment,
@@ -321,6 +327,17 @@ def in_places(before: Sequence[str], now: Sequence[str]) -> list[str]:
         return list(now)
     new = iter([name for name in now if name not in before])
     return [name if name in now else next(new) for name in before]
+
+
+def _ip_address(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise ValueError(
+            f"bind_to={text!r} is no IP address: give one of IPv4 or IPv6, without a port"
+        ) from None
 
 
 def _own_job_id() -> str:

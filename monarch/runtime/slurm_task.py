@@ -13,6 +13,8 @@ from monarch.net.gate import is_loopback
 from monarch.runtime.hosts.end_notice import EndNotice
 from monarch.runtime.scheduled_task import keep_host
 
+# The environment variable with the IP address to listen at, where the job names one.
+BIND_TO = "MONARCH_BIND_TO"
 _ASK_SECONDS = 10.0
 
 
@@ -43,6 +45,8 @@ def main() -> None:
     # On a node its own name may stand for loopback only, so it listens at all interfaces; but
     # several nodes of one machine have a loopback address each.
     bind = address if is_loopback(address) else f"tcp://0.0.0.0:{port}"
+    if interface := os.environ.pop(BIND_TO, ""):
+        bind = f"tcp://[{interface}]:{port}" if ":" in interface else f"tcp://{interface}:{port}"
     if "WORKSPACE_DIR" in os.environ and os.environ.get("SLURM_NNODES", "1") != "1":
         # Two hosts must not share one folder.
         os.environ["WORKSPACE_DIR"] = os.path.join(os.environ["WORKSPACE_DIR"], node)

@@ -108,6 +108,31 @@ def test_a_server_that_cannot_be_reached(server: KubeServer) -> None:
     assert "refused" in told
 
 
+def test_a_configuration_of_the_client_library(server: KubeServer, tmp_path: Path) -> None:
+    from kubernetes import client, config
+
+    given = server.kubeconfig
+    authority = tmp_path / "ca.crt"
+    authority.write_text("of whoever it is")
+    given["users"][0]["user"] = {"token": "a secret", "client-key": str(authority)}
+    given["clusters"][0]["cluster"] |= {
+        "certificate-authority": str(authority), "insecure-skip-tls-verify": True,
+    }  # fmt: skip
+    wanted, found = client.Configuration(), client.Configuration()
+    config.load_kube_config_from_dict(given, client_configuration=wanted)
+    made = KubeConfig.from_config(wanted)
+    assert made.out_of_cluster
+    config.load_kube_config_from_dict(made.config, client_configuration=found)
+    for name in ("host", "ssl_ca_cert", "verify_ssl", "api_key", "cert_file", "key_file"):
+        assert getattr(found, name) == getattr(wanted, name), name
+    job = KubernetesJob("default", 30.0, made, python_exe=sys.executable)
+    again = job_loads(job.dumps())
+    assert isinstance(again, KubernetesJob)
+    assert again.kubeconfig.config == made.config
+    with pytest.raises(TypeError, match="not str"):
+        KubeConfig.from_config("/a/path")
+
+
 def test_without_the_client_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from monarch.errors import JobError
 from monarch.job import SlurmJob, job_load
 from monarch.job.slurm import in_places
 from monarch.runtime.process import is_bootstrapped
+from monarch.runtime.slurm_task import BIND_TO
+from tests.actors import Echo
 from tests.job.kinds import FAKES
 from tests.job.sshd import free_port
 
@@ -110,6 +113,25 @@ def test_a_script_of_the_job_finds_its_own_nodes(tmp_path: Path) -> None:
 def test_the_machine_that_reaches_the_nodes_is_no_address() -> None:
     with pytest.raises(ValueError, match="as ssh knows it"):
         SlurmJob({"a": 1}, attach_to="tcp://127.0.0.1:45678")
+
+
+def test_hosts_listen_where_the_job_says() -> None:
+    port = free_port()
+    job = SlurmJob({"a": 1}, sys.executable, monarch_port=port, bind_to="0.0.0.0")
+    hosts = job.state(cached_path=None).a
+    try:
+        echo = hosts.spawn_procs().spawn("echo", Echo)
+        assert echo.environment.call_one(BIND_TO).get(timeout=60) is None
+        # The node's own address, at which it listens otherwise, is another one.
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    finally:
+        job.kill()
+
+
+@pytest.mark.parametrize("wrong", ["0.0.0.0:22222", "tcp://0.0.0.0", "worker"])
+def test_where_hosts_listen_is_an_ip_address(wrong: str) -> None:
+    with pytest.raises(ValueError, match="no IP address"):
+        SlurmJob({"a": 1}, bind_to=wrong)
 
 
 def test_a_job_may_be_given_a_command_as_monarch_s_are(tmp_path: Path) -> None:

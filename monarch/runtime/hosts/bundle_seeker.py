@@ -100,7 +100,10 @@ class _Door:
         """The next line of one who has proved that he knows the secret."""
         if self._visitor is not None:
             return ""
-        self._listener = listener = socket.create_server((_own_address(), self._port), backlog=64)
+        address = _own_address()
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.create_server((address, self._port), family=family, backlog=64)
+        self._listener = listener
         threading.Thread(target=self._receive, args=(listener,), daemon=True).start()
         self._visitor, line = self._brought.get()
         listener.close()
@@ -144,8 +147,10 @@ def _secret() -> bytes:
 
 
 def _own_address() -> str:
-    """All interfaces; but where a scheduler gives several hosts of one machine a loopback address
-    each, that one."""
+    """The one that the job names, or all interfaces; but where a scheduler gives several hosts of
+    one machine a loopback address each, that one."""
+    if named := os.environ.get("MONARCH_BIND_TO", ""):
+        return named
     address = os.environ.get("MONARCH_POD_IP", "") or _node_address()
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(address).is_loopback:
