@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import time
+from typing import Literal
 
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF = 0x400454CA
@@ -28,12 +29,32 @@ _MAX_FRAME_BYTES = 65536
 _MAX_BATCH = 64
 
 
-class Port:
-    """One end of a link: frames in its queue leave at the link's rate, after its delay."""
+class Link:
+    """A link with two directions: frames in the queue of each leave at its rate, after its delay.
+
+    A frame for a host is queued for a time to come, when it has passed its sender's link: what the
+    host sends meanwhile must not wait for that.
+    """
+
+    def __init__(self) -> None:
+        self.delay = self.rate = self.loss = 0.0
+        self._free_at = {"up": 0.0, "down": 0.0}
+
+    def when_through(self, direction: Literal["up", "down"], now: float, num_bytes: int) -> float:
+        """When a frame that comes to this link now has passed it; 0 for one that is lost."""
+        if self.loss and random.random() < self.loss:
+            return 0.0
+        if self.rate:
+            begins = max(self._free_at[direction], now)
+            now = self._free_at[direction] = begins + num_bytes / self.rate
+        return now + self.delay
+
+
+class Port(Link):
+    """The link of a network namespace."""
 
     def __init__(self, namespace: str) -> None:
-        self.delay = self.rate = self.loss = 0.0
-        self._free = 0.0
+        super().__init__()
         libc = ctypes.CDLL(None, use_errno=True)
         here = os.open("/proc/self/ns/net", os.O_RDONLY)
         there = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
@@ -47,16 +68,6 @@ class Port:
             libc.setns(here, _CLONE_NEWNET)
             os.close(here)
             os.close(there)
-
-    def when_through(self, now: float, num_bytes: int) -> float:
-        """When a frame that comes to this link now has passed it; in the past for one that is
-        lost."""
-        if self.loss and random.random() < self.loss:
-            return 0.0
-        if self.rate:
-            self._free = max(self._free, now) + num_bytes / self.rate
-            return self._free + self.delay
-        return now + self.delay
 
 
 def main() -> None:
@@ -85,13 +96,13 @@ def main() -> None:
                 except OSError:
                     break
                 known[frame[6:12]] = come
-                left = come.when_through(time.monotonic(), len(frame))
+                left = come.when_through("up", time.monotonic(), len(frame))
                 goes = known.get(frame[:6]) if not frame[0] & 1 else None
                 for port in [goes] if goes is not None else ports.values():
                     if port is come or not left:
                         continue
                     # Queued at the receiver's link when it has passed the sender's.
-                    arrives = port.when_through(left, len(frame))
+                    arrives = port.when_through("down", left, len(frame))
                     if arrives:
                         number += 1
                         heapq.heappush(under_way, (arrives, number, port, frame))
