@@ -48,6 +48,8 @@ await task
     "some": "%%monarch exec procs 0-1\nx",
     "bad ranks": "%%monarch exec procs 0-\nx",
     "exec fails": "%%monarch exec procs\nx = 1\n1 // (1 - rank)",
+    "query": "%monarch query 'SELECT actor, method FROM calls WHERE NOT ok'",
+    "hang": "%monarch hang",
     "unknown": "%monarch nonsense",
     "upgrade": """%%upgrade trainers
 class Trainer(Actor):
@@ -158,6 +160,12 @@ def test_a_cell_runs_on_ranks_and_its_answers_are_grouped(shown: dict[str, list[
     assert "rank 1: ZeroDivisionError" in failed
     assert "    1 // (1 - rank)\n" in failed
     assert "notebook.py" not in failed
+
+
+def test_what_runs_here_is_asked_without_an_allocation(shown: dict[str, list[Any]]) -> None:
+    pytest.importorskip("duckdb")
+    assert text_of(shown["hang"]) == "nobody waits for anybody\n"
+    assert "trainers  step" in text_of(shown["query"])
 
 
 def test_actors_take_the_class_of_a_cell(shown: dict[str, list[Any]]) -> None:

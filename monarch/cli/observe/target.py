@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from monarch.cli.project import no_allocation, noted_job
@@ -11,7 +12,8 @@ from monarch.runtime.client_agent import client
 
 
 def visit_here() -> MeshVisit:
-    """The hosts of this folder's allocation, and the programs of its runs.
+    """The hosts of this folder's allocation, the programs of its runs, and the one that runs this
+    command, as a notebook does.
 
     Raises ``JobError`` where there is neither."""
     hosts = {}
@@ -24,6 +26,9 @@ def visit_here() -> MeshVisit:
         program = program_at(pid) if pid is not None else None
         if program is not None:
             hosts[run.name] = program
+    asker = program_at(os.getppid())
+    if asker is not None:
+        hosts["this program"] = asker
     if not hosts:
         raise no_allocation()
     return MeshVisit(client().node, hosts)
