@@ -28,7 +28,6 @@ from monarch.cached_remote_function import remote_autograd_function
 from monarch.gradient_generator import GradientGenerator, gradient_execution_order
 from monarch.opaque_module import OpaqueModule
 from monarch.opaque_object import OpaqueObject, opaque_method
-from monarch.tensors.worker.lanes import Cuda, StreamLane
 from monarch.tensors.worker.packing import packed, unpacked
 from tests.support import wait_for
 
@@ -264,81 +263,6 @@ def test_the_death_of_a_worker_in_a_collective_is_a_supervision_error() -> None:
     with again.activate():
         assert inspect(torch.ones(1).reduce("gpus")).item() == 2
     again.stop().get()
-
-
-class _FakeEvent:
-    def __init__(self, cuda: Any) -> None:
-        self._cuda = cuda
-
-    def record(self, stream: Any) -> None:
-        self._cuda.told.append(("record", stream))
-
-
-class _FakeCuda:
-    """What lanes use of torch.cuda, written down."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-        self.now = "default"
-
-    def Stream(self) -> str:
-        return "side"
-
-    def stream(self, stream: str) -> Any:
-        cuda = self
-
-        class Used:
-            def __enter__(self) -> None:
-                cuda.now = stream
-
-            def __exit__(self, *error: object) -> None:
-                cuda.now = "default"
-
-        return Used()
-
-    def Event(self) -> _FakeEvent:
-        return _FakeEvent(self)
-
-    def current_stream(self) -> Any:
-        cuda = self
-
-        class Current:
-            name = cuda.now
-
-            def wait_event(self, event: Any) -> None:
-                cuda.told.append(("wait", self.name))
-
-        return Current()
-
-
-class _FakeTensor:
-    is_cuda = True
-
-    def __init__(self) -> None:
-        self.kept: list[str] = []
-
-    def record_stream(self, stream: Any) -> None:
-        self.kept.append(stream.name)
-
-
-def test_streams_of_cuda_wait_for_each_others_events() -> None:
-    """On a fake: that this is what CUDA needs was not tried on a GPU."""
-    cuda = _FakeCuda()
-    device = Cuda(cuda)
-    value = _FakeTensor()
-    mark = device.mark()
-    lane = StreamLane("side", device, device.stream())
-
-    def take() -> None:
-        device.await_mark(mark)
-        device.keep_for(value)
-
-    lane.put(take)
-    lane.drain()
-    lane.close()
-    assert [kind for kind, _ in cuda.told] == ["record", "wait"]
-    assert cuda.told[1] == ("wait", "side")
-    assert value.kept == ["side"]
 
 
 def test_the_package_of_actors_needs_no_torch() -> None:

@@ -138,7 +138,8 @@ late_sends = LateSends()
 class Passage:
     """Copies from ranks to ranks: ``pairs`` of them, among them this one, or not.
 
-    Where a rank has several to send to, that is a broadcast in a group of their own.
+    Where a rank has several to send to, that is a broadcast in a group of their own. ``ways`` are
+    the groups of pairs; those that have none tell streams apart by ``tag``.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class Passage:
         looks: TensorLooks,
         groups: Mapping[int, Any],
         tag: int,
+        ways: Mapping[tuple[int, int], Any],
     ) -> None:
         self._looks = looks
         self._rank = rank
@@ -155,6 +157,7 @@ class Passage:
         self._source = next((a for a, b in pairs if b == rank), None)
         self._targets = [b for a, b in pairs if a == rank != b]
         self._groups = groups
+        self._ways = ways
 
     def __call__(self, tensor: Any) -> Any:
         refuse_poison(tensor)
@@ -175,7 +178,8 @@ class Passage:
         if group is not None:
             dist.broadcast(received, self._source, group=group)
         else:
-            dist.recv(received, self._source, tag=self._tag)
+            way = self._ways.get((self._source, self._rank))
+            dist.recv(received, self._source, group=way, tag=self._tag)
         return received
 
     def _send(self, copy: torch.Tensor) -> None:
@@ -184,4 +188,5 @@ class Passage:
             late_sends.add(dist.broadcast(copy, self._rank, group=group, async_op=True), copy)
             return
         for target in self._targets:
-            late_sends.add(dist.isend(copy, target, tag=self._tag), copy)
+            way = self._ways.get((self._rank, target))
+            late_sends.add(dist.isend(copy, target, group=way, tag=self._tag), copy)

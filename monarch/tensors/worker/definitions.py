@@ -18,7 +18,7 @@ import torch
 from monarch.tensors.core import program
 from monarch.tensors.core.batch import EVERYBODY
 from monarch.tensors.core.program import RecordedStep, WorkerProgram
-from monarch.tensors.core.specs import CallSpec
+from monarch.tensors.core.specs import CallSpec, SpecMaker
 from monarch.tensors.worker import slots
 from monarch.tensors.worker.collectives import Passage, Reduction, TensorLooks, fans_of
 from monarch.tensors.worker.groups import MeshShape, ProcessGroups
@@ -137,7 +137,17 @@ class WorkerDefinitions:
         fans = fans_of(pairs)
         self._groups.make(fans.values(), stream)
         groups = {source: self._groups.of(ranks, stream) for source, ranks in fans.items()}
-        passage = Passage(pairs, self._rank, TensorLooks(*looks), groups, stream)
+        wanted = TensorLooks(*looks)
+        ways: dict[tuple[int, int], Any] = {}
+        if wanted.device.startswith("cuda"):
+            # NCCL knows no tags, and of a group does one thing after the other: a stream's sends
+            # would be taken by another's, and two ranks that both send first wait for ever.
+            for pair in pairs:
+                if pair[0] != pair[1] and pair[0] not in fans:
+                    ranks, use = (min(pair), max(pair)), (stream, "from", pair[0])
+                    self._groups.make([ranks], use)
+                    ways[pair] = self._groups.of(ranks, use)
+        passage = Passage(pairs, self._rank, wanted, groups, stream, ways)
         is_target = any(target == self._rank for _, target in pairs)
         spec = CallSpec([("o", 0)], [], 1, 0, [() if is_target else None])
         return Operation(passage, spec, stand_in=passage.stand_in())
@@ -169,7 +179,10 @@ class WorkerDefinitions:
 
         def lend(ticket: int, value: Any) -> None:
             if is_mine:
-                slots.put(ticket, value.clone() if copies and value is not POISON else value)
+                given = value.clone() if copies and value is not POISON else value
+                self._device.put_before_own()
+                self._device.keep_for(given, self._device.own())
+                slots.put(ticket, given)
 
         return Operation(lend, CallSpec([("s", 0), ("t", 0)], [], 1, 1, []))
 
@@ -179,6 +192,7 @@ class WorkerDefinitions:
         def await_actor(ticket: int) -> None:
             if is_mine:
                 slots.take(ticket)
+                self._device.put_after_own()
 
         return Operation(await_actor, CallSpec([("s", 0)], [], 0, 1, []))
 
@@ -190,6 +204,9 @@ class WorkerDefinitions:
             value, error = slots.take(ticket)
             if error is not None:
                 raise error
+            self._device.put_after_own()
+            for tensor in tensors_in(value):
+                self._device.keep_for(tensor)
             return value
 
         return Operation(results, CallSpec([("s", 0)], [], num_in, 1, list(paths)))
@@ -220,6 +237,12 @@ def _failing(error: Exception, num_in: int, num_stored: int, num_scalars: int) -
         raise error
 
     return Operation(fail, spec)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    maker = SpecMaker(lambda one: isinstance(one, torch.Tensor), frozenset())
+    maker.spec(value)
+    return maker.tensors
 
 
 def _operator(name: str) -> Any:

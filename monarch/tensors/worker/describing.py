@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from monarch.tensors.core.specs import Spec, SpecMaker, fill
 from monarch.tensors.worker.current import WorkerMesh, alone, group_of_one
-from monarch.tensors.worker.definitions import resolve
+from monarch.tensors.worker.definitions import resolve, tensors_in
 
 
 class _Looks(NamedTuple):
@@ -65,7 +65,7 @@ def describe(where: tuple[str, Any], args: tuple[Any, ...], kwargs: dict[str, An
         function = resolve(where)
     memo: dict[int, Any] = {}
     args, kwargs = copy.deepcopy((args, kwargs), _by_reference((args, kwargs), memo))
-    inputs = _tensors((args, kwargs))
+    inputs = tensors_in((args, kwargs))
     before = [tensor._version for tensor in inputs]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
@@ -103,12 +103,6 @@ def _by_reference(value: Any, memo: dict[int, Any]) -> dict[int, Any]:
     elif not isinstance(value, torch.Tensor):
         memo[id(value)] = value
     return memo
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    maker = SpecMaker(lambda one: isinstance(one, torch.Tensor), frozenset())
-    maker.spec(value)
-    return maker.tensors
 
 
 def _storage(tensor: torch.Tensor) -> int:

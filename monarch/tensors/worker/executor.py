@@ -60,6 +60,8 @@ class Executor:
     def drain(self) -> None:
         if self._lanes:
             drain_all(self._lanes.values(), self._moved)
+            for lane in self._lanes.values():
+                self._device.put_before_own(lane.stream)  # The lanes' threads only issue.
 
     def come_to_rest(self) -> None:
         """As ``drain``, for who does not ask whether a lane has ended: the next who does hears."""
@@ -76,14 +78,15 @@ class Executor:
             self.drain()
         if stream == ALL_STREAMS or not self._lanes:
             self._segment(batch, index, segment)
+            for lane in self._lanes.values():
+                self._device.put_after_own(lane.stream)
             return
         self._lane(stream).put(lambda: self._segment(batch, index, segment))
 
     def _lane(self, stream: int) -> StreamLane:
         lane = self._lanes.get(stream)
         if lane is None:
-            # The main stream stays the device's own one.
-            on = self._device.stream() if stream != _MAIN else None
+            on = self._device.stream() if stream != _MAIN else self._device.own()
             lane = self._lanes[stream] = StreamLane(
                 f"tensor-stream-{stream}", self._device, on, self._moved
             )

@@ -24,16 +24,22 @@ class Device(Protocol):
     """What lanes need of an accelerator."""
 
     def stream(self) -> Any: ...
+    def own(self) -> Any: ...
     def use(self, stream: Any) -> contextlib.AbstractContextManager[Any]: ...
     def mark(self) -> Any: ...
     def await_mark(self, mark: Any) -> None: ...
-    def keep_for(self, value: Any) -> None: ...
+    def keep_for(self, value: Any, stream: Any = None) -> None: ...
+    def put_before_own(self, stream: Any = None) -> None: ...
+    def put_after_own(self, stream: Any = None) -> None: ...
 
 
 class Cpu:
     """A thread that has returned from an operation has done it."""
 
     def stream(self) -> None:
+        return None
+
+    def own(self) -> None:
         return None
 
     def use(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
@@ -45,12 +51,22 @@ class Cpu:
     def await_mark(self, mark: Any) -> None:
         pass
 
-    def keep_for(self, value: Any) -> None:
+    def keep_for(self, value: Any, stream: Any = None) -> None:
+        pass
+
+    def put_before_own(self, stream: Any = None) -> None:
+        pass
+
+    def put_after_own(self, stream: Any = None) -> None:
         pass
 
 
 class Cuda:
-    """Operations are queued: who takes a value from another stream waits for its event."""
+    """Operations are queued: who takes a value from another stream waits for its event.
+
+    The device's own stream is the one of all threads that choose none: the actors', the worker's.
+    Other streams do not wait for it by themselves, nor it for them.
+    """
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
@@ -58,8 +74,11 @@ class Cuda:
     def stream(self) -> Any:
         return self._cuda.Stream()
 
+    def own(self) -> Any:
+        return self._cuda.default_stream()
+
     def use(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
-        # For `None` nothing changes, as torch.cuda.stream has it.
+        # The device is a thread's own choice, and a new thread's is the first: a stream brings its.
         used: contextlib.AbstractContextManager[Any] = self._cuda.stream(stream)
         return used
 
@@ -71,10 +90,21 @@ class Cuda:
     def await_mark(self, mark: Any) -> None:
         self._cuda.current_stream().wait_event(mark)
 
-    def keep_for(self, value: Any) -> None:
-        """The allocator must not give the memory away before this stream is done with it."""
+    def keep_for(self, value: Any, stream: Any = None) -> None:
+        """The allocator must not give the memory away before ``stream``, or the one in use, is done
+        with it."""
         if getattr(value, "is_cuda", False):
-            value.record_stream(self._cuda.current_stream())
+            value.record_stream(stream or self._cuda.current_stream())
+
+    def put_before_own(self, stream: Any = None) -> None:
+        """What the device's own stream gets from here on waits for all of ``stream``, or of the one
+        in use."""
+        self.own().wait_stream(stream or self._cuda.current_stream())
+
+    def put_after_own(self, stream: Any = None) -> None:
+        """What ``stream``, or the one in use, gets from here on waits for all of the device's own
+        stream."""
+        (stream or self._cuda.current_stream()).wait_stream(self.own())
 
 
 class StreamLane:
@@ -85,7 +115,7 @@ class StreamLane:
         self, name: str, device: Device, stream: Any, moved: threading.Condition | None = None
     ) -> None:
         self._device = device
-        self._stream = stream
+        self.stream = stream
         self._moved = moved or threading.Condition()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._num_left = 0
@@ -120,7 +150,7 @@ class StreamLane:
     def _run(self) -> None:
         import torch
 
-        with torch.no_grad(), self._device.use(self._stream):
+        with torch.no_grad(), self._device.use(self.stream):
             while (work := self._work.get()) is not None:
                 try:
                     if self._error is None:
