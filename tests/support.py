@@ -181,6 +181,11 @@ class Program:
             reader.join(5.0)
         return status
 
+    @property
+    def has_closed(self) -> bool:
+        """Whether nobody, of those that it started neither, holds its output any more."""
+        return not any(reader.is_alive() for reader in self._readers)
+
     def send_signal(self, number: int) -> None:
         self.process.send_signal(number)
 
