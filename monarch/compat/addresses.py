@@ -303,8 +303,8 @@ _TENSORS: dict[str, Address] = {
     "common.device_mesh": Address(
         (
             _ENGINE + "client.device_mesh: DeviceMesh RemoteProcessGroup",
-            _ENGINE + "client.ambient: get_active_mesh",
-            _ENGINE + "client.ambient: no_mesh",
+            _ENGINE + "client.ambient: get_active_mesh no_mesh",
+            _ENGINE + "api.trees: slice_mesh to_mesh",
         )
     ),
     "common.function": Address((_ENGINE + "api.functions: resolvers=function_resolvers",)),
@@ -316,6 +316,7 @@ _TENSORS: dict[str, Address] = {
     ),
     "common.future": Address(("monarch.actor: Future",)),
     "common.invocation": Address((_ENGINE + "client.remote_exception: RemoteException",)),
+    "common.borrows": Address((_ENGINE + "client.streams: Borrow",)),
     "common.opaque_ref": Address((_ENGINE + "api.opaque: OpaqueRef",)),
     "common.remote": Address(
         (
@@ -323,6 +324,7 @@ _TENSORS: dict[str, Address] = {
             "monarch.compat.tensor_testing: _hit _miss",
         )
     ),
+    "common.selection": Address(("monarch.compat.words: Selection",)),
     "common.stream": Address((_ENGINE + "client.ambient: Stream=TensorStream get_active_stream",)),
     "common.tensor": Address(
         (
@@ -332,7 +334,12 @@ _TENSORS: dict[str, Address] = {
         )
     ),
     "common.tree": Address(("monarch.compat.tensor_testing: flatten flattener tree_map",)),
-    "fetch": Address((_ENGINE + "api.trees: fetch_shard inspect show",)),
+    "fetch": Address(
+        (
+            _ENGINE + "api.trees: fetch_shard inspect show",
+            _ENGINE + "api.remote: call_on_shard_and_fetch",
+        )
+    ),
     "gradient": Address((_ENGINE + "api.gradients: GradientGenerator",)),
     "gradient._gradient_generator": Address((_ENGINE + "api.gradients: GradientGenerator",)),
     "gradient_generator": Address(

@@ -60,10 +60,10 @@ class TestingContext:
             client.raise_unasked()
 
 
-def flatten(tree: Any, condition: Callable[[Any], bool]) -> tuple[list[Any], Callable[..., Any]]:
-    """The leaves for which ``condition`` holds, and what puts others in their places."""
+def flatten(tree: Any, cond: Callable[[Any], bool]) -> tuple[list[Any], Callable[..., Any]]:
+    """The leaves for which ``cond`` holds, and what puts others in their places."""
     leaves, spec = _pytree.tree_flatten(tree)
-    places = [n for n, leaf in enumerate(leaves) if condition(leaf)]
+    places = [n for n, leaf in enumerate(leaves) if cond(leaf)]
 
     def unflatten(values: Any) -> Any:
         filled = list(leaves)
@@ -75,11 +75,11 @@ def flatten(tree: Any, condition: Callable[[Any], bool]) -> tuple[list[Any], Cal
 
 
 def flattener(
-    tree: Any, condition: Callable[[Any], bool] = lambda leaf: True
+    tree: Any, cond: Callable[[Any], bool] = lambda leaf: True
 ) -> Callable[[Any], list[Any]]:
-    """Takes the leaves for which ``condition`` holds out of trees that are built as this one."""
+    """Takes the leaves for which ``cond`` holds out of trees that are built as this one."""
     leaves, _ = _pytree.tree_flatten(tree)
-    places = [n for n, leaf in enumerate(leaves) if condition(leaf)]
+    places = [n for n, leaf in enumerate(leaves) if cond(leaf)]
 
     def take(other: Any) -> list[Any]:
         others, _ = _pytree.tree_flatten(other)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect as inspect_module
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+import monarch
 from monarch import (
     OpaqueRef,
     RemoteException,
@@ -18,6 +21,7 @@ from monarch import (
     fetch_shard,
     get_active_mesh,
     get_active_stream,
+    grad_generator,
     inspect,
     no_mesh,
     remote,
@@ -345,6 +349,46 @@ def test_what_torch_distributed_has(mesh: Any) -> None:
     assert both(exchanged) == [[1, 2], [10, 20]]
     listed = functions.all_to_all([torch.zeros(1), torch.zeros(1)], [mine, mine * 10], group=group)
     assert [both(one) for one in listed] == [[[1], [10]], [[2], [20]]]
+
+
+PUBLIC = {
+    "common._coalescing": "coalescing",
+    "common.borrows": "Borrow",
+    "common.device_mesh": (
+        "DeviceMesh RemoteProcessGroup get_active_mesh no_mesh slice_mesh to_mesh"
+    ),
+    "common.function": "resolvers",
+    "common.opaque_ref": "OpaqueRef",
+    "common.remote": "call_on_shard_and_fetch remote",
+    "common.selection": "Selection",
+    "common.stream": "Stream get_active_stream",
+    "common.tensor": "Tensor reduce reduce_ slice_mesh to_mesh",
+    "fetch": "call_on_shard_and_fetch fetch_shard inspect show",
+    "gradient_generator": "grad_function grad_generator",
+    "mesh_controller": "RemoteException spawn_tensor_engine",
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_a_name_is_the_same_at_all_its_addresses(module: str) -> None:
+    found = importlib.import_module(f"monarch.{module}")
+    for name in PUBLIC[module].split():
+        assert getattr(found, name) is getattr(monarch, name, getattr(found, name))
+
+
+def test_arguments_have_the_names_that_programs_give_them_by() -> None:
+    from monarch.common.tree import flatten, flattener
+
+    for function, names in {
+        Stream.borrow: "self t mutable",
+        flatten: "tree cond",
+        flattener: "tree cond",
+        Tensor.reduce: "self dims reduction scatter mesh out",
+        Tensor.to_mesh: "self mesh stream",
+        call_on_shard_and_fetch: "remote args shard kwargs",
+        grad_generator: "roots with_respect_to grad_roots",
+    }.items():
+        assert list(inspect_module.signature(function).parameters) == names.split()
 
 
 def test_names_that_programs_import() -> None:

@@ -29,14 +29,14 @@ class TensorStream:
         """Operations go to this stream, from this call on; used with ``with``, to its end."""
         return Activation(stream=self)
 
-    def borrow(self, tensor: Any, mutable: bool = False) -> tuple[Any, Any]:
-        """The tensor for use in this stream, and the ``Borrow``, to be dropped in the end.
+    def borrow(self, t: Any, mutable: bool = False) -> tuple[Any, Any]:
+        """``t`` for use in this stream, and the ``Borrow``, to be dropped in the end.
 
         Meanwhile the stream that it belongs to may read it, or with ``mutable`` not even that.
         Nothing is copied. Raises ``BorrowRefused``, a ``RuntimeError``, where it is lent in
         another way.
         """
-        return tensor.mesh.lend_to_stream(tensor, self, mutable)  # type: ignore[no-any-return]
+        return t.mesh.lend_to_stream(t, self, mutable)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<Stream({self.name!r})>"
