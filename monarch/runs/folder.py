@@ -163,7 +163,7 @@ class RunFolder:
             return False
 
     def _repr_html_(self) -> str:
-        from monarch.runs.run_html import html_of  # In notebooks only.
+        from monarch.runs.measured import html_of  # In notebooks only.
 
         status = "restarting" if self.is_restarting else self.status
         return html_of(self.name, self.recipe, status, self.metrics())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from monarch.mesh import html
 from monarch.runs.plot import Series
 
 _FIRST = ("loss", "samples_per_second", "tokens_per_second")
@@ -34,3 +35,13 @@ def last_measured(steps: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def html_of(name: str, recipe: str, status: str, steps: Sequence[Mapping[str, Any]]) -> str:
+    """What a notebook shows of a run; ``steps`` as `RunFolder.metrics` has them. No links, no
+    script."""
+    last = steps[-1] if steps else {}
+    of = f" of {last['num_steps']}" if "num_steps" in last else ""
+    rows = [("recipe", recipe or "-"), ("status", status), ("step", f"{last.get('step', 0)}{of}")]
+    rows += [(key, f"{last_measured(steps, key):.4g}") for key in names_measured(steps)]
+    return html.table(name, (), rows)

@@ -63,11 +63,9 @@ from monarch_recipes.replicas.client import train_groups
 from monarch_recipes.replicas.event_log import fingerprint_of
 from monarch_recipes.replicas.membership import (
     Averaging,
-    MemberTimeouts,
     SharedNumbers,
     average_buffers_of_groups,
     become_member,
-    check_timeouts,
 )
 from monarch_recipes.replicas.messages import (
     GroupsOutcome,
@@ -81,6 +79,7 @@ from monarch_recipes.replicas.messages import (
 )
 from monarch_recipes.replicas.placement import PRELOAD as PRELOAD
 from monarch_recipes.replicas.placement import describe_places, place_groups
+from monarch_recipes.replicas.timeouts import MemberTimeouts, check_timeouts
 from monarch_recipes.replicas.torchft_cures import (
     CarefulManager,
     average_in_group,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from monarch.core.event_ring import CALL, COLUMNS, FAILURE, SENT, SPAN
-from monarch.observe.call_rows import split_rows
-from monarch.observe.query import QueryTables
+from monarch.observe.query import QueryTables, split_rows
 from monarch.runtime.observe.drain import pack_lines, pack_rows, row_objects
 
 pytest.importorskip("duckdb")

@@ -5,7 +5,6 @@ with them from then on: the gradient of each batch, or now and then what each ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -15,12 +14,12 @@ from torch import nn
 from torchft import ProcessGroupGloo, ProcessGroupNCCL
 from torchft.local_sgd import DiLoCo, LocalSGD
 
-from monarch.config_file import ConfigError
 from monarch.spmd.surroundings import use_interface
 from monarch.tools.network import address_for
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.replicas.lighthouse import check_reachable
 from monarch_recipes.replicas.messages import Rendezvous, Seat
+from monarch_recipes.replicas.timeouts import MemberTimeouts
 from monarch_recipes.replicas.torchft_cures import (
     CarefulManager,
     DistributedDataParallel,
@@ -29,15 +28,6 @@ from monarch_recipes.replicas.torchft_cures import (
 )
 
 _QUORUM_PAUSE_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class MemberTimeouts:
-    """How long a member waits for others: in a collective, for a quorum, in a whole step."""
-
-    collective_seconds: float
-    quorum_seconds: float
-    step_seconds: float
 
 
 def become_member(
@@ -172,18 +162,3 @@ def average_buffers_of_groups(
         average_in_group(row)
         manager.begin_average(row)()
         buffers.unpack(row)
-
-
-def check_timeouts(*, collective: float, join: float, quorum: float) -> None:
-    """Raise ConfigError where, in seconds, one of these contradicts another."""
-    if join < collective:
-        raise ConfigError(
-            f"must not be less than collective_timeout_seconds ({collective:g}): a group that "
-            "still waits for a dead one's gradients would be left out of the quorum, and both "
-            "would train apart",
-            key="join_timeout_seconds",
-        )
-    if quorum <= join:
-        raise ConfigError(
-            f"must be more than join_timeout_seconds ({join:g})", key="quorum_timeout_seconds"
-        )
