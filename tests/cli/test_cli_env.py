@@ -13,6 +13,7 @@ from monarch.cli.commands import cli
 from monarch.runtime import process
 from tests.debugger.held_actors import Stepper
 from tests.debugger.typist import visit_self
+from tests.support import wait_for
 
 
 @pytest.fixture
@@ -109,6 +110,8 @@ def test_ranks_that_are_not_there_are_told_in_a_line(procs: ProcMesh) -> None:
 
 
 def test_stacks_of_equal_ranks_are_shown_once_and_those_of_busy_ones_too(procs: ProcMesh) -> None:
+    # The call was only sent so far.
+    wait_for(lambda: "stepper in loops, rank 3" in lines("stacks"), what="the busy rank")
     shown = "\n".join(lines("stacks", "--locals"))
     assert "stepper, ranks 0-2\n    idle" in shown
     assert "stepper in loops, rank 3" in shown

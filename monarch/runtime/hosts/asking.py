@@ -23,7 +23,7 @@ NOBODY_THERE = "nobody listens there: its host agent has ended, or its machine"
 _SECONDS = 5.0
 _SILENT_SECONDS = 0.5  # for a host that gave no answer the last time
 _FIRST_SECONDS = 0.1  # all that answer have done so by then, as a rule
-_COMING_UP_SECONDS = 2.0
+_COMING_UP_SECONDS = 15.0
 _KNOCK_SECONDS = 0.3
 _FAR_KNOCK_SECONDS = 1.5  # by way of a gateway
 
@@ -38,7 +38,7 @@ def ask_hosts(
     """What each host says of itself, by URL; of one that does not, the ``error``.
 
     However many are dead, it takes no longer than one: at once where no process listens any more,
-    or a moment later where an agent ``may_come_up``; 5 s where an agent listens, and says nothing,
+    or after 15 s where an agent ``may_come_up``; 5 s where an agent listens, and says nothing,
     but less for one that was ``silent`` the last time.
     """
     began = time.monotonic()
