@@ -36,6 +36,7 @@ class Transports:
         self._tcp: ZmqTransport | None = None
         self._making = threading.Lock()
         self._way_to: Callable[[str], str] | None = None
+        self._here: dict[str, str] = {}
 
     def use_keys(self, keys: JobKeys) -> None:
         """Use these keys over TCP from here on."""
@@ -53,10 +54,15 @@ class Transports:
         """Reach TCP addresses by ways of a gateway's from here on."""
         self._way_to = way_to
 
+    def reach_at(self, url: str, here: str) -> None:
+        """Connect to ``here`` where ``url`` is asked for, from here on."""
+        self._here[url] = here
+
     def listen(self, url: str) -> str:
         return self._of(url).listen(url)
 
     def connect(self, url: str) -> Connection:
+        url = self._here.get(url, url)
         transport = self._of(url)
         if transport is not self._unix and self._way_to is not None:
             url = self._way_to(url)

@@ -169,6 +169,11 @@ def come_up(
     node.start()
     for url in map(HostUrl.parse, config.listen):
         node.listen(url.bind, advertise=url.advertise)
+    if config.host_bind:
+        # A machine often takes its own name for another address than others do: 127.0.1.1.
+        for own in config.host.urls:
+            if own.startswith("tcp://"):
+                node.reach_at(own, config.host_bind)
     prepare()
     up = ProcUp(node.address, pid)
     node.send(config.host, up)

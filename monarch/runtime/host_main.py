@@ -54,6 +54,8 @@ def serve_host(
     service = HostService(node, directory, name, lambda: over.put(None), workspace=workspace)
     if url.bind.startswith("tcp://"):
         service.agent.bind_host = url.bind.removeprefix("tcp://").rpartition(":")[0]
+        if service.agent.bind_host != "0.0.0.0":
+            service.agent.bind = url.bind
     if notices is not None:
         signal.signal(signal.SIGTERM, lambda *_: None)  # not SIG_IGN, which procs would inherit
         obey_notices(notices, service.agent, lambda: over.put(None))

@@ -159,6 +159,11 @@ class Node:
         self.is_insecure = True
         self._transport.allow_insecure()
 
+    def reach_at(self, url: str, here: str) -> None:
+        """Connect to ``here`` where others connect to ``url``."""
+        assert isinstance(self._transport, Transports)
+        self._transport.reach_at(url, here)
+
     def use_gateway(self, gateway: Gateway) -> None:
         """Reach other machines through a gateway from here on: what many of them are to get
         crosses to it once."""

@@ -82,6 +82,7 @@ class HostAgent:
         self.follows_client = follows_client
         self._guest: ProcAddress | None = None
         self.bind_host = "0.0.0.0"
+        self.bind = ""
         self.templates = Templates(
             lambda command: start_launcher(node.loop, self._on_forked, self._on_exited, command)
         )
@@ -201,7 +202,8 @@ class HostAgent:
             uid=spec.uid, mesh=spawn.mesh, name=spawn.name, rank=spec.rank,
             labels=spawn.labels, sizes=spawn.sizes, owner=spawn.owner,
             owner_actor=spawn.owner_actor, host=self.node.address,
-            listen=self._urls(spec.uid), secret=keys.secret.hex() if keys else "",
+            listen=self._urls(spec.uid), host_bind=self.bind,
+            secret=keys.secret.hex() if keys else "",
             env=env, path=tuple(map(os.fsdecode, spawn.path)), workspace=self.workspace.root,
             workspace_path=self.workspace.import_folders(),
             generation=spawn.generation or self.workspace.generation,

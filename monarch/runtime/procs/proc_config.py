@@ -38,6 +38,8 @@ class ProcConfig(msgspec.Struct, kw_only=True):
     owner_actor: Uid
     host: ProcAddress
     listen: tuple[str, ...]
+    host_bind: str = ""
+    """Where the host agent listens, if this machine may know its name by another address."""
     secret: str = ""
     env: dict[str, str | None] = {}
     path: tuple[str, ...] = ()
