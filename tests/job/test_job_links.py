@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,10 @@ from tests.job.netlab import NetLab
 from tests.support import wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(170)]
+
+needs_torchft = pytest.mark.skipif(
+    importlib.util.find_spec("torchft") is None, reason="pip install 'monarch-loop[ft]'"
+)
 
 ROOT = Path(__file__).parents[2]
 TRAINERS = ("h1", "h2", "h3")
@@ -210,6 +217,58 @@ def test_a_doctor_finds_hosts_that_do_not_reach_each_other(lab: NetLab) -> None:
     assert "Open TCP between the hosts" in said
 
 
+@pytest.fixture
+def aside(lab: NetLab) -> dict[str, str]:
+    """Each host has another interface, at which no other reaches it: it takes itself to be at the
+    address there, and has its default route there. The addresses, by host."""
+    found = {name: f"203.0.113.{10 + number}" for number, name in enumerate(TRAINERS)}
+    for name, address in found.items():
+        for words in (
+            "link add net1 type veth peer name net1p", "link set net1p up", "link set net1 up",
+            f"addr add {address}/24 dev net1", "route add default via 203.0.113.1",
+        ):  # fmt: skip
+            lab.run(name, ["ip", *words.split()])
+        hosts = lab.run(name, ["cat", "/etc/hosts"])
+        lab.write(name, "/etc/hosts", hosts.replace(lab.address(name), address))
+        assert address in lab.run(name, ["getent", "hosts", name])
+    return found
+
+
+def test_hosts_meet_at_the_interfaces_at_which_they_reach_each_other(
+    lab: NetLab, drive: Drive, aside: dict[str, str]
+) -> None:
+    driver = drive(
+        """
+from monarch.actor import Actor, endpoint
+class Rank(Actor):
+    @endpoint
+    def ask(self, all):
+        return all.echo.call(7).get(timeout=60).values()
+    @endpoint
+    def address(self, peers):
+        from monarch.tools.network import address_for
+        return address_for(peers)
+ranks = procs.spawn("ranks", Rank)
+say("asked", ranks.ask.call(echo).get(timeout=60).values())
+say("at", *ranks.address.call({hosts!r}).get(timeout=60).values())
+""".replace("{hosts!r}", repr([lab.address(name) for name in TRAINERS]))
+    )
+    assert driver.line("first") == "[3, 3, 3]"
+    assert driver.line("asked") == str([[7, 7, 7]] * 3)
+    assert driver.line("at").split() == [lab.address(name) for name in TRAINERS]
+    driver.line("killed")
+
+
+def test_a_doctor_says_at_which_interface_hosts_reach_each_other(
+    lab: NetLab, aside: dict[str, str]
+) -> None:
+    _project(lab)
+    said = " ".join(_monarch(lab, "doctor").split())
+    for name in TRAINERS:
+        assert f"{name} at {lab.address(name)} (eth0)" in said
+    assert "it has several interfaces: eth0, net1" in said
+
+
 @pytest.mark.parametrize("door", ["h1", None])
 def test_a_link_that_is_cut_for_five_seconds_fails_nothing(
     drive: Drive, lab: NetLab, door: str | None
@@ -280,6 +339,83 @@ def test_ddp_goes_on_when_a_host_that_has_crashed_is_back(lab: NetLab) -> None:
             run.close()
     finally:
         _monarch(lab, "kill")
+
+
+@pytest.fixture
+def replicas(lab: NetLab) -> Iterator[Replicas]:
+    _project(lab)
+    try:
+        _monarch(lab, "apply")
+        made = Replicas(lab)
+        try:
+            yield made
+        finally:
+            made.driver.close()
+    finally:
+        _monarch(lab, "kill")
+
+
+class Replicas:
+    """A run of three replica groups, one on each host, which goes on until it is stopped."""
+
+    def __init__(self, lab: NetLab) -> None:
+        self._lab = lab
+        options = "num_groups=3 hidden_size=16 num_steps=100000 checkpoint_every=10"
+        command = f"run fault_tolerant --on-host-loss wait {options}"
+        self.driver = Driver(lab, f"cd /root/project && {_MONARCH} {command} 2>&1")
+
+    def wait_until_all_train(self) -> None:
+        """Ten steps from now on in which each group takes part."""
+        began = len(self._noted("metrics"))
+
+        def do_all() -> bool:
+            news = self._noted("metrics")[began:]
+            return sum(step.get("participants") == len(TRAINERS) for step in news) >= 10
+
+        wait_for(do_all, timeout=300, what="all groups to train")
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self._noted("events") if event["kind"] == kind]
+
+    def _noted(self, name: str) -> list[dict[str, Any]]:
+        text = self._lab.run(
+            "h0", ["sh", "-c", f"cat /dev/null /root/project/runs/latest/{name}.jsonl || true"]
+        )
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1:] == "\n"]
+
+    def stop(self) -> str:
+        (begun,) = self.events("begun")
+        self._lab.run("h0", ["kill", "-INT", str(begun["pid"])])
+        return self.driver.rest()
+
+
+@needs_torchft
+@pytest.mark.timeout(700)  # Libraries that are imported take long under load.
+def test_replica_groups_go_on_where_a_link_is_cut_and_healed(
+    lab: NetLab, replicas: Replicas
+) -> None:
+    replicas.wait_until_all_train()
+    lab.link("h2", loss=1.0)
+    time.sleep(CUT_SECONDS)  # As long as the link is to be cut.
+    lab.link("h2", delay=ROUND_TRIP_SECONDS / 2, rate=BYTES_PER_SECOND)
+    replicas.wait_until_all_train()
+    assert "3 of 3 groups" in replicas.stop()
+    assert not replicas.events("given_up")
+
+
+@needs_torchft
+@pytest.mark.timeout(700)  # Libraries that are imported take long under load.
+def test_a_replica_group_is_back_when_its_host_that_has_crashed_is(
+    lab: NetLab, replicas: Replicas
+) -> None:
+    replicas.wait_until_all_train()
+    lab.crash("h3")
+    wait_for(lambda: replicas.events("died"), timeout=60, what="the loss to be noticed")
+    lab.revive("h3")
+    replicas.wait_until_all_train()
+    said = replicas.stop()
+    assert "3 of 3 groups" in said
+    assert [event["group"] for event in replicas.events("respawned")] == [2]
 
 
 _MONARCH = f"{Path(sys.executable).with_name('monarch')}"
