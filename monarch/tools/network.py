@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
@@ -48,8 +49,10 @@ def address_for(peers: Sequence[str]) -> str:
     Without ``peers`` no other machine can. They may be names or addresses of this machine, too.
     Nothing is sent.
     """
-    found = [address for peer in peers if (address := _address_towards(peer))]
-    beyond = [one for one in found if not ipaddress.ip_address(one).is_loopback]
+    found = [route for peer in peers if (route := _route_to(peer))]
+    # Its own name may lead to an address of this machine that others do not reach.
+    found.sort(key=lambda route: route.is_to_itself)
+    beyond = [route.own for route in found if not ipaddress.ip_address(route.own).is_loopback]
     if beyond:
         return beyond[0]
     return LOOPBACK if found or not peers else socket.gethostbyname(host_name())
@@ -57,9 +60,10 @@ def address_for(peers: Sequence[str]) -> str:
 
 def interface_towards(address: str) -> str | None:
     """The name of the network interface by which an address is reached; None if that is unknown."""
-    wanted = _address_towards(address)
-    if wanted is None:
+    route = _route_to(address)
+    if route is None:
         return None
+    wanted = route.own
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
@@ -71,16 +75,22 @@ def interface_towards(address: str) -> str | None:
     return None
 
 
-def _address_towards(host: str) -> str | None:
-    """Of this machine, as that one sees it."""
+class _Route(NamedTuple):
+    """The address of this machine as another one sees it."""
+
+    own: str
+    is_to_itself: bool
+
+
+def _route_to(host: str) -> _Route | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Connecting a datagram socket sends nothing; it only picks the way out.
             probe.connect((host, 9))
         except OSError:
             return None
-        address: str = probe.getsockname()[0]
-        return address
+        own: str = probe.getsockname()[0]
+        return _Route(own, is_to_itself=own == probe.getpeername()[0])
 
 
 def get_ipaddr(hostname: str, port: int, addr_type: AddrType = AddrType.Default) -> str:

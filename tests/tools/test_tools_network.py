@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from monarch.tools import network
-from monarch.tools.network import AddrType, free_port, get_ipaddr, get_sockaddr
+from monarch.tools.network import (
+    LOOPBACK,
+    AddrType,
+    address_for,
+    free_port,
+    get_ipaddr,
+    get_sockaddr,
+)
 
 
 def _resolver(monkeypatch: pytest.MonkeyPatch, v6: list[str], v4: list[str]) -> None:
@@ -88,3 +95,52 @@ def test_a_seed_does_not_choose_the_port() -> None:
 
 def _free(_: int) -> int:
     return free_port()
+
+
+_ROUTES = {
+    "ours": ("203.0.113.10", "203.0.113.10"),
+    "gpu2": ("10.0.0.1", "10.0.0.2"),
+    "same machine": ("127.0.0.1", "127.0.0.1"),
+}
+
+
+class RoutedSocket:
+    """A datagram socket of a machine whose own name leads to an interface of its own."""
+
+    def __init__(self, family: int, kind: int) -> None:
+        self._own, self._peer = "", ""
+
+    def __enter__(self) -> RoutedSocket:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def connect(self, address: tuple[str, int]) -> None:
+        if address[0] not in _ROUTES:
+            raise OSError("no route")
+        self._own, self._peer = _ROUTES[address[0]]
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._own, 1
+
+    def getpeername(self) -> tuple[str, int]:
+        return self._peer, 9
+
+
+@pytest.mark.parametrize(
+    ("peers", "address"),
+    [
+        (("ours", "gpu2"), "10.0.0.1"),
+        (("gpu2", "ours"), "10.0.0.1"),
+        (("nowhere", "gpu2"), "10.0.0.1"),
+        (("ours",), "203.0.113.10"),
+        (("same machine",), LOOPBACK),
+        ((), LOOPBACK),
+    ],
+)
+def test_others_are_told_an_address_that_they_reach(
+    monkeypatch: pytest.MonkeyPatch, peers: tuple[str, ...], address: str
+) -> None:
+    monkeypatch.setattr(socket, "socket", RoutedSocket)
+    assert address_for(peers) == address
