@@ -241,7 +241,8 @@ class ProcessVm:
         self._probed.pop(region.table, None)
         number = ctypes.get_errno()
         started = process_start(region.table.pid)
-        if started is None or started != region.table.started:
+        # One that is killed and not yet reaped has a start, and no memory.
+        if number == errno.ESRCH or started is None or started != region.table.started:
             return region.error(f"its process, pid {region.table.pid}, has ended")
         if number in (errno.EPERM, errno.EACCES):
             return BackendUnavailable(f"the kernel refuses it: {os.strerror(number)}")

@@ -254,7 +254,7 @@ def test_a_client_that_comes_again_registers_anew() -> None:
     second.read_into(into).get()
     assert into == b"abc"
     with pytest.raises(RemoteMemoryError):
-        reference.read_into(into, timeout=1).get()
+        reference.read_into(into, timeout=SECONDS).get()
 
 
 def test_a_forked_child_is_not_the_owner() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -178,12 +179,13 @@ def dying_at(num: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def acting_at(num: int, function: Callable[..., Any], number: int) -> Callable[..., Any]:
-    """The function; before call ``num`` the process sends itself the signal ``number``."""
+    """The function; before call ``num`` the process sends itself the signal ``number``, which its
+    thread acts on before it goes on."""
     calls = itertools.count()
 
     def call(*arguments: Any) -> Any:
         if next(calls) == num:
-            os.kill(os.getpid(), number)
+            signal.pthread_kill(threading.get_ident(), number)
         return function(*arguments)
 
     return call
