@@ -93,6 +93,7 @@ def test_an_owner_that_stands_still_is_waited_for_until_the_timeout(way: str, ow
     into = bytearray(buffer.size())
     buffer.read_into(into, timeout=SECONDS).get()
     os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: "State:\tT" in Path(f"/proc/{pid}/status").read_text())
     try:
         if way == "process_vm":  # The kernel needs nothing of the owner.
             buffer.read_into(into, timeout=SECONDS).get()

@@ -374,6 +374,7 @@ def test_an_edit_is_run_by_all_groups_and_by_one_that_is_started_later(
     assert len({values["generation"] for _, values in one.rows}) == 2
 
 
+@pytest.mark.long
 def test_the_learning_rate_may_be_edited_in_a_running_config(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "groups.toml"
     file.write_text("learning_rate = 1e-3\nnum_steps = 100_000\n")

@@ -117,6 +117,7 @@ def test_groups_wait_for_a_mend_and_learn_what_they_would_have(root: Path, run: 
     assert run.outcome.fingerprints == undisturbed.outcome.fingerprints
 
 
+@pytest.mark.long
 def test_a_typo_that_is_saved_while_the_run_starts_does_not_end_it(run: HeldRun) -> None:
     importlib.import_module("task")  # What nobody has imported here is nothing to push.
     run.record.edits.begin(run.push("task.py", TASK).generation)
