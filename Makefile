@@ -72,7 +72,7 @@ soak: $(STAMP) ## shake the runtime for SOAK_SECONDS (600), with SOAK_SEED
 .PHONY: long
 long: $(STAMP) ## run the tests that take long: whole runs, kills at every step, jobs of every kind
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
-		-m long -o timeout=240 -o faulthandler_timeout=0
+		-m 'long and not slow and not huge and not system' -o timeout=240 -o faulthandler_timeout=0
 
 .PHONY: slow
 slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
