@@ -336,7 +336,7 @@ class Holding:
         return not any(whys.values())
 
     def _end_ranks(self) -> None:
-        """One is stuck, or gone: a push of the mend would wait for the others for ever."""
+        """One is stuck: a push of the mend would wait for it for ever."""
         brief = configured(stop_timeout_seconds=1.0, cleanup_timeout_seconds=1.0)
         with brief, contextlib.suppress(MonarchError, TimeoutError):
             self._procs.stop().get(timeout=_ANSWER_SECONDS)
