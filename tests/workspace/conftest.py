@@ -65,15 +65,18 @@ class Project:
         self.workspace = Workspace(dirs={root: ""})
 
     def write(self, name: str, text: str) -> Path:
+        """As an editor saves: procs may run on these very files, and import one meanwhile."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text))
+        saved = self.root.with_name("saved")
+        saved.write_text(textwrap.dedent(text))
+        saved.replace(path)
         return path
 
     def edit(self, name: str, old: str, new: str) -> None:
         text = (self.root / name).read_text()
         assert text.count(old) == 1
-        (self.root / name).write_text(text.replace(old, new))
+        self.write(name, text.replace(old, new))
 
     def load(self, name: str) -> ModuleType:
         importlib.invalidate_caches()
