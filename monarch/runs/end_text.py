@@ -30,14 +30,9 @@ def end_text(
     lines = [in_words(why) if isinstance(why, BaseException) else why or f"{status}{step}"]
     saved = _last_saved(run)
     if saved is not None:
-        line = f"the last checkpoint is {saved[0]}, after step {saved[1]}"
-        is_long = width is not None and len(line) > width
-        # A path that is broken in the middle cannot be copied.
-        lines += (
-            [f"the last checkpoint, after step {saved[1]}, is", f"  {saved[0]}"]
-            if is_long
-            else [line]
-        )
+        lines += _checkpoint_lines(saved, "", width)
+    elif (there := run.saved_elsewhere) is not None:
+        lines += _checkpoint_lines(there, " on the disk of its host", width)
     elif status != "finished":
         lines.append(
             f"its checkpoints are in {shown(run.checkpoint_dir)}"
@@ -69,6 +64,17 @@ def _last_saved(run: RunFolder) -> tuple[Path, int] | None:
         if event["kind"] == "saved" and _is_there(event):
             return shown(Path(event["path"])), event["step"]
     return None
+
+
+def _checkpoint_lines(saved: tuple[Path, int], where: str, width: int | None) -> Iterator[str]:
+    """In one line or two: a path that is broken in the middle cannot be copied."""
+    path, step = saved
+    line = f"the last checkpoint is {path}{where}, after step {step}"
+    if width is None or len(line) <= width:
+        yield line
+    else:
+        yield f"the last checkpoint, after step {step}, is{where}"
+        yield f"  {path}"
 
 
 def _is_there(event: dict[str, Any]) -> bool:

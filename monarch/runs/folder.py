@@ -157,10 +157,20 @@ class RunFolder:
 
     @property
     def has_checkpoint(self) -> bool:
+        """Here, or on a host that has a disk of its own."""
         try:
-            return any(self.checkpoint_dir.iterdir())
+            is_here = any(self.checkpoint_dir.iterdir())
         except OSError:
-            return False
+            is_here = False
+        return is_here or self.saved_elsewhere is not None
+
+    @property
+    def saved_elsewhere(self) -> tuple[Path, int] | None:
+        """The newest checkpoint that a host wrote to a disk of its own, and its step."""
+        for event in reversed(self.events()):
+            if event["kind"] == "saved" and event.get("elsewhere"):
+                return Path(event["path"]), event["step"]
+        return None
 
     def _repr_html_(self) -> str:
         from monarch.runs.measured import html_of  # In notebooks only.

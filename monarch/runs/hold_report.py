@@ -10,6 +10,7 @@ from monarch.actor import HostMesh, ProcMesh
 from monarch.errors import MonarchError
 from monarch.runs.deaths import Deaths
 from monarch.runs.edits import Edits, Failure
+from monarch.runs.folder import RunFolder
 from monarch.runs.ranks import RunFailed, RunLost
 from monarch.runs.record import Record
 from monarch.runtime import process
@@ -48,7 +49,7 @@ class HoldReport:
         return any(one["kind"] == "watching" for one in told)
 
     def _has_checkpoint(self) -> bool:
-        return self._record is not None and any(self._record.checkpoint_dir.iterdir())
+        return self._record is not None and RunFolder(self._record.folder).has_checkpoint
 
     def answer(
         self,

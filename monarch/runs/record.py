@@ -180,6 +180,8 @@ class Record:
         ``kind`` is one word (``died``, ``respawned``, ``healed``, ``saved``, ``resumed``,
         ``generation``, ``config``, ``chaos``); ``data`` is what JSON can hold.
         """
+        if kind == "saved" and (path := data.get("path")) and not Path(path).exists():
+            data["elsewhere"] = True  # on the disk of the host that wrote it
         self.note(kind, text, **data)
         if kind == "saved" and isinstance(step := data.get("step"), int):
             self._show(self.display.saved, step)

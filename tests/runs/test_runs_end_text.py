@@ -74,6 +74,23 @@ def test_a_run_that_was_stopped_says_the_newest_checkpoint_that_is_there(record:
     ]
 
 
+def test_a_checkpoint_on_the_disk_of_its_host_is_one(record: Record) -> None:
+    record.metrics(3, 9, {"loss": 1.0})
+    record.event("saved", "saved", step=3, path="/scratch/of/a/host/step-3.pt")
+    run = end(record, "failed")
+    assert end_text(run, "rank 1 died").splitlines() == [
+        "rank 1 died",
+        "the last checkpoint is /scratch/of/a/host/step-3.pt on the disk of its host, after step 3",
+        "to go on: monarch run ddp rate=1e-3",
+        "all about it is in runs/ddp-1",
+    ]
+    assert end_text(run, "rank 1 died", width=60).splitlines()[1:3] == [
+        "the last checkpoint, after step 3, is on the disk of its host",
+        "  /scratch/of/a/host/step-3.pt",
+    ]
+    assert find_unfinished(Path("runs"), "ddp", COMMAND) is not None
+
+
 def test_a_run_whose_allocation_was_ended_wants_another_first(record: Record) -> None:
     train(record, 3)
     lost = AllocationLost("the allocation was ended by monarch kill (pid 7, user ann)")
