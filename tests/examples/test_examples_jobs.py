@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.job.kinds import MARK, Kind, processes_marked
+from tests.job.kube_cluster import pod_template
 from tests.support import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -101,8 +105,58 @@ def test_pods_describe_themselves(kind: Kind, tmp_path: Path) -> None:
     assert [line.startswith(machine) for line in lines] == [True, True]
 
 
+@pytest.mark.system
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["kubernetes"], indirect=True)
+def test_a_real_clusters_pods_describe_themselves_and_stay(kind: Kind, tmp_path: Path) -> None:
+    (tmp_path / "workers.yaml").write_text(yaml.safe_dump_all(_manifest_with_this_python()))
+
+    def kubectl(*arguments: str) -> str:
+        done = subprocess.run(
+            ["kubectl", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def uids() -> list[str]:
+        template = "jsonpath={.items[?(@.status.phase=='Running')].metadata.uid}"
+        return kubectl("get", "pods", "-l", f"{_MESH_LABEL}=workers", "-o", template).split()
+
+    secret = f"secret={secrets.token_hex(32)}"
+    kubectl("create", "secret", "generic", "monarch", f"--from-literal={secret}")
+    try:
+        kubectl("apply", "-f", "workers.yaml")
+        lines = output(
+            tmp_path, "kubernetes/hosts.py", "workers", "2", "--python", sys.executable
+        )  # fmt: skip
+        assert sorted(line.partition(":")[0] for line in lines) == ["workers-0", "workers-1"]
+        pods = uids()
+        assert len(pods) == 2
+        # They are not the program's to end: another one attaches to the same.
+        assert len(output(tmp_path, "kubernetes/hosts.py", "workers", "2")) == 2
+        assert uids() == pods
+    finally:
+        kubectl("delete", "-f", "workers.yaml", "--grace-period=5")
+        kubectl("delete", "secret", "monarch")
+
+
+_MESH_LABEL = "monarch.pytorch.org/mesh-name"
+
+
+def _manifest_with_this_python() -> list[dict[str, Any]]:
+    """The example's own manifest; its image has no Python here, so pods have this machine's."""
+    service, pods = yaml.safe_load_all((EXAMPLES / "kubernetes/workers.yaml").read_text())
+    spec, ours = pods["spec"]["template"]["spec"], pod_template()["spec"]
+    (worker,), (mounted,) = spec["containers"], ours.pop("containers")
+    worker["command"][0] = sys.executable
+    for key, value in mounted.items():
+        worker[key] = [*worker[key], *value] if isinstance(value, list) else value
+    spec["volumes"] += ours.pop("volumes")
+    spec.update(ours)
+    return [service, pods]
+
+
 def test_the_manifest_of_pods_to_attach_to_is_valid() -> None:
-    yaml = pytest.importorskip("yaml")
     validate = pytest.importorskip("kubernetes_validate")
     for one in yaml.safe_load_all((EXAMPLES / "kubernetes/workers.yaml").read_text()):
         validate.validate(one, "1.31", strict=True)
