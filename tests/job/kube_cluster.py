@@ -9,6 +9,7 @@ containerd, runc, openssl, busybox).
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import io
@@ -37,6 +38,7 @@ BARE_PYTHON = os.path.join(sys.base_prefix, "bin", "python3")
 _SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 _ON_PATH = ("etcd", "containerd", "runc", "ctr", "openssl", "busybox", "ip")
 _BRIDGE, _NET = "mtk0", "198.18.20"
+_LOCK = "/tmp/mt-k8s.lock"  # There is one bridge, and the end of a cluster takes it away.
 _CNI = "/usr/lib/cni"
 _UP_SECONDS = 120.0
 
@@ -128,6 +130,9 @@ class KubeCluster:
         """Bring it up, and end it with the process ``owner``."""
         # Before anything else, so that no other process can have the number by then.
         owning = os.pidfd_open(owner)
+        print(f"waiting for other tests of Kubernetes to end: they hold {_LOCK}", flush=True)
+        lock = os.open(_LOCK, os.O_CREAT | os.O_RDWR)  # until this process ends
+        fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             self._start_control()
             self._start_node()
