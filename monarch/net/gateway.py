@@ -174,14 +174,21 @@ class Gateway:
             ours.settimeout(seconds)
             ours.sendall(f"{_first_line(mark, self._session)}\n".encode())
             answer = _answer(ours, mark.encode(), time.monotonic() + seconds)
+            if not answer:
+                raise ConnectionResetError
             if answer != "ready":
-                raise GatewayError(f"{self.name}: {answer.lstrip('!') or self._words()}")
+                raise GatewayError(f"{self.name}: {answer.lstrip('!')}")
         except BaseException as error:
             ours.close()
             told = self._words() if isinstance(error, TimeoutError | ConnectionError) else ""
+            status = None if self._process is None else self._process.returncode
             self._hang_up()
             if isinstance(error, OSError) and not isinstance(error, GatewayError):
-                raise GatewayError(f"{self.name}: {told or 'no answer'}") from None
+                silent = (
+                    f"no answer within {seconds:.0f} s" if status is None
+                    else f"the login ended with status {status} and said nothing"
+                )  # fmt: skip
+                raise GatewayError(f"{self.name}: {told or silent}") from None
             raise
         return ours
 
