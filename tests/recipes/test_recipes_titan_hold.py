@@ -23,6 +23,18 @@ SMALL = (
     "metrics.log_freq=1",
 )  # fmt: skip
 
+LOSS = "def compute_loss(logits, labels):\n"
+BAD_LOSS = LOSS.replace("labels", "documint")
+
+
+def rename_model(root: Path, name: str) -> str:
+    """Its file. Processes that this one has made before know where another test's module is."""
+    model, config = root / "tiny_llama.py", root / "titan.toml"
+    (root / f"{name}.py").write_text(model.read_text().replace("tiny_llama", name))
+    model.unlink()
+    config.write_text(config.read_text().replace("tiny_llama", name))
+    return f"{name}.py"
+
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -46,24 +58,33 @@ def run(root: Path) -> Iterator[HeldRun]:
 
 
 @pytest.mark.long
-def test_it_holds_and_goes_on_from_its_newest_checkpoint(root: Path, run: HeldRun) -> None:
-    text = (root / "tiny_llama.py").read_text()
-    old = "def compute_loss(logits, labels):\n"
-    assert text.count(old) == 1
-    bad = text.replace(old, old.replace("labels", "documint"))
-    run.at[6] = lambda: run.push("tiny_llama.py", bad)
+@pytest.mark.parametrize("saves", [True, False])
+def test_it_holds_and_goes_on_from_its_newest_checkpoint(
+    root: Path, run: HeldRun, saves: bool
+) -> None:
+    name = rename_model(root, f"llama_saves_{saves}")
+    if not saves:
+        config = root / "titan.toml"
+        config.write_text(config.read_text() + "\n[fault_tolerance]\nsave_before_edits = false\n")
+    text = (root / name).read_text()
+    assert text.count(LOSS) == 1
+    run.at[6] = lambda: run.push(name, text.replace(LOSS, BAD_LOSS))
     run.start()
     held = run.when_held()
     assert "labels" in held["error"]
-    assert (held["in_place"], held["file"]) == (False, "tiny_llama.py")
-    assert run.push("tiny_llama.py", text + "# mended\n").ok
+    assert (held["in_place"], held["file"]) == (False, name)
+    assert run.push(name, text + "# mended\n").ok
     run.end()
     assert run.error is None, run.error
     assert run.steps[-1] == 14
     (mended,) = run.events("mended")
-    assert mended["text"].startswith("step 5 went well on generation 2: the run goes on"), mended
+    first = 7 if saves else 5
+    assert mended["text"].startswith(f"step {first} went well on generation "), mended
     (again,) = run.events("respawned")
-    assert "from step 5; steps 5 to 6 are made again" in again["text"], again
+    assert f"from step {first}" in again["text"], again
+    assert ("steps 5 to 6 are made again" in again["text"]) != saves
+    # Not before the mend, as the run begins anew from what was saved before the edit.
+    assert [event["step"] for event in run.events("saved")] == [4, *[6] * saves, 8, 12, 14]
 
 
 @pytest.mark.long
@@ -72,14 +93,9 @@ def test_code_that_cannot_make_its_first_step_holds_where_a_person_watches(
     root: Path, run: HeldRun, monkeypatch: pytest.MonkeyPatch, watched: bool
 ) -> None:
     monkeypatch.setattr(HoldReport, "is_watched", lambda self: watched)
-    # Processes that this one has made before know where another test's module is.
-    name = f"llama_watched_{watched}"
-    text = (root / "tiny_llama.py").read_text().replace("tiny_llama", name)
-    (root / "tiny_llama.py").unlink()
-    config = root / "titan.toml"
-    config.write_text(config.read_text().replace("tiny_llama", name))
-    old = "def compute_loss(logits, labels):\n"
-    (root / f"{name}.py").write_text(text.replace(old, old.replace("labels", "documint")))
+    name = rename_model(root, f"llama_watched_{watched}")
+    text = (root / name).read_text()
+    (root / name).write_text(text.replace(LOSS, BAD_LOSS))
     run.start()
     if not watched:
         run.end()
@@ -90,7 +106,7 @@ def test_code_that_cannot_make_its_first_step_holds_where_a_person_watches(
     assert "labels" in held["error"]
     assert (held["doing"], held["in_place"]) == ("step 1", False)
     assert "after the mend it begins again, in new processes" in held["text"]
-    assert run.push(f"{name}.py", text).ok
+    assert run.push(name, text).ok
     run.end()
     assert run.error is None, run.error
     assert run.steps == list(range(1, 15))

@@ -3,8 +3,8 @@
     monarch run titan --config llama3_8b.toml training.steps=100 optimizer.lr=1e-4
 
 The classes below are TorchTitan's own, but that some keys are marked as live: these may change
-between two steps of a run. One key is ours, `fault_tolerance.max_restarts`. `from_flags` reads what
-TorchTitan's command line takes.
+between two steps of a run. Two keys are ours, `max_restarts` and `save_before_edits` of
+`fault_tolerance`. `from_flags` reads what TorchTitan's command line takes.
 """
 
 # No `from __future__ import annotations`: TorchTitan looks at the types of its fields.
@@ -79,6 +79,9 @@ class FaultToleranceSection(titan.FaultTolerance):  # type: ignore[misc]
 
     max_restarts: int = 5
     """Restarts in a row without a new checkpoint; 0 ends the run with the first loss."""
+
+    save_before_edits: bool = True
+    """Save before the first step that new code may make: where that step fails, no step is lost."""
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:

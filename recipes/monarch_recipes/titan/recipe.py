@@ -166,10 +166,20 @@ class Driver:
 
     def save(self) -> Path | None:
         """Save a checkpoint, where the config has them enabled. Raises RunFailed if it cannot."""
-        saved: Saved = self.ask(self.trainers.save, doing="saving a checkpoint")[0]
+        saved = self.save_if_possible()
         if saved.failure:
             raise RunFailed(f"could not save a checkpoint: {saved.failure}")
         return saved.path
+
+    def save_if_possible(self) -> Saved:
+        """As `save`; says why it cannot."""
+        saved: list[Saved] = self.ask(self.trainers.save, doing="saving a checkpoint")
+        return saved[0]
+
+    @property
+    def newest_code(self) -> int:
+        """See `Holding`; without a record, code is not on trial."""
+        return 0 if self.holding is None else self.holding.newest_code
 
     def configure(self, config: TitanConfig) -> None:
         """Take over what may change between two steps."""
@@ -261,11 +271,21 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
     step = setup.first_step
     last = {"loss": math.nan, "validation_loss": math.nan}
     generation = -1
+    tried_code = driver.newest_code
     while step < setup.num_steps and not record.is_stopping:
         wanted = record.live(config)
         if wanted != config:
             driver.configure(wanted)
             config = wanted
+        if driver.newest_code > tried_code:
+            # A failing step costs the processes, as meshes cannot be made anew in place.
+            tried_code = driver.newest_code
+            if config.fault_tolerance.save_before_edits and step > setup.first_step:
+                saved = driver.save_if_possible()
+                if saved.path and saved.step != saving.saved_step:
+                    saving.saved(saved.step, saved.path)
+                elif saved.failure:
+                    saving.failed(step, saved.failure)
         results = driver.step()
         result = next(each for each in results if each.rank == setup.metrics_rank)
         step, values = result.step, dict(result.values)
