@@ -91,7 +91,7 @@ class ProcessVm:
         assert _readv is not None
         got = _readv(region.table.pid, ours, len(ours), theirs, len(theirs), 0)
         if got < size:
-            raise self._lost(region)
+            raise self._lost(region, _error(got))
         before = TableEntry._make(ENTRY.unpack_from(entries, 0))
         region.check(before)
         if got != num_bytes + 2 * size:
@@ -154,7 +154,7 @@ class ProcessVm:
         assert _writev is not None
         got = _writev(region.table.pid, ours, len(ours), theirs, len(theirs), 0)
         if got < 0:
-            raise self._lost(region)
+            raise self._lost(region, _error(got))
         if got != num_bytes:
             raise region.error("its memory is not mapped, or not writable, any longer")
 
@@ -200,7 +200,7 @@ class ProcessVm:
                 raise BackendUnavailable(f"its table may not be opened: {error.strerror}") from None
             if error.errno in _OWN_LACK:
                 raise  # Says nothing of the owner.
-            raise self._lost(region) from None
+            raise self._lost(region, error.errno or 0) from None
         try:
             yield fd
         finally:
@@ -230,23 +230,31 @@ class ProcessVm:
             _vector([(ctypes.addressof(word), 8)]), _vector([(region.table.address, 8)])
         )  # fmt: skip
         got = _readv(region.table.pid, ours, 1, theirs, 1, 0)
-        if got < 0 and ctypes.get_errno() in (errno.EPERM, errno.ENOSYS, errno.EACCES):
-            return f"the kernel refuses it: {os.strerror(ctypes.get_errno())}"
+        number = _error(got)
+        if number in (errno.EPERM, errno.ENOSYS, errno.EACCES):
+            return f"the kernel refuses it: {os.strerror(number)}"
         if got != 8 or _WORD.unpack(word.raw)[0] != region.table.nonce:
-            raise self._lost(region)
+            raise self._lost(region, number)
         return ""
 
-    def _lost(self, region: RemoteRegion) -> Exception:
-        """The call failed: what of it."""
+    def _lost(self, region: RemoteRegion, number: int) -> Exception:
+        """What is said of a call that failed with error ``number``; with 0, that found something
+        else there."""
         self._probed.pop(region.table, None)
-        number = ctypes.get_errno()
         started = process_start(region.table.pid)
         # One that is killed and not yet reaped has a start, and no memory.
         if number == errno.ESRCH or started is None or started != region.table.started:
             return region.error(f"its process, pid {region.table.pid}, has ended")
         if number in (errno.EPERM, errno.EACCES):
             return BackendUnavailable(f"the kernel refuses it: {os.strerror(number)}")
-        return region.error(f"its memory cannot be reached ({os.strerror(number)})")
+        why = os.strerror(number) if number else "its process has given it up"
+        return region.error(f"its memory cannot be reached ({why})")
+
+
+def _error(got: int) -> int:
+    """The error number of a system call that returned ``got``. One that moved something leaves the
+    number of an earlier failure where it is."""
+    return ctypes.get_errno() if got < 0 else 0
 
 
 def _vector(runs: Sequence[Run]) -> ctypes.Array[_IoVec]:

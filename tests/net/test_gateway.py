@@ -153,9 +153,7 @@ def test_a_gateway_that_cannot_be_reached_says_so_in_its_own_words() -> None:
 def test_a_login_that_says_nothing_is_told_by_its_end_or_by_how_long_it_was_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(
-        GatewayError, match=r"^mute: .* ended with status 3 and said nothing"
-    ):
+    with pytest.raises(GatewayError, match=r"^mute: .* ended with status 3 and said nothing"):
         Gateway(["sh", "-c", "exit 3"], "mute")
     monkeypatch.setattr("monarch.net.gateway._FIRST_SECONDS", 1.0)
     with pytest.raises(GatewayError, match=r"^deaf: no answer within 1 s"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import errno
 import gc
 import mmap
 import os
@@ -21,6 +23,8 @@ from monarch.rdma import (
     is_ibverbs_available,
     is_rdma_available,
 )
+from monarch.rdma.process_vm import ProcessVm
+from monarch.rdma.region import Part
 from monarch.rdma.registry import registry
 from tests.rdma.owners import Owner, what_is_left
 from tests.support import Program, wait_for
@@ -253,8 +257,22 @@ def test_a_client_that_comes_again_registers_anew() -> None:
     into = bytearray(3)
     second.read_into(into).get()
     assert into == b"abc"
+    # What an earlier system call failed with says nothing of this one.
+    ctypes.set_errno(errno.EPERM)
     with pytest.raises(RemoteMemoryError):
-        reference.read_into(into, timeout=SECONDS).get()
+        reference.read_into(into, timeout=1).get()
+
+
+def test_another_table_at_the_same_address_is_not_a_refusal_of_the_kernel() -> None:
+    table = bytearray(64)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(table))
+    data = bytearray(b"abc")
+    buffer = RDMABuffer(data)
+    region = buffer._part.region
+    stale = dataclasses.replace(region, table=region.table._replace(address=address))
+    ctypes.set_errno(errno.EPERM)
+    with pytest.raises(RemoteMemoryError, match="its process has given it up"):
+        ProcessVm().read(Part(stale, 0, 3), [], 1e9)
 
 
 def test_a_forked_child_is_not_the_owner() -> None:
