@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,10 @@ class Stepper(Actor):
     @endpoint
     def last_line(self) -> None:
         breakpoint()
+
+    @endpoint
+    def is_traced(self) -> bool:
+        return sys.gettrace() is not None
 
     @endpoint
     def echo(self, value: Any) -> Any:

@@ -17,6 +17,7 @@ from tests.debugger import held_actors
 from tests.debugger.dap_client import DAP_SECONDS, DapClient
 from tests.debugger.held_actors import Stepper
 from tests.debugger.typist import line_of, visit_self
+from tests.support import wait_for
 
 pytest.importorskip("debugpy")
 
@@ -51,6 +52,8 @@ def test_one_editor_stops_all_ranks_at_a_line_and_leaves_them_running(
         second.begin(
             held_actors.__file__, line, subProcessId=child["subProcessId"], connect=child["connect"]
         )
+        # An editor is told that it has attached before all threads are traced.
+        wait_for(lambda: all(steppers.is_traced.call().get(timeout=20).values()), 60)
         answer = steppers.echo.call("seen")
         for editor in (first, second):
             name, _, at, frame = editor.stopped_at()
