@@ -20,6 +20,7 @@ from monarch.runs.attempts import TrainingAttempt, with_attempts
 from monarch.runs.error_text import in_words
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunFailed, Unless, ask_all
+from monarch.runs.saving import Saving
 from monarch.runs.witness import Witness
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import CheckpointError
@@ -166,13 +167,18 @@ class Driver:
 
     def save(self) -> Path | None:
         """Save a checkpoint, where the config has them enabled. Raises RunFailed if it cannot."""
-        saved = self.save_if_possible()
+        saved = self._save()
         if saved.failure:
             raise RunFailed(f"could not save a checkpoint: {saved.failure}")
         return saved.path
 
-    def save_if_possible(self) -> Saved:
-        """As `save`; says why it cannot."""
+    def save_before_edit(self) -> Saved:
+        """Save before code is on trial, where the config wants it."""
+        if not self.config.fault_tolerance.save_before_edits:
+            return Saved()
+        return self._save()
+
+    def _save(self) -> Saved:
         saved: list[Saved] = self.ask(self.trainers.save, doing="saving a checkpoint")
         return saved[0]
 
@@ -271,26 +277,22 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
     step = setup.first_step
     last = {"loss": math.nan, "validation_loss": math.nan}
     generation = -1
-    tried_code = driver.newest_code
+    ran, is_kept = driver.newest_code, False
     while step < setup.num_steps and not record.is_stopping:
         wanted = record.live(config)
         if wanted != config:
             driver.configure(wanted)
             config = wanted
-        if driver.newest_code > tried_code:
+        is_new = driver.newest_code > ran
+        if is_new and not is_kept and step > setup.first_step:
             # A failing step costs the processes, as meshes cannot be made anew in place.
-            tried_code = driver.newest_code
-            if config.fault_tolerance.save_before_edits and step > setup.first_step:
-                saved = driver.save_if_possible()
-                if saved.path and saved.step != saving.saved_step:
-                    saving.saved(saved.step, saved.path)
-                elif saved.failure:
-                    saving.failed(step, saved.failure)
+            tell_saved(saving, step, driver.save_before_edit())
+        is_kept = is_new  # One save a push, however long it takes; it may be refused, too.
         results = driver.step()
         result = next(each for each in results if each.rank == setup.metrics_rank)
         step, values = result.step, dict(result.values)
         attempt.step_made(step)
-        slowest = min(each.generation for each in results)
+        slowest = ran = min(each.generation for each in results)
         if values or slowest != generation:
             generation = slowest
             record.metrics(step, setup.num_steps, {**values, "generation": generation})
@@ -302,11 +304,7 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
         last.update((key, values[key]) for key in last if key in values)
         # Not before the row is there: a run that goes on from the checkpoint will not write it.
         if any(each.is_save_due for each in results):
-            saved = driver.save_if_due()
-            if saved.path:
-                saving.saved(saved.step, saved.path)
-            elif saved.failure:
-                saving.failed(step, saved.failure, must=result.is_last)
+            tell_saved(saving, step, driver.save_if_due(), must=result.is_last)
         elif record.take_save_wanted() and (path := driver.save()):
             saving.saved(step, path)
         if result.is_last:
@@ -320,6 +318,15 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
     return TitanOutcome(
         step, last["loss"], last["validation_loss"], saving.latest, attempt.num_restarts
     )
+
+
+def tell_saved(saving: Saving, step: int, saved: Saved, *, must: bool = False) -> None:
+    """Have the record know of a save after ``step``, or of its failure, if there was one."""
+    if saved.path:
+        if saved.step != saving.saved_step:
+            saving.saved(saved.step, saved.path)
+    elif saved.failure:
+        saving.failed(step, saved.failure, must=must)
 
 
 def check(config: TitanConfig, num_hosts: int, procs_per_host: int) -> None:
