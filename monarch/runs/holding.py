@@ -213,8 +213,7 @@ class Holding:
         if isinstance(error, SupervisionError) or (is_remote and not reports):
             # A rank is gone, or nothing in its process can answer.
             failure = self._of_loss(activity, doing, error)
-            if not isinstance(error, SupervisionError):
-                self._end_ranks()
+            self._end_ranks()
             self._wait(failure, in_place=False)
             raise BeginAgain(failure.first_line) from error
         if any(one.life not in self._lives for one in reports):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,15 +11,17 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, ActorError, context, endpoint, this_host
+from monarch.actor import Actor, ActorError, SupervisionError, context, endpoint, this_host
 from monarch.config import configured
 from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay
+from monarch.runs.deaths import Deaths
 from monarch.runs.edits import OnEditError
 from monarch.runs.hold_report import HoldReport
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunFailed
 from monarch.runs.record import Record
+from monarch.runs.recovery import BeginAgain
 from monarch_sync import SyncReport, Workspace
 from tests.recipes.held_run import importable
 from tests.support import wait_for
@@ -37,6 +38,20 @@ ENDING = {
     "raise type('Odd', (BaseException,), {})('own')": "Odd: own",
     "raise type('Mute', (Exception,), {'__str__': lambda self: None.mute})": "Mute",
 }
+# Rank 1 dies; the other waits for what only that one would have done.
+DIES = """import os
+from threading import Lock
+
+from monarch.actor import context
+
+
+def look(total):
+    if context().actor_instance.rank.rank:
+        os._exit(3)
+    lock = Lock()
+    with lock, lock:
+        return total
+"""
 LOOP_NOW = "def look(total):\n    while True:\n        pass\n"
 
 
@@ -76,10 +91,19 @@ class Loop:
         self.display = Telling()
         self.record = Record(root / "run", self.display)
         self.record.edits.policy = policy
-        procs = this_host().spawn_procs({"procs": 2})
-        self.adders = procs.spawn("adder", Adder)
-        self.holding = Holding(procs, self.adders, self.record, seconds=60.0)
+        self.begin()
+
+    def begin(self) -> None:
+        self.procs = this_host().spawn_procs({"procs": 2})
+        self.adders = self.procs.spawn("adder", Adder)
+        self.holding = Holding(self.procs, self.adders, self.record, seconds=60.0)
         self.total = 0
+
+    def begin_again(self) -> None:
+        """In new processes, as runs do where a rank has died."""
+        with configured(stop_timeout_seconds=1.0):
+            self.procs.stop().get(timeout=20.0)
+        self.begin()
 
     def steps(self, num_steps: int) -> None:
         for _ in range(num_steps):
@@ -179,11 +203,32 @@ def test_a_mend_that_is_pushed_during_a_loop_does_not_wait_for_the_loop(
     assert f"step 4 went well on generation {loops + 1}" in told
 
 
+def test_a_rank_that_waits_for_a_dead_one_does_not_keep_the_mend_away(
+    loop: Callable[[OnEditError], Loop],
+) -> None:
+    run = loop("hold")
+    run.steps(2)
+    bad = run.push(DIES).generation
+    with Deaths():
+        with pytest.raises(SupervisionError):
+            run.steps(1)
+        run.begin_again()
+
+        def mend() -> None:
+            wait_for(run.is_held, 30.0)
+            run.push(GOOD)
+
+        with pytest.raises(BeginAgain, match="exited with status 3"):
+            run.steps_beside(mend, 1)
+        run.begin_again()
+        run.steps(2)
+    assert f"step 1 failed on generation {bad}" in "\n".join(run.display.lines)
+
+
 def test_code_that_was_saved_while_the_run_began_holds_in_its_first_step(
     loop: Callable[[OnEditError], Loop],
 ) -> None:
     run = loop("hold")
-    importlib.import_module("amounts")  # What nobody has imported here is nothing to push.
     run.push(GOOD)
     bad = run.push("def look(total):\n    return totol\n").generation
     told = run.steps_with_a_mend(2)
@@ -197,7 +242,6 @@ def test_where_nobody_sits_code_that_was_saved_as_the_run_began_is_gone_back_fro
     loop: Callable[[OnEditError], Loop],
 ) -> None:
     run = loop("rollback")
-    importlib.import_module("amounts")  # What nobody has imported here is nothing to push.
     run.push(GOOD)
     first = run.record.edits.good[""]
     gone_back_to: list[int] = []

@@ -9,6 +9,7 @@ import pytest
 
 from monarch.actor import ActorMesh, HostMesh, ProcMesh, this_host
 from monarch.job import ProcessJob
+from monarch.runtime import process
 from monarch_sync import SyncFailed, Workspace, WorkspaceMissing
 from tests.actors import Echo
 from tests.workspace.conftest import STEPPER, Project, replica_of
@@ -188,6 +189,19 @@ def test_an_unchanged_workspace_makes_no_generation(project: Project, procs: Pro
     assert again.generation == first.generation
     assert again.changed_files == []
     assert again.modules_reloaded == []
+
+
+def test_an_edit_that_no_process_has_imported_makes_a_generation_all_the_same(
+    project: Project,
+) -> None:
+    """A run that holds waits for one, and may have no process left."""
+    first = project.sync(this_host())
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 2")
+    mended = project.sync(this_host())
+    assert mended.generation == first.generation + 1
+    assert mended.changed_files == ["stepper.py"]
+    assert process.current().generation == mended.generation
+    assert project.sync(this_host()).generation == mended.generation
 
 
 def test_reload_off_moves_files_and_no_code(

@@ -25,6 +25,7 @@ from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.planning import plan_of
 from monarch.runtime.workspace.pushing.push_words import PushWords
+from monarch.runtime.workspace.pushing.sharing import HERE
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import MovedUnderfoot
@@ -249,7 +250,7 @@ class WorkspacePush(Purpose):
 
     def prepared(self, outcome: ReloadOutcome) -> Said:
         self._report.needs_respawn = outcome.respawn
-        is_new = outcome.modules or any(host.is_staged for host in self._hosts)
+        is_new = outcome.modules or any(map(self._is_new_on, self._hosts))
         if is_new or not self._report.generation:
             return Said.ALL
         # All hosts and processes have this state, though we did not know: no new generation.
@@ -257,6 +258,14 @@ class WorkspacePush(Purpose):
         self._came_to(self._hosts, self._scan.manifest)
         self._bring_here(self._scan)
         return Said.UNCHANGED
+
+    def _is_new_on(self, host: HostInPush) -> bool:
+        """Whether a host has not had this state. The author's own files are there before the push:
+        that nobody has imported them, or that whoever had is dead, makes them no older."""
+        last = self._memory.last
+        if host.writer != HERE or last == self._scan.manifest:
+            return host.is_staged
+        return last is not None or host.uid == self._node.uid
 
     def refused(self, outcome: ReloadOutcome) -> None:
         self._words.refused(outcome)
