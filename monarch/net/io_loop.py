@@ -54,6 +54,8 @@ class IoLoop:
         self._eagerness_of_moments = Eagerness()
         self._rare = RareLog(_log)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.on_broken: Callable[[Exception], None] | None = None
+        """Told, on the loop's thread, of what ended it unasked; raised there if nobody is."""
 
     def start(self) -> None:
         allow_many()
@@ -174,10 +176,15 @@ class IoLoop:
 
     def _run(self) -> None:
         self._turn.begin()
-        while not self._stopping:
-            self.iterate(self.timeout())
-            if self._turn.is_wanted:
-                self._turn.lend()
+        try:
+            while not self._stopping:
+                self.iterate(self.timeout())
+                if self._turn.is_wanted:
+                    self._turn.lend()
+        except Exception as error:
+            if self.on_broken is None:
+                raise
+            self.on_broken(error)
         with self._wake_lock:
             self._has_ended = True
             self._wake.close()

@@ -56,6 +56,7 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
     begin_as_fresh()
     seen = SeenImports(lambda modules: node.send(config.host, Imported(config.uid, modules)))
     io = IoLoop(lends=True)
+    io.on_broken = _end_at_once
     loop = asyncio.SelectorEventLoop(LentSelector(io, lambda: agent.has_async_actor))
     asyncio.set_event_loop(loop)
     keys = JobKeys(bytes.fromhex(config.secret)) if config.secret else None
@@ -93,6 +94,18 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
         seen.look_on(io)
     loop.run_forever()
     node.close()
+
+
+def _end_at_once(error: Exception) -> None:
+    """Nobody hears of this process any more, nor it of anybody: to stay would be to seem alive."""
+    with contextlib.suppress(Exception):
+        traceback.print_exception(error)
+        sys.stderr.write(
+            "This process cannot speak to others any more, and ends. Has code here closed "
+            "descriptors that are not its own, as os.closerange does?\n"
+        )
+        sys.stderr.flush()
+    os._exit(1)
 
 
 def make_agent(

@@ -107,6 +107,23 @@ def test_the_report_has_the_last_lines_that_the_proc_printed(echo: Any, faults: 
             assert line in text
 
 
+class Closer(Actor):
+    @endpoint
+    def close_all(self) -> None:
+        os.closerange(3, 4096)
+
+
+def test_a_proc_that_has_closed_its_own_connections_ends_at_once(
+    procs: ProcMesh, faults: Faults
+) -> None:
+    closers = procs.spawn("closer", Closer)
+    with pytest.raises(SupervisionError, match="it exited with status 1") as caught:
+        closers.slice(gpus=1).close_all.call_one().get(timeout=8)  # and not when it is missed
+    assert "cannot speak to others any more" in str(caught.value)
+    assert faults.wait().crashed_ranks == (1,)
+    faults.settle()
+
+
 def test_a_call_that_waits_for_others_too_ends_at_once(echo: Any, tmp_path: Path) -> None:
     pid = echo.pid.call().get().item(gpus=2)
     waiting = echo.wait_for_file.call(str(tmp_path / "go"))
