@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,8 +25,8 @@ from monarch.runtime.hosts import asking
 from monarch.runtime.hosts.asking import NOBODY_THERE
 from monarch.runtime.promise import Promise
 from monarch.tools.network import free_port
-from monarch_sync import Workspace
-from tests.support import wait_for
+from monarch_sync import SyncReport, Workspace
+from tests.support import Program, wait_for
 
 
 def test_many_that_are_silent_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +77,76 @@ def test_a_dead_host_of_a_job_that_counts_as_running_costs_no_wait(
     (answer,) = Pusher(job).ask().values()
     assert answer == {"error": NOBODY_THERE}
     shutdown_context().get(timeout=20)
+
+
+class Fresh(Standing):
+    """An allocation that was brought up just now, of one host."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.url = f"ipc://{folder}/host"
+
+    def urls(self) -> list[str]:
+        return [self.url]
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fresh]:
+    """Its note says that it came up just now, whatever becomes of its host."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".monarch").mkdir(mode=0o700)
+    job = Fresh(tmp_path)
+    job.dump(tmp_path / DEFAULT_JOB_PATH)
+    yield job
+    shutdown_context().get(timeout=20)
+
+
+def test_a_push_right_after_the_start_waits_for_an_agent_that_comes_up_late(
+    fresh: Fresh, program: Callable[..., Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = threading.Event()
+    real = asking._wait
+
+    def wait(answers: Iterable[Promise[Response]], deadline: float) -> None:
+        if deadline > time.monotonic() + 60.0:  # it is found not to be there, and waited for
+            waits.set()
+        real(answers, deadline)
+
+    monkeypatch.setattr(asking, "_wait", wait)
+    monkeypatch.setattr(asking, "_COMING_UP_SECONDS", 600.0)  # longer than a test may take
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "a.py").write_text("1")
+    reports: list[SyncReport] = []
+
+    def push() -> None:
+        whole = Workspace({tmp_path / "project": ""})
+        large = LargeFiles(pytest.fail)
+        reports.append(Pusher(fresh).push(whole, None, Lines(Terminal()), large=large))
+
+    pushing = threading.Thread(target=push)
+    pushing.start()
+    assert waits.wait(30.0)
+    workspace = tmp_path / "copy"
+    program(
+        f"from monarch.actor import run_worker_loop_forever\n"
+        f"run_worker_loop_forever(address={fresh.url!r})",
+        WORKSPACE_DIR=str(workspace),
+    )
+    pushing.join(60.0)
+    assert [report.ok for report in reports] == [True], reports
+    assert (workspace / "a.py").read_text() == "1"
+
+
+def test_a_push_right_after_the_start_says_that_an_agent_never_came_up(
+    fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_COMING_UP_SECONDS", 1.0)
+    started = time.monotonic()
+    with pytest.raises(JobError, match=NOBODY_THERE):
+        Pusher(fresh).push(
+            Workspace({tmp_path: ""}), None, Lines(Terminal()), large=LargeFiles(pytest.fail)
+        )
+    assert time.monotonic() - started >= 1.0
 
 
 def test_hosts_that_have_all_followed_are_not_asked_first_until_one_is_lost(
