@@ -1,15 +1,17 @@
-"""``torchrun`` commands on one host of a job of any kind, at ``monarch.job.spmd``."""
+"""``torchrun`` and jobs, at ``monarch.job.spmd``: its commands on one host of a job of any kind,
+and the machines of what it has started as a job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from monarch.actor import HostMesh, ProcMesh
+from monarch.actor import HostMesh, ProcMesh, attach_to_workers
 from monarch.errors import JobError
 from monarch.job import JobState, JobTrait, ProcessJob, SlurmJob
 from monarch.job.contexts import DEFAULT_JOB_PATH
 from monarch.spmd import SPMDActor
+from monarch.spmd.store import StoreLike, worker_urls_from_store
 
 _MESH = "workers"
 _FLAGS = ("standalone", "no-python", "run-path", "module")
@@ -145,3 +147,58 @@ def serve(
             f"{', '.join(_SCHEDULERS)}"
         )
     return SPMDJob(job, command)
+
+
+class StoreJob(JobTrait):
+    """Hosts at ``worker_addrs``, as the mesh ``name``. They belong to the ranks that have started
+    them, and end with those: ``kill`` leaves them."""
+
+    def __init__(self, worker_addrs: Sequence[str], name: str) -> None:
+        super().__init__()
+        self.worker_addrs = list(worker_addrs)
+        self.name = name
+
+    @classmethod
+    def from_store(
+        cls,
+        store: StoreLike | Any,
+        *,
+        monarch_port: int = 0,
+        name: str = "monarch_worker",
+        transport: str = "ipc",
+        rank: int | None = None,
+        local_rank: int | None = None,
+        world_size: int | None = None,
+        local_world_size: int | None = None,
+    ) -> StoreJob | None:
+        """The job, on rank 0; ``None`` on all other ranks, which have to call this as well.
+
+        The arguments, and what is raised, are those of ``host_mesh_from_store`` of
+        ``monarch.spmd``, which gives the hosts themselves.
+        """
+        urls = worker_urls_from_store(
+            store, monarch_port=monarch_port, name=name, transport=transport, rank=rank,
+            local_rank=local_rank, world_size=world_size, local_world_size=local_world_size,
+        )  # fmt: skip
+        return None if urls is None else cls(urls, name)
+
+    def state(self, cached_path: str | None = None) -> JobState:
+        """The job's hosts. No file is kept, unless a path is given: another program cannot go on
+        with them once the ranks have ended."""
+        return super().state(cached_path)
+
+    def _create(self, client_script: str | None) -> None: ...
+
+    def _state(self) -> JobState:
+        return JobState({self.name: attach_to_workers(name=self.name, workers=self.worker_addrs)})
+
+    def _is_running(self) -> bool:
+        return self.active
+
+    def _kill(self) -> None: ...
+
+    def urls(self) -> list[str]:
+        return self.worker_addrs
+
+    def can_run(self, spec: JobTrait) -> bool:
+        return False

@@ -47,6 +47,26 @@ def host_mesh_from_store(
     them. Raises ``RuntimeError`` for a variable that is missing, ``ValueError`` for sizes that do
     not fit, another transport, or a missing port.
     """
+    urls = worker_urls_from_store(
+        store, monarch_port=monarch_port, name=name, transport=transport, rank=rank,
+        local_rank=local_rank, world_size=world_size, local_world_size=local_world_size,
+    )  # fmt: skip
+    return None if urls is None else attach_to_workers(name=name, workers=urls)
+
+
+def worker_urls_from_store(
+    store: StoreLike | Any,
+    *,
+    monarch_port: int,
+    name: str,
+    transport: str,
+    rank: int | None,
+    local_rank: int | None,
+    world_size: int | None,
+    local_world_size: int | None,
+) -> list[str] | None:
+    """Where the host agents of all machines listen, on rank 0. As ``host_mesh_from_store``, and
+    nothing is attached to yet."""
     rank = _given_or_env(rank, "RANK")
     local_rank = _given_or_env(local_rank, "LOCAL_RANK")
     world_size = _given_or_env(world_size, "WORLD_SIZE")
@@ -62,8 +82,7 @@ def host_mesh_from_store(
     if rank != 0:
         return None
     num_hosts = world_size // local_world_size
-    urls = [store.get(_key(host)).decode() for host in range(num_hosts)]
-    return attach_to_workers(name=name, workers=urls)
+    return [store.get(_key(host)).decode() for host in range(num_hosts)]
 
 
 def _given_or_env(value: int | None, variable: str) -> int:

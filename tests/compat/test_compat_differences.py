@@ -59,7 +59,7 @@ def listed_as_missing() -> dict[str, set[str]]:
 
 
 def test_the_page_has_its_table() -> None:
-    assert set(listed_as_missing()) == {"monarch", "monarch.job.spmd"}
+    assert set(listed_as_missing()) == {"monarch"}
 
 
 @pytest.mark.parametrize("name", UPSTREAM)

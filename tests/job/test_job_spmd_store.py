@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from monarch.compat.spmd_job import StoreJob
 from monarch.spmd import host_mesh_from_store
 from tests.support import Program, is_running, wait_for
 
@@ -35,22 +36,31 @@ RANK = """
         def parent(self):
             return os.getppid()
 
-    hosts = host_mesh_from_store(FileStore())
+    from monarch.job.spmd import StoreJob
+    if "AS_JOB" in os.environ:
+        job = StoreJob.from_store(FileStore(), name="trainers")
+        hosts = job and job.state().trainers
+    else:
+        hosts = host_mesh_from_store(FileStore())
     if hosts is None:
         print("mesh none")
     else:
         where = hosts.spawn_procs({"gpus": 2}).spawn("where", Where)
         print("mesh", len(set(where.parent.call().get(timeout=60).values())), hosts.extent)
+    if "AS_JOB" in os.environ and job:
+        job.kill()
+        again = job.state().trainers.spawn_procs({"gpus": 1}).spawn("where", Where)
+        print("again", len(again.parent.call().get(timeout=60)), job.active)
     threading.Event().wait()
 """
 
 
-def _ranks(program: Callable[..., Program], store: Path) -> list[Program]:
+def _ranks(program: Callable[..., Program], store: Path, **more: str) -> list[Program]:
     return [
         program(
             RANK,
             STORE=str(store), RANK=str(rank), LOCAL_RANK=str(rank % 2), WORLD_SIZE="4",
-            LOCAL_WORLD_SIZE="2", PYTHONUNBUFFERED="1",
+            LOCAL_WORLD_SIZE="2", PYTHONUNBUFFERED="1", **more,
         )
         for rank in range(4)
     ]  # fmt: skip
@@ -69,6 +79,29 @@ def test_rank_zero_gets_a_host_for_each_machine_and_the_agents_end_with_their_ra
     for rank in ranks:
         rank.process.kill()
     wait_for(lambda: not any(map(is_running, workers)), what="agents end with their ranks")
+
+
+def test_the_machines_of_the_ranks_are_a_job_that_ends_with_them(
+    program: Callable[..., Program], tmp_path: Path
+) -> None:
+    ranks = _ranks(program, tmp_path, AS_JOB="1")
+    assert ranks[0].line("mesh", 60) == "2 {hosts: 2}"
+    assert ranks[0].line("again", 60) == "2 True"
+    assert [rank.line("mesh") for rank in ranks[1:]] == ["none"] * 3
+    assert not (tmp_path / ".monarch").exists(), "no other program could go on with it"
+
+
+def test_a_store_job_is_active_from_its_state_to_its_end() -> None:
+    job = StoreJob([], "workers")
+    assert not job.active
+    assert not job.is_running()
+    job.apply()
+    assert job.active
+    assert job.is_running()
+    assert not job.can_run(job)
+    job.kill()
+    assert not job.active
+    assert not job.is_running()
 
 
 class Nothing:
