@@ -52,7 +52,10 @@ def stop_on_interrupt(records: Sequence[Record]) -> Iterator[None]:
         for record in records:
             record.stop()
         # On another thread: this one may be in the middle of a line, and must not begin a second.
-        text = f"stopping: what was learned is saved after this step{then}"
+        what = "what was learned is saved after this step"
+        if not any(record.can_save for record in records):
+            what = "there are no ranks to save anything of, and the last checkpoint stays"
+        text = f"stopping: {what}{then}"
         run_aside(lambda: records[0].message(text), name="monarch-stopping")
 
     with _handling((signal.SIGINT, *_REQUESTS), on_signal):

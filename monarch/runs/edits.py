@@ -92,6 +92,7 @@ class Edits:
     good: dict[str, int] = field(default_factory=dict)
     origins: dict[int, int] = field(default_factory=dict)
     held_since: float | None = None  # while what failed has not gone well
+    in_place: bool = True  # whether the ranks are as they were, so that they can be saved
     told: object = None  # how the last hold was explained at length
     _well: set[int] = field(default_factory=set)  # generations with which anything went well
     _losses: dict[tuple[int, str], int] = field(default_factory=dict)

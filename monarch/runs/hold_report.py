@@ -65,6 +65,7 @@ class HoldReport:
         ``in_place`` does. Where they are not in place, or it ``begins_anew`` in another way, code
         that only runs at a start counts at once. Raises ``RunFailed`` where it is to end."""
         process.current().begins_anew = begins_anew or not in_place
+        self._edits.in_place = in_place
         good = edits.way_back(failure)
         if edits.policy == "end" or (edits.policy == "rollback" and good is None):
             raise RunFailed(self.end_words(failure))
@@ -132,7 +133,7 @@ class HoldReport:
                     raise HoldStopped if in_place else KeyboardInterrupt
                 for death in deaths.take():
                     self.tell(f"while the run holds, {death.who} failed: {death.root_cause.reason}")
-                    in_place = False
+                    in_place = self._edits.in_place = False
                     process.current().begins_anew = True
                     if record is not None and (why := record.why_gone()):
                         raise RunLost(why)  # A mend would have nothing to run on.
@@ -146,6 +147,7 @@ class HoldReport:
         if since is None:
             return
         seconds, self._edits.held_since = time.monotonic() - since, None
+        self._edits.in_place = True
         process.current().begins_anew = False
         if self._record is not None and self._record.is_stopping:
             # The save has gone well; the code that failed is not mended.

@@ -96,6 +96,11 @@ class Record:
         return self._stop.is_set()
 
     @property
+    def can_save(self) -> bool:
+        """Whether there is anything to save: not where it holds for ranks that are lost."""
+        return self.edits.held_since is None or self.edits.in_place
+
+    @property
     def may_go_ahead(self) -> bool:
         """Whether a step may be begun before what is reported of the last is told: no listener does
         anything to the run."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from monarch.cli.interrupts import stop_on_interrupt
 from tests.support import Program, wait_for
 
 Start = Callable[..., Program]
@@ -208,6 +212,19 @@ def test_who_else_asks_it_to_stop_lets_it_save(
     assert running.wait() == 130, running.story()
     assert list(tmp_path.glob("runs/saves-*/checkpoints/saved"))
     assert running.lines.count("stopping: what was learned is saved after this step") == 1
+
+
+@pytest.mark.parametrize("can_save", [True, False])
+def test_what_cannot_be_saved_is_not_promised(can_save: bool) -> None:
+    said: list[str] = []
+    record: Any = SimpleNamespace(
+        can_save=can_save, is_stopping=False, stop=lambda: None, message=said.append
+    )
+    with stop_on_interrupt([record]):
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_for(lambda: said)
+    assert ("what was learned is saved" in said[0]) is can_save
+    assert ("the last checkpoint stays" in said[0]) is not can_save
 
 
 IN_A_LINE = """

@@ -101,7 +101,7 @@ class Loop:
 
     def begin_again(self) -> None:
         """In new processes, as runs do where a rank has died."""
-        with configured(stop_timeout_seconds=1.0):
+        with configured(stop_timeout_seconds=1.0, cleanup_timeout_seconds=1.0):
             self.procs.stop().get(timeout=20.0)
         self.begin()
 
@@ -218,10 +218,14 @@ def test_a_rank_that_waits_for_a_dead_one_does_not_keep_the_mend_away(
             wait_for(run.is_held, 30.0)
             run.push(GOOD)
 
+        assert run.record.can_save
         with pytest.raises(BeginAgain, match="exited with status 3"):
             run.steps_beside(mend, 1)
+        assert not run.record.can_save
         run.begin_again()
         run.steps(2)
+        HoldReport(run.record, run.procs).over("step 2", bad + 1)  # as attempts tell it
+        assert run.record.can_save
     assert f"step 1 failed on generation {bad}" in "\n".join(run.display.lines)
 
 
