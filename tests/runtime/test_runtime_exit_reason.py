@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
-from monarch.runtime.hosts.launcher import ExitReasons, describe_exit, oom_kills
+from monarch.runtime.ends.exit_words import describe_exit, has_ended_itself
+from monarch.runtime.hosts.launcher import ExitReasons, oom_kills
 
 SECONDS = 20
 
@@ -25,6 +26,15 @@ SECONDS = 20
 )
 def test_exit_codes_have_words(code: int | None, words: str) -> None:
     assert words in describe_exit(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "itself"),
+    [(None, False), (-signal.SIGKILL, False), (-signal.SIGTERM, False), (0, True), (3, True),
+     (-signal.SIGSEGV, True), (-signal.SIGABRT, True), (-63, False)],
+)  # fmt: skip
+def test_what_a_process_did_itself(code: int | None, itself: bool) -> None:
+    assert has_ended_itself(describe_exit(code)) is itself
 
 
 def cgroup(folder: Path, version: int, kills: int) -> None:

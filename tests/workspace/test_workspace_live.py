@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from monarch.actor import ActorMesh, HostMesh, ProcMesh, this_host
+from monarch.actor import Actor, ActorMesh, HostMesh, ProcMesh, endpoint, this_host
 from monarch.job import ProcessJob
 from monarch.runtime import process
 from monarch_sync import SyncFailed, Workspace, WorkspaceMissing
 from tests.actors import Echo
 from tests.workspace.conftest import STEPPER, Project, replica_of
+
+
+class Importer(Actor):
+    @endpoint
+    def get(self, name: str) -> Any:
+        return importlib.import_module(name).A
 
 
 def _values(mesh_call: Any) -> list[Any]:
@@ -161,6 +169,29 @@ def test_a_module_body_that_raises_changes_nobody(project: Project, procs: ProcM
     assert "ZeroDivisionError" in str(refused)
     assert _values(steppers.stamp) == stamps
     assert _values(steppers.step) == [(10, 2)] * 2
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 11)"])
+def test_code_that_ends_the_process_as_it_is_tried_is_refused(
+    project: Project, job: ProcessJob, hosts: HostMesh, faults: list[Any], end: str
+) -> None:
+    """The client has not imported it: it would have ended, too."""
+    project.write("other.py", "A = 1\n")
+    first = project.sync(hosts)
+    actors: Any = hosts.spawn_procs(name="trainers").spawn("importer", Importer)
+    actors.get.call("other").get(timeout=30)
+    project.write("other.py", f"import os\n{end}\n")
+    report = project.sync(hosts)
+    assert not report.ok
+    assert "its process ended as it tried the new code" in str(report)
+    assert re.search(r"\(said by trainers [01]", str(report)), report
+    assert (replica_of(job) / "other.py").read_text() == "A = 1\n"
+    project.write("other.py", "A = 2\n")
+    mended = project.sync(hosts)
+    assert mended.ok
+    assert mended.generation == first.generation + 1
+    again: Any = hosts.spawn_procs(name="others").spawn("importer", Importer)
+    assert set(again.get.call("other").get(timeout=30).values()) == {2}
 
 
 def test_one_bad_module_of_two_stops_both(project: Project, procs: ProcMesh) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from monarch.net.loop import Loop
+from monarch.runtime.ends.exit_words import describe_exit
 from monarch.runtime.procs.proc_config import MAX_PACKET_BYTES, ProcConfig, encode_order
 from monarch.runtime.procs.zygote_process import ZygoteProcess, require_linux
 from monarch.wire.address import Uid
@@ -214,19 +215,6 @@ def _memory_file(data: bytes) -> int:
     with open(fd, "wb", closefd=False) as file:
         file.write(data)
     return fd
-
-
-def describe_exit(code: int | None) -> str:
-    """An exit code in words."""
-    if code is None:
-        return "its template process died"
-    if code >= 0:
-        return f"it exited with status {code}, unasked (by os._exit, or exit() of a library)"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"it was killed by {name} (process failure: Killed(sig={-code}))"
 
 
 class ExitReasons:

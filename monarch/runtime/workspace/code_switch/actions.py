@@ -24,6 +24,7 @@ from monarch.core.code_switch.participant import Participant
 from monarch.core.code_switch.table import SwitchOrder, Vote
 from monarch.errors import format_remote
 from monarch.runtime.answers import Response
+from monarch.runtime.ends.exit_words import has_ended_itself
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.busy_actors import BusyActors
@@ -265,7 +266,12 @@ class Actions:
         """A proc has answered, or is gone."""
         said = answer.value
         outcome = ReloadOutcome()
-        if said.is_down:
+        if said.is_down and order is SwitchOrder.PREPARE and has_ended_itself(said.error):
+            failure = self._node.address_book.failure_of(uid)
+            name = uid if failure is None else failure.mesh_name
+            why = f"its process ended as it tried the new code: {said.error}"
+            outcome.refused.append(RefusedFile(name, why))
+        elif said.is_down:
             # It has no code to switch; its owner hears of its end elsewhere.
             _log.info("a proc has ended during a push: %s", said.error)
         elif said.error:
@@ -284,7 +290,7 @@ class Actions:
                 asked.outcome.add(outcome)
             elif order is SwitchOrder.PREPARE and switch is not None:
                 switch.unheard += outcome.refused
-            vote = Vote.GONE if said.is_down else vote
+            vote = Vote.GONE if said.is_down and not outcome.refused else vote
             return machine.voted(number, vote, now, gives_way=gives_way)
 
         self._feed(event)

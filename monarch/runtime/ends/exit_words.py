@@ -1,0 +1,27 @@
+"""How a process has ended, in words, and what these say."""
+
+from __future__ import annotations
+
+import signal
+
+_EXITED = "it exited with status"
+_KILLED = "it was killed by"
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+
+
+def describe_exit(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None:
+        return "its template process died"
+    if code >= 0:
+        return f"{_EXITED} {code}, unasked (by os._exit, or exit() of a library)"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"{_KILLED} {name} (process failure: Killed(sig={-code}))"
+
+
+def has_ended_itself(words: str) -> bool:
+    """Whether it did so by what it ran itself: it exited, or crashed."""
+    return words.startswith((_EXITED, *(f"{_KILLED} {one.name} " for one in _CRASHES)))
