@@ -307,7 +307,9 @@ _TENSORS: dict[str, Address] = {
             _ENGINE + "api.trees: slice_mesh to_mesh",
         )
     ),
-    "common.function": Address((_ENGINE + "api.functions: resolvers=function_resolvers",)),
+    "common.function": Address(
+        (_ENGINE + "api.functions: resolvers=function_resolvers ResolvableFunctionFromPath",)
+    ),
     "common.function_caching": Address(
         (
             "monarch.compat.tensor_groups: AliasOf PatternEntry Storage=OwnStorage TensorGroup "
@@ -356,8 +358,15 @@ _TENSORS: dict[str, Address] = {
     ),
     "opaque_module": Address((_ENGINE + "api.opaque: OpaqueModule",)),
     "opaque_object": Address((_ENGINE + "api.opaque: OpaqueObject opaque_method",)),
+    "python_local_mesh": Address(("monarch.compat.tensor_testing: python_local_mesh",)),
     "random": Address(
-        (_ENGINE + "api.random_state: get_state make_deterministic new_state set_state",)
+        (_ENGINE + "api.random_state: State get_state make_deterministic new_state set_state",)
+    ),
+    "remote_class": Address(
+        (
+            _ENGINE + "api.remote_class: ControllerRemoteClass",
+            _ENGINE + "worker.remote_classes: WorkerRemoteClass",
+        )
     ),
     "worker": Address(),
     "worker._testing_function": Address(same_as="monarch.compat.tensor_functions"),

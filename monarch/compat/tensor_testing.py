@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch.utils import _pytree
 
 from monarch.actor import ProcMesh, this_host
@@ -43,6 +44,15 @@ class TestingContext:
     ) -> Iterator[DeviceMesh]:
         """A mesh with the dimensions host and gpu, active within the block. Its end raises the
         first failure that nobody has asked about."""
+        with (
+            self.local_engine_on_proc_mesh(num_hosts, gpu_per_host) as mesh,
+            mesh.activate() if activate else nullcontext(),
+        ):
+            yield mesh
+
+    @contextmanager
+    def local_engine_on_proc_mesh(self, num_hosts: int, gpu_per_host: int) -> Iterator[DeviceMesh]:
+        """As ``local_device_mesh``, and not active."""
         size = (num_hosts, gpu_per_host)
         if size not in self._meshes:
             procs = this_host().spawn_procs({"host": num_hosts, "gpu": gpu_per_host})
@@ -51,13 +61,33 @@ class TestingContext:
         mesh: DeviceMesh = self._meshes[size]._device_mesh
         client = mesh.client
         try:
-            with mesh.activate() if activate else nullcontext():
-                yield mesh
+            yield mesh
         except BaseException:
             client.log.unasked = []  # There is an error already.
             raise
         if not client.is_closed:
             client.raise_unasked()
+
+
+def python_local_mesh(*, gpus: int | None = None, hosts: int = 1) -> DeviceMesh:
+    """A mesh of ``hosts`` times ``gpus`` procs of this machine, with the dimensions host and gpu.
+
+    ``gpus`` is by default how many this machine has, and one where it has none. The mesh's
+    ``exit()`` stops the procs, too.
+    """
+    num = gpus or torch.cuda.device_count() or 1
+    procs = this_host().spawn_procs({"host": hosts, "gpu": num})
+    mesh: DeviceMesh = procs._device_mesh
+    end = mesh.exit
+
+    def exit() -> None:
+        try:
+            end()
+        finally:
+            procs.stop().get()
+
+    vars(mesh)["exit"] = exit
+    return mesh
 
 
 def flatten(tree: Any, cond: Callable[[Any], bool]) -> tuple[list[Any], Callable[..., Any]]:

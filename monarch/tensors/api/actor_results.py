@@ -63,7 +63,10 @@ def rref(endpoint: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     def give_up() -> None:
         if has_failed(promise.value):
-            lost = RuntimeError(f"{name} has not returned: its actor or its process has ended")
+            lost = RuntimeError(
+                f"{name} has not returned: its actor or its process has ended. Spawn the actors "
+                "again, and call it anew"
+            )
             desk.give_up.broadcast([ticket], (None, lost))
 
     promise.on_set(give_up)

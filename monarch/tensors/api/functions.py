@@ -5,15 +5,38 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
+from monarch.tensors.worker.definitions import resolve
 from monarch.wire.pickler import dumps
 
 function_resolvers: list[Callable[[Any], Any]] = []
 """Asked about each function that is given to ``remote``, the last one first: what one returns, a
-path or another function, is taken in its place; ``None`` is no opinion."""
+path, another function, or what ``resolve()`` gives a worker the function of, is taken in its place;
+``None`` is no opinion."""
+
+
+class ResolvableFunctionFromPath(NamedTuple):
+    """The function that workers find at ``path``, as a resolver may return it."""
+
+    path: str
+
+    def resolve(self) -> Any:
+        """The function. Raises ``ImportError`` or ``AttributeError`` where there is none."""
+        return resolve(("path", self.path))
+
+
+class _Resolving:
+    """The function that an object with ``resolve()`` gives in the process that runs it."""
+
+    def __init__(self, resolvable: Any) -> None:
+        self._resolvable = resolvable
+        self.__qualname__ = repr(resolvable)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._resolvable.resolve()(*args, **kwargs)
 
 
 class RemoteFunction:
@@ -25,6 +48,15 @@ class RemoteFunction:
             if found is not None:
                 given = found
                 break
+        if isinstance(given, ResolvableFunctionFromPath):
+            given = given.path
+        elif not callable(given) and callable(getattr(given, "resolve", None)):
+            given = _Resolving(given)
+        if not callable(given) and not isinstance(given, str):
+            raise TypeError(
+                "what runs on the workers is a function or a class, or the path of one "
+                f"('package.module.name'), not {given!r}"
+            )
         self.given = given
         self.path = given if isinstance(given, str) else _path_of(given)
 

@@ -21,7 +21,15 @@ Where = Any
 
 
 def _edge(tensor: Any) -> GradientEdge:
-    return tensor if isinstance(tensor, GradientEdge) else get_gradient_edge(tensor)
+    if isinstance(tensor, GradientEdge):
+        return tensor
+    if not tensor.requires_grad:
+        raise RuntimeError(
+            f"a tensor of shape {tuple(tensor.shape)} does not require grad, so that there is no "
+            "gradient of it or by it: call requires_grad_() on what it is to be taken of, before "
+            "the forward, and do that outside of torch.no_grad()"
+        )
+    return get_gradient_edge(tensor)
 
 
 class _Graph:

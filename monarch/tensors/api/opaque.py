@@ -7,6 +7,7 @@ last reference does.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,12 +26,14 @@ from monarch.tensors.worker.objects import (
     module_backward,
     module_forward,
 )
+from monarch.wire.pickler import dumps
 
 
 def _one_key(*args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.empty((), dtype=torch.int64)
 
 
+_numbers = itertools.count()
 _construct = remote(construct, propagate=_one_key)
 
 
@@ -90,7 +93,17 @@ class OpaqueObject(OpaqueRef):
             return propagate(self, *args, **kwargs)
 
         method = Remote(call_method, propagate)
-        return method.dispatch_by(rule, (self._key, name, args, kwargs), {})
+        return method.dispatch_by(rule, (self._key, name, args, kwargs), {}, self._seen_by_rules())
+
+    def _seen_by_rules(self) -> tuple[Any, ...]:
+        """What a rule may read of this object: what came out for others may not be for it."""
+        own = {name: value for name, value in vars(self).items() if name != "_key"}
+        if not own:
+            return (type(self),)
+        try:
+            return (type(self), dumps(own))
+        except Exception:
+            return (object(),)  # Like no other: the rule is asked at each call.
 
     def call_method_on_shard_and_fetch(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method on the first worker alone; a future of what it returns."""
@@ -128,7 +141,7 @@ class OpaqueModule:
 
     def _own_parameters(self) -> list[Any]:
         if self._parameters is None:
-            found = remote(describe_module)(self._object._key)
+            found = remote(describe_module)(self._object._key, next(_numbers))
             self._parameters = [
                 tensor.requires_grad_(needs) for tensor, needs in zip(*found, strict=True)
             ]
@@ -167,7 +180,8 @@ class _Forward(torch.autograd.Function):  # type: ignore[misc]
 
         forward = Remote(module_forward, propagator)
         given = tensors[:num_given]
-        result, ctx.graph = forward.dispatch_by(rule, (ref._key, spec, given, needs), {})
+        call = (ref._key, spec, given, needs)
+        result, ctx.graph = forward.dispatch_by(rule, call, {}, ref._seen_by_rules())
         ctx.like = [
             (tuple(tensor.shape), tensor.dtype) if need else None
             for tensor, need in zip(tensors, needs, strict=True)

@@ -116,12 +116,16 @@ class Remote:
         return _fetched(mesh, handle, (rank,)).then(lambda values: values[rank])
 
     def dispatch_by(
-        self, rule: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        rule: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        seen: tuple[Any, ...] = (),
     ) -> Any:
-        """Run it; ``rule`` says what comes out, once for each kind of arguments, as long as
-        ``propagate`` is what it is."""
+        """Run it; ``rule`` says what comes out, once for each kind of arguments and each ``seen``,
+        as long as ``propagate`` is what it is."""
         function = self._function
-        version = (rule_version(self._propagate), *function.version())
+        version = (rule_version(self._propagate), *function.version(), *seen)
         return dispatch_function(
             function.name, function.where, version, args, kwargs, rule, code=function.code
         )
@@ -143,7 +147,8 @@ class Remote:
         if tensors and not set(mesh.processes) <= set(tensors[0].mesh.processes):
             raise ValueError(
                 f"The current mesh {mesh} is not a subset of the mesh on which the tensors being "
-                f"used are defined {tensors[0].mesh}"
+                f"used are defined {tensors[0].mesh}: activate that one or a slice of it, or move "
+                "the tensors with to_mesh"
             )
         if mesh.client.num_held or mesh.client.recording is not None:
             raise NotImplementedError(

@@ -36,7 +36,13 @@ class TensorStream:
         Nothing is copied. Raises ``BorrowRefused``, a ``RuntimeError``, where it is lent in
         another way.
         """
-        return t.mesh.lend_to_stream(t, self, mutable)  # type: ignore[no-any-return]
+        mesh = getattr(t, "mesh", None)
+        if mesh is None:
+            raise TypeError(
+                f"borrow takes a tensor of a mesh, not a {type(t).__name__} of this process, which "
+                "belongs to no stream: make it while a mesh is active"
+            )
+        return mesh.lend_to_stream(t, self, mutable)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<Stream({self.name!r})>"

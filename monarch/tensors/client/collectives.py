@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+from monarch.mesh import MeshTrait
 from monarch.tensors.client.ambient import TensorStream, ambient
 from monarch.tensors.client.issuing import builtin
 from monarch.tensors.client.propagation import contiguous_meta
@@ -69,6 +70,11 @@ def reduce(
 
 
 def _dims(mesh: Any, dims: str | Sequence[str], reduction: str, scatter: bool) -> tuple[str, ...]:
+    if not isinstance(dims, Iterable):
+        raise TypeError(
+            f"dims is the name of a dimension of the mesh, or several names, not {dims!r}: reduce "
+            f"along {mesh.names}"
+        )
     dims = (dims,) if isinstance(dims, str) else tuple(dims)
     for dim in dims:
         if dim not in mesh.names:
@@ -108,7 +114,7 @@ def _reduce_into(
     if tuple(out.shape) != size:
         raise ValueError(
             f"The given output shape, {out.shape}, is incorrect. Reduce expects the shape to be "
-            f"{torch.Size(size)}."
+            f"{torch.Size(size)}. Make out of that shape, or leave it out"
         )
     with torch.no_grad():
         reduced = reduce(
@@ -129,6 +135,10 @@ class MeshSliceTensor:
     def to_mesh(self, mesh: Any, stream: TensorStream | None = None) -> Tensor:
         """See ``Tensor.to_mesh``. Raises ``ValueError`` for meshes that do not fit."""
         tensor, source = self.tensor, self.slicing
+        if not isinstance(mesh, MeshTrait):
+            raise TypeError(
+                f"to_mesh takes a mesh of procs, or a slice of one, not a {type(mesh).__name__}"
+            )
         mesh = getattr(mesh, "_device_mesh", mesh)
         if mesh.client is not tensor.mesh.client:
             raise ValueError(

@@ -101,7 +101,7 @@ class DeviceMesh(MeshTrait):
 
     def check_shard(self, shard: Mapping[str, int] | None) -> int:
         """The rank of a shard: all coordinates, or none of them for the first. Raises
-        ``ValueError`` for some."""
+        ``ValueError`` for some, ``IndexError`` for those that are not there."""
         if not shard:
             return self.processes.offset
         for name in self.names:
@@ -114,6 +114,12 @@ class DeviceMesh(MeshTrait):
             raise ValueError(
                 f"{self} does not have dimensions {sorted(unknown)}: give {list(self.names)}"
             )
+        for name, coordinate in shard.items():
+            if coordinate not in range(self.size(name)):
+                raise IndexError(
+                    f"{name}={coordinate!r} is out of range: {self} has a shard at each number "
+                    f"from 0 to {self.size(name) - 1} of {name}"
+                )
         return self.rank_at(shard)
 
     def stack(self, **dims: Any) -> DeviceMesh:
@@ -266,11 +272,21 @@ class RemoteProcessGroup:
     def __init__(self, mesh: DeviceMesh, dims: tuple[str, ...]) -> None:
         self.device_mesh = mesh
         self.dims = dims
+        self.dropped = False
+
+    def drop(self) -> None:
+        """It is not to be given to functions any more. The groups of the procs stay: whoever asks
+        the mesh for a group along these dimensions gets them again."""
+        self.dropped = True
 
     def size(self) -> int:
         return self.device_mesh.size(self.dims)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.dropped:
+            raise RuntimeError(
+                f"{self} was dropped: make it again, with process_group({self.dims}) of its mesh"
+            )
         use = users_of(ambient.stream)
         mesh = self.device_mesh
         mesh.client.have_groups(mesh.number, self.dims, use)

@@ -31,6 +31,12 @@ from monarch.tensors.core.templates import (
 
 FAKE = FakeTensorMode()
 
+_NEEDS_VALUES = (
+    DynamicOutputShapeException,
+    DataDependentOutputException,
+    UnsupportedFakeTensorException,
+)
+
 # It logs a user's wrong shapes at ERROR, with forty lines of its own; the error is raised anyway.
 logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: False)
 
@@ -153,11 +159,7 @@ def of_operator(
         fakes = [fake_of(tensor._meta) for tensor in call.tensors]
         try:
             result = call.on(func, fakes)
-        except (
-            DynamicOutputShapeException,
-            DataDependentOutputException,
-            UnsupportedFakeTensorException,
-        ):
+        except _NEEDS_VALUES:
             raise TypeError(
                 f"{func}: what comes out of it depends on the values, which only the workers have. "
                 "Fetch them (monarch.fetch_shard(t).result()), or do it on the workers, in a "
@@ -187,7 +189,15 @@ def of_function(
     with _disable_current_modes(), FAKE:
         fakes = _with_aliases(call.tensors)
         before = [fake._version for fake in fakes]
-        result = call.on(propagate, fakes)
+        try:
+            result = call.on(propagate, fakes)
+        except _NEEDS_VALUES as error:
+            raise TypeError(
+                f"the rule for what {name} returns needs the values of its tensors ({error}), and "
+                "a rule gets tensors without values: have it return tensors of shapes that follow "
+                "from the arguments' shapes (torch.empty(...)), or let the function return what "
+                "depends on values to monarch.call_on_shard_and_fetch(function, ...)"
+            ) from error
         made = Propagated(_as_fakes(result), fakes, is_operator=False)
         mutates = tuple(n for n, fake in enumerate(fakes) if fake._version > before[n])
     return made.template(name, call, mutates, held), call.spec(made.results, made.paths)

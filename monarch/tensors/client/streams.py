@@ -21,6 +21,11 @@ class Borrow:
         self._origin = origin
         self._at = here()
 
+    @property
+    def traceback_string(self) -> str:
+        """Where it was made."""
+        return self._at
+
     def drop(self) -> None:
         """Give it back. More than once does no harm."""
         tensor, self.tensor = self.tensor, None
@@ -49,7 +54,8 @@ class Borrow:
     def __del__(self) -> None:
         if self.__dict__.get("tensor") is not None:
             warnings.warn(
-                f"a borrow was not dropped, and is now. It was made at:\n{self._at}",
+                "a borrow was not dropped, and is now: call borrow.drop(), or use it as "
+                f"`with borrow:`. It was made at:\n{self._at}",
                 ResourceWarning,
                 stacklevel=2,
             )

@@ -233,8 +233,13 @@ def _failing(error: Exception, num_in: int, num_stored: int, num_scalars: int) -
         [], num_in, num_scalars, [(n,) for n in range(num_stored)],
     )  # fmt: skip
 
+    # As it was where it arose, each time: a raised error collects the frames that it passes.
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+
     def fail(*args: Any) -> None:
-        raise error
+        raise error.with_traceback(trace)
 
     return Operation(fail, spec)
 
@@ -275,6 +280,16 @@ def _by_path(path: str) -> Any:
                 raise
             continue
         for attribute in parts[num:]:
-            found = getattr(found, attribute)
+            try:
+                found = getattr(found, attribute)
+            except AttributeError as error:
+                raise AttributeError(
+                    f"the path {path!r} leads to nothing in this proc: {error}. Correct it, or "
+                    "bring the code of now here (procs.sync_workspace)"
+                ) from None
         return found
-    raise ImportError(f"there is no module to be imported in {path!r}")
+    raise ImportError(
+        f"the path {path!r} leads to nothing in this proc: it begins with no module that can be "
+        "imported here. Give 'package.module.name' of a module that is installed here or was "
+        "brought here (procs.sync_workspace), or give the function itself instead of its path"
+    )

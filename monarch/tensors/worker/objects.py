@@ -36,7 +36,12 @@ class ObjectKey:
             )
         number = int(key)
         if number not in _table:
-            raise RuntimeError("this opaque reference is of another process, or its object is gone")
+            raise RuntimeError(
+                f"an opaque reference (key {number}) leads to no object of this process: its last "
+                "reference is gone, or it was made in another process, where the object is. Make "
+                "the OpaqueRef in a remote function, on a mesh that has this proc, and keep what "
+                "that returns for as long as the object is needed"
+            )
         return _table[number]
 
 
@@ -53,8 +58,9 @@ def call_method(key: torch.Tensor, name: str, args: Any, kwargs: Any) -> Any:
     return getattr(ObjectKey.held(key), name)(*args, **kwargs)
 
 
-def describe_module(key: torch.Tensor) -> tuple[list[torch.Tensor], list[bool]]:
-    """The parameters of a module, by reference, and which of them require grad."""
+def describe_module(key: torch.Tensor, number: int) -> tuple[list[torch.Tensor], list[bool]]:
+    """The parameters of a module, by reference, and which of them require grad. ``number`` tells
+    the module from others: all keys look the same, and no two modules need to."""
     found = list(ObjectKey.held(key).parameters())
     return [one.detach() for one in found], [one.requires_grad for one in found]
 

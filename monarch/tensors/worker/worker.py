@@ -15,6 +15,7 @@ from monarch.tensors.worker.definitions import WorkerDefinitions
 from monarch.tensors.worker.executor import Executor
 from monarch.tensors.worker.groups import ProcessGroups
 from monarch.tensors.worker.lanes import Cpu, Cuda, Device
+from monarch.tensors.worker.own_device import staying_on, watch_set_device
 from monarch.tensors.worker.packing import packed
 from monarch.tensors.worker.slots import Poison
 
@@ -29,8 +30,11 @@ class TensorWorker(Actor):
         self._rank = rank
         self._groups = ProcessGroups(rank, world)
         device: Device = Cpu()
+        self._own_device: int | None = None
+        watch_set_device()
         if torch.cuda.is_available():
-            torch.cuda.set_device(rank % num_here % torch.cuda.device_count())
+            self._own_device = rank % num_here % torch.cuda.device_count()
+            torch.cuda.set_device(self._own_device)
             device = Cuda(torch.cuda)
         self._definitions = WorkerDefinitions(rank, world, self._groups, device)
         self._executor = Executor(rank, self._definitions, device)
@@ -38,7 +42,7 @@ class TensorWorker(Actor):
 
     @endpoint
     def run(self, batch: int, settled: int, data: bytes) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), staying_on(self._own_device):
             self._executor.run(batch, settled, data)
 
     @endpoint

@@ -1,0 +1,56 @@
+"""Objects of the workers that a class at the controller speaks for: the workers' side."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, ClassVar
+
+import torch
+
+from monarch.tensors.worker.definitions import resolve
+from monarch.tensors.worker.objects import ObjectKey
+
+
+class WorkerRemoteClass:
+    """What a ``ControllerRemoteClass`` names by its path: a class whose methods return nothing."""
+
+    # Held by the tensor that the controller has: an object goes with it.
+    _objects: ClassVar[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
+
+    @classmethod
+    def remote_init(cls, ident: int, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Make the object ``ident``; it lives as long as the tensor that is returned."""
+        made = cls(*args, **kwargs)
+        WorkerRemoteClass._objects[ident] = made
+        return ObjectKey.hold(made)
+
+    @classmethod
+    def remote_method(cls, ident: int, method_name: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method of the object ``ident``. Raises ``LookupError`` where it is not here."""
+        found = WorkerRemoteClass._objects.get(ident)
+        if found is None:
+            raise LookupError(
+                f"{cls.__name__} number {ident}, whose {method_name} was to be called, is not in "
+                "this proc: its __init__ has failed here (look for an earlier error), or it was "
+                "made on a mesh without this proc. Make it on the mesh that calls it"
+            )
+        getattr(found, method_name)(*args, **kwargs)
+
+
+def construct_by_path(path: str, ident: int, args: Any, kwargs: Any) -> torch.Tensor:
+    made: torch.Tensor = _class(path).remote_init(ident, *args, **kwargs)
+    return made
+
+
+def call_by_path(path: str, ident: int, name: str, args: Any, kwargs: Any) -> None:
+    _class(path).remote_method(ident, name, *args, **kwargs)
+
+
+def _class(path: str) -> Any:
+    found = resolve(("path", path))
+    if not hasattr(found, "remote_init"):
+        raise TypeError(
+            f"{path} is not a WorkerRemoteClass: derive it from monarch.remote_class."
+            "WorkerRemoteClass, or use an OpaqueObject, which takes any class"
+        )
+    return found
