@@ -78,7 +78,35 @@ PITFALLS = {
     "actors get tensors in the order of calls": (
         "operations.test_actors_get_the_local_tensors_in_order"
     ),
+    "a stream waits until the actor that it lent to has finished": (
+        "operations.test_actors_get_the_local_tensors_in_order"
+    ),
     "worked without special cases": "common_operations",
+    "mixed precision, checkpoints and whole layers work, too": (
+        "objects.test_worked_without_special_cases"
+    ),
+    "real results may be laid out otherwise than fakes": (
+        "looks.test_real_results_look_as_their_handles_do"
+    ),
+    "handles die in another order from one trace to the next": (
+        "looks.test_a_recording_does_not_depend_on_when_its_handles_die"
+    ),
+    "formals of a recording are compared by place": (
+        "looks.test_arguments_of_a_recording_count_by_their_places"
+    ),
+    "a subclass's torch function costs more than an operation": (
+        "looks.test_functions_of_torch_take_handles_without_asking_python"
+    ),
+    "rank tensors before a mesh was ever active": (
+        "looks.test_ranks_are_there_before_a_mesh_was_active"
+    ),
+    "numbers that a schedule changes miss nothing": (
+        "operations.test_what_was_seen_misses_no_more"
+    ),
+    "what was remembered of a function ends with its reload": (
+        "a_reload_between_two_operations_is_on_all_ranks"
+    ),
+    "all keys of objects look the same": "surface.test_modules_have_parameters_of_their_own",
 }
 
 
