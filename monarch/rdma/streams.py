@@ -177,6 +177,17 @@ def discard(sock: socket.socket, num_bytes: int) -> None:
         num_bytes -= part
 
 
+def end_with_its_host(sock: socket.socket, seconds: float) -> None:
+    """Have whoever waits on the socket get ``OSError`` when the other end's host has given no sign
+    of life for so long: its kernel answers, whatever its programs do."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    third = max(1, int(seconds / 3))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third)
+    # Of what was sent and not acknowledged, too; there it takes the place of the number of probes.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+
+
 def set_time(sock: socket.socket, deadline: float) -> None:
     """Raises ``TimeoutError`` when it has passed."""
     left = deadline - time.monotonic()

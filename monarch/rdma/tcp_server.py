@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from monarch.config import settings
 from monarch.errors import RemoteMemoryError
 from monarch.rdma import table as tables
 from monarch.rdma.device_memory import as_host_memory, on_host
@@ -26,6 +27,7 @@ from monarch.rdma.streams import (
     Ticket,
     check_reader,
     discard,
+    end_with_its_host,
     receive_exactly,
     receive_number,
     receive_runs,
@@ -130,6 +132,8 @@ class StreamServer:
             self._forget(raw)
             self._open.add(sock)  # TLS has a socket of its own.
             sock.settimeout(None)
+            # A link that is cut in the middle of a write would leave that begun for ever.
+            end_with_its_host(sock, settings().heartbeat_timeout_seconds)
             while True:
                 self._handle(sock, receive_exactly(sock, REQUEST.size))
         except (OSError, ValueError):

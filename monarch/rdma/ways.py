@@ -208,6 +208,20 @@ def ways() -> Ways:
 
 
 _of_agents: dict[int, Ways] = {}
+_of_parents: list[Ways] = []
+
+
+def _forget() -> None:
+    """A forked child is another process: the threads of its parent's ways do not run in it, and
+    its own agent may come to lie where its parent's has. What a network card has made for them is
+    its parent's, and must not be given back here: so they stay."""
+    global _lock
+    _lock = threading.Lock()
+    _of_parents.extend(_of_agents.values())
+    _of_agents.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _close(key: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import pickle
 import resource
 import signal
 from pathlib import Path
@@ -128,6 +129,30 @@ class Owner(Actor):
     def free_all(self) -> None:
         self.memory.clear()
         self.buffers.clear()
+
+    @endpoint
+    def fork_and_make(self, data: bytes) -> tuple[RDMABuffer, int]:
+        """A buffer of a child, as programs have that fork, and its pid; it lives until
+        ``end_child``."""
+        answer, told = os.pipe()
+        wait, self.end = os.pipe()
+        self.child = os.fork()
+        if self.child == 0:
+            memory = bytearray(data)
+            try:
+                os.write(told, pickle.dumps(RDMABuffer(memory)))
+            finally:
+                os.close(self.end)
+                os.read(wait, 1)
+                os._exit(0)
+        os.close(told)
+        os.close(wait)
+        return pickle.loads(os.read(answer, 2**16)), self.child
+
+    @endpoint
+    def end_child(self) -> None:
+        os.close(self.end)
+        os.waitpid(self.child, 0)
 
     @endpoint
     def pid(self) -> int:

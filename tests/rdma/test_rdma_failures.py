@@ -24,7 +24,7 @@ from monarch.rdma.registry import registry
 from monarch.rdma.slab import Slab
 from monarch.rdma.streams import Ticket, prove_to_owner
 from monarch.rdma.tcp_server import StreamServer
-from monarch.rdma.ways import _say_once, ways
+from monarch.rdma.ways import _of_agents, _say_once, ways
 from tests.rdma.owners import Owner, Reader
 from tests.support import wait_for
 
@@ -226,6 +226,39 @@ def test_a_lock_does_not_outlive_its_holder_in_a_child_that_was_forked_meanwhile
         os.close(end)
         os.waitpid(child, 0)
     slab.close()
+
+
+def test_what_a_forked_child_registers_is_the_childs(way: str, owner: Any) -> None:
+    """The child has copies of all that its parent has: connections, threads that do not run, and
+    the names of both."""
+    of_parent = make(owner, b"of the parent")
+    into = bytearray(of_parent.size())
+    of_parent.read_into(into, timeout=SECONDS).get()
+    made = owner.fork_and_make.call_one(b"child").get(timeout=SECONDS)
+    buffer, pid = made
+    assert buffer.part.region.table.pid == pid
+    assert buffer.part.region.owner != of_parent.part.region.owner
+    reader: Any = this_host().spawn_procs({"gpus": 1}).spawn("reader", Reader)
+    assert reader.read.call_one(buffer).get(timeout=SECONDS) == b"child"
+    buffer.write_from(b"CH", timeout=SECONDS).get()
+    assert reader.read.call_one(buffer).get(timeout=SECONDS) == b"CHild"
+    assert owner.content.call_one("one").get(timeout=SECONDS) == b"of the parent"
+    owner.end_child.call_one().get(timeout=SECONDS)
+    with pytest.raises(RemoteMemoryError, match="ended|gone|broke") as caught:
+        buffer.read_into(bytearray(5), timeout=SECONDS).get()
+    assert caught.value.owner == buffer.owner
+    of_parent.read_into(into, timeout=SECONDS).get()
+    assert into == b"of the parent"
+
+
+def test_a_forked_child_takes_no_way_of_its_parents() -> None:
+    """Their threads do not run there, and a new agent may lie where the parent's has lain."""
+    before = ways()
+    child = os.fork()
+    if child == 0:
+        os._exit(bool(_of_agents) or ways() is before)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert ways() is before
 
 
 @pytest.mark.long
