@@ -14,9 +14,11 @@ from monarch.rdma.buffer import (
     RDMABuffer,
     compare_and_swap,
     deadline_of,
+    destination,
     fetch_add,
     local_memory,
     read,
+    source,
     start,
     write,
 )
@@ -46,11 +48,7 @@ class RDMAAction:
         """Read the buffer ``src`` into ``dst``. Raises ``ValueError`` where that is smaller, or
         overlaps what another step uses.
         """
-        memory = local_memory(dst, "read into", is_written=True)
-        if memory.nbytes < src.size():
-            raise ValueError(
-                f"the destination has {memory.nbytes} bytes, and the buffer {src.size()}"
-            )
+        memory = destination(dst, src)
         self._claim(memory, src.size(), is_written=True)
         part = src.part
         self._steps.append(
@@ -62,9 +60,7 @@ class RDMAAction:
         """Write ``src`` to the beginning of the buffer ``dst``. Raises ``ValueError`` where it is
         larger, or overlaps what another step reads into.
         """
-        memory = local_memory(src, "written from", is_written=False)
-        if memory.nbytes > dst.size():
-            raise ValueError(f"the source has {memory.nbytes} bytes, and the buffer {dst.size()}")
+        memory = source(src, dst)
         dst.check_writable()
         self._claim(memory, memory.nbytes, is_written=False)
         part = Part(dst.part.region, dst.part.start, dst.part.start + memory.nbytes)
@@ -102,7 +98,10 @@ class RDMAAction:
         if dst is not None:
             memory = local_memory(dst, "read into", is_written=True)
             if memory.nbytes != _WORD.size or memory.device != "cpu":
-                raise ValueError(f"a word is read into {_WORD.size} bytes of this host's memory")
+                raise ValueError(
+                    f"a word is read into {_WORD.size} bytes of this host's memory, not into "
+                    f"{memory.nbytes} of {memory.device}: give a bytearray({_WORD.size}), or None"
+                )
             self._claim(memory, _WORD.size, is_written=True)
 
         def step(way: Ways, deadline: float) -> None:
@@ -122,7 +121,10 @@ class RDMAAction:
             return
         begin = memory.address + low
         if not self._claims.add(begin, begin + size, is_written=is_written):
-            raise ValueError("it overlaps local memory that another step of this action uses")
+            raise ValueError(
+                "it overlaps local memory that another step of this action uses: give each step "
+                "memory of its own, or use two actions, one after the other"
+            )
         self._held.append(memory.keep)
 
     def submit(self, timeout: float = DEFAULT_TIMEOUT) -> Future[None]:

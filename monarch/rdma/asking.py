@@ -27,10 +27,13 @@ def ask_owner(
     told = {**about, "slot": region.slot, "key": region.key, "sender": node.uid}
     asked = node.request(region.owner, lambda port: AskMemory(what, told, port, node.address))
     if not asked.wait(max(0.0, deadline - time.monotonic())):
-        raise TimeoutError(f"the owner of {region} has not answered in time")
+        raise TimeoutError(
+            f"the owner of {region} has not answered in time: its host is busy or cut off. Try "
+            "again, or give a longer timeout="
+        )
     response = asked.value
     if response.is_down:
-        raise region.error(f"its process is gone: {response.error}")
+        raise region.orphaned(f"its process is gone: {response.error}")
     if response.error:
         if response.error.startswith(_CANNOT):
             raise BackendUnavailable(response.error)

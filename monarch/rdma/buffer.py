@@ -57,7 +57,9 @@ class RDMABuffer:
     def __init__(self, data: Any) -> None:
         memory = memory_of(data)
         if memory.nbytes == 0:
-            raise ValueError("Cannot create RDMABuffer with size 0.")
+            raise ValueError(
+                "Cannot create RDMABuffer with size 0. Leave it out, or give memory of a byte"
+            )
         if not is_supported() and not upstream_value("rdma_allow_tcp_fallback"):
             raise RuntimeError(
                 "no way leads to memory of this process from others: there is no RDMA device, and "
@@ -98,7 +100,10 @@ class RDMABuffer:
             raise TypeError("a buffer is sliced by bytes, as in buffer[a:b]")
         start, stop, _ = index.indices(self.size())
         if start >= stop:
-            raise ValueError(f"[{index.start}:{index.stop}] of {self.size()} bytes is empty")
+            raise ValueError(
+                f"[{index.start}:{index.stop}] of {self.size()} bytes is empty: give a smaller "
+                f"number before a larger one, within 0 and {self.size()}"
+            )
         return _received(self._part.region, self._part.start + start, self._part.start + stop)
 
     def read_into(
@@ -110,20 +115,14 @@ class RDMABuffer:
         the owner's within ``with buffer.changing():``. Raises ``ValueError`` where ``dst`` is
         smaller. The future raises ``RemoteMemoryError`` where the memory is gone, ``TimeoutError``.
         """
-        memory = local_memory(dst, "read into", is_written=True)
+        memory = destination(dst, self)
         part, deadline = self._part, deadline_of(timeout)
-        if memory.nbytes < part.nbytes:
-            raise ValueError(
-                f"the destination has {memory.nbytes} bytes, and the buffer {part.nbytes}"
-            )
         return self._start(lambda way: read(way, part, memory, deadline, consistent=consistent))
 
     def write_from(self, src: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Future[None]:
         """Copy ``src`` to the beginning of the buffer. Raises ``ValueError`` where it is larger."""
-        memory = local_memory(src, "written from", is_written=False)
+        memory = source(src, self)
         part, deadline = self._part, deadline_of(timeout)
-        if memory.nbytes > part.nbytes:
-            raise ValueError(f"the source has {memory.nbytes} bytes, and the buffer {part.nbytes}")
         self.check_writable()
         target = Part(part.region, part.start, part.start + memory.nbytes)
         return self._start(lambda way: write(way, target, memory, deadline))
@@ -159,10 +158,16 @@ class RDMABuffer:
         self.check_writable()
         region, place = self._part.region, self._part.start + offset
         if not 0 <= offset <= self.size() - 8:
-            raise ValueError(f"there is no 64-bit word at byte {offset} of {self.size()}")
+            raise ValueError(
+                f"there is no 64-bit word at byte {offset} of {self.size()}: the last begins at "
+                f"{self.size() - 8}"
+            )
         runs = list(region.runs(place, place + 8))
         if len(runs) != 1 or runs[0][0] % 8:
-            raise ValueError(f"byte {offset} is not where a 64-bit word can begin in memory")
+            raise ValueError(
+                f"byte {offset} is not where a 64-bit word can begin in memory: give an offset at "
+                "which the address is a multiple of 8, of elements that lie side by side"
+            )
         return place
 
     def check_writable(self) -> None:
@@ -171,7 +176,10 @@ class RDMABuffer:
         """
         region = self._part.region
         if region.is_readonly:
-            raise ValueError("the buffer's memory is read-only in its owner's process")
+            raise ValueError(
+                "the buffer's memory is read-only in its owner's process: have that register a "
+                "bytearray, or a copy"
+            )
         if region.layout.has_shared_places:
             raise ValueError("several elements of the buffer share one place in memory: clone it")
 
@@ -325,10 +333,32 @@ def _done(value: T) -> Future[T]:
     return make_future(promise, lambda found: found)
 
 
+def destination(dst: Any, buffer: RDMABuffer) -> LocalMemory:
+    """Memory here for all of the buffer. Raises ``ValueError`` where it is too small."""
+    memory = local_memory(dst, "read into", is_written=True)
+    if memory.nbytes < buffer.size():
+        raise ValueError(
+            f"the destination has {memory.nbytes} bytes, and the buffer {buffer.size()}: give one "
+            "of that size, or read a part, buffer[a:b]"
+        )
+    return memory
+
+
+def source(src: Any, buffer: RDMABuffer) -> LocalMemory:
+    """Memory here that goes into the buffer. Raises ``ValueError`` where it is too large."""
+    memory = local_memory(src, "written from", is_written=False)
+    if memory.nbytes > buffer.size():
+        raise ValueError(
+            f"the source has {memory.nbytes} bytes, and the buffer {buffer.size()}: write a part "
+            "of it, or have the owner make a larger one"
+        )
+    return memory
+
+
 def local_memory(data: Any, doing: str, *, is_written: bool) -> LocalMemory:
     memory = memory_of(data)
     if is_written and memory.is_readonly:
-        raise ValueError(f"this is read-only: it cannot be {doing}")
+        raise ValueError(f"this is read-only: it cannot be {doing}. Give a bytearray, or a tensor")
     if is_written and memory.layout.has_shared_places:
         raise ValueError("several elements of it share one place in memory: clone it")
     if memory.device != "cpu":
@@ -345,7 +375,7 @@ def deadline_of(timeout: float) -> float:
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
         raise TypeError(f"a timeout is a number of seconds, not {type(timeout).__name__}")
     if not 0 <= timeout <= _MOST_SECONDS:
-        raise OverflowError(f"a timeout of {timeout} s is out of range")
+        raise OverflowError(f"a timeout of {timeout} s is out of range: give 0 to {_MOST_SECONDS}")
     return time.monotonic() + timeout
 
 

@@ -24,7 +24,10 @@ def lock(fd: int, place: int, kind: int, deadline: float) -> None:
     pause = _PAUSE_SECONDS
     while not try_lock(fd, place, kind):
         if time.monotonic() > deadline:
-            raise TimeoutError("somebody holds the memory for longer than that")
+            raise TimeoutError(
+                "somebody holds the memory for longer than that: try again, or give a longer "
+                "timeout="
+            )
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

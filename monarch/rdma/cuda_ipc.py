@@ -142,7 +142,7 @@ def _open(region: RemoteRegion) -> int:
     try:
         return region.table.open()
     except OSError as error:
-        raise region.error(f"its process has ended ({error.strerror})") from None
+        raise region.orphaned(f"its process has ended ({error.strerror})") from None
 
 
 def _entry(region: RemoteRegion) -> TableEntry:

@@ -117,7 +117,10 @@ class Directory(Actor):
                 self._ranks[rank] = known = _Rank(held, uid, dict.fromkeys(recent, -1))
                 self._epoch += 1
             if known is None or known.uid != uid:
-                raise RuntimeError(f"rank {rank} is published by another process by now")
+                raise RuntimeError(
+                    f"rank {rank} is published by another process by now: one process a rank "
+                    "publishes under one name. Give this one another rank, or another name"
+                )
             known.recent = {v: h for v, h in known.recent.items() if h not in (half, -1)}
             known.recent[version] = half
             self._forget_old()

@@ -58,7 +58,10 @@ def memory_of(data: Any) -> LocalMemory:
 
 def _of_tensor(tensor: Any) -> LocalMemory:
     if tensor.layout != sys.modules["torch"].strided:
-        raise TypeError(f"a tensor of layout {tensor.layout} has no one place in memory")
+        raise TypeError(
+            f"a tensor of layout {tensor.layout} has no one place in memory: use its parts "
+            "(values(), indices()), or to_dense()"
+        )
     tensor = tensor.detach()
     size = tensor.element_size()
     layout = layout_of(tensor.shape, [stride * size for stride in tensor.stride()], size)
@@ -68,7 +71,10 @@ def _of_tensor(tensor: Any) -> LocalMemory:
     address = tensor.data_ptr()
     if layout.nbytes and not address:
         kind = type(tensor).__name__
-        raise TypeError(f"a {kind} on {tensor.device} has no memory of its own here")
+        raise TypeError(
+            f"a {kind} on {tensor.device} has no memory of its own here: give an ordinary "
+            "tensor of this process"
+        )
     if tensor.is_conj() or tensor.is_neg():
         raise TypeError(
             "this tensor's values are not what lies in memory: use its resolve_conj() or "
@@ -94,7 +100,9 @@ def _address_of(view: memoryview) -> int:
     buffer = _PyBuffer()
     get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
     if get(ctypes.py_object(view), ctypes.byref(buffer), _STRIDED_READ_ONLY) != 0:
-        raise TypeError("this memoryview has no address")
+        raise TypeError(
+            "this memoryview has no address: give one of a bytearray, an array or a mapping"
+        )
     try:
         return buffer.buf or 0
     finally:

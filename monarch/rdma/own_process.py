@@ -12,7 +12,7 @@ from monarch.rdma import table as tables
 from monarch.rdma.backend import BackendUnavailable
 from monarch.rdma.device_memory import as_host_memory, on_host
 from monarch.rdma.layout import Run, RunReader
-from monarch.rdma.region import Part, Ranges, RemoteRegion
+from monarch.rdma.region import FREED_MEMORY, Part, Ranges, RemoteRegion
 from monarch.rdma.registry import Registration, Registrations, is_registry_made, registry
 from monarch.rdma.streams import view_at
 from monarch.rdma.table import TableEntry
@@ -76,7 +76,7 @@ def exchange(
     try:
         held = found.life.hold()
         if held is None:
-            raise RemoteMemoryError("", "", "the memory that it stood for was freed")
+            raise RemoteMemoryError("", "", FREED_MEMORY)
         with (
             tables.in_use(fd, found.slot, deadline),
             tables.alone(fd, found.slot, deadline),

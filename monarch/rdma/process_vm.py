@@ -27,6 +27,7 @@ _MOST_BYTES = 256 * 2**20
 _LOCKED_BYTES = 64 * 2**20  # An owner that gives up memory waits for one such piece at most.
 _QUICK_BYTES = 8 * 2**20  # Another write waits for one of so many.
 _WORD = struct.Struct("=Q")
+_UNMAPPED = ": its owner has to drop the buffer before it unmaps or protects the memory"
 _OWN_LACK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -95,7 +96,7 @@ class ProcessVm:
         before = TableEntry._make(ENTRY.unpack_from(entries, 0))
         region.check(before)
         if got != num_bytes + 2 * size:
-            raise region.error("its memory is not mapped any longer")
+            raise region.error(f"its memory is not mapped any longer{_UNMAPPED}")
         after = TableEntry._make(ENTRY.unpack_from(entries, size))
         region.check(after)
         return before, after
@@ -156,7 +157,7 @@ class ProcessVm:
         if got < 0:
             raise self._lost(region, _error(got))
         if got != num_bytes:
-            raise region.error("its memory is not mapped, or not writable, any longer")
+            raise region.error(f"its memory is not mapped, or not writable, any longer{_UNMAPPED}")
 
     def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
         return self._exchange(region, offset, lambda old: (old + amount) % 2**64, deadline)
@@ -244,11 +245,15 @@ class ProcessVm:
         started = process_start(region.table.pid)
         # One that is killed and not yet reaped has a start, and no memory.
         if number == errno.ESRCH or started is None or started != region.table.started:
-            return region.error(f"its process, pid {region.table.pid}, has ended")
+            return region.orphaned(f"its process, pid {region.table.pid}, has ended")
         if number in (errno.EPERM, errno.EACCES):
             return BackendUnavailable(f"the kernel refuses it: {os.strerror(number)}")
-        why = os.strerror(number) if number else "its process has given it up"
-        return region.error(f"its memory cannot be reached ({why})")
+        if not number:
+            return region.orphaned("its process has given up all that it had registered")
+        return region.error(
+            f"its memory cannot be reached ({os.strerror(number)}). Try again, or go by TCP with "
+            "configure(rdma_same_host=False)"
+        )
 
 
 def _error(got: int) -> int:
@@ -273,7 +278,7 @@ def _matched(there: list[Run], here: list[Run]) -> Iterator[tuple[list[Run], lis
 
 def _check_time(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise TimeoutError("it takes longer than its timeout")
+        raise TimeoutError("it takes longer than its timeout: give a longer one, timeout=seconds")
 
 
 def is_supported() -> bool:

@@ -46,6 +46,10 @@ class RemoteRegion:
     def error(self, why: str) -> RemoteMemoryError:
         return RemoteMemoryError(str(self), self.owner_name, why)
 
+    def orphaned(self, how: str) -> RemoteMemoryError:
+        """Its process has ended: ``how`` says of what."""
+        return self.error(f"{how}. Spawn its owner again, and have it make a new buffer")
+
     def __str__(self) -> str:
         return f"RDMABuffer {self.key:016x} of {self.nbytes} bytes"
 
@@ -53,14 +57,16 @@ class RemoteRegion:
 def why_not(entry: TableEntry, key: int) -> str:
     """Why a registration is not live any longer, by what its place in the table has now."""
     if entry.key != key:
-        return "it was dropped or freed, and its place has been given to another"
-    return _WHY.get(entry.state, "it is about to be dropped")
+        return f"it was dropped or freed, and its place has been given to another. {_MAKE_ANEW}"
+    return _WHY.get(entry.state, f"it is about to be dropped. {_MAKE_ANEW}")
 
 
-_WHY = {
-    DROPPED: "it was dropped",
-    FREED: "the memory that it stood for was freed, or is about to be",
-}
+_MAKE_ANEW = "Have its owner make another"
+FREED_MEMORY = (
+    "the memory that it stood for was freed, or is about to be. Have its owner refer to the memory "
+    "(the tensor, the bytearray) for as long as others use a buffer of it"
+)
+_WHY = {DROPPED: f"it was dropped. {_MAKE_ANEW}", FREED: FREED_MEMORY}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from monarch.errors import RemoteMemoryError
 from monarch.rdma.memory import Life, LocalMemory
-from monarch.rdma.region import RemoteRegion, why_not
+from monarch.rdma.region import FREED_MEMORY, RemoteRegion, why_not
 from monarch.rdma.table import (
     DROPPED,
     FREED,
@@ -125,7 +125,7 @@ class Registrations:
         """What keeps the memory in its place while it is held. Raises ``RemoteMemoryError``."""
         held = self.find(region).life.hold()
         if held is None:
-            raise region.error("the memory that it stood for was freed")
+            raise region.error(FREED_MEMORY)
         return held
 
     def drop(self, slot: int, key: int) -> bool:

@@ -166,7 +166,10 @@ def _fill(
             return steps
     if missing:
         start, sizes = missing[0]
-        raise ValueError(f"no rank holds the elements of {key!r} from {start} on, {sizes} of them")
+        raise ValueError(
+            f"no rank holds the elements of {key!r} from {start} on, {sizes} of them: see that all "
+            "ranks publish, and that the shape is the one published"
+        )
     return steps
 
 

@@ -52,7 +52,9 @@ def tensors_of(state: Any) -> dict[str, Any]:
     torch = sys.modules["torch"]
     for key, value in state.items():
         if not isinstance(value, torch.Tensor):
-            raise TypeError(f"{key!r} is no tensor but a {type(value).__name__}")
+            raise TypeError(
+                f"{key!r} is no tensor but a {type(value).__name__}: leave it out, or make it one"
+            )
     return dict(state)
 
 
@@ -91,7 +93,7 @@ def _check(tensor: Any, splits: Sequence[Split]) -> None:
     if found != expected:
         raise ValueError(
             f"this rank holds {found} of a tensor of {tuple(tensor.shape)}, and by its placements "
-            f"it would hold {expected}"
+            f"it would hold {expected}: make the DTensor with the placements that it has"
         )
 
 

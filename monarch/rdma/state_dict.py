@@ -144,7 +144,10 @@ def _look(directory: Any, at_least: int, epoch: int, deadline: float) -> WholeVe
         if found is not None:
             return found
         if left <= 0:
-            raise TimeoutError(f"no version {max(1, at_least)} was published in time")
+            raise TimeoutError(
+                f"no version {max(1, at_least)} was published in time: it takes publish() of all "
+                "ranks of the trainer. See that they come to it, or give a longer timeout="
+            )
 
 
 class _Publisher:
@@ -161,7 +164,9 @@ class _Publisher:
     def publish(self, tensors: Mapping[str, Any], version: int | None) -> int:
         number = self._last + 1 if version is None else version
         if number <= self._last:
-            raise ValueError(f"version {number} is not newer than {self._last}")
+            raise ValueError(
+                f"version {number} is not newer than {self._last}: leave it out, or count on"
+            )
         held, num_bytes = describe(tensors)
         told = None
         if self._slab is None or self._buffer is None or held != self._held:
@@ -232,7 +237,10 @@ class _Fetcher:
             if failed >= 0:
                 lost.add(failed)
             if time.monotonic() > deadline:
-                raise error or TimeoutError("versions came faster than they could be fetched")
+                raise error or TimeoutError(
+                    "versions came faster than they could be fetched: publish less often, fetch "
+                    "fewer keys, or give a longer timeout="
+                )
 
     def _learn(self, snapshot: WholeVersion) -> None:
         if snapshot.held is not None:
@@ -249,7 +257,10 @@ class _Fetcher:
         for held in self._held:
             for key, one in held.tensors.items():
                 if not hasattr(torch, one.dtype):
-                    raise TypeError(f"{key!r} has a dtype that is not known here: {one.dtype}")
+                    raise TypeError(
+                        f"{key!r} has a dtype that torch {torch.__version__} does not know: "
+                        f"{one.dtype}. Use the trainer's version, or publish it as another dtype"
+                    )
 
     def _fetch_rank(
         self, way: Ways, snapshot: WholeVersion, rank: int, steps: Sequence[CopyStep],
@@ -268,7 +279,10 @@ class _Fetcher:
         if source is None:
             return False
         if source.kind == "gone":
-            raise source.buffer.part.region.error(f"all that had version {version} have ended")
+            raise source.buffer.part.region.error(
+                f"all that had version {version} have ended. Fetch again, once it or a later one "
+                "has been published"
+            )
         try:
             if source.kind == "map" and (slab := self._map(source.place)) is not None:
                 return _unpack(slab, source.half, version, held, steps, targets, deadline)

@@ -192,5 +192,5 @@ def set_time(sock: socket.socket, deadline: float) -> None:
     """Raises ``TimeoutError`` when it has passed."""
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimeoutError("it takes longer than its timeout")
+        raise TimeoutError("it takes longer than its timeout: give a longer one, timeout=seconds")
     sock.settimeout(left)

@@ -93,11 +93,15 @@ class Tcp:
             yield sock
             is_whole = True
         except TimeoutError:
-            raise TimeoutError(f"{region} has not answered in time") from None
+            raise TimeoutError(
+                f"{region} has not answered in time: its host is busy or cut off. Try again, or "
+                "give a longer timeout="
+            ) from None
         except OSError as error:
+            self._check_lives(region, deadline)
             raise region.error(
-                self._death_of(region, deadline)
-                or f"the connection with its process broke: {error}"
+                f"the connection with its process broke: {error}. Try again; what was written may "
+                "be there in part"
             ) from None
         except MonarchError:
             is_whole = True  # The owner has said so, and nothing else is on the way.
@@ -120,10 +124,13 @@ class Tcp:
             region.owner, lambda port: AskMemory("stream", {}, port, node.address)
         )
         if not answer.wait(max(0.0, deadline - time.monotonic())):
-            raise TimeoutError(f"the owner of {region} has not answered in time")
+            raise TimeoutError(
+                f"the owner of {region} has not answered in time: its host is busy or cut off. Try "
+                "again, or give a longer timeout="
+            )
         response = answer.value
         if response.is_down:
-            raise region.error(f"its process is gone: {response.error}")
+            raise region.orphaned(f"its process is gone: {response.error}")
         if response.error:
             raise BackendUnavailable(response.error)
         body = response.body
@@ -147,7 +154,7 @@ class Tcp:
     def _check_lives(self, region: RemoteRegion, deadline: float) -> None:
         why = self._death_of(region, deadline)
         if why:
-            raise region.error(why)
+            raise region.orphaned(why)
 
     def _death_of(self, region: RemoteRegion, deadline: float) -> str:
         """What the owner died of; nothing if it lives, as far as is known a moment later: its

@@ -22,6 +22,7 @@ from monarch.rdma import table as tables
 from monarch.rdma.device_memory import as_host_memory, on_host
 from monarch.rdma.layout import Run
 from monarch.rdma.own_process import exchange
+from monarch.rdma.region import FREED_MEMORY
 from monarch.rdma.registry import Registration, registry
 from monarch.rdma.streams import (
     Ticket,
@@ -195,7 +196,7 @@ def _find(slot: int, key: int, start: int, stop: int) -> tuple[Registration, obj
     found = registry().find_entry(slot, key)
     held = found.life.hold()
     if held is None:
-        raise RemoteMemoryError("", "", "the memory that it stood for was freed")
+        raise RemoteMemoryError("", "", FREED_MEMORY)
     if not 0 <= start <= stop <= found.layout.nbytes:
         raise ValueError("beyond its end")
     return found, held

@@ -120,7 +120,9 @@ class Ways:
         # Nothing was moved: a later try may find that what was in the way is gone.
         for key in [key for key in self._refused if key[0] == nonce]:
             self._refused.pop(key, None)
-        raise region.error(f"no way leads there ({'; '.join(reasons)})")
+        raise region.error(
+            f"no way leads there ({'; '.join(reasons)}). Mend one of these, and try again"
+        )
 
     def read(
         self, part: Part, into: Sequence[Run], deadline: float, *, consistent: bool = False
@@ -142,7 +144,7 @@ class Ways:
             if time.monotonic() + pause > deadline:
                 raise TimeoutError(
                     f"{part.region} was being written all the time, or whoever wrote last ended "
-                    "before it was done"
+                    "before it was done: have it written anew, or read without consistent=True"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.02)

@@ -244,7 +244,7 @@ def test_what_a_forked_child_registers_is_the_childs(way: str, owner: Any) -> No
     assert reader.read.call_one(buffer).get(timeout=SECONDS) == b"CHild"
     assert owner.content.call_one("one").get(timeout=SECONDS) == b"of the parent"
     owner.end_child.call_one().get(timeout=SECONDS)
-    with pytest.raises(RemoteMemoryError, match="ended|gone|broke") as caught:
+    with pytest.raises(RemoteMemoryError, match=r"ended|gone|broke") as caught:
         buffer.read_into(bytearray(5), timeout=SECONDS).get()
     assert caught.value.owner == buffer.owner
     of_parent.read_into(into, timeout=SECONDS).get()

@@ -62,8 +62,9 @@ PROGRAM = f"""
             print("writer: nothing was noticed", flush=True)
         except Exception as error:
             named = f"{{buffer.part.region.key:016x}}" in str(error)
-            print("writer was told", named, time.monotonic() - began < 30, str(error)[-300:], flush=True)
-        # Half of it is there: who reads consistently is not given that, and the next write mends it.
+            is_soon = time.monotonic() - began < 30
+            print("writer was told", named, is_soon, str(error)[-300:], flush=True)
+        # Half of it is there: a consistent read does not give that, and the next write mends it.
         into = bytearray(SIZE)
         buffer.write_from(b"c" * SIZE, timeout=60).get()
         try:

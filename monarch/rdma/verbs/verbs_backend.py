@@ -164,7 +164,10 @@ class Verbs:
                     # What was posted may still come: its memory is not ours to give back before.
                     self._drop_line(region.owner.uid, line)
                     raise
-        raise region.error(f"the RDMA device cannot reach it: {error}")
+        raise region.error(
+            f"the RDMA device cannot reach it: {error}. Try again; what was written may be "
+            "there in part"
+        )
 
     def _line(self, region: RemoteRegion, deadline: float) -> _Connection:
         # Not the other lock: the owner may be asking us for the same at this moment.
@@ -258,7 +261,10 @@ class Verbs:
             spins = 0 if completions else spins + 1
             if spins > _SPINS:
                 if time.monotonic() > deadline:
-                    raise TimeoutError("the RDMA device has not answered in time")
+                    raise TimeoutError(
+                        "the RDMA device has not answered in time: try again, or give a longer "
+                        "timeout="
+                    )
                 time.sleep(_PAUSE_SECONDS)
 
     # What an owner does, on threads of its own.
