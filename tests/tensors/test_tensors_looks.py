@@ -13,6 +13,7 @@ from torch import nn
 import monarch
 from monarch import Tensor, call_on_shard_and_fetch, inspect, no_mesh, remote
 from monarch.actor import this_host
+from monarch.tensors.client.dispatch import AmbientMode
 from monarch.tensors.core.specs import SpecMaker
 
 
@@ -145,3 +146,22 @@ def test_ranks_are_there_before_a_mesh_was_active() -> None:
     with no_mesh.activate():
         assert torch.ones(1).item() == 1
     procs.stop().get()
+
+
+@pytest.mark.long
+def test_what_torch_has_compiled_runs_operation_by_operation_on_a_mesh(mesh: Any) -> None:
+    """Its compiler keeps out where a mode is active; so the mode need not be kept from it, which
+    costs each operation more than a microsecond."""
+    assert not hasattr(AmbientMode.__torch_dispatch__, "__wrapped__")
+
+    @torch.compile(backend="eager")
+    def work(x: Any) -> Any:
+        y = x * 2.0
+        print("a break in the graph")
+        return y + x.sum()
+
+    x = torch.ones(3)
+    for n in range(2):
+        assert inspect(work(x + n)).tolist() == [5 * (n + 1)] * 3
+    with no_mesh.activate():
+        assert work(torch.ones(3)).tolist() == [5] * 3

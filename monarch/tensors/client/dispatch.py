@@ -53,6 +53,12 @@ class AmbientMode(TorchDispatchMode):  # type: ignore[misc]
 
     mesh: Any = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Torch would wrap each call, to keep its compiler out of what it leads to: an eighth of the
+        # cost of an operation. Where a mode is active nothing is compiled anyway.
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -75,7 +81,7 @@ def dispatch(
     scalars: list[Any] = []
     tensors: Any = args
     num = 0 if kwargs else len(args)
-    # Most are tensors alone, or one and a float: these are what `flatten` would give.
+    # Most are tensors alone, or one and a float or two ints: these are what `flatten` would give.
     if num == 2 and type(args[0]) is Tensor and type(args[1]) is Tensor:
         call_key: tuple[Any, ...] = (facts, args[0]._meta, args[1]._meta)
     elif num == 1 and type(args[0]) is Tensor:
@@ -83,6 +89,14 @@ def dispatch(
     elif num == 2 and facts.second_is_number and type(args[1]) is float and type(args[0]) is Tensor:
         call_key = (facts, args[0]._meta, FLOAT)
         tensors, scalars = args[:1], [args[1]]
+    elif (
+        num == 3
+        and type(args[1]) is type(args[2]) is int
+        and type(args[0]) is Tensor
+        and not facts.numbers
+    ):  # A row of one, say.
+        call_key = (facts, args[0]._meta, args[1], args[2])
+        tensors = args[:1]
     else:
         key: list[Any] = [facts]
         tensors = []

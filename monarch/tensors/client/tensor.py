@@ -171,20 +171,20 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"monarch.Tensor(mesh={self.mesh}, shape={tuple(self.shape)}, dtype={self.dtype})"
 
-    def __del__(self) -> None:
-        self._release()
-
     def _release(self) -> None:
         """Free what it stands for at the workers."""
         # Before it is complete there is none, and afterwards its number may have been given away.
-        ref = self.__dict__.get("_ref")
+        own = self.__dict__
+        ref = own.get("_ref")
         if ref is not None:
-            self._ref = None
-            storage = self._storage
+            own["_ref"] = None
+            storage = own["_storage"]
             if storage.refs is not None:
                 storage.refs.discard(ref)
             if storage.dropped is None:
-                self.mesh.frees[self.stream.number].append(ref)
+                own["mesh"].frees[own["stream"].number].append(ref)
+
+    __del__ = _release
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.mesh.pickled(self)
