@@ -55,17 +55,20 @@ class _Loggers(dict[str, Any]):
 logging.root.manager.loggerDict = _Loggers(logging.root.manager.loggerDict)
 
 
+_PROJECT = Path(__file__).parents[1]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Compile our code once, not in each of the thousand processes that the tests start.
 
     Where PYTHONDONTWRITEBYTECODE is set, as in many containers, no import would keep it.
     """
-    if not hasattr(config, "workerinput"):
-        for package in ("monarch", "sync", "recipes"):
-            compileall.compile_dir(Path(__file__).parents[1] / package, quiet=2)
+    if hasattr(config, "workerinput") or not os.access(_PROJECT, os.W_OK):
+        return
+    for package in ("monarch", "sync", "recipes"):
+        compileall.compile_dir(_PROJECT / package, quiet=2)
 
 
-_PROJECT = Path(__file__).parents[1]
 _CACHES = (
     ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", ".import_linter_cache",
 )  # fmt: skip
