@@ -5,6 +5,7 @@ It happens on the I/O loop or on threads of its own, whatever the owner's actors
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -24,6 +25,15 @@ Answer = dict[str, Any]
 
 _served: weakref.WeakKeyDictionary[Node, MemoryService] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+
+
+def _forget() -> None:
+    """A thread that held it does not run in a forked child."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 answers: dict[str, Callable[[dict[str, Any]], Answer]] = {}
 """What else may be asked: each of these takes what the message is about, on a thread of its own."""
