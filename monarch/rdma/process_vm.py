@@ -249,7 +249,8 @@ class ProcessVm:
         if number in (errno.EPERM, errno.EACCES):
             return BackendUnavailable(f"the kernel refuses it: {os.strerror(number)}")
         if not number:
-            return region.orphaned("its process has given up all that it had registered")
+            why = "its process has given up all that it had registered. Have it make a new buffer"
+            return region.error(why)
         return region.error(
             f"its memory cannot be reached ({os.strerror(number)}). Try again, or go by TCP with "
             "configure(rdma_same_host=False)"
