@@ -83,6 +83,7 @@ class _Call:
     good: int | None
     thread: int
     is_running: bool = True
+    is_interrupted: bool = False
     has_failed: bool = False
     error: str = ""
     traceback: str = ""
@@ -182,10 +183,11 @@ class Trial(Actor):
             self._end(call)
 
     def _end(self, call: _Call) -> None:
-        """From here on the thread is not interrupted any more."""
+        """From here on the thread, which is this one, is not interrupted any more."""
         with self._lock:
             call.is_running = False
-            _raise_in(call.thread, None)
+            if call.is_interrupted:
+                _clear_interrupt()
         call.done.set()
 
     # Asked from elsewhere
@@ -236,6 +238,7 @@ class Trial(Actor):
         while (left := deadline - time.monotonic()) > 0:
             with self._lock:
                 if call.is_running:
+                    call.is_interrupted = True
                     _raise_in(call.thread, _Interrupt)
             if call.done.wait(min(left, _INTERRUPT_AGAIN_SECONDS)):
                 return True
@@ -329,7 +332,21 @@ def _is_installed(path: str) -> bool:
     return path.startswith((_LIBRARY, _OURS, "<frozen")) or "site-packages" in path
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an error in a thread at its next step; ``None`` takes back what it has not noticed."""
-    raised = None if error is None else ctypes.py_object(error)
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    """Raise an error in a thread at its next step."""
+    raised = ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+
+
+def _clear_interrupt() -> None:
+    """Notice here what this thread was to be interrupted by, if it has not yet.
+
+    Taking it back instead would leave Python a note that something is to be raised; with such a
+    note, a thread that a debugger traces never gets beyond the beginning of a function (3.11).
+    """
+    try:
+        _raise_in(threading.get_ident(), _Interrupt)
+        for _ in range(1000):
+            pass
+    except _Interrupt:
+        pass

@@ -18,6 +18,7 @@ from typing import Any
 
 _here = threading.local()
 _ATTRIBUTE = "_monarch_in_process_owner"
+_ORDERED = "_monarch_unwound"
 _ending = threading.Lock()
 _ended: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -89,7 +90,14 @@ def _end_in_peace(thread: threading.Thread) -> None:
     while not is_over:
         with contextlib.suppress(ProcEnded), _ending:
             setattr(thread, _ATTRIBUTE, None)
-            _unwind(thread, None)
+            if hasattr(thread, _ORDERED):
+                # It is noticed here, if it was not before. Taking it back would leave Python a note
+                # that something is to be raised; with such a note, a thread that is traced, by a
+                # debugger or for coverage, never gets beyond the beginning of a function (3.11).
+                delattr(thread, _ORDERED)
+                _unwind(thread, ProcEnded)
+                for _ in range(1000):
+                    pass
             is_over = True
 
 
@@ -134,12 +142,12 @@ def _is_unwound(thread: threading.Thread, owner: Any, must: bool = False) -> boo
         frame = sys._current_frames().get(thread.ident or 0)
         if frame is not None and frame.f_code.co_name in _HAND_OVERS and not must:
             return False
+        setattr(thread, _ORDERED, True)
         _unwind(thread, ProcEnded)
         return True
 
 
-def _unwind(thread: threading.Thread, error: type[BaseException] | None) -> None:
-    """Raise ``error`` in another thread; ``None`` takes back what it has not noticed yet."""
+def _unwind(thread: threading.Thread, error: type[BaseException]) -> None:
+    """Raise ``error`` in another thread."""
     ident = ctypes.c_ulong(thread.ident or 0)
-    raised = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, raised)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))

@@ -17,6 +17,10 @@ def deeper(number: int) -> int:
     return number
 
 
+def doubled(value: int) -> int:
+    return 2 * value
+
+
 def fail() -> None:
     raise ValueError("bad rank")
 
@@ -45,6 +49,12 @@ class Stepper(Actor):
     @endpoint
     def nested(self, number: int) -> int:
         return deeper(number) + 100
+
+    @endpoint
+    def steps_into(self, number: int) -> int:
+        breakpoint()
+        number = doubled(number)
+        return number
 
     @endpoint
     def twice(self, number: int) -> int:

@@ -17,7 +17,7 @@ from typing import Any, cast
 from monarch.runtime.cells.call_watch import RunAgain
 from monarch.runtime.observe.held_text import HeldText
 
-_OURS = ["monarch.*", "asyncio.*", "contextvars", "threading"]
+_OURS = ["monarch.*", "asyncio.*", "contextlib", "contextvars", "threading"]
 
 
 class HeldPdb(pdb.Pdb):
@@ -41,6 +41,7 @@ class HeldPdb(pdb.Pdb):
         )
         self.runs_again = False
         self.is_hasty = False
+        self._enters = False
         self.refuses_redo = ""
         self._stops = stops
         self._learn = learn
@@ -52,6 +53,7 @@ class HeldPdb(pdb.Pdb):
         super().reset()
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
+        self._enters = False
         tb = traceback.__traceback__ if isinstance(traceback, BaseException) else traceback
         last = _last(tb) if frame is None else frame
         self._stops(last, "")
@@ -93,7 +95,13 @@ class HeldPdb(pdb.Pdb):
         """Ask for lines where the user's code is entered next, on this thread."""
         self.reset()
         self.set_step()
+        self._enters = True
         sys.settrace(self.trace_dispatch)
+
+    def user_call(self, frame: FrameType, argument_list: None) -> None:
+        """A function is entered: where that is what was waited for, its first line is next."""
+        if not self._enters:
+            super().user_call(frame, argument_list)
 
     def stand_at_error(self, error: BaseException) -> bool:
         """Ask for lines at the place where ``error`` was raised. Whether the call is to be run
