@@ -128,7 +128,7 @@ def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
         member = Member(hold.actor, hold.rank)
         if member in report.doing:
             report.doing[member] = f"is held at {hold.place}"
-    _match_collectives(report, procs.values())
+    _match_collectives(report, procs.values(), {hold.proc for hold in holds.values()})
     return report
 
 
@@ -233,17 +233,28 @@ def _messages_wait(num: int) -> str:
     return "1 message waits" if num == 1 else f"{num} messages wait"
 
 
-def _match_collectives(report: HangReport, procs: Iterable[Mapping[str, Any]]) -> None:
-    """By mesh of procs: torch's groups have the same names in each."""
+def _match_collectives(
+    report: HangReport, procs: Iterable[Mapping[str, Any]], held: Collection[str]
+) -> None:
+    """By mesh of procs: torch's groups have the same names in each. A collective to which none but
+    ranks of ``held`` procs have not come is under way: it goes on when they do."""
     meshes: dict[str, dict[int, list[Collective]]] = defaultdict(dict)
+    held_ranks: dict[str, set[int]] = defaultdict(set)
     for proc in procs:
         flight = proc.get("flight") or {}
         if flight:
             entries = [collective_of(e) for e in flight["entries"] if not e["is_p2p"]]
             meshes[proc["mesh"]][flight["rank"]] = entries
-    for records in meshes.values():
+            if proc["uid"] in held:
+                held_ranks[proc["mesh"]].add(flight["rank"])
+    for mesh, records in meshes.items():
         found = mismatches(records)
-        report.mismatches += found
+        for mismatch in found:
+            if len(mismatch.by_kind) == 1 and held_ranks[mesh].issuperset(mismatch.missing):
+                why = "it is held" if len(mismatch.missing) == 1 else "they are held"
+                report.under_way.append(f"{mismatch.text}: {why}")
+            else:
+                report.mismatches.append(mismatch)
         known = {one.group for one in found}
         last: dict[tuple[str, int, str, str], list[int]] = defaultdict(list)
         for rank, record in records.items():

@@ -19,7 +19,7 @@ from monarch.observe.visit import MeshVisit, hosts_of
 from monarch.runtime.client_agent import client
 from monarch.view.live_view import LiveView
 from monarch.wire.message import HoldLine
-from tests.observe.test_observe_top import host
+from tests.observe.test_observe_top import HOLD, host
 from tests.support import wait_for
 
 SECONDS = 30
@@ -143,6 +143,18 @@ def test_a_rank_that_was_on_its_way_to_a_collective_is_no_hang() -> None:
     stands = settled_report(late, lambda: in_collectives(first=5, other=4), lambda: None)
     assert stands.is_hang
     assert "rank 1 has not come (last: #4 all_reduce)" in stands.lines[0]
+
+
+def test_a_rank_that_is_held_on_its_way_to_a_collective_is_no_hang() -> None:
+    looks = in_collectives(first=5, other=4)
+    looks[0]["holds"] = [HOLD]
+    found = hang_report(looks)
+    assert not found.is_hang
+    last = "rank 1 has not come (last: #4 all_reduce): it is held"
+    assert found.lines[-1].startswith("under way: group dp, collective #5: rank 0 in all_reduce")
+    assert found.lines[-1].endswith(last)
+    looks[0]["holds"] = [{**HOLD, "proc": "p0", "rank": 0}]  # The other, which waits, is no excuse.
+    assert hang_report(looks).is_hang
 
 
 def test_a_view_tells_of_a_late_rank_once_it_is_seen_twice_and_between_looks() -> None:
