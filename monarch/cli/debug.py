@@ -13,13 +13,14 @@ from pathlib import Path
 
 import click
 
-from monarch.cli.project import load_project, noted_job
+from monarch.cli.project import load_project, no_allocation, noted_job
 from monarch.core.rank_sets import BadRanks, is_in, parse_set
 from monarch.debugger.console import Console
 from monarch.debugger.running import stacks_lines
 from monarch.debugger.screen import make_screen
 from monarch.debugger.visit import SeenProc, Visit
 from monarch.errors import JobError
+from monarch.net.machine import machine_id
 from monarch.runtime.client_agent import client
 from monarch.wire.address import ProcAddress
 from monarch_sync.words import counted
@@ -38,6 +39,14 @@ def visit_here() -> Visit:
     return Visit(client().node, hosts)
 
 
+def nothing_runs() -> JobError:
+    """Why there is no proc to look into, as far as the folder tells."""
+    job = noted_job()
+    if job is not None and not job.is_running():
+        return no_allocation()
+    return JobError("no proc runs here: `monarch run`, or a program of yours, starts some")
+
+
 def edit(mesh: str, ranks: str) -> None:
     """Serve an editor until it leaves, or Ctrl-C. ``mesh`` is that of the procs, "" for all."""
     from monarch.debugger.editor import EditorBridge, launch_entry, write_launch
@@ -49,7 +58,10 @@ def edit(mesh: str, ranks: str) -> None:
     if importlib.util.find_spec("debugpy") is None:
         raise JobError("--vscode needs debugpy: pip install 'monarch-loop[debug]'")
     visit = visit_here()
-    procs = [p for p in visit.procs() if mesh in ("", p.mesh) and is_in(wanted, p.rank)]
+    everybody = visit.procs()
+    procs = [p for p in everybody if mesh in ("", p.mesh) and is_in(wanted, p.rank)]
+    if not everybody:
+        raise nothing_runs()
     if not procs:
         raise JobError("no such proc runs here: `monarch env get HOME` shows which do")
     folders = load_project(None).make_workspace().dirs
@@ -97,8 +109,10 @@ def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
     visit = visit_here()
     everybody = visit.procs()
     procs = [proc for proc in everybody if mesh in ("", proc.mesh) and is_in(wanted, proc.rank)]
+    if not everybody:
+        raise nothing_runs()
     if not procs:
-        raise JobError("that is none of the procs that run" if everybody else "no proc runs here")
+        raise JobError("that is none of the procs that run")
     if native:
         for proc in procs:
             click.echo(_native(proc))
@@ -107,8 +121,13 @@ def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
 
 
 def _native(proc: SeenProc) -> str:
-    """By py-spy, of a process of this machine."""
+    """By py-spy, of a process of this machine: elsewhere its pid is that of another one."""
     head = f"{proc.mesh} {proc.rank} (pid {proc.pid} on {proc.host})"
+    if proc.address.machine != machine_id():
+        return (
+            f"{head}\nit runs on another machine, whose py-spy answers "
+            '`monarch query "SELECT * FROM pyspy_frames"`'
+        )
     program = Path(sys.executable).with_name("py-spy")
     if not program.exists():
         raise JobError("--native needs py-spy: pip install 'monarch-loop[debug]'")

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from monarch.cli.debug import visit_here
+from monarch.cli.debug import nothing_runs, visit_here
 from monarch.core.environment import EnvRow, counts_when, lines_of, rows_of
 from monarch.core.rank_sets import BadRanks, RanksType, in_ranges, is_in, parse_set
 from monarch.debugger.visit import SeenProc, Visit
@@ -98,7 +98,8 @@ def change(words: Sequence[str], mesh: str, *, new_only: bool, is_unset: bool) -
     places = visit.places()
     if not places:
         raise JobError("no allocation is up for this folder, and no program of yours runs here")
-    visit.ask_places(places, order)
+    if not visit.ask_places(places, order):
+        raise nothing_runs()
     failed = {}
     if not new_only:
         answers = visit.ask_many(procs, order)
@@ -135,7 +136,7 @@ def _procs(ranks: str, mesh: str, *, may_be_none: bool = False) -> tuple[Visit, 
     if not found and not may_be_none:
         if all_procs:
             raise JobError(f"that is none of the procs that run: {_named(all_procs)}")
-        raise JobError("no proc runs here: `monarch run`, or a program of yours, starts some")
+        raise nothing_runs()
     return visit, found
 
 

@@ -18,6 +18,8 @@ from monarch.wire.hold import HoldNote
 from monarch.wire.message import AbortGroups, LookAtProc, PeekLine, StacksAsked, StopAt
 
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py", "torch/distributed/nn/functional.py")
+# Where torch waits in collectives that it began by itself: DDP's, in its forward and its backward.
+_HIDDEN = ("torch/autograd/graph.py", "torch/nn/parallel/distributed.py")
 _ABORT_SECONDS = 20.0
 _NO_COLLECTIVES = ("wrapper", "_wrapper", "<module>")
 
@@ -38,7 +40,7 @@ class RunningRanks:
             chosen(procs, typed.ranks)  # Says which there are.
             self._screen.write("no actor runs there\n")
         holds = {(h.proc, h.actor): h for h in self._visit.holds() if h.is_waiting}
-        flights = self._flights(procs, seen)
+        seen, flights = self._in_flight(procs, seen)
         rows: dict[str, dict[int, str]] = {}
         for state in seen:
             hold = holds.get((state.proc, state.actor))
@@ -53,16 +55,20 @@ class RunningRanks:
         for text in flights.mismatches():
             self._screen.write(f"{text}\n")
 
-    def _flights(self, procs: Sequence[SeenProc], seen: Sequence[ActorState]) -> Flights:
-        """What torch remembers of collectives, where somebody is in one."""
+    def _in_flight(
+        self, procs: Sequence[SeenProc], seen: Sequence[ActorState]
+    ) -> tuple[list[ActorState], Flights]:
+        """What torch remembers of collectives, where somebody is in one, or may be; and ``seen``
+        with those that only torch knows of."""
         meshes = {proc.uid: proc.mesh for proc in procs}
-        wanted = {meshes.get(state.proc) for state in seen if state.collective}
+        wanted = {meshes.get(one.proc) for one in seen if one.collective or one.may_be_in_one}
         asked = [proc for proc in procs if proc.mesh in wanted]
         uid = self._visit.uid
         answers = self._visit.ask_many(
             asked, lambda port: LookAtProc(port, uid, True, places=False)
         )
-        return Flights({p.uid: (p.mesh, answers[p.uid].get("flight") or {}) for p in asked})
+        flights = Flights({p.uid: (p.mesh, answers[p.uid].get("flight") or {}) for p in asked})
+        return [flights.named(state) for state in seen], flights
 
     def in_collectives(self, holds: Sequence[HoldNote]) -> str:
         """Who is in a collective beside these, which stand; nothing where nobody is."""
@@ -70,14 +76,12 @@ class RunningRanks:
         actors = {hold.actor for hold in holds}
         procs = self._visit.procs()
         seen = states_of(self._visit, procs, range(0, 2**62))
-        waiting = [
-            state
-            for state in seen
-            if state.actor in actors and state.collective and state.proc not in held
-        ]
-        flights = self._flights(procs, waiting)
+        others = [state for state in seen if state.actor in actors and state.proc not in held]
+        others, flights = self._in_flight(procs, others)
         told: dict[tuple[str, str], list[int]] = {}
-        for state in waiting:
+        for state in others:
+            if not state.collective:
+                continue
             what = f"{state.collective}{flights.number(state)}"
             told.setdefault((state.actor, what), []).append(state.rank)
         return " and ".join(f"{a} {in_ranges(of)} in {what}" for (a, what), of in told.items())
@@ -86,9 +90,10 @@ class RunningRanks:
         """The ranks of its actor that run on while it stands, and what they do, in a line."""
         procs = [proc for proc in self._visit.procs() if proc.uid != hold.proc]
         held = {one.proc for one in self._visit.holds() if one.is_waiting}
+        seen, _ = self._in_flight(procs, states_of(self._visit, procs, range(0, 2**62)))
         on = [
             state
-            for state in states_of(self._visit, procs, range(0, 2**62))
+            for state in seen
             if state.actor == hold.actor and state.method and state.proc not in held
         ]
         if not on:
@@ -191,10 +196,11 @@ class RunningRanks:
         actors = {hold.actor for hold in missing}
         procs = [proc for proc in self._visit.procs() if proc.uid in wanted]
         held = [hold for hold in self._visit.holds() if hold.is_waiting]
-        found = states_of(self._visit, procs, range(0, 2**62))
+        found, flights = self._in_flight(procs, states_of(self._visit, procs, range(0, 2**62)))
         for seen in found:
             if seen.actor in actors:
-                self._screen.write(f"{seen.actor} rank {seen.rank}: {seen.doing(held)}\n")
+                doing = seen.doing(held, flights.number(seen))
+                self._screen.write(f"{seen.actor} rank {seen.rank}: {doing}\n")
         if not found:
             self._screen.write(f"{named(missing)} has not stopped again yet\n")
 
@@ -204,18 +210,25 @@ class Flights:
     and the record of each."""
 
     def __init__(self, found: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
-        self._pending: dict[str, int] = {}
+        self._pending: dict[str, Collective] = {}
         self._records: dict[str, dict[int, list[Collective]]] = {}
         for proc, (mesh, flight) in found.items():
             entries = [collective_of(e) for e in flight.get("entries", ()) if not e["is_p2p"]]
             if entries:
                 self._records.setdefault(mesh, {})[int(flight["rank"])] = entries
                 if not entries[-1].is_done:
-                    self._pending[proc] = entries[-1].seq
+                    self._pending[proc] = entries[-1]
 
     def number(self, state: ActorState) -> str:
         """Of the collective that a rank is in: `` #204``."""
-        return f" #{self._pending[state.proc]}" if state.proc in self._pending else ""
+        is_in_one = state.collective and state.proc in self._pending
+        return f" #{self._pending[state.proc].seq}" if is_in_one else ""
+
+    def named(self, state: ActorState) -> ActorState:
+        """With the collective that it is in, where only torch knows."""
+        if state.collective or not state.may_be_in_one or state.proc not in self._pending:
+            return state
+        return state._replace(collective=self._pending[state.proc].op)
 
     def mismatches(self) -> list[str]:
         """Where ranks do not meet, in words."""
@@ -223,7 +236,8 @@ class Flights:
 
 
 class ActorState(NamedTuple):
-    """An actor at one moment: its innermost frame of the user's, and the collective it is in."""
+    """An actor at one moment: its innermost frame of the user's, and the collective it is in.
+    ``may_be_in_one``: it is where torch begins collectives by itself."""
 
     proc: str
     actor: str
@@ -232,6 +246,7 @@ class ActorState(NamedTuple):
     place: str
     collective: str
     waits: bool
+    may_be_in_one: bool = False
 
     def doing(self, held: Iterable[HoldNote], number: str = "") -> str:
         """In words, with whom it waits for as far as that is known; ``number`` is that of its
@@ -260,6 +275,7 @@ def states_of(visit: Visit, procs: Sequence[SeenProc], ranks: RanksType) -> list
             state = ActorState(
                 proc.uid, actor["name"], actor["rank"], actor["method"], place,
                 _collective(frames), bool(actor["waits"]),
+                any(str(frame["file"]).endswith(_HIDDEN) for frame in frames),
             )  # fmt: skip
             found.append(state)
     return sorted(found, key=lambda one: (one.actor, one.rank))

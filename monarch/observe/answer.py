@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import html
 import io
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from monarch.observe.json_rows import json_text
 
 _SHOWN_ROWS = 60
 _WIDEST = 60
@@ -44,7 +45,7 @@ class QueryTable(Sequence[dict[str, Any]]):
 
     def to_json(self) -> str:
         """One object a row, as a list."""
-        return json.dumps(self.rows, default=str, indent=1)
+        return json_text(self.rows, indent=1)
 
     def to_csv(self) -> str:
         """With a line of names."""

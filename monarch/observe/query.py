@@ -142,6 +142,8 @@ class QueryTables:
         text = READY[sql][1] if sql in READY else sql
         try:
             found = self._database.execute(text)
+            if found is None:
+                raise QueryError("there is no SQL in that; `monarch query` lists what can be asked")
             columns = [column[0] for column in found.description or ()]
             return QueryTable(columns, found.fetchall())
         except self._errors as error:

@@ -130,10 +130,19 @@ class MeshVisit:
 
     def __init__(self, node: Node, hosts: Mapping[str, ProcAddress]) -> None:
         self._node = node
-        self._hosts = dict(hosts)
+        self._hosts: dict[str, ProcAddress] = {}
+        self._known: dict[str, ProcAddress] = {}
         self._clocks: dict[str, ClockOffset] = {}
-        for address in hosts.values():
-            if address.uid != node.uid and node.failure_of(address.uid) is None:
+        self.go_to(hosts)
+
+    def go_to(self, hosts: Mapping[str, ProcAddress]) -> None:
+        """Ask these from now on. From any thread; who is asked already is waited for."""
+        node, before = self._node, dict(self._known)
+        self._known.update(hosts)
+        self._hosts = dict(hosts)
+        for url, address in hosts.items():
+            is_new = before.get(url) != address and address.uid != node.uid
+            if is_new and node.failure_of(address.uid) is None:
                 node.address_book.expect(address)
                 node.address_book.peer_up(address)
 
@@ -231,7 +240,7 @@ class MeshVisit:
         asked = {}
         for url, uids in by_host.items():
             make = partial(_py_spy_asked, tuple(uids), uid)
-            asked[url] = self._node.request(self._hosts[url], make)
+            asked[url] = self._node.request(self._known[url], make)
         deadline = time.monotonic() + _PY_SPY_SECONDS
         found: dict[str, tuple[str, str]] = {}
         for url, promise in asked.items():
@@ -248,7 +257,7 @@ class MeshVisit:
         return {"k": "clock", "host": body.get("host"), "offset": offset + epoch, "run": error}
 
     def _clock(self, url: str) -> ClockOffset:
-        if self._hosts[url].machine == self._node.address.machine:
+        if self._known[url].machine == self._node.address.machine:
             return SAME
         if url not in self._clocks:
             pings = [self._ping(url) for _ in range(_NUM_PINGS)]
@@ -259,7 +268,7 @@ class MeshVisit:
     def _ping(self, url: str) -> Ping | None:
         sent = time.monotonic_ns()
         asked = self._ask(
-            self._hosts[url], lambda port: AskClock(port, self._node.uid), _CLIENT_SECONDS
+            self._known[url], lambda port: AskClock(port, self._node.uid), _CLIENT_SECONDS
         )
         answered = time.monotonic_ns()
         theirs = asked.body.get("now")

@@ -19,26 +19,22 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import (
-    FileResponse,
-    JSONResponse,
-    PlainTextResponse,
-    Response,
-    StreamingResponse,
-)
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from monarch.errors import MonarchError
+from monarch.observe.json_rows import json_text
 from monarch.observe.prometheus import exposition
 from monarch.observe.query import QueryTables
 from monarch.runs.folder import RunFolder
@@ -111,6 +107,22 @@ class PageSource:
     is_read_only: bool = False
 
 
+def _json(data: object, status: int = 200) -> Response:
+    return Response(json_text(data), status, media_type="application/json")
+
+
+class _UntilEnded(uvicorn.Server):
+    """Says at once that it is to end, so that no stream is cut off in the middle."""
+
+    def __init__(self, config: uvicorn.Config, ending: asyncio.Event) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._ending.set()
+        super().handle_exit(sig, frame)
+
+
 class PageServer:
     """Listens on loopback, at ``port`` or, for 0, at any that is free. Raises ``OSError``."""
 
@@ -123,6 +135,7 @@ class PageServer:
         self._snapshot: dict[str, Any] = {}
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
+        self._ending = asyncio.Event()
         self.app = self._make_app()
 
     @property
@@ -133,11 +146,11 @@ class PageServer:
     def run(self, started: Callable[[], None] = lambda: None) -> None:
         """Serve until Ctrl-C or SIGTERM."""
         config = uvicorn.Config(
-            self.app, log_level="error", lifespan="off", timeout_graceful_shutdown=1,
+            self.app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1,
             server_header=False,
         )  # fmt: skip
         started()
-        uvicorn.Server(config).run(sockets=[self._socket])
+        _UntilEnded(config, self._ending).run(sockets=[self._socket])
 
     def close(self) -> None:
         """Stop listening, where it was never run."""
@@ -174,7 +187,9 @@ class PageServer:
             try:
                 response = await go_on(request)
             except MonarchError as error:
-                response = JSONResponse({"error": str(error)}, 400)
+                response = _json({"error": str(error)}, 400)
+            except Exception as error:
+                response = _json({"error": f"{type(error).__name__}: {error}"}, 500)
         response.headers.update(HEADERS)
         return response
 
@@ -210,23 +225,35 @@ class PageServer:
 
     async def _mesh(self, request: Request) -> Response:
         snapshot = await self._look()
-        return JSONResponse({**snapshot, "history": list(self._view.history)})
+        return _json({**snapshot, "history": list(self._view.history)})
 
     async def _stream(self, request: Request) -> Response:
         async def events() -> AsyncIterator[str]:
-            while not await request.is_disconnected():
+            while not self._ending.is_set() and not await request.is_disconnected():
                 try:
-                    told = await self._look()
+                    told = await self._unless_ending(self._look())
                 except Exception as error:
                     told = {"error": str(error)}
-                yield f"data: {json.dumps(told)}\n\n"
-                await asyncio.sleep(_EVERY_SECONDS)
+                if told is None:
+                    return
+                yield f"data: {json_text(told)}\n\n"
+                await self._unless_ending(asyncio.sleep(_EVERY_SECONDS))
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
+    async def _unless_ending(self, awaited: Coroutine[Any, Any, Any]) -> Any:
+        """What it gives; ``None`` where the server is to end before."""
+        task, ending = asyncio.ensure_future(awaited), asyncio.ensure_future(self._ending.wait())
+        await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        return None
+
     async def _runs(self, request: Request) -> Response:
         found = await asyncio.to_thread(lambda: summaries(self._source.runs()))
-        return JSONResponse(found)
+        return _json(found)
 
     def _find(self, request: Request) -> RunFolder | None:
         name = request.path_params["name"]
@@ -235,16 +262,16 @@ class PageServer:
     async def _run(self, request: Request) -> Response:
         run = await asyncio.to_thread(self._find, request)
         if run is None:
-            return JSONResponse({"error": "there is no such run"}, 404)
-        return JSONResponse(await asyncio.to_thread(run_curves, run))
+            return _json({"error": "there is no such run"}, 404)
+        return _json(await asyncio.to_thread(run_curves, run))
 
     async def _log(self, request: Request) -> Response:
         run = await asyncio.to_thread(self._find, request)
         if run is None:
-            return JSONResponse({"error": "there is no such run"}, 404)
+            return _json({"error": "there is no such run"}, 404)
         rank = request.query_params.get("rank", "")
         wanted = int(rank) if rank.isdigit() else None
-        return JSONResponse(await asyncio.to_thread(log_lines, run, wanted))
+        return _json(await asyncio.to_thread(log_lines, run, wanted))
 
     async def _query(self, request: Request) -> Response:
         sql = (await request.body())[:_MOST_SQL].decode(errors="replace")
@@ -254,25 +281,23 @@ class PageServer:
                 found = tables.query(sql)
             return {"columns": found.columns, "rows": found[:_MOST_ROWS], "num_rows": len(found)}
 
-        return Response(
-            json.dumps(await asyncio.to_thread(answer), default=str), media_type="application/json"
-        )
+        return _json(await asyncio.to_thread(answer))
 
     async def _act(self, request: Request) -> Response:
         what = request.path_params["what"]
         if self._source.is_read_only and what not in ("stacks", "hang", "log"):
-            return JSONResponse({"error": "this page is read-only"}, 403)
+            return _json({"error": "this page is read-only"}, 403)
         if "application/json" not in request.headers.get("content-type", ""):
-            return JSONResponse({"error": "not a request of the page"}, 400)
+            return _json({"error": "not a request of the page"}, 400)
         try:
             uids = [str(uid) for uid in json.loads(await request.body() or b"[]")]
         except (ValueError, TypeError):
-            return JSONResponse({"error": "a list of procs is wanted"}, 400)
+            return _json({"error": "a list of procs is wanted"}, 400)
         try:
             text = await asyncio.to_thread(self._source.act, what, uids)
         except MonarchError as error:
-            return JSONResponse({"error": str(error)}, 400)
-        return JSONResponse({"text": text})
+            return _json({"error": str(error)}, 400)
+        return _json({"text": text})
 
     async def _metrics(self, request: Request) -> Response:
         snapshot = await self._look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -68,3 +69,18 @@ def test_status_goes_on_until_it_is_interrupted(
         watching.line("trainers0")
     watching.send_signal(signal.SIGINT)
     assert watching.wait() == 0
+
+
+def test_where_the_hosts_have_ended_that_is_said_and_nothing_is_said_to_be_set(
+    folder: Folder,
+) -> None:
+    folder.monarch("apply")
+    for host in folder.job.hosts:
+        assert host.pid is not None
+        os.kill(host.pid, signal.SIGKILL)
+    gone = "the one that was has ended, or some of its hosts have"
+    wait_for(lambda: gone in folder.monarch("stacks", status=1))
+    for command in (["env", "get", "HOME"], ["env", "set", "A=1"], ["hang"], ["query", "slowest"]):
+        said = folder.monarch(*command, status=1)
+        assert gone in said, command
+        assert "Traceback" not in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,21 @@ class Stepper(Actor):
         while self.loss:
             turns += 1
         return turns
+
+    @endpoint
+    def compiles(self, sign: str, go: str) -> float:
+        """Has torch.compile trace a function, which is not over before there is a file ``go``."""
+        import torch
+
+        def backend(graph: Any, inputs: Any) -> Any:
+            Path(sign).touch()
+            while not Path(go).exists():
+                time.sleep(0.005)
+            return graph.forward
+
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: 2 * x, backend=backend)
+        return float(compiled(torch.ones(1)))
 
     @endpoint
     def hogs(self, sign: str, seconds: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import ProcMesh, this_host
+from monarch.runtime.observe.stop_at import CAN_STOP_NOW
 from monarch_sync import Workspace
 from tests.debugger.held_actors import AsyncStepper, Stepper
 from tests.debugger.typist import console, line_of, wait_for_holds
@@ -79,6 +80,28 @@ def test_a_rank_that_holds_the_gil_says_why_it_is_not_stopped_yet(
     assert "it stops when it does" in shown
     assert answer.get(timeout=20) == 0
     console("continue")
+
+
+@pytest.mark.long
+def test_a_rank_whose_code_torch_traces_is_not_stopped_in_the_middle(
+    steppers: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    one, sign, go = steppers.slice(gpus=1), tmp_path / "sign", tmp_path / "go"
+    answer = one.compiles.call_one(str(sign), str(go))
+    wait_for(sign.exists, 90.0)
+    shown = console("stop 1")
+    if CAN_STOP_NOW:
+        assert "rank 1 not stopped: torch.compile traces at this moment" in shown
+    else:
+        assert "stepper rank 1 stops at its next call" in shown
+    go.touch()
+    assert answer.get(timeout=60) == 2.0
+    later = one.echo.call_one(5)
+    if not CAN_STOP_NOW:
+        wait_for_holds(1)
+        console("continue")
+    assert later.get(timeout=20) == 5
 
 
 def test_what_matches_nobody_says_so(steppers: Any) -> None:

@@ -19,13 +19,15 @@ PROGRAM = shutil.which("chromium") or shutil.which("google-chrome") or ""
 
 
 class Browser:
-    """One page. A ``with`` block; its profile is in ``folder``."""
+    """One page. A ``with`` block; its profile is in ``folder``. ``errors``: what its console has of
+    errors and warnings. What it asks by ``confirm`` is answered with yes."""
 
     def __init__(self, folder: Path) -> None:
         self._websocket = pytest.importorskip("websocket")
         self._folder = folder
         self._number = 0
         self.requested: list[str] = []
+        self.errors: list[str] = []
 
     def __enter__(self) -> Browser:
         self._process = subprocess.Popen(
@@ -44,7 +46,7 @@ class Browser:
         self._socket = self._websocket.create_connection(
             pages[0]["webSocketDebuggerUrl"], timeout=60
         )
-        for domain in ("Page", "Network", "Runtime"):
+        for domain in ("Page", "Network", "Runtime", "Log"):
             self._do(f"{domain}.enable")
         return self
 
@@ -55,14 +57,35 @@ class Browser:
 
     def _do(self, method: str, **params: Any) -> Any:
         self._number += 1
-        self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
+        mine = self._number
+        self._socket.send(json.dumps({"id": mine, "method": method, "params": params}))
         while True:
             told = json.loads(self._socket.recv())
-            if told.get("method") == "Network.requestWillBeSent":
-                self.requested.append(told["params"]["request"]["url"])
-            if told.get("id") == self._number:
+            self._note(told.get("method", ""), told.get("params", {}))
+            if told.get("id") == mine:
                 assert "error" not in told, told
                 return told["result"]
+
+    def _note(self, kind: str, about: Any) -> None:
+        if kind == "Network.requestWillBeSent":
+            self.requested.append(about["request"]["url"])
+        elif kind == "Runtime.exceptionThrown":
+            self.errors.append(json.dumps(about["exceptionDetails"]))
+        elif kind == "Runtime.consoleAPICalled" and about["type"] in ("error", "warning", "assert"):
+            self.errors.append(json.dumps(about["args"]))
+        elif kind == "Log.entryAdded" and about["entry"]["level"] in ("error", "warning"):
+            self.errors.append(json.dumps(about["entry"]))
+        elif kind == "Page.javascriptDialogOpening":
+            # Whoever asked for something in the page waits until that is answered.
+            self._number += 1
+            message = {"id": self._number, "method": "Page.handleJavaScriptDialog"}
+            self._socket.send(json.dumps({**message, "params": {"accept": True}}))
+
+    def resize(self, width: int, height: int) -> None:
+        self._do(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
 
     def open(self, url: str) -> None:
         self._do("Page.navigate", url=url)

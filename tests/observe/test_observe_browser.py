@@ -54,15 +54,23 @@ def test_a_page_of_what_runs_and_of_what_has_ended(
         browser.wait_for("document.querySelector('#answer').textContent.includes('add')")
         browser.run("document.querySelector('[data-act=hang]').click()")
         browser.wait_for("document.querySelector('dialog').open")
+        browser.run("document.querySelector('dialog button').click()")
+        for width in (1400, 420):
+            browser.resize(width, 1500)
+            _click_through(browser)
+            assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.errors == []
         foreign = [u for u in browser.requested if not u.startswith(("http://127.0.0.1", "data:"))]
         assert [u for u in foreign if u != "about:blank"] == []
         (tmp_path / "shots").mkdir()
         browser.picture(tmp_path / "shots/page.png")
         assert os.path.getsize(tmp_path / "shots/page.png") > 10_000
-    stop.touch()
-    assert run.wait() == 0
-    page.send_signal(signal.SIGINT)
-    assert page.wait() == 0
+        stop.touch()
+        assert run.wait() == 0
+        page.send_signal(signal.SIGINT)
+        assert page.wait() == 0
+        assert page.errors == []
+        browser.wait_for("document.querySelector('#live').textContent.includes('not answer')")
 
     ended = command("dashboard", "--run", "latest", "--port", "0")
     home = tmp_path / "other"
@@ -78,3 +86,24 @@ def test_a_page_of_what_runs_and_of_what_has_ended(
         browser.wait_for("document.querySelector('#answer').textContent.includes('counter')")
     ended.send_signal(signal.SIGINT)
     assert ended.wait() == 0
+
+
+def _click_through(browser: Browser) -> None:
+    """Whatever can be clicked or chosen, but for what ends the run."""
+    for act in ("stacks", "hang", "profile", "log"):
+        browser.run(f"document.querySelector('[data-act={act}]').click()")
+        browser.wait_for("document.querySelector('dialog').open")
+        assert browser.run("document.querySelector('#said').textContent")
+        browser.run("document.querySelector('dialog button').click()")
+    browser.run("document.querySelector('#groups tbody tr').click()")
+    assert browser.run("document.querySelectorAll('tr.picked').length") == 1
+    for is_shown in ("false", "true"):
+        browser.run("document.querySelector('#runs input').click()")
+        browser.wait_for(f"document.querySelector('#runs input').checked === {is_shown}")
+    for name in ("total", "loss"):
+        browser.run(f"metric.value = '{name}'; metric.onchange()")
+        browser.wait_for("!!document.querySelector('#loss canvas')")
+    browser.run("rank.value = 'rank1'; rank.onchange()")
+    browser.wait_for("document.querySelector('#log').textContent.includes('adding')")
+    browser.run("sql.value = 'SELECT 42 AS answer'; ask.requestSubmit()")
+    browser.wait_for("document.querySelector('#answer td')?.textContent === '42'")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from monarch.cli.observe.target import StayHere
 from monarch.errors import JobError
 from monarch.observe.query import QueryTables
-from tests.cli.runs_folder import two_runs
+from tests.cli.runs_folder import add_row, two_runs
 from tests.observe.test_observe_top import host
 
 pytest.importorskip("starlette")
@@ -118,6 +121,33 @@ def test_queries_answer_and_those_of_files_do_not(browser: Any) -> None:
     assert "refused" in refused.json()["error"]
 
 
+@pytest.mark.parametrize("sql", ["", "  ", "-- nothing"], ids=repr)
+def test_where_there_is_no_sql_that_is_said(browser: Any, sql: str) -> None:
+    refused = browser.post("/api/query", content=sql)
+    assert refused.status_code == 400
+    assert refused.json()["error"].startswith("there is no SQL in that")
+
+
+def test_figures_that_are_no_numbers_are_shown_as_such(browser: Any, tmp_path: Path) -> None:
+    """As a loss that went wrong: that is when the page is wanted."""
+    add_row(runs_in(tmp_path / "runs")[0], "metrics.jsonl", step=4, loss=float("nan"))
+    runs = {run["name"]: run for run in browser.get("/api/runs").json()}
+    name = runs_in(tmp_path / "runs")[0].name
+    assert runs[name]["values"]["loss"] == "nan"
+    assert browser.get(f"/api/runs/{name}").json()["curves"]["loss"] == [3.0, 2.0, 1.0, None]
+    found = browser.post("/api/query", content="SELECT 'inf'::DOUBLE AS most").json()
+    assert found["rows"] == [{"most": "inf"}]
+
+
+def test_what_fails_within_is_told_to_the_page(server: PageServer, browser: Any) -> None:
+    def fail() -> Any:
+        raise ValueError("a damaged run")
+
+    object.__setattr__(server._source, "runs", fail)
+    answer = browser.get("/api/runs")
+    assert (answer.status_code, answer.json()) == (500, {"error": "ValueError: a damaged run"})
+
+
 def test_buttons_act_by_post_alone(browser: Any, asked: list[Any]) -> None:
     assert browser.get("/api/act/stop").status_code == 405
     assert browser.post("/api/act/stop", content='["p0"]').status_code == 400
@@ -157,7 +187,6 @@ def test_prometheus_reads_it_with_the_token(server: PageServer) -> None:
 
 def test_the_stream_begins_with_the_whole_state(server: PageServer) -> None:
     """One event; the connection stays open until the page goes."""
-    import asyncio
 
     async def first() -> str:
         response = await server._stream(_Connected())  # type: ignore[arg-type]
@@ -167,6 +196,56 @@ def test_the_stream_begins_with_the_whole_state(server: PageServer) -> None:
 
     told = asyncio.run(first())
     assert json.loads(told.removeprefix("data: "))["num_ranks"] == 3
+
+
+def test_the_server_ends_while_a_page_is_open_and_hosts_are_silent() -> None:
+    """At once, and without a word on the terminal."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def look() -> list[Any]:
+        asked.set()
+        answer.wait(30)
+        return []
+
+    server = PageServer(
+        PageSource(
+            title="silent", look=look, tables=lambda sql: QueryTables([]),
+            act=lambda what, uids: what, runs=lambda: [],
+        )
+    )  # fmt: skip
+
+    async def open_and_end() -> str:
+        response = await server._stream(_Connected())  # type: ignore[arg-type]
+        parts = asyncio.ensure_future(anext(response.body_iterator, "ended"))  # type: ignore[attr-defined]
+        await asyncio.to_thread(asked.wait, 30)
+        server._ending.set()
+        try:
+            return str(await asyncio.wait_for(parts, 10))
+        finally:
+            answer.set()
+
+    assert asyncio.run(open_and_end()) == "ended"
+    server.close()
+
+
+def test_a_view_that_stays_open_sees_what_has_begun_and_leaves_what_has_ended() -> None:
+    gone: list[Any] = []
+
+    class Visit:
+        def go_to(self, hosts: Any) -> None:
+            gone.append(hosts)
+
+        def look(self, *, flight: bool) -> list[Any]:
+            return [flight]
+
+    now: dict[str, Any] = {"run-1": "address"}
+    stay = StayHere(Visit(), lambda: dict(now))  # type: ignore[arg-type]
+    looks = [stay.look() for _ in range(6)]
+    assert looks == [[True], [False], [False], [False], [False], [True]]
+    now = {"run-2": "another"}
+    for _ in range(5):
+        stay.look()
+    assert gone == [{"run-2": "another"}]
 
 
 class _Connected:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from monarch.view.live_view import LiveView, size_in_words
+from tests.cli.on_terminal import on_terminal
+from tests.support import wait_for
 
 pytest.importorskip("textual")
 
@@ -175,3 +181,38 @@ def test_it_paints_scrolls_asks_and_ends(size: tuple[int, int]) -> None:
             await pilot.press("q")
 
     asyncio.run(use())
+
+
+_FAKED = """
+from monarch.view.top import MonarchTop
+from tests.observe.test_observe_top import host
+
+MonarchTop(lambda: [host(1024, odd=[5])], lambda what, uids: "File train.py, line 3", "demo").run()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 60)])
+def test_a_person_uses_it_at_a_terminal(
+    columns: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    with on_terminal(folder, columns=columns, rows=rows, script=_FAKED) as terminal:
+        terminal.until("0-4, 6-1023")
+        assert "1,024 ranks" in terminal.text
+        terminal.press("r")
+        terminal.press("\x1b[6~\x1b[6~")  # Page down, twice.
+        beyond = rf"trainers +{rows + 5} "  # What had no place at first.
+        wait_for(lambda: re.search(beyond, terminal.text), 30.0)
+        terminal.press("\x1b[Hrs")  # To the first, alike ones together, its stacks.
+        terminal.until("File train.py, line 3")
+        terminal.press("\x1b")
+        painted = len(terminal.output)
+        terminal.resize(30, 100)
+        os.kill(terminal.process.pid, signal.SIGWINCH)
+        wait_for(lambda: "1,024 ranks" in terminal.output[painted:], 30.0)
+        terminal.press("q")
+        assert terminal.end() == 0
+        assert terminal.settings == terminal.settings_before
+        assert "Traceback" not in terminal.text

@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from monarch.cli.observe.target import run_here, run_paths, visit_here
+from monarch.cli.observe.target import StayHere, hosts_here, run_here, run_paths, visit_here
 from monarch.cli.observe.views import RankActions
 from monarch.errors import JobError
 from monarch.job import job_loads
@@ -20,9 +20,12 @@ from monarch.observe.query import QueryEngine, QueryTables, kept_rows
 from monarch.observe.visit import MeshVisit, program_at
 from monarch.runs.folder import RUNS, RunFolder, runs_in
 from monarch.runtime.client_agent import client
+from monarch.wire.address import ProcAddress
 
 if TYPE_CHECKING:
     from monarch.view.server import PageSource
+
+Hosts = Callable[[], Mapping[str, ProcAddress]]
 
 _MISSING = (
     "monarch dashboard needs Starlette and uvicorn, which are not installed: "
@@ -41,7 +44,8 @@ def dashboard(run: str | None, port: int, read_only: bool, from_stdin: bool) -> 
     elif run is not None:
         source = _of_run(PageSource, run_here(run), read_only)
     else:
-        source = _live(PageSource, visit_here(), os.path.basename(os.getcwd()), read_only)
+        title = os.path.basename(os.getcwd())
+        source = _live(PageSource, visit_here(), hosts_here, title, read_only)
     try:
         server = PageServer(source, port)
     except OSError as error:
@@ -59,23 +63,16 @@ def _tell_plainly(url: str) -> None:
     print(url, flush=True)
 
 
-def _live(make: type[PageSource], visit: MeshVisit, title: str, read_only: bool) -> PageSource:
-    engine = QueryEngine(lambda: visit, run_paths())
+def _live(
+    make: type[PageSource], visit: MeshVisit, hosts: Hosts, title: str, read_only: bool
+) -> PageSource:
+    def tables(sql: str) -> QueryTables:
+        return QueryEngine(lambda: visit, run_paths()).tables(sql)
+
     return make(
-        title=title, look=_looker(visit), tables=engine.tables, act=RankActions(visit).do,
+        title=title, look=StayHere(visit, hosts).look, tables=tables, act=RankActions(visit).do,
         runs=lambda: runs_in(RUNS), is_read_only=read_only,
     )  # fmt: skip
-
-
-def _looker(visit: MeshVisit) -> Callable[[], Sequence[dict[str, Any]]]:
-    """Torch's collectives are asked for now and then: they tell who waits in which."""
-    count = [0]
-
-    def look() -> Sequence[dict[str, Any]]:
-        count[0] += 1
-        return visit.look(flight=count[0] % 5 == 1)
-
-    return look
 
 
 def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSource:
@@ -105,4 +102,4 @@ def _of_program(make: type[PageSource]) -> PageSource:
     program = program_at(told["pid"])
     if program is not None:
         hosts["the program"] = program
-    return _live(make, MeshVisit(client().node, hosts), job.kind, False)
+    return _live(make, MeshVisit(client().node, hosts), lambda: hosts, job.kind, False)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from monarch.cli.observe.target import visit_here
+from monarch.cli.observe.target import StayHere, visit_here
 from monarch.errors import JobError
 from monarch.observe.hang_report import LATE_SECONDS, hang_report, settled_report
 from monarch.observe.query import live_rows
@@ -153,4 +153,4 @@ def top() -> None:
     def act(what: str, uids: Sequence[str]) -> str:
         return actions.do(what, uids)
 
-    MonarchTop(visit.look, act, Path.cwd().name).run()
+    MonarchTop(StayHere(visit).look, act, Path.cwd().name).run()

@@ -33,13 +33,13 @@ class Stops:
     def stop(self, cell: ActorCell, reason: str) -> str:
         """``now`` where it stops at its next line, else ``call``: at its next call. Raises
         ``RuntimeError`` where it must not be stopped."""
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.compiler.is_compiling():
-            raise RuntimeError("torch.compile traces at this moment: stop it when that is over")
-        frame = frame_of(cell, sys._current_frames())
+        frames = sys._current_frames()
+        frame = frame_of(cell, frames)
         if frame is None or not CAN_STOP_NOW:
             self._next[cell.record.uid] = reason
             return "call"
+        if any(map(_is_compiled_in, frames.values())):
+            raise RuntimeError("torch.compile traces at this moment: stop it when that is over")
         with self._lock:
             self._wanted[cell.thread_id] = reason
         if sys.version_info >= (3, 12):
@@ -72,3 +72,13 @@ class Stops:
             threading.settrace_all_threads(None)
         self._stand(frame, reason)
         return frame.f_trace
+
+
+def _is_compiled_in(frame: FrameType | None) -> bool:
+    """Whether torch.compile makes a graph of what a thread runs. Torch's own flag for it is set in
+    some versions only while it exports."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("torch/_dynamo/convert_frame.py"):
+            return True
+        frame = frame.f_back
+    return False

@@ -165,7 +165,7 @@ async function showRuns() {
     const label = element("label"), box = document.createElement("input");
     box.type = "checkbox"; box.checked = state.chosen.has(run.name);
     box.onchange = () => { box.checked ? state.chosen.add(run.name) : state.chosen.delete(run.name); showRuns(); };
-    const figures = Object.entries(run.values).slice(0, 3).map(([name, value]) => `${name} ${value.toPrecision(4)}`).join("  ");
+    const figures = Object.entries(run.values).slice(0, 3).map(([name, value]) => `${name} ${value.toPrecision?.(4) ?? value}`).join("  ");
     label.append(box, ` ${run.name}  ${run.status}  step ${run.step}/${run.num_steps}  ${figures}`);
     const line = element("div"); line.append(label);
     return line;
