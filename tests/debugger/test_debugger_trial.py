@@ -36,7 +36,8 @@ def tried(procs: ProcMesh) -> Any:
 def test_it_is_stepped_into_functions(tried: Any) -> None:
     answer = tried.steps_into.call_one(1)
     wait_for_holds(1)
-    shown = console("attach stepper 0", "s", "s", "p value", "r", "n", "p number", "c")
+    shown = console("attach stepper 0", "s", "s", "p value", "w", "r", "n", "p number", "c")
+    assert "tried()" not in shown
     assert "doubled()" in shown
     assert "(Pdb) p value\n1\n" in shown
     assert "(Pdb) p number\n2\n" in shown

@@ -226,7 +226,8 @@ def _last_word(line: str) -> str:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("monarch.runtime.")
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.startswith(("monarch.runtime.", "monarch.runs."))
 
 
 def _last(traceback: TracebackType | None) -> FrameType | None:
