@@ -14,14 +14,19 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from types import TracebackType
 from typing import Any
 
-from monarch.actor import Actor, ActorMesh, ProcMesh, current_rank, endpoint
+from monarch.actor import Actor, ActorMesh, Future, ProcMesh, current_rank, endpoint
 from monarch.core.grouping import ODD, group
 from monarch.core.rank_sets import BadRanks, RanksType, is_in, parse_set
 from monarch.errors import ActorError, SupervisionError
 
 _MOST_LINES = 12
+_INTERRUPTED = (
+    "KeyboardInterrupt: the wait has ended, and the call goes on: `.get()` of the same future has "
+    "its value"
+)
 _COMMAND = "import sys; sys.argv[0] = 'monarch'; from monarch.cli.entry import main; main()"
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)')
 _FOREIGN = ("/site-packages/", "/monarch/runtime/", "/monarch/actor/", "/lib/python", __file__)
@@ -36,10 +41,25 @@ class NotebookErrors:
     def __call__(
         self, shell: Any, kind: type, error: BaseException, tb: Any, **_: Any
     ) -> list[str]:
-        self.whole = str(error)
-        lines = short_of(error)
+        if isinstance(error, KeyboardInterrupt):
+            if not _has_waited(tb):
+                shell.showtraceback((kind, error, tb))
+                return []
+            lines = [_INTERRUPTED]
+        else:
+            self.whole = str(error)
+            lines = short_of(error)
         print("\n".join(lines), file=sys.stderr)  # noqa: T201
         return lines
+
+
+def _has_waited(tb: TracebackType | None) -> bool:
+    """Whether it was raised in a wait for an answer."""
+    while tb is not None:
+        if tb.tb_frame.f_code is Future.get.__code__:
+            return True
+        tb = tb.tb_next
+    return False
 
 
 def short_of(error: BaseException) -> list[str]:
@@ -104,7 +124,7 @@ class CellRunner(Actor):
 def load(shell: Any) -> None:
     """What ``%load_ext monarch`` does."""
     errors = NotebookErrors()
-    shell.set_custom_exc((ActorError, SupervisionError), errors)
+    shell.set_custom_exc((ActorError, SupervisionError, KeyboardInterrupt), errors)
 
     def monarch(line: str) -> None:
         """%monarch COMMAND: one of `monarch --help`; `%monarch error` for all of the last error."""

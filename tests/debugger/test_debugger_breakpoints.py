@@ -19,7 +19,7 @@ from monarch.debugger.console import Console, holds_table
 from monarch.runtime.observe.break_places import moved_line
 from tests.debugger.held_actors import AsyncStepper, Stepper
 from tests.debugger.typist import Typist, console, visit_self, wait_for_holds
-from tests.support import wait_for
+from tests.support import Printed, wait_for
 
 
 def test_a_call_stands_until_it_is_continued(steppers: Any) -> None:
@@ -224,10 +224,13 @@ def test_the_client_is_told_once_for_all_ranks(
     assert told()[0].endswith("and clocks stand still; `monarch debug` opens it.")
 
 
-def test_nobody_comes_and_the_call_goes_on_by_itself() -> None:
+def test_nobody_comes_and_the_call_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = Printed(monkeypatch)
     with configured(breakpoint="0.2"):
         steppers = this_host().spawn_procs({"gpus": 1}).spawn("stepper", Stepper)
         assert steppers.step.call_one(1).get(timeout=20) == 2
+    told = r"held at held_actors.py:\d+ for 0.2 s, and nobody came: it goes on \(MONARCH_BREAKPOINT"
+    printed.wait_for(told, 2)
 
 
 @pytest.mark.parametrize("how", ["setting", "PYTHONBREAKPOINT"])

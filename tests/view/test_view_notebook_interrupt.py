@@ -13,7 +13,7 @@ pytest.importorskip("jupyter_client")
 
 # In a process of its own: what a kernel's client leaves open is not ours to close.
 SCRIPT = """
-import sys, time
+import os, sys, time
 from jupyter_client.manager import start_new_kernel
 
 manager, client = start_new_kernel(kernel_name="python3", cwd=sys.argv[1])
@@ -34,7 +34,8 @@ def told(code, during=lambda text: None, timeout=60):
             return text
 
 told('''
-import time
+%load_ext monarch
+import os, time
 from monarch.actor import Actor, endpoint
 from monarch.job import ProcessJob
 
@@ -43,6 +44,10 @@ class Slow(Actor):
     def work(self):
         time.sleep(3)
         return "done"
+
+    @endpoint
+    def pids(self):
+        return os.getpid(), os.getppid()
 
 job = ProcessJob(meshes={"nodes": 1})
 hosts = job.state().nodes
@@ -57,8 +62,11 @@ def interrupt(text):
         manager.interrupt_kernel()
 
 text = told("print('waiting', flush=True); future.get()", interrupt)
-print("interrupted", "KeyboardInterrupt" in text, time.monotonic() - began[0] < 5, flush=True)
+is_short = text.count("\\n") < 4 and "KeyboardInterrupt: the wait has ended, and the call" in text
+print("interrupted", is_short, time.monotonic() - began[0] < 5, flush=True)
 print("later", told("print(future.get())").strip(), flush=True)
+pids = [int(one) for one in told("print(*slow.pids.call_one().get())").split()]
+kernel = int(told("print(os.getpid())"))
 
 manager.restart_kernel(now=True)
 client.wait_for_ready(timeout=60)
@@ -72,6 +80,12 @@ print(hosts.extent)
 procs.stop().get()
 job.kill()
 ''').strip(), flush=True)
+end = time.monotonic() + 30
+left = {kernel, *pids}
+while left and time.monotonic() < end:
+    left = {pid for pid in left if os.path.exists(f"/proc/{pid}")}
+    time.sleep(0.05)
+print("left", *left, flush=True)
 client.stop_channels()
 manager.shutdown_kernel(now=True)
 """
@@ -85,5 +99,5 @@ def test_an_interrupt_ends_the_wait_and_a_restart_finds_the_hosts(tmp_path: Path
         env=env, cwd=tmp_path, timeout=150, capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == [
-        "interrupted True True", "later done", "again {hosts: 1}",
+        "interrupted True True", "later done", "again {hosts: 1}", "left",
     ], done.stdout + done.stderr  # fmt: skip
