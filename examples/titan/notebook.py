@@ -4,7 +4,7 @@
 
 The cells are those of the article that introduced Monarch in notebooks, on two procs in place of
 128 GPUs. After a training, the config is changed and the same processes train again. The article's
-`breakpoint()` needs a debugger that is not part of this.
+`breakpoint()` is left out, so that all cells run with nobody there; `monarch debug` opens it.
 """
 
 import asyncio

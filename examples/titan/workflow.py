@@ -6,7 +6,8 @@ It is Monarch's tutorial "Interactive Distributed Applications", line by line, o
 is prepared in the folder it is started in. What differs: the job is of processes on this machine,
 for which neither GPU nor cluster is needed (`examples/slurm` has one on a cluster); the
 parameters are those of two CPU cores; and an actor's uid has its own rank, where the tutorial's
-would raise a NameError. The tutorial's `breakpoint()` needs a debugger that is not part of this.
+would raise a NameError; and the tutorial's `breakpoint()` is left out, so that it runs to its end
+with nobody there. With it, the call stands there, and `monarch debug` opens it.
 """
 
 import asyncio
