@@ -31,6 +31,7 @@ from monarch.builtins import set_manual_seed_remote
 from monarch.cached_remote_function import remote_autograd_function
 from monarch.common._coalescing import _record_and_define, compile
 from monarch.common.function_caching import AliasOf, Storage, TensorGroup
+from monarch.opaque_module import OpaqueModule
 from monarch.opaque_object import OpaqueObject, opaque_method
 from monarch.worker import _testing_function as functions
 
@@ -387,6 +388,12 @@ def test_arguments_have_the_names_that_programs_give_them_by() -> None:
         Tensor.to_mesh: "self mesh stream",
         call_on_shard_and_fetch: "remote args shard kwargs",
         grad_generator: "roots with_respect_to grad_roots",
+        OpaqueObject.call_method: "self method_name propagation args kwargs",
+        OpaqueModule.call_method: "self method_name propagation args kwargs",
+        monarch.reduce: "tensors args kwargs",
+        monarch.reduce_: "tensors args kwargs",
+        monarch.to_mesh: "tensors args kwargs",
+        monarch.slice_mesh: "tensors args kwargs",
     }.items():
         assert list(inspect_module.signature(function).parameters) == names.split()
 

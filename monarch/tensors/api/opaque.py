@@ -85,15 +85,15 @@ class OpaqueObject(OpaqueRef):
     def __init_subclass__(cls) -> None:
         look_into(cls, _items, _of_items)
 
-    def call_method(self, name: str, propagate: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the object on all workers; ``propagate`` says what comes out, of this
+    def call_method(self, method_name: str, propagation: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the object on all workers; ``propagation`` says what comes out, of this
         reference and tensors without values."""
 
         def rule(key: Any, name: str, args: Any, kwargs: Any) -> Any:
-            return propagate(self, *args, **kwargs)
+            return propagation(self, *args, **kwargs)
 
-        method = Remote(call_method, propagate)
-        return method.dispatch_by(rule, (self._key, name, args, kwargs), {}, self._seen_by_rules())
+        call = (self._key, method_name, args, kwargs)
+        return Remote(call_method, propagation).dispatch_by(rule, call, {}, self._seen_by_rules())
 
     def _seen_by_rules(self) -> tuple[Any, ...]:
         """What a rule may read of this object: what came out for others may not be for it."""
@@ -105,9 +105,9 @@ class OpaqueObject(OpaqueRef):
         except Exception:
             return (object(),)  # Like no other: the rule is asked at each call.
 
-    def call_method_on_shard_and_fetch(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def call_method_on_shard_and_fetch(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method on the first worker alone; a future of what it returns."""
-        return call_on_shard_and_fetch(remote(call_method), self._key, name, args, kwargs)
+        return call_on_shard_and_fetch(remote(call_method), self._key, method_name, args, kwargs)
 
 
 look_into(OpaqueObject, _items, _of_items)
@@ -158,11 +158,11 @@ class OpaqueModule:
         return _Forward.apply(self._object, propagator, spec, len(maker.tensors), *tensors)
 
     def call_method(
-        self, name: str, propagator: Callable[..., Any], *args: Any, **kwargs: Any
+        self, method_name: str, propagation: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Another method of it; autograd does not go through that. ``propagator`` as for a
-        call."""
-        return self._object.call_method(name, propagator, *args, **kwargs)
+        """Another method of it; autograd does not go through that. ``propagation`` as
+        ``propagator`` of a call."""
+        return self._object.call_method(method_name, propagation, *args, **kwargs)
 
 
 class _Forward(torch.autograd.Function):  # type: ignore[misc]

@@ -64,24 +64,24 @@ def _of_each(tree: Any, change: Callable[[Tensor], Any]) -> Any:
     return fill(spec, [change(tensor) for tensor in maker.tensors])
 
 
-def reduce(tree: Any, *args: Any, **kwargs: Any) -> Any:
+def reduce(tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """``Tensor.reduce`` of each."""
-    return _of_each(tree, lambda tensor: tensor.reduce(*args, **kwargs))
+    return _of_each(tensors, lambda tensor: tensor.reduce(*args, **kwargs))
 
 
-def reduce_(tree: Any, *args: Any, **kwargs: Any) -> Any:
+def reduce_(tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """``Tensor.reduce_`` of each."""
-    return _of_each(tree, lambda tensor: tensor.reduce_(*args, **kwargs))
+    return _of_each(tensors, lambda tensor: tensor.reduce_(*args, **kwargs))
 
 
-def to_mesh(tree: Any, *args: Any, **kwargs: Any) -> Any:
+def to_mesh(tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """``to_mesh`` of each, of slices that ``slice_mesh`` gave too."""
     kinds = (Tensor, MeshSliceTensor)
     maker = SpecMaker(lambda value: isinstance(value, kinds), frozenset())
-    spec = maker.spec(tree)
+    spec = maker.spec(tensors)
     return fill(spec, [one.to_mesh(*args, **kwargs) for one in maker.tensors])
 
 
-def slice_mesh(tree: Any, *args: Any, **kwargs: Any) -> Any:
+def slice_mesh(tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """``Tensor.slice_mesh`` of each."""
-    return _of_each(tree, lambda tensor: tensor.slice_mesh(*args, **kwargs))
+    return _of_each(tensors, lambda tensor: tensor.slice_mesh(*args, **kwargs))
