@@ -2,7 +2,7 @@
 
 What to open, by what is to be changed:
 
-- what programs call: `buffer.py`, `action.py`
+- what programs call: `buffer.py`, `action.py`; how what they begin is done: `transfers.py`
 - what may be registered, and when that ends: `memory.py`, `registry.py`, `table.py`
 - memory of GPUs: `gpu.py`, `device_memory.py`
 - which way a transfer takes: `ways.py`; a new way: a class like `backend.py` says, named there

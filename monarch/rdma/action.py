@@ -19,12 +19,12 @@ from monarch.rdma.buffer import (
     local_memory,
     read,
     source,
-    start,
     write,
 )
 from monarch.rdma.memory import LocalMemory, memory_of
 from monarch.rdma.own_process import copy_runs
 from monarch.rdma.region import Part
+from monarch.rdma.transfers import start
 from monarch.rdma.ways import Ways, ways
 
 _AT_ONCE = 4

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import os
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from monarch.rdma.own_process import is_own
 from monarch.rdma.process_vm import is_supported
 from monarch.rdma.region import Part, RemoteRegion
 from monarch.rdma.registry import is_registry_made, registry
+from monarch.rdma.transfers import start
 from monarch.rdma.ways import Ways, ways
 from monarch.runtime import process
 from monarch.runtime.promise import Promise
@@ -288,43 +287,6 @@ def compare_and_swap(
     return _signed(
         way.by_first(region, lambda one: one.compare_and_swap(region, place, low, high, deadline))
     )
-
-
-def start(
-    way: Ways, work: Callable[[Ways], T], *, is_quick: bool = False, is_waiting: bool = False
-) -> Future[T]:
-    """Have ``work`` done on a thread of the workers; at once, on this one, if it is quick.
-
-    Work that waits for others' doings, and not only for bytes, gets a thread of its own: the
-    workers are few, and transfers would wait with it.
-    """
-    promise: Promise[tuple[T | None, BaseException | None]] = Promise()
-
-    def run() -> None:
-        try:
-            promise.set((work(way), None))
-        except BaseException as error:
-            promise.set((None, error))
-
-    if is_quick:
-        run()
-    else:
-        # What it makes and asks for is the running actor's.
-        context = contextvars.copy_context()
-        if is_waiting:
-            threading.Thread(
-                target=context.run, args=(run,), name="monarch-rdma", daemon=True
-            ).start()
-        else:
-            way.workers.submit(lambda: context.run(run))
-    return make_future(promise, _outcome)
-
-
-def _outcome(found: tuple[T | None, BaseException | None]) -> T:
-    value, error = found
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]
 
 
 def _done(value: T) -> Future[T]:

@@ -12,7 +12,7 @@ from monarch.actor.controllers import get_or_spawn_controller
 from monarch.actor.future import Future
 from monarch.errors import RemoteMemoryError
 from monarch.net.machine import machine_id
-from monarch.rdma.buffer import DEFAULT_TIMEOUT, RDMABuffer, deadline_of, start
+from monarch.rdma.buffer import DEFAULT_TIMEOUT, RDMABuffer, deadline_of
 from monarch.rdma.directory import Directory, Held, Source, WholeVersion
 from monarch.rdma.layout import joined
 from monarch.rdma.memory import memory_of
@@ -28,6 +28,7 @@ from monarch.rdma.shards import (
     view_of,
 )
 from monarch.rdma.slab import HEADER_BYTES, VERSION, Slab, SlabPlace
+from monarch.rdma.transfers import start
 from monarch.rdma.ways import Ways, ways
 from monarch.runtime import process
 

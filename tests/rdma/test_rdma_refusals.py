@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -72,3 +75,21 @@ def test_a_mistake_is_told_with_what_to_do(mistake: str) -> None:
         act(RDMABuffer(memory))
     assert re.search(what, str(caught.value)), caught.value
     assert re.search(advice, str(caught.value)), caught.value
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors of Python 3.10 have no notes")
+@pytest.mark.parametrize("num_bytes", [16, 32 * 2**20])
+def test_what_fails_later_names_the_line_that_began_it(num_bytes: int) -> None:
+    """Small ones are done at once, and large ones by another thread."""
+    memory, into = bytearray(num_bytes), bytearray(num_bytes)
+    buffer = RDMABuffer(memory)
+    buffer.drop().get()
+    begun = buffer.read_into(into)
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    action = RDMAAction().write_remote(buffer, into)
+    with pytest.raises(RemoteMemoryError) as caught:
+        begun.get()
+    assert f"begun at {__file__}, line {line}" in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(RemoteMemoryError) as caught:
+        action.submit().get()
+    assert f"begun at {__file__}" in "".join(traceback.format_exception(caught.value))
