@@ -179,7 +179,7 @@ class _Adapter:
     def __init__(self, port: int, token: str) -> None:
         self._alive, inherited = os.pipe()
         command = [
-            sys.executable, "-m", "debugpy.adapter", "--for-server", str(port),
+            sys.executable, "-m", "monarch.debugger.adapter", "--for-server", str(port),
             "--host", "127.0.0.1", "--port", "0", "--access-token", token,
         ]  # fmt: skip
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.debugger import held_actors
 from tests.debugger.dap_client import DAP_SECONDS, DapClient
 from tests.debugger.held_actors import Stepper
 from tests.debugger.typist import line_of, visit_self
-from tests.support import wait_for
+from tests.support import Program, wait_for
 
 pytest.importorskip("debugpy")
 
@@ -63,6 +64,33 @@ def test_one_editor_stops_all_ranks_at_a_line_and_leaves_them_running(
             editor.send("disconnect", terminateDebuggee=False)
         assert list(answer.get(timeout=DAP_SECONDS).values()) == ["seen", "seen"]
     assert list(steppers.echo.call("on").get(timeout=20).values()) == ["on", "on"]
+
+
+_ATTACHES = """
+    import encodings.idna, os, socket  # The first, as the other may not read Python's files.
+    if os.environ["USER_ID"] != "0":
+        os.setgroups([])
+        os.setgid(int(os.environ["USER_ID"]))
+        os.setuid(int(os.environ["USER_ID"]))
+    with socket.create_connection(("127.0.0.1", int(os.environ["PORT"])), 20) as end:
+        body = b'{"seq": 1, "type": "request", "command": "initialize", "arguments": {}}'
+        answer = b""
+        try:
+            end.sendall(b"Content-Length: %d\\r\\n\\r\\n%b" % (len(body), body))
+            answer = end.recv(100)
+        except ConnectionError:
+            pass
+    print("told", len(answer) > 0, flush=True)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_another_user_of_the_machine_is_hung_up_on(
+    bridge: EditorBridge, program: Callable[..., Program]
+) -> None:
+    for user, is_told in (("65534", "False"), ("0", "True")):
+        attaching = program(_ATTACHES, PORT=str(bridge.port), USER_ID=user)
+        assert attaching.line("told", 30.0) == is_told
 
 
 def test_the_launch_entry_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
