@@ -212,7 +212,12 @@ def test_a_person_uses_it_at_a_terminal(
         terminal.resize(30, 100)
         os.kill(terminal.process.pid, signal.SIGWINCH)
         wait_for(lambda: "1,024 ranks" in terminal.output[painted:], 30.0)
-        terminal.press("q")
+
+        def is_left() -> bool:
+            terminal.press("q")  # The first may close the stacks yet.
+            return terminal.process.poll() is not None
+
+        wait_for(is_left, 30.0)
         assert terminal.end() == 0
         assert terminal.settings == terminal.settings_before
         assert "Traceback" not in terminal.text
