@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import this_host
-from monarch.debugger.attach_request import AttachRequest
-from monarch.debugger.editor import EditorBridge, launch_entry, write_launch
+from monarch.debugger.editor import AttachRequest, EditorBridge, launch_entry, write_launch
 from monarch.debugger.visit import Visit
 from tests.debugger import held_actors
 from tests.debugger.dap_client import DAP_SECONDS, DapClient

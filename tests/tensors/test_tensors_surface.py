@@ -15,7 +15,7 @@ from monarch.opaque_object import OpaqueObject, opaque_method
 from monarch.python_local_mesh import python_local_mesh
 from monarch.random import State, get_state, new_state, set_state
 from monarch.remote_class import ControllerRemoteClass, WorkerRemoteClass
-from monarch.tensors.worker.own_device import staying_on, watch_set_device
+from monarch.tensors.worker.worker import staying_on, watch_set_device
 from tests.support import wait_for
 
 

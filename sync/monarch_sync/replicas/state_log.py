@@ -24,7 +24,7 @@ from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_p
 _MIN_LOG_BYTES = 256 << 10  # below this, a new `current` is not worth its while
 
 
-class State(NamedTuple):
+class LoggedState(NamedTuple):
     """What a replica holds. `boot`: which start of the machine it was noted in."""
 
     generation: int = 0
@@ -101,7 +101,7 @@ class StateLog:
         self._disk = disk
         self._current_bytes = 0
         self._log_bytes = 0
-        self.state = State()
+        self.state = LoggedState()
         self.interrupted: Journal | None = None
         self._load()
 
@@ -115,7 +115,7 @@ class StateLog:
         journal = self.interrupted
         assert journal is not None
         self.interrupted = None
-        self.state = State(journal.generation, journal.author, manifest, journal.boot)
+        self.state = LoggedState(journal.generation, journal.author, manifest, journal.boot)
 
     def end(self, lost: list[str]) -> None:
         """Note that, before anything else is noted."""
@@ -131,7 +131,7 @@ class StateLog:
         if self._log_bytes > max(_MIN_LOG_BYTES, self._current_bytes):
             self.rewrite(self.state)
 
-    def rewrite(self, state: State) -> None:
+    def rewrite(self, state: LoggedState) -> None:
         """Note a whole state anew."""
         current = _CurrentState(state.generation, state.author, state.manifest.encode(), state.boot)
         data = msgspec.msgpack.encode(current)
@@ -154,7 +154,7 @@ class StateLog:
             current = msgspec.msgpack.decode(data, type=_CurrentState)
             manifest = Manifest.decode(current.manifest, any_digest=self._is_older)
             self._current_bytes = len(data)
-            self.state = State(current.generation, current.author, manifest, current.boot)
+            self.state = LoggedState(current.generation, current.author, manifest, current.boot)
         except (msgspec.MsgspecError, UnicodeDecodeError, BadManifest):
             return
         except FileNotFoundError:
@@ -175,7 +175,7 @@ class StateLog:
             manifest = journal.apply(self.state.manifest)
             if record.lost:
                 manifest = manifest.replace(removed=decode_paths(record.lost))
-            self.state = State(journal.generation, journal.author, manifest, journal.boot)
+            self.state = LoggedState(journal.generation, journal.author, manifest, journal.boot)
             self.interrupted = None
 
     def _records(self) -> Iterator[_Record]:
