@@ -37,7 +37,7 @@ def bridge(visit: Visit) -> Iterator[EditorBridge]:
 def test_one_editor_stops_all_ranks_at_a_line_and_leaves_them_running(
     visit: Visit, bridge: EditorBridge
 ) -> None:
-    steppers = this_host().spawn_procs({"gpus": 2}).spawn("stepper", Stepper)
+    steppers = this_host().spawn_procs({"gpus": 4}).spawn("stepper", Stepper)
     steppers.echo.call(0).get(timeout=20)
     procs = [proc for proc in visit.procs() if proc.mesh == "procs"]
     assert bridge.join(procs) == []
@@ -46,23 +46,26 @@ def test_one_editor_stops_all_ranks_at_a_line_and_leaves_them_running(
         first = DapClient(bridge.port)
         stack.callback(first.close)
         first.begin(held_actors.__file__, line, connect={"host": "127.0.0.1", "port": bridge.port})
-        child = first.event("debugpyAttach")
-        second = DapClient(bridge.port)
-        stack.callback(second.close)
-        second.begin(
-            held_actors.__file__, line, subProcessId=child["subProcessId"], connect=child["connect"]
-        )
+        editors = [first]
+        while len(editors) < len(procs):
+            child = first.event("debugpyAttach")
+            editors.append(DapClient(bridge.port))
+            stack.callback(editors[-1].close)
+            editors[-1].begin(
+                held_actors.__file__, line, subProcessId=child["subProcessId"],
+                connect=child["connect"],
+            )  # fmt: skip
         # An editor is told that it has attached before all threads are traced.
         wait_for(lambda: all(steppers.is_traced.call().get(timeout=20).values()), 60)
         answer = steppers.echo.call("seen")
-        for editor in (first, second):
+        for editor in editors:
             name, _, at, frame = editor.stopped_at()
             assert (name, at) == ("echo", line)
             assert editor.value("value", frame) == "'seen'"
-        for editor in (second, first):
+        for editor in reversed(editors):
             editor.send("disconnect", terminateDebuggee=False)
-        assert list(answer.get(timeout=DAP_SECONDS).values()) == ["seen", "seen"]
-    assert list(steppers.echo.call("on").get(timeout=20).values()) == ["on", "on"]
+        assert list(answer.get(timeout=DAP_SECONDS).values()) == ["seen"] * 4
+    assert list(steppers.echo.call("on").get(timeout=20).values()) == ["on"] * 4
 
 
 _ATTACHES = """

@@ -9,10 +9,14 @@ import threading
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from monarch.actor import Channel, HostMesh, ProcMesh, this_host
+from monarch.cli.commands import cli
 from monarch.config import configured
 from monarch.job import ProcessJob
+from monarch.runtime import process
+from tests.debugger.typist import visit_self
 from tests.support import is_running, wait_for
 from tests.workspace.conftest import Project
 from tests.workspace.steps import PLAYER, Strike, struck
@@ -460,6 +464,27 @@ def test_actors_that_are_still_being_made_run_the_new_code(
         project.edit("plain.py", f"STEP = {number - 1}\n", f"STEP = {number}\n")
         assert project.sync(procs).ok
         assert [v[0] for v in _values(actors.step)] == [number] * 2
+
+
+def test_a_proc_that_takes_the_place_of_another_has_the_variable_that_was_set_there(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monarch.cli.env.visit_here", visit_self)
+    procs = this_host().spawn_procs({"gpus": 2}, name="trainers")
+    project.write("plain.py", PLAIN)
+    assert project.sync(procs).ok
+    actors: Any = procs.spawn("plain", project.load("plain").Plain)
+    pids = {v[1] for v in _values(actors.step)}
+    agent: Any = process.current()
+    try:
+        done = CliRunner().invoke(cli, ["env", "set", "MT_RANK=7", "1", "--mesh", "trainers"])
+        assert done.exit_code == 0, done.output
+        project.edit("plain.py", "STEP = 1", "STEP = 5")
+        assert project.sync(procs, reload="respawn").ok
+        assert {v[1] for v in _values(actors.step)}.isdisjoint(pids)
+        assert procs.env("MT_RANK")["MT_RANK"] == {0: None, 1: "7"}
+    finally:
+        agent.host_agent._later_env._set.clear()
 
 
 def test_modules_that_are_imported_during_a_push(project: Project, procs: ProcMesh) -> None:
