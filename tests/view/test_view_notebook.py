@@ -14,6 +14,7 @@ pytest.importorskip("nbclient")
 
 SETUP = """
 import asyncio
+import time
 from monarch.actor import Actor, current_rank, endpoint, this_host
 
 class Trainer(Actor):
@@ -22,6 +23,8 @@ class Trainer(Actor):
     def step(self, n): return 10 // n
     @endpoint
     def say(self): print("hello from a rank")
+    @endpoint
+    def take_a_while(self): time.sleep(0.2)
 procs = this_host().spawn_procs({"gpus": 3})
 trainers = procs.spawn("trainers", Trainer)
 """
@@ -41,7 +44,7 @@ CELLS = {
 async def mine():
     await asyncio.sleep(0.2)
 task = asyncio.ensure_future(mine())
-trainers.say.call().get()
+trainers.take_a_while.call().get()  # An answer that is there already keeps nobody waiting.
 await task
 """,
     "exec": "%%monarch exec procs\nx = rank // 2\nx",

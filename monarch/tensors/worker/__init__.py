@@ -6,5 +6,5 @@ What to open, by what is to be changed:
 - what ranks send each other: `collectives.py`; the groups they do it in: `groups.py`
 - streams, on CPU and CUDA: `lanes.py`; values that pass between streams and actors: `slots.py`
 - what the controller may ask: `worker.py`; how small values travel: `packing.py`
-- objects that stay there: `objects.py`, `remote_classes.py`; whose device it is: `own_device.py`
+- objects that stay there: `objects.py`, `remote_classes.py`
 """
