@@ -9,14 +9,12 @@ import threading
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from monarch.actor import Channel, HostMesh, ProcMesh, this_host
-from monarch.cli.commands import cli
 from monarch.config import configured
 from monarch.job import ProcessJob
 from monarch.runtime import process
-from tests.debugger.typist import visit_self
+from monarch.wire.message import EnvSet
 from tests.support import is_running, wait_for
 from tests.workspace.conftest import Project
 from tests.workspace.steps import PLAYER, Strike, struck
@@ -467,18 +465,21 @@ def test_actors_that_are_still_being_made_run_the_new_code(
 
 
 def test_a_proc_that_takes_the_place_of_another_has_the_variable_that_was_set_there(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project,
 ) -> None:
-    monkeypatch.setattr("monarch.cli.env.visit_here", visit_self)
     procs = this_host().spawn_procs({"gpus": 2}, name="trainers")
     project.write("plain.py", PLAIN)
     assert project.sync(procs).ok
     actors: Any = procs.spawn("plain", project.load("plain").Plain)
     pids = {v[1] for v in _values(actors.step)}
     agent: Any = process.current()
+    node = agent.node
+    order = {"MT_RANK": "7"}
+    set_there = node.request(
+        node.address, lambda port: EnvSet(dict(order), "anna", (1,), port, node.uid)
+    )
+    assert set_there.wait(5)
     try:
-        done = CliRunner().invoke(cli, ["env", "set", "MT_RANK=7", "1", "--mesh", "trainers"])
-        assert done.exit_code == 0, done.output
         project.edit("plain.py", "STEP = 1", "STEP = 5")
         assert project.sync(procs, reload="respawn").ok
         assert {v[1] for v in _values(actors.step)}.isdisjoint(pids)
