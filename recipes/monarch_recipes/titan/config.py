@@ -81,7 +81,7 @@ class FaultToleranceSection(titan.FaultTolerance):  # type: ignore[misc]
     """Restarts in a row without a new checkpoint; 0 ends the run with the first loss."""
 
     save_before_edits: bool = True
-    """Save before the first step that new code may make: where that step fails, no step is lost."""
+    """Save before the first step that new code may make: where it fails, it is made from there."""
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:
