@@ -98,7 +98,7 @@ class HeldRun:
     def end(self, seconds: float = 120.0) -> None:
         """Wait for the end of it."""
         self._thread.join(seconds)
-        assert not self._thread.is_alive(), "\n".join(self.said)
+        assert not self._thread.is_alive(), "\n".join([*self.said, f"steps: {self.steps[-3:]}"])
 
     def stop(self) -> None:
         if self._thread.ident is not None:
