@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from monarch.actor.future import Future
@@ -48,6 +49,24 @@ class _Queue:
             if promise is not None:
                 return promise
         return None
+
+    def give_up(self, promise: Promise[_Item]) -> None:
+        """Its receiver waits no longer: the value that comes for it, or has come at the same
+        moment, is the next one's."""
+        with self._lock:
+            for index, waiting in enumerate(self._waiting):
+                if waiting() is promise:
+                    del self._waiting[index]
+                    return
+        promise.on_set(lambda: self._give_back(promise.value))
+
+    def _give_back(self, item: _Item) -> None:
+        with self._lock:
+            promise = self._next_waiting()
+            if promise is None:
+                self.items.appendleft(item)
+        if promise is not None:
+            promise.set(item)
 
     def mark(self, taken: Callable[[], None]) -> None:
         """Call ``taken`` once all that is here now has been taken."""
@@ -113,17 +132,21 @@ class _Received(Future[T]):
     """A value of a channel, which is claimed when it is first asked for.
 
     So one that is dropped before takes none, and of several the first to be asked gets the first.
+    One that has waited in vain, or was cancelled, has no claim any more: it has one again when it
+    is asked again.
     """
 
     # The queue stays as long as a value of it may be asked for.
     _queue: _Queue
     _claim: Promise[_Item] | None
+    _num_waits: int
 
     @classmethod
     def of(cls, queue: _Queue, resolve: Callable[[_Item], T]) -> Future[T]:
         future: _Received[T] = object.__new__(cls)
         future._queue = queue
         future._claim = None
+        future._num_waits = 0
         future._resolve = resolve
         future._lock = threading.Lock()
         future._outcome = None
@@ -136,6 +159,39 @@ class _Received(Future[T]):
                 if self._claim is None:
                     self._claim = self._queue.take()
         return self._claim
+
+    def get(self, timeout: float | None = None) -> T:
+        self._begin_wait()
+        try:
+            return super().get(timeout)
+        finally:
+            self._end_wait()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        self._begin_wait()
+        try:
+            return (yield from super().__await__())
+        finally:
+            self._end_wait()
+
+    def as_asyncio(self) -> asyncio.Future[T]:
+        self._begin_wait()
+        observer = super().as_asyncio()
+        observer.add_done_callback(lambda _: self._end_wait())
+        return observer
+
+    def _begin_wait(self) -> None:
+        with self._lock:
+            self._num_waits += 1
+
+    def _end_wait(self) -> None:
+        """Give up the claim, if the last one that waited has gone without the value."""
+        with self._lock:
+            self._num_waits -= 1
+            if self._num_waits or self._outcome is not None or self._claim is None:
+                return
+            claim, self._claim = self._claim, None
+        self._queue.give_up(claim)
 
 
 class PortReceiver(Generic[T]):

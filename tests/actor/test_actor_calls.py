@@ -537,6 +537,41 @@ def test_who_gives_up_waiting_takes_no_value_along() -> None:
     assert receiver.recv().get(timeout=20) == "for whoever is left"
 
 
+def test_a_receiver_that_is_kept_but_has_given_up_takes_no_value_either() -> None:
+    port, receiver = Channel.open()
+    kept = receiver.recv()
+    with pytest.raises(TimeoutError):
+        kept.get(timeout=0)
+    port.send(1)
+    assert receiver.recv().get(timeout=20) == 1
+    port.send(2)
+    assert kept.get(timeout=20) == 2
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+def test_a_value_that_comes_as_its_receiver_is_cancelled_is_the_next_ones(wraps: bool) -> None:
+    port, receiver = Channel.open()
+
+    async def receive(received: Future[Any]) -> Any:
+        return await (received.as_asyncio() if wraps else received)
+
+    async def main() -> Any:
+        received = receiver.recv()
+        waits = asyncio.ensure_future(receive(received))
+        await asyncio.sleep(0)  # It runs, and waits.
+        port.send(1)
+        port.send(2)
+        wait_for(received.done)  # The loop stands still: it does not hear of that.
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        if wraps:
+            await asyncio.sleep(0)
+        return [await asyncio.wait_for(receiver.recv(), 20) for _ in range(2)]
+
+    assert asyncio.run(main()) == [1, 2]
+
+
 def test_a_channel_for_one_value_takes_one() -> None:
     port, receiver = Channel.open(once=True)
     port.send(1)
