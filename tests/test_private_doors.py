@@ -270,6 +270,11 @@ DOORS = [
         _torch(lambda _: _named("torch.distributed.distributed_c10d", "_abort_process_group")()),
     ),
     Door(
+        "torch.distributed.distributed_c10d._set_pg_timeout",
+        "ranks that wait for one that is held in a debugger time out",
+        _torch(lambda _: _named("torch.distributed.distributed_c10d", "_set_pg_timeout")()),
+    ),
+    Door(
         "distributed_c10d._world",
         "timeouts of process groups go on while a rank is held",
         _torch(lambda _: _named("torch.distributed.distributed_c10d", "_world", "pg_map")()),

@@ -60,7 +60,7 @@ from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
 from monarch_recipes.profiling import Profiler
-from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
+from monarch_recipes.rendezvous import leave_limits_to_client, meet_at, open_store, other_hosts
 from monarch_recipes.results import DDPOutcome, StepResult, TrainingPlan, measured
 from monarch_recipes.samples import Data, ReadingAhead, SampleOrder, batches, reading_ahead
 from monarch_recipes.schedule import is_due, learning_rate_factor, split_batch
@@ -289,9 +289,10 @@ class DDPTrainer(Actor):
             dist.destroy_process_group()
         dist.init_process_group(
             pick_backend(self.device, int(os.environ["LOCAL_WORLD_SIZE"])),
-            # A rank that waits for one that hangs is asked for its stack first, and gives up later.
+            # Only to meet. The client asks all for their stacks first, where one does not come.
             timeout=timedelta(seconds=2 * config.collective_timeout_seconds + 10),
         )
+        leave_limits_to_client()
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
     def wrap(self, is_same_everywhere: bool = False) -> None:

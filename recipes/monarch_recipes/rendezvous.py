@@ -10,8 +10,10 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from monarch.actor import context
 from monarch.errors import MonarchError
@@ -19,6 +21,7 @@ from monarch.spmd.surroundings import hosts_beyond, use_interface
 from monarch.tools.network import address_for
 
 _BACKLOG = 4096
+_NO_LIMIT = timedelta(days=1)
 
 
 class RendezvousError(MonarchError):
@@ -61,6 +64,15 @@ def open_store(port: int = 0, peers: Sequence[str] = ()) -> tuple[dist.TCPStore,
             master_listen_fd=os.dup(listener.fileno()),
         )
     return store, address, port
+
+
+def leave_limits_to_client() -> None:
+    """From here on collectives of the default group wait as long as it takes.
+
+    The client knows how long a step may take, and ends ranks that hang. Its clock stands still
+    while somebody is held in a debugger, which torch's cannot for a collective that is under way.
+    """
+    _set_pg_timeout(_NO_LIMIT, dist.group.WORLD)
 
 
 def meet_at(address: str, port: int) -> None:

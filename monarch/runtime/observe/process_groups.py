@@ -78,7 +78,7 @@ def _backends() -> list[Any]:
     from torch.distributed import distributed_c10d
 
     found = []
-    for group in distributed_c10d._world.pg_map:
+    for group in list(distributed_c10d._world.pg_map):  # Other threads make and end groups.
         for device in group._device_types:
             backend = group._get_backend(device)
             if backend not in found:

@@ -41,6 +41,8 @@ from .metrics import MetricsBuffer
 from .next_start import TitanNextStart
 from .process import borrowed_process
 
+_A_DAY_SECONDS = 24 * 60 * 60
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -237,12 +239,14 @@ class Training:
 
 def _with_later_timeouts(config: TitanConfig) -> TitanConfig:
     """The client, which waits for this rank, looks for one that hangs when the config says so, and
-    can only ask ranks that torch has not ended yet."""
+    can only ask ranks that torch has not ended yet. After the first step its clock alone counts: it
+    stands still while somebody is held in a debugger, which torch's does not for a collective that
+    is under way."""
     comm = config.comm
     return with_values(
         config,
         comm={
             "init_timeout_seconds": 2 * comm.init_timeout_seconds + 10,
-            "train_timeout_seconds": 2 * comm.train_timeout_seconds + 10,
+            "train_timeout_seconds": _A_DAY_SECONDS,
         },
     )
