@@ -12,10 +12,9 @@ from typing import Any, Protocol
 from monarch.actor import Future, ProcMesh
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
+from monarch.runs.clock import held_seconds
 from monarch.runs.record import Record
 from monarch.runs.witness import Witness, stacks_of, tell_hang
-from monarch.runtime import process
-from monarch.runtime.client_agent import ClientAgent
 
 _LOOK_SECONDS = 0.2
 
@@ -64,7 +63,7 @@ def answers_of(
     unless: Unless | None = None,
 ) -> list[Any]:
     """As ``ask_all``, of ranks that were asked before; ``seconds`` count from now on."""
-    started, held_before = time.monotonic(), _held_seconds()
+    started, held_before = time.monotonic(), held_seconds()
     deadline = math.inf if callable(seconds) else started + seconds
     looks = callable(seconds) or unless is not None
     answers = []
@@ -74,7 +73,7 @@ def answers_of(
                 raise KeyboardInterrupt
             left = seconds() if callable(seconds) else deadline - time.monotonic()
             # Clocks stand still while a person holds a rank.
-            left += _held_seconds() - held_before
+            left += held_seconds() - held_before
             if left <= 0:
                 waited = round(time.monotonic() - started, 1)
                 raise RankHangs(tell_hang(stacks_of(witnesses), doing, waited))
@@ -82,12 +81,6 @@ def answers_of(
                 future.get(timeout=min(left, _LOOK_SECONDS) if looks else left)
         answers.append(future.get())
     return answers
-
-
-def _held_seconds() -> float:
-    """For how long calls of this program have stood in `monarch debug` by now."""
-    agent = process.current()
-    return agent.holds.seconds() if isinstance(agent, ClientAgent) else 0.0
 
 
 def when_up(endpoint: Any, record: Record) -> Any:

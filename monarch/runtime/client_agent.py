@@ -118,6 +118,7 @@ class ClientAgent(ProcAgent):
         node.handle(Log, self._on_log)
         node.handle(Notice, self._on_notice)
         self.holds = self.host_agent.holds
+        self.held_time = self.holds.time
         self.holds.tell = lambda text: _log.warning("%s", text)
         self.holds.on_held = self._on_held
         self._rings_told = RingsTold()

@@ -147,6 +147,7 @@ class ObserveDoor:
     def _on_clocks(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, ClocksStand)
         self._clocks_stand = envelope.message.is_held
+        self._agent.held_time.hold(self._clocks_stand, self._agent.node.loop.time())
         hold_process_groups(self._clocks_stand)
         for proc in self._agent.owned_procs():
             self._agent.node.send(proc, ClocksStand(self._clocks_stand))

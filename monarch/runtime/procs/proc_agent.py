@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from monarch.core.event_ring import EventRing
+from monarch.core.holds import HeldTime
 from monarch.core.mailbox import Delivery, Reached
 from monarch.core.supervision import UnhandledFailure
 from monarch.errors import MeshFailure
@@ -76,6 +77,7 @@ class ProcAgent:
         # What this process runs begins again with the next code that comes.
         self.begins_anew = False
         self.watch: CallWatch | None = None
+        self.held_time = HeldTime()
         self.at_close: list[Callable[[], None]] = []
         self.at_stop: list[Callable[[], None]] = []
         self.supervisor = Supervisor(node, self, self.forget_mesh)

@@ -30,6 +30,7 @@ from typing import Any
 
 from monarch.actor import Actor, HostMesh, Port, endpoint
 from monarch.errors import MeshFailure
+from monarch.runs.clock import unheld_time
 from monarch.runtime import process
 from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.barrier import Barrier, meet_at_barrier, wait_for_all
@@ -283,12 +284,12 @@ class Controller(Actor):
 
     async def make_steps(self, group: Group) -> None:
         """Step after step, with a message each, so that code can change between two of them."""
-        committed_at, seconds = time.monotonic(), math.inf
+        committed_at, seconds = unheld_time(), math.inf
         ahead: Any = None  # the answer to come of a step that the group is asked for already
         while group.step < self.last_step:
             if self.hold.failure is not None:
                 await self.hold.mended(lambda: self.is_stopping)
-                committed_at = time.monotonic()
+                committed_at = unheld_time()
                 continue
             met = group.num_met
             asked, ahead = ahead, None
@@ -311,7 +312,7 @@ class Controller(Actor):
             if group.accused_of is not None:
                 raise GroupLost(group.accused_of)
             if results[0].committed:
-                committed_at = time.monotonic()
+                committed_at = unheld_time()
                 group.step, group.discarded_at, group.has_stepped = results[0].step, None, True
                 self.hold.step_went_well(results[0], seconds)
                 self.groups.accuse(self.event_log.committed(group.number, results))
@@ -319,9 +320,9 @@ class Controller(Actor):
                     await self.evaluate_if_due(group)
                     await self.save_if_due(group)
                 continue
-            group.discarded_at = time.monotonic()
+            group.discarded_at = unheld_time()
             self.event_log.discarded(group.number, group.step + 1, results)
-            if time.monotonic() - committed_at > self.limits.step_timeout_seconds:
+            if unheld_time() - committed_at > self.limits.step_timeout_seconds:
                 raise GroupLost(f"nothing was committed for {self.limits.step_timeout_seconds:g} s")
 
     def order(self, group: Group, step: int) -> Any:

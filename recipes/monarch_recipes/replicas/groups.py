@@ -11,6 +11,7 @@ from typing import Any
 
 from monarch.actor import Actor, ActorError, HostMesh, SupervisionError
 from monarch.errors import MonarchError
+from monarch.runs.clock import unheld_time
 from monarch.runs.ranks import RunLost
 from monarch.runs.recovery import NotMade
 from monarch.runs.restarts import Restarts
@@ -281,14 +282,14 @@ class Groups:
         which is a TaskError.
         """
         waiting = call.as_asyncio()
-        asked_at = looked_at = time.monotonic()
+        asked_at = looked_at = unheld_time()
         interrupted: TaskError | None = None
         try:
             while True:
                 done, _ = await asyncio.wait({waiting}, timeout=_LOOK_SECONDS)
                 if done:
                     return [value for _, value in waiting.result().items()]
-                now, seconds = time.monotonic(), patience()
+                now, seconds = unheld_time(), patience()
                 why = self.why_hung(group, asked_at, now)
                 is_late = seconds is not None and now - looked_at > seconds
                 if seconds is not None and (why or is_late) and interrupted is None:

@@ -29,6 +29,7 @@ from torchft.coordination import ManagerServer
 
 from monarch.actor import Actor, endpoint
 from monarch.rdma import RDMAAction, RDMABuffer, RemoteMemoryError
+from monarch.runs.clock import unheld_time
 
 _PAUSE_SECONDS = 0.1
 # A lighthouse hears of a member ten times a second. Counted, so that all ranks of a group give up
@@ -105,7 +106,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
     def start_quorum(self, *arguments: Any, **options: Any) -> None:
         """Wait for the others; afterwards the newest parameters are here."""
         self.has_healed = self.has_committed = False
-        deadline, num_tries = time.monotonic() + self.patience_seconds, 0
+        deadline, num_tries = unheld_time() + self.patience_seconds, 0
         while True:
             try:
                 super().start_quorum(*arguments, **options)
@@ -117,7 +118,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
                 if self.is_given_up:
                     raise LighthouseGone("the lighthouse has died") from error
                 self._quorum_future = None
-                if time.monotonic() > deadline:
+                if unheld_time() > deadline:
                     raise
             time.sleep(_PAUSE_SECONDS)
         if self.errored() is None and self.current_step() < self.least_step:
