@@ -121,9 +121,10 @@ class HeldRun:
         if "loss" not in values:
             return
         self.steps.append(step)
-        act = self.at.pop(step, None)
+        act = self.at.get(step)
         if act is not None:
             act()
+            del self.at[step]
 
     # What happens to it
 

@@ -14,6 +14,9 @@ import pytest
 
 from monarch.tools.network import free_port
 
+# All scenarios are run by the first test that looks.
+pytestmark = pytest.mark.timeout(300)
+
 NUM_RANKS = 2
 SCRIPT = Path(__file__).with_name("ddp_rank.py")
 
@@ -42,7 +45,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         for rank in range(NUM_RANKS)
     ]
     try:
-        outputs = [process.communicate(timeout=60) for process in processes]
+        outputs = [process.communicate(timeout=240) for process in processes]
     finally:
         for process in processes:
             process.kill()

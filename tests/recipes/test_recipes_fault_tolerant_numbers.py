@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,10 @@ def build_model(config):
 
 
 class Display:
-    def __init__(self) -> None:
+    def __init__(self, stop_if: Callable[[], object]) -> None:
         self.rows: list[dict[str, float]] = []
+        self.stop_if = stop_if
+        self.record: Record
 
     def message(self, text: str) -> None:
         pass
@@ -70,16 +72,25 @@ class Display:
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         self.rows.append({"step": step, **values})
+        if self.stop_if():
+            self.record.stop()
 
 
-def train(folder: Path, **settings: Any) -> tuple[GroupsOutcome, Display, list[dict[str, Any]]]:
-    display = Display()
+def events_of(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+    found = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    return [event for event in found if not kinds or event["kind"] in kinds]
+
+
+def train(
+    folder: Path, stop_if: Callable[[], object] = lambda: False, **settings: Any
+) -> tuple[GroupsOutcome, Display, list[dict[str, Any]]]:
+    display = Display(stop_if)
     # On a machine under load a group may stay out for long without having died.
     patient = {"hang_timeout_seconds": 30.0, "max_restarts": 20}
     config = FaultTolerantConfig(**{**patient, **settings})
-    outcome = run(config, this_host(), Record(folder, display, procs_per_host=4))
-    lines = (folder / "events.jsonl").read_text().splitlines()
-    return outcome, display, [json.loads(line) for line in lines]
+    display.record = Record(folder, display, procs_per_host=4)
+    outcome = run(config, this_host(), display.record)
+    return outcome, display, events_of(folder)
 
 
 @pytest.mark.long
@@ -90,8 +101,9 @@ def test_masked_labels_weigh_the_same_in_all_groups(
     import masked_task as task
 
     _, display, _ = train(
-        tmp_path, task="masked_task", batch_size=4, num_steps=3, learning_rate=0.0, clip_norm=None
-    )
+        tmp_path, task="masked_task", batch_size=4, num_steps=3, learning_rate=0.0, clip_norm=None,
+        heartbeat_timeout_seconds=60.0,
+    )  # fmt: skip
     rows = [row for row in display.rows if "grad_norm" in row]
     assert [(row["step"], row["participants"]) for row in rows] == [(1, 2), (2, 2), (3, 2)]
     texts = task.Texts(96)
@@ -118,9 +130,12 @@ def test_groups_draw_their_own_dropout_and_share_the_statistics(
     tasks.mkdir()
     (tasks / "noting.py").write_text(textwrap.dedent(NOTING).replace("{path!r}", repr(str(notes))))
     monkeypatch.syspath_prepend(str(tasks))
+    folder = tmp_path / "run"
+    # However long the way back is, the other group does not finish before.
     outcome, _, events = train(
-        tmp_path / "run", task="noting", num_steps=60, fingerprint_every=7, chaos="kill@8 group=1"
-    )
+        folder, lambda: events_of(folder, "healed"),
+        task="noting", num_steps=100_000, fingerprint_every=7, chaos="kill@8 group=1",
+    )  # fmt: skip
     assert len(outcome.fingerprints) == 2
     assert len(set(outcome.fingerprints.values())) == 1
     assert not [event for event in events if event["kind"] == "fingerprint"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -110,8 +109,8 @@ def test_ddp_goes_on_with_fewer_from_its_last_checkpoint(scene: Scene, tmp_path:
     told = "\n".join(scene.display.said)
     assert "1 of 2 hosts is left: going on with 1 host" in told, told
     (again,) = scene.events("respawned")
-    # The step that was asked for ahead may still have been made.
-    assert re.search("from step 5; steps 5 to [67] are made again", again["text"]), again
+    # Its display may do something to the run, so that no step is asked for ahead.
+    assert "from step 5; steps 5 to 6 are made again" in again["text"], again
 
     # It learns what a run learns that goes on from there with one host alone.
     alone = Record(tmp_path / "alone", Acting({}), procs_per_host=1)

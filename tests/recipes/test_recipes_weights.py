@@ -24,6 +24,9 @@ from monarch_recipes.memory import memory_of_step
 from monarch_recipes.samples import SampleOrder
 from monarch_recipes.tally import Tally, accuracy, sum_and_weight
 
+# All scenarios are run by the first test that looks.
+pytestmark = pytest.mark.timeout(300)
+
 HERE = Path(__file__).parent
 CPU = torch.device("cpu")
 
@@ -59,7 +62,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[dict
     """What each rank found in the scenarios of weights_rank.py, by how many there were."""
     folder = tmp_path_factory.mktemp("weights")
     command = [sys.executable, str(HERE / "weights_rank.py"), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return lambda num_ranks: [
         json.loads((folder / f"{num_ranks}-{rank}.json").read_text()) for rank in range(num_ranks)
