@@ -52,7 +52,7 @@ def look(total):
     with lock, lock:
         return total
 """
-LOOP_NOW = "def look(total):\n    while True:\n        pass\n"
+LOOP_NOW = "def look(total):\n    open({mark!r}, 'w').close()\n    while True:\n        pass\n"
 
 
 class Adder(Actor):
@@ -197,9 +197,15 @@ def test_a_mend_that_is_pushed_during_a_loop_does_not_wait_for_the_loop(
 ) -> None:
     run = loop("hold")
     run.steps(3)
-    loops = run.push(LOOP_NOW).generation
+    mark = run.root.with_name("loops")
+    loops = run.push(LOOP_NOW.format(mark=str(mark))).generation
+
+    def mend() -> None:
+        wait_for(mark.exists, 30.0)
+        run.push(GOOD + "# mended\n")
+
     with configured(edit_patience_seconds=1000.0):
-        told = run.steps_beside(lambda: run.push(GOOD + "# mended\n"), 2)
+        told = run.steps_beside(mend, 2)
     assert f"step 4 went well on generation {loops + 1}" in told
 
 

@@ -11,12 +11,14 @@ import pytest
 import monarch.actor
 from monarch.actor import MeshFailure, ProcMesh, this_host
 from monarch.runs import LineDisplay
+from monarch.runs.deaths import Deaths
 from monarch.runs.edits import Failure
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunLost
 from monarch.runs.record import Record
 from monarch.runtime import process
 from tests.actors import Echo
+from tests.support import wait_for
 
 
 class Ended:
@@ -40,9 +42,14 @@ class Telling(LineDisplay):
 
     def phase(self, text: str) -> None:
         if text.startswith("holding"):
-            failure = MeshFailure("ddp", (0,), "its host was lost", "proc")
-            # Later, as the run looks for it.
-            threading.Timer(0.05, lambda: monarch.actor.unhandled_fault_hook(failure)).start()
+            threading.Thread(target=lose_the_host).start()
+
+
+def lose_the_host() -> None:
+    """As soon as the run looks for deaths."""
+    wait_for(lambda: Deaths._open, what="the run waits")
+    failure = MeshFailure("ddp", (0,), "its host was lost", "proc")
+    monarch.actor.unhandled_fault_hook(failure)
 
 
 @pytest.fixture
