@@ -27,11 +27,12 @@ from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.process import is_bootstrapped
+from monarch.tools.network import free_port
 from tests.job.fakes.kube_server import KubeServer
 from tests.job.kube_cluster import KubeCluster, pod_template
 from tests.job.ray_cluster import RayCluster
 from tests.job.slurm_cluster import SlurmCluster
-from tests.job.sshd import Sshd, free_port
+from tests.job.sshd import Sshd
 
 FAKES = Path(__file__).parent / "fakes"
 SDKS = FAKES / "sdks"

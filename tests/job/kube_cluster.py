@@ -29,7 +29,7 @@ from typing import Any
 
 import pytest
 
-from tests.job.sshd import free_port
+from monarch.tools.network import free_port
 from tests.support import wait_for
 
 VARIABLE, _BUILT = "MONARCH_KUBERNETES_BIN", "/var/cache/monarch-kubernetes"

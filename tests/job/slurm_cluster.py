@@ -22,8 +22,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from monarch.tools.network import free_port
 from tests.job.cleaner import clean_up_after_us
-from tests.job.sshd import free_port
 from tests.support import is_running, wait_for
 
 _NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from monarch.tools.network import free_port
 from tests.guard import write_guard
 from tests.job.cleaner import clean_up_after_us
 from tests.support import GUARD_FOLDER, wait_for
@@ -86,10 +87,3 @@ class Sshd:
         self._process.terminate()
         self._process.wait()
         shutil.rmtree(self._running)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

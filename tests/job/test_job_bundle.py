@@ -25,9 +25,9 @@ from monarch.job.login_session import LoginSession
 from monarch.runtime.hosts import bundle_place
 from monarch.runtime.process import is_bootstrapped
 from monarch.runtime.workspace.packages.python_here import platforms, python_tag
+from monarch.tools.network import free_port
 from tests.job.fakes.kube_server import KubeServer
 from tests.job.kinds import FAKES, MARK, processes_marked
-from tests.job.sshd import free_port
 from tests.support import wait_for
 
 

@@ -19,9 +19,9 @@ from monarch.actor import shutdown_context
 from monarch.errors import JobError
 from monarch.job import JobTrait, LightningJob, SkyPilotJob, job_load
 from monarch.runtime.process import is_bootstrapped
+from monarch.tools.network import free_port
 from tests.job.fakes import machines
 from tests.job.kinds import SDKS, use_fake_sdks
-from tests.job.sshd import free_port
 from tests.support import wait_for
 
 
@@ -146,7 +146,7 @@ def bound(ours, theirs, where):
 
 from monarch.job import LightningJob, SkyPilotJob
 from tests.actors import Echo
-from tests.job.sshd import free_port
+from monarch.tools.network import free_port
 if name == "sky":
     for call in ("launch", "status", "down", "get"):
         setattr(fake, call, bound(getattr(fake, call), getattr(real, call), call))

@@ -181,7 +181,7 @@ def test_two_users_at_once_do_not_meet(
 ) -> None:
     first = program(_program(kind, mark, tmp_path / "one/state.json", num=1))
     second = program(_program(kind, mark, tmp_path / "two/state.json", num=1))
-    pids = [one.line("pids") for one in (first, second)]
+    pids = [one.line("pids", 60.0) for one in (first, second)]
     assert pids[0] != pids[1]
     assert [one.wait() for one in (first, second)] == [0, 0]
     job_load(tmp_path / "one/state.json").kill()

@@ -21,10 +21,10 @@ from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.net.gateway import Gateway
 from monarch.runtime.client_agent import client
 from monarch.runtime.process import is_bootstrapped
+from monarch.tools.network import free_port
 from tests.actors import Echo
 from tests.job.fakes.kube_server import KubeServer
 from tests.job.kinds import FAKES, MARK, processes_marked
-from tests.job.sshd import free_port
 from tests.support import wait_for
 
 

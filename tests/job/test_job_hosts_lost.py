@@ -17,13 +17,21 @@ from monarch.config import configured
 from monarch.errors import JobError, MonarchError
 from monarch.job import LocalJob, ProcessJob, job_load
 from tests.actors import Echo
-from tests.support import Program, is_running, wait_for
+from tests.support import GUARD_FOLDER, Program, is_running, wait_for
 
 Programs = Callable[..., Program]
 
-SECONDS = 20.0
+SECONDS = 60.0
 # Far less than what an agent is waited for that nobody knows the process of.
-AT_ONCE_SECONDS = 10.0
+AT_ONCE_SECONDS = 20.0
+
+# What each Python process does first: it waits.
+_STARTS_LATE = """
+import os, runpy, time
+while not os.path.exists({go!r}):
+    time.sleep(0.01)
+runpy.run_path({guard!r})
+"""
 
 
 @pytest.fixture
@@ -43,11 +51,16 @@ def _kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_host_that_dies_while_it_starts_is_lost_at_once(
-    job: ProcessJob, number: signal.Signals, faults: Any
+    job: ProcessJob, number: signal.Signals, tmp_path: Path, faults: Any
 ) -> None:
+    # One that is up takes SIGTERM for an order.
+    go, guard = tmp_path / "go", str(GUARD_FOLDER / "sitecustomize.py")
+    (tmp_path / "sitecustomize.py").write_text(_STARTS_LATE.format(go=str(go), guard=guard))
+    job.env = {"PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"}
     hosts = job.state(cached_path=None).trainers
     began = time.monotonic()
     os.kill(job.hosts[1].pid, number)
+    go.touch()
     echo = hosts.spawn_procs().spawn("echo", Echo)
     with pytest.raises(SupervisionError, match=rf"trainers1 .* was killed by {number.name}"):
         echo.echo.call(1).get(timeout=SECONDS)

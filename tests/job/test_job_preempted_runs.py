@@ -17,9 +17,9 @@ from monarch.job import KubeConfig, KubernetesJob, SlurmJob
 from monarch.runs import Record
 from monarch.runs.allocation import AllocationLost, RunAllocation
 from monarch.runtime.process import is_bootstrapped
+from monarch.tools.network import free_port
 from tests.job.kube_cluster import KubeCluster, pod_template
 from tests.job.slurm_cluster import SlurmCluster
-from tests.job.sshd import free_port
 from tests.support import wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(500)]

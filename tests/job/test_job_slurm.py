@@ -17,9 +17,9 @@ from monarch.job import SlurmJob, job_load
 from monarch.job.slurm import in_places
 from monarch.runtime.process import is_bootstrapped
 from monarch.runtime.slurm_task import BIND_TO
+from monarch.tools.network import free_port
 from tests.actors import Echo
 from tests.job.kinds import FAKES
-from tests.job.sshd import free_port
 
 
 @pytest.fixture(autouse=True)

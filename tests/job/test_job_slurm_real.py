@@ -18,11 +18,12 @@ from monarch.errors import JobError
 from monarch.job import SlurmJob, job_load
 from monarch.runs import Deaths
 from monarch.runtime.process import is_bootstrapped
+from monarch.tools.network import free_port
 from tests.actors import Echo
 from tests.cli.command_folder import CommandFolder
 from tests.job.kinds import MARK, agent_pids, processes_marked
 from tests.job.slurm_cluster import SlurmCluster
-from tests.job.sshd import Sshd, free_port
+from tests.job.sshd import Sshd
 from tests.support import wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]

@@ -17,10 +17,10 @@ from monarch.job import ImageSpec, KubeConfig, KubernetesJob, ProcessJob, SlurmJ
 from monarch.runs.record import LineDisplay, Record
 from monarch.runtime.process import is_bootstrapped
 from monarch.runtime.slurm_task import limit_seconds
+from monarch.tools.network import free_port
 from tests.actors import Echo
 from tests.job.fakes.kube_server import KubeServer
 from tests.job.kinds import FAKES, agent_pids
-from tests.job.sshd import free_port
 from tests.support import wait_for
 
 SECONDS = 60.0
@@ -37,7 +37,7 @@ def test_a_pod_that_is_deleted_warns_and_goes_on_for_its_grace(faults: Any) -> N
     server = KubeServer()
     job = KubernetesJob(
         "default", 30.0, KubeConfig.from_config(server.kubeconfig), python_exe=sys.executable,
-        grace_seconds=20,
+        grace_seconds=60,
     )  # fmt: skip
     job.add_mesh("trainers", 2, image_spec=ImageSpec("python"))
     heard: queue.SimpleQueue[HostWarning] = queue.SimpleQueue()
@@ -50,15 +50,15 @@ def test_a_pod_that_is_deleted_warns_and_goes_on_for_its_grace(faults: Any) -> N
             name = job.hosts[1].name
             server.delete_pod(name)
             warning = heard.get(timeout=SECONDS)
-            assert warning == HostWarning(name, "its pod is being deleted", 20.0)
-            assert str(warning) == f"{name} ends in 20 s: its pod is being deleted"
+            assert warning == HostWarning(name, "its pod is being deleted", 60.0)
+            assert str(warning) == f"{name} ends in 60 s: its pod is being deleted"
             # There is time: for a checkpoint, say.
             assert echo.echo.call(2).get(timeout=SECONDS).values() == [2, 2]
             old = next(pod for key, pod in server.pods.items() if key[1] == name)
             procs.stop().get()
             # Nothing runs there any more: the rest of the grace is not waited for.
             assert old.process is not None
-            wait_for(lambda: old.process.poll() is not None, 10.0, what="the pod to end")
+            wait_for(lambda: old.process.poll() is not None, 30.0, what="the pod to end")
         # Who listens only now is told of what stands.
         assert heard.empty()
     finally:
@@ -67,7 +67,7 @@ def test_a_pod_that_is_deleted_warns_and_goes_on_for_its_grace(faults: Any) -> N
 
 
 def test_a_host_of_local_processes_warns_as_one_of_a_scheduler_does(faults: Any) -> None:
-    job = ProcessJob({"trainers": 2}, env={"MONARCH_GRACE_SECONDS": "20"})
+    job = ProcessJob({"trainers": 2}, env={"MONARCH_GRACE_SECONDS": "60"})
     heard: queue.SimpleQueue[HostWarning] = queue.SimpleQueue()
     try:
         hosts = job.state(cached_path=None).trainers
@@ -77,12 +77,12 @@ def test_a_host_of_local_processes_warns_as_one_of_a_scheduler_does(faults: Any)
         with hosts.on_warning(heard.put):
             os.kill(job.hosts[1].pid, signal.SIGUSR1)
             warning = heard.get(timeout=SECONDS)
-            assert warning == HostWarning(job.hosts[1].name, "it is taken away", 20.0)
+            assert warning == HostWarning(job.hosts[1].name, "it is taken away", 60.0)
             # There is time: for a checkpoint, say.
             assert echo.echo.call(2).get(timeout=SECONDS).values() == [2, 2]
             procs.stop().get()
             # Nothing runs there any more: the rest of the grace is not waited for.
-            wait_for(lambda: not job.hosts[1].is_running, 10.0, what="the host to end")
+            wait_for(lambda: not job.hosts[1].is_running, 30.0, what="the host to end")
         assert job.hosts[0].is_running
     finally:
         job.kill()
