@@ -34,7 +34,7 @@ def test_a_block_runs_and_prints_what_it_says(page: str, block: str, tmp_path: P
     (tmp_path / "block.py").write_text(block)
     done = subprocess.run(
         [sys.executable, "-W", "error", "block.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, timeout=100,
         env={"TMPDIR": str(tmp_path), "MONARCH_RUNTIME_DIR": os.environ["MONARCH_RUNTIME_DIR"]},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
