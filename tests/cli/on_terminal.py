@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -19,6 +20,7 @@ from tests.support import wait_for
 
 __all__ = ["OnTerminal", "on_terminal"]
 
+_END = "\x1b]all is written\x07"
 _CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 
 
@@ -37,9 +39,13 @@ class OnTerminal:
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
         self._slave = slave  # Kept open, so that the terminal is there after the command.
-        self.output = ""
+        self._written = ""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    @property
+    def output(self) -> str:
+        return self._written.replace(_END, "")
 
     @property
     def text(self) -> str:
@@ -64,11 +70,14 @@ class OnTerminal:
         os.write(self._master, keys.encode())
 
     def end(self, seconds: float = 60.0) -> int:
-        """Wait until it ends; its status."""
+        """Wait until it ends, and all that it has written is in ``output``; its status."""
         try:
-            return self.process.wait(seconds)
+            status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it has not ended:\n{self.text}") from None
+        os.write(self._slave, _END.encode())
+        wait_for(lambda: _END in self._written, what="the last of its output")
+        return status
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -79,6 +88,8 @@ class OnTerminal:
         os.close(self._master)
 
     def _read(self) -> None:
+        # A character may come in two pieces.
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         while True:
             try:
                 got = os.read(self._master, 1 << 16)
@@ -86,7 +97,7 @@ class OnTerminal:
                 return
             if not got:
                 return
-            self.output += got.decode(errors="replace")
+            self._written += decoder.decode(got)
 
 
 @contextmanager

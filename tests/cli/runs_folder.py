@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from monarch.observe.json_rows import json_rows
 from monarch.runs.folder import RunFolder, new_run
 from tests.cli.command_folder import CommandFolder
 from tests.support import wait_for
@@ -101,9 +102,8 @@ class RunsFolder(CommandFolder):
         wait_for(lambda: self.runs and len(self.rows("metrics.jsonl")) == number, 60.0)
 
     def rows(self, name: str, run: int = -1) -> list[dict[str, Any]]:
-        path = self.runs[run] / name
-        text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text.splitlines()]
+        """Those that are whole: another process may be writing one."""
+        return json_rows(self.runs[run] / name)
 
     def kinds(self, run: int = -1) -> list[str]:
         return [row["kind"] for row in self.rows("events.jsonl", run)]

@@ -164,7 +164,8 @@ def test_a_host_that_dies_is_brought_up_again(up: Folder, command: Command) -> N
     program = begin(up, command)
     kept, dead = (host.pid for host in up.job.hosts)
     os.kill(dead, signal.SIGKILL)
-    wait_for(lambda: len(the_run(up).events()) and up.job.is_running(), SECONDS)
+    wait_for(lambda: not is_running(dead), SECONDS)
+    wait_for(lambda: up.job.is_running(), SECONDS, "the host to be brought up again")
     assert is_running(kept)
     up.write("go", "")
     assert program.wait(SECONDS) == 0, program.story()
@@ -276,7 +277,9 @@ def test_apply_brings_up_what_has_ended_and_leaves_the_rest(folder: Folder) -> N
 
 @pytest.mark.long
 def test_a_run_has_a_dead_host_brought_up_first(up: Folder) -> None:
-    os.kill(up.job.hosts[0].pid, signal.SIGKILL)
+    dead = up.job.hosts[0].pid
+    os.kill(dead, signal.SIGKILL)
+    wait_for(lambda: not is_running(dead), SECONDS)
     said = up.monarch("run", "summing.py")
     assert "brought up again: trainers0" in said
     assert "on allocation 'trainers': 2 hosts" in said

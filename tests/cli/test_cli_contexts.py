@@ -87,11 +87,17 @@ def test_the_job_of_a_context(folder: CommandFolder, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.long
 def test_an_allocation_that_nobody_uses_ends(folder: CommandFolder) -> None:
-    said = folder.monarch("apply", "--file", "big.toml", "--idle-timeout", "6s")
-    assert "it ends when nobody has used it for 6.0 s" in said
+    folder.monarch("apply", "--file", "big.toml")
     job = job_load(folder.path / STATE)
-    command = [sys.executable, "-m", "monarch.cli.main", "exec", "sleep", "1000"]
-    with subprocess.Popen(command, cwd=folder.path, stdin=subprocess.DEVNULL) as using:
+    command = [sys.executable, "-m", "monarch.cli.main", "exec", "sh", "-c", "echo; sleep 1000"]
+    with subprocess.Popen(
+        command, cwd=folder.path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as using:
+        assert using.stdout is not None
+        using.stdout.readline()
+        # From here on it is in use, however long the command took to begin.
+        said = folder.monarch("apply", "--file", "big.toml", "--idle-timeout", "6s")
+        assert "it ends when nobody has used it for 6.0 s" in said
         until = time.monotonic() + 10.0
         wait_for(lambda: time.monotonic() > until)
         num_running = job.num_running()

@@ -36,6 +36,11 @@ def steps(run: RunFolder) -> int:
     return int(rows[-1]["step"]) if rows else 0
 
 
+def last_amount(run: RunFolder) -> int:
+    before, last = run.metrics()[-2:]
+    return int(last["total"] - before["total"])
+
+
 def goes_on(run: RunFolder) -> None:
     before = steps(run)
     wait_for(lambda: steps(run) > before + 3)
@@ -173,10 +178,11 @@ def test_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert run.status == "running"
         folder.write("amounts.py", "AMOUNT = 5\n")
         assert "kept as" not in elsewhere("sync")
+        wait_for(lambda: elsewhere("runs", "ls") and last_amount(run) == 5, 60, "the new code")
         (tmp_path / "stop").touch()
         wait_for(lambda: elsewhere("runs", "ls") and run.status == "finished", 60)
         totals = [row["total"] for row in run.metrics()]
-        assert (totals[1] - totals[0], totals[-1] - totals[-2]) == (1, 5)
+        assert (totals[1] - totals[0], last_amount(run)) == (1, 5)
         assert "checkpoints: in" in elsewhere("runs", "show")
         (there,) = runs_in(next((home / ".monarch/runs").iterdir()))
         assert there.name == run.name

@@ -299,10 +299,12 @@ def test_hosts_that_differ() -> None:
 
 
 def test_hosts_that_do_not_reach_each_other() -> None:
+    told = healthy()
+
     def fake(name: str, reached: dict[str, Any]) -> ProbeSession:
         addresses = [["eth0", f"10.0.0.{name[-1]}"]]
         answers = {
-            "look": healthy() | {"addresses": addresses, "time": time.time()},
+            "look": told | {"addresses": addresses, "time": time.time()},
             "listen": {"port": 5000 + int(name[-1])},
             "knock": {"reached": reached},
         }  # fmt: skip

@@ -187,11 +187,14 @@ def test_ctrl_c_ends_what_runs_there(up: CommandFolder, mark: str) -> None:
 
 def test_what_ignores_ctrl_c_is_ended_by_a_second_one(up: CommandFolder, mark: str) -> None:
     started = subprocess.Popen(
-        [*MAIN, "exec", "sh", "-c", "trap '' INT TERM; while :; do sleep 0.1; done", mark],
-        cwd=up.path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        [*MAIN, "exec", "sh", "-c",
+         "trap '' INT TERM; echo deaf; while :; do sleep 0.1; done", mark],
+        cwd=up.path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
     )  # fmt: skip
     with started:
-        wait_for(lambda: marked(mark))
+        assert started.stdout is not None
+        assert started.stdout.readline() == "deaf\n"
         started.send_signal(signal.SIGINT)
         assert started.stderr is not None
         assert "Ctrl-C again" in "".join(started.stderr.readline() for _ in range(2))
@@ -392,7 +395,7 @@ def test_logs_are_kept_on_the_hosts(tmp_path: Path) -> None:
             [sys.executable, "prints.py"], cwd=tmp_path, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True,
         ) as program:  # fmt: skip
-            wait_for(lambda: folder.monarch("logs", status=None).count("old words") == 4)
+            wait_for(lambda: folder.monarch("logs", status=None).count("old words") == 4, 60.0)
             following = subprocess.Popen(
                 [*MAIN, "logs", "-f", "--rank", "3"],
                 cwd=tmp_path,

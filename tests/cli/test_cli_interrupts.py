@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,12 +98,10 @@ PHASES = {
 
 def interrupt(running: Program) -> None:
     """Press Ctrl-C, and look at what comes of it."""
-    pressed = time.monotonic()
     running.send_signal(signal.SIGINT)
+    wait_for(lambda: running.process.poll() is not None, SOON_SECONDS, "its end")
     assert running.wait() == 130, running.story()
-    took = time.monotonic() - pressed
     assert [line for line in running.errors if line] == ["interrupted"], running.story()
-    assert took < SOON_SECONDS, f"{took:.1f} s"
 
 
 @pytest.fixture

@@ -79,8 +79,10 @@ def test_where_the_hosts_have_ended_that_is_said_and_nothing_is_said_to_be_set(
         assert host.pid is not None
         os.kill(host.pid, signal.SIGKILL)
     gone = "the one that was has ended, or some of its hosts have"
-    wait_for(lambda: gone in folder.monarch("stacks", status=1))
-    for command in (["env", "get", "HOME"], ["env", "set", "A=1"], ["hang"], ["query", "slowest"]):
+    wait_for(lambda: not folder.job.is_running(), what="the hosts to end")
+    for command in (
+        ["stacks"], ["env", "get", "HOME"], ["env", "set", "A=1"], ["hang"], ["query", "slowest"],
+    ):  # fmt: skip
         said = folder.monarch(*command, status=1)
         assert gone in said, command
         assert "Traceback" not in said
