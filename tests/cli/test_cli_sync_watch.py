@@ -558,6 +558,35 @@ from monarch.cli.main import main
 main()
 """
 
+SLOW_TELLING = """
+import sys, threading
+from monarch.cli.sync.watching import Watching
+
+real = Watching._tell
+
+def slow(self, *arguments):
+    real(self, *arguments)
+    print("told", flush=True)
+    threading.Event().wait(60)
+
+Watching._tell = slow
+sys.argv = ["monarch", "sync", "--watch"]
+from monarch.cli.main import main
+main()
+"""
+
+
+def test_a_push_that_has_been_told_of_was_not_interrupted(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(up.path)
+    watcher = program(SLOW_TELLING)
+    watcher.line("✓ gen 1", timeout=60)
+    watcher.line("told")
+    end(watcher)
+    assert "interrupted" not in watcher.lines[-1]
+
+
 SLOW_END = """
 import sys, threading
 from monarch.cli.sync.watching import Watching

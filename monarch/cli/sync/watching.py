@@ -163,8 +163,9 @@ class Watching:
             if not self._look_at_allocation(is_idle=True) and self._pusher is not None:
                 self._tell_failure(str(error))
         else:
-            self._is_behind, self._failure = False, ""
-            self._is_env_wanted = False
+            # What interrupts the telling interrupts no push.
+            self._is_pushing = self._is_behind = False
+            self._failure, self._is_env_wanted = "", False
             self._tell(report, is_first)
         self._is_pushing, self._pushed_at = False, time.monotonic()
 
