@@ -11,13 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from monarch.core.code_switch.barrier import SwitchBarrier
+from monarch.core.code_switch.table import ParticipantState
 from monarch.runtime import process
+from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import AnyMessage, Inspect, Prepare, Replies, Reply, Step, Switch, Sync
 from monarch_sync.messages import decode
+from tests.support import wait_for
 
-__all__ = ["CALLER", "PLAYER", "STEPS", "Stamps", "Strike", "step_of", "struck"]
+__all__ = [
+    "CALLER", "PLAYER", "STEPS", "Stamps", "Strike", "step_of", "struck", "wait_for_fence",
+]  # fmt: skip
 
 PLAYER = """
 import os
@@ -123,6 +129,20 @@ def struck(strike: Strike) -> Iterator[list[str]]:
     finally:
         del node.request  # type: ignore[method-assign]
     assert has_struck, f"no {strike.step} was sent: {seen}"
+
+
+def wait_for_fence(num_processes: int) -> SwitchBarrier:
+    """The fence of a push of this process's, once it was sent to so many, to itself too."""
+    machine = session_of(process.current()).reload.machine
+
+    def fence() -> SwitchBarrier | None:
+        # The one of an earlier push is there until the next is prepared.
+        found = machine.fence if machine.state is ParticipantState.FENCING else None
+        return found if found is not None and len(found.fenced) == num_processes else None
+
+    found = wait_for(fence, what="the fence")
+    assert found is not None
+    return found
 
 
 class Stamps:

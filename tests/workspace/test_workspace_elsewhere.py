@@ -18,10 +18,9 @@ import monarch.actor
 from monarch.actor import Channel, HostMesh, MeshFailure
 from monarch.config import runtime_dir
 from monarch.job import ProcessJob
-from monarch.runtime import process
-from monarch.runtime.workspace.session import session_of
 from tests.support import is_running, wait_for
 from tests.workspace.conftest import Project, replica_of
+from tests.workspace.steps import wait_for_fence
 
 BUSY = """
 import os
@@ -106,8 +105,7 @@ def test_death_during_a_switch_ends_the_push(
     ends: list[Any] = []
     pusher = threading.Thread(target=lambda: ends.append(_outcome(lambda: project.sync(procs))))
     pusher.start()
-    owner = session_of(process.current()).reload
-    wait_for(lambda: (fence := owner.machine.fence) and len(fence.fenced) == 3)
+    wait_for_fence(3)
     assert "ANSWER = 1" in (replica_of(job) / "busy.py").read_text(), "files before all stand"
     victim = pid if who == "proc" else job.hosts[0].pid
     os.kill(victim, signal.SIGKILL)

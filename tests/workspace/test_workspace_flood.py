@@ -99,7 +99,11 @@ def flood(project: Project) -> Iterator[Flood]:
         yield Flood(project)
 
 
-def test_what_waits_for_a_slow_actor_still_runs_on_the_code_it_was_sent_for(flood: Flood) -> None:
+def test_what_waits_for_a_slow_actor_still_runs_on_the_code_it_was_sent_for(
+    flood: Flood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is sent behind a fence that is lifted runs on the old code: this one is not.
+    monkeypatch.setattr("monarch.core.code_switch.coordinator._SHORTEST_SECONDS", 60.0)
     flood.push()
     wait_for(lambda: flood.stops, what="the switch has been sent")
     for number in range(MANY, MANY + 5):
