@@ -52,8 +52,13 @@ def test_each_threads_order_is_kept(loop: IoLoop) -> None:
 def test_timers_run_when_due_and_in_that_order(loop: IoLoop) -> None:
     seen: list[tuple[str, float]] = []
     start = loop.time()
-    for name, seconds in [("late", 0.06), ("soon", 0.02), ("now", 0.0)]:
-        loop.call_later(seconds, lambda name=name: seen.append((name, loop.time() - start)))  # type: ignore[misc]
+
+    def set_all() -> None:
+        # On the loop: nothing runs there before the last is set.
+        for name, seconds in [("late", 0.06), ("soon", 0.02), ("now", 0.0)]:
+            loop.call_later(seconds, lambda name=name: seen.append((name, loop.time() - start)))  # type: ignore[misc]
+
+    loop.run_on_loop(set_all)
     wait_for(lambda: len(seen) == 3)
     assert [name for name, _ in seen] == ["now", "soon", "late"]
     assert all(when >= due for (_, when), due in zip(seen, (0.0, 0.02, 0.06), strict=True))

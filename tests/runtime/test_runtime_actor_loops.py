@@ -199,6 +199,7 @@ def test_one_whose_constructor_blocks_can_be_stopped(gate: str, is_async: bool) 
     cls: Any = BlockedInit if is_async else BlockedSyncInit
     slow, other = procs.spawn("slow", cls, gate), procs.spawn("other", Async)
     waiting = slow.echo.call_one(1)
+    procs.initialized.get(timeout=SECONDS)  # A process that is still coming up can do nothing.
     with configured(stop_timeout_seconds=0.3):
         slow.stop().get(timeout=SECONDS)
     for call in (waiting, slow.echo.call_one(2)):

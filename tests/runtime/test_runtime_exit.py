@@ -227,10 +227,15 @@ def test_a_fault_is_told_while_the_last_thread_of_a_program_runs(program: Start)
     started, _ = start_with_procs(
         program,
         """
+from monarch.runtime import process
+told = threading.Event()
+faults = process.current().faults
+tell = faults.tell
+faults.tell = lambda lost: (tell(lost), told.set())
 def outlive():
     threading.main_thread().join()
     echo.kill.broadcast()
-    time.sleep(0.5)
+    told.wait(20)
 threading.Thread(target=outlive).start()
 """,
     )

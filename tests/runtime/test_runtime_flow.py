@@ -298,8 +298,17 @@ def test_the_death_of_a_receiver_ends_the_wait_for_it(monkeypatch: pytest.Monkey
 def test_ctrl_c_ends_a_wait_for_room(program: Callable[..., Program]) -> None:
     script = program(
         """
-        import time
+        import sys, threading, time
         from monarch.actor import Actor, endpoint, this_host
+        from monarch.runtime.links.outbox import Outbox
+
+        def tell_when_full(main=threading.get_ident()):
+            codes = None
+            while codes != (threading.Condition.wait.__code__, Outbox.wait.__code__):
+                time.sleep(0.01)
+                frame = sys._current_frames()[main]
+                codes = (frame.f_code, frame.f_back and frame.f_back.f_code)
+            print("full", flush=True)
 
         class Slow(Actor):
             @endpoint
@@ -309,7 +318,7 @@ def test_ctrl_c_ends_a_wait_for_room(program: Callable[..., Program]) -> None:
         if __name__ == "__main__":
             slow = this_host().spawn_procs().spawn("slow", Slow)
             slow.initialized.get()
-            print("ready", flush=True)
+            threading.Thread(target=tell_when_full, daemon=True).start()
             count = 0
             try:
                 while True:
@@ -321,10 +330,7 @@ def test_ctrl_c_ends_a_wait_for_room(program: Callable[..., Program]) -> None:
         MONARCH_FLOW_WINDOW_MESSAGES="10",
         MONARCH_FLOW_PATIENCE_SECONDS="1000",
     )
-    script.line("ready")
-    # It gets nowhere any more when it uses no time.
-    me = psutil.Process(script.pid)
-    wait_for(lambda: me.cpu_percent(interval=0.3) < 15)
+    script.line("full")
     script.send_signal(signal.SIGINT)
     assert script.line("interrupted") == "10"
     assert script.wait() == 0

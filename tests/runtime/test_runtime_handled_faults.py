@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.support import Program
+from tests.support import Program, wait_for
 
 Start = Callable[..., Program]
 
@@ -221,15 +222,22 @@ def test_workers_of_ones_own_may_be_killed_at_the_end(program: Start, tmp_path: 
 
 
 def test_workers_of_ones_own_that_end_are_told_and_end_nothing(
-    program: Start, tmp_path: object
+    program: Start, tmp_path: Path
 ) -> None:
-    after = "time.sleep(1)\ntry: echo.echo.call(4).get()\nexcept SupervisionError: print('caught')"
+    after = """
+import os
+while not os.path.exists(f"{folder}/told"): time.sleep(0.01)
+try: echo.echo.call(4).get()
+except SupervisionError: print('caught')
+"""
     run = program(
         f"folder = {str(tmp_path)!r}\n{WORKERS}{after}", MONARCH_FAULT_PATIENCE_SECONDS="0.1"
     )
+    told = "a host that this program had started itself has ended"
+    wait_for(lambda: told in "\n".join(run.errors), what=told)
+    (tmp_path / "told").touch()
     assert run.wait() == 0, run.story()
     assert said(run) == ["[3, 3]", "caught"]
-    assert "a host that this program had started itself has ended" in "\n".join(run.errors)
 
 
 def test_another_programs_host_that_is_lost_ends_this_one(program: Start, tmp_path: object) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from monarch.config import configured
+from monarch.runtime.output import log_sender
 from monarch.runtime.output.log_files import LogFile, LogFiles
 from monarch.runtime.output.log_sender import LastWords, LogSender
 from tests.actors import Echo
@@ -185,6 +186,9 @@ def test_the_report_of_a_death_says_where_the_output_is(
 ) -> None:
     printed = Printed(monkeypatch)
     _delay_writes(monkeypatch, 0.1)
+    # The first write begins long before the death is noticed, where the machine is busy.
+    for patience in ("_PATIENCE_SECONDS", "_DISK_SECONDS"):
+        monkeypatch.setattr(log_sender, patience, float(SECONDS))
     prints = this_host().spawn_procs({"gpus": 2}, name="dying").spawn("prints", Prints)
     with pytest.raises(SupervisionError) as caught:
         prints.slice(gpus=1).then_exit.call_one(500).get(timeout=SECONDS)

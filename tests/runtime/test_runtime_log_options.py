@@ -108,11 +108,13 @@ async def test_a_slice_has_options_of_its_own(printed: Printed) -> None:
 
 @awaited
 async def test_an_actor_mesh_decides_for_its_procs(printed: Printed) -> None:
-    actors = this_host().spawn_procs({"gpus": 2}).spawn("one", Speaks)
+    procs = this_host().spawn_procs({"gpus": 2})
+    actors = procs.spawn("one", Speaks)
     await actors.slice(gpus=1).logging_option(stream_to_client=False)
     await actors.say.call("hello")
-    await actors.logging_option(aggregate_window_sec=1)
+    await actors.logging_option(aggregate_window_sec=600)
     await actors.say.call("again")
+    await procs.stop()
     printed.wait_for(r"\[2 similar log lines\] \[one 0-1\] again")
     assert re.findall(r"(?m)^\[.*hello$", printed.text()) == ["[one 0] hello"]
 

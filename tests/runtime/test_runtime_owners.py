@@ -158,6 +158,7 @@ def test_actors_end_with_the_process_of_their_owner(
     wait_for(lambda: len((tmp_path / "log").read_text().splitlines()) == 2)
     # What somebody else owns there lives on, and the root hears of one cause only.
     assert others.echo.call(1).get(timeout=SECONDS).values() == [1, 1]
+    wait_for(lambda: faults)
     assert len(faults) == 1
 
 

@@ -17,6 +17,7 @@ from monarch.config import configured
 from monarch.errors import GenerationBehind
 from monarch.job import ProcessJob
 from monarch.runtime import process
+from monarch.runtime.workspace.code_switch import busy_actors
 from monarch.runtime.workspace.session import session_of
 from tests.support import wait_for
 from tests.workspace.conftest import Project, replica_of
@@ -171,10 +172,9 @@ def test_a_host_that_hangs_at_the_commit_is_left_behind_with_what_runs_on_it(
     assert players.stamp.call().get(timeout=60).values() == [(again.generation, 1)] * 2
 
 
-def test_a_push_says_whom_it_waits_for(
-    project: Project, hosts: HostMesh, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("monarch.core.code_switch.participant._TELL_SECONDS", (0.05, 3.0))
+def test_a_push_says_whom_it_waits_for(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The procs say it each by its own clock; they are waited for here until all have.
+    monkeypatch.setattr(busy_actors, "_GATHER_SECONDS", 600.0)
     project.write("busy.py", BUSY)
     from monarch.actor import this_host
 
@@ -186,11 +186,17 @@ def test_a_push_says_whom_it_waits_for(
     working = some.work.call(port)
     gates = [started.recv().get(timeout=30) for _ in range(3)]
     said: list[str] = []
-    session_of(process.current()).reload.on_waiting = said.append
+    switch = session_of(process.current()).reload
+    switch.on_waiting = said.append
+    gathered = switch._actions.busy
     project.edit("busy.py", "ANSWER = 1", "ANSWER = 2")
     pusher = threading.Thread(target=lambda: said.append(str(project.sync(procs).ok)))
     pusher.start()
-    wait_for(lambda: said, 30, what="a word about it")
+    (told,) = wait_for(
+        lambda: [about for about, busy in gathered._gathered.items() if len(busy) == 3],
+        what="a word of each about it",
+    )
+    gathered._say(*told)
     for gate in gates:
         gate.send(None)
     working.get(timeout=30)
