@@ -87,12 +87,12 @@ except SupervisionError as error: print('caught')
 
 @pytest.mark.parametrize("caught", CAUGHT.values(), ids=list(CAUGHT))
 def test_who_catches_the_error_goes_on(program: Start, caught: str) -> None:
-    patience = "2.0" if "owner" in caught else "0.5"
+    # Longer than it runs: at its end, too, a failure that it has not heard of ends it by status 1.
     run = program(
         f"{SETUP}{caught}\ntime.sleep(1.0)\n"
         "fresh = this_host().spawn_procs().spawn('fresh', Echo)\n"
         "print('went on', fresh.echo.call_one(7).get())",
-        MONARCH_FAULT_PATIENCE_SECONDS=patience,
+        MONARCH_FAULT_PATIENCE_SECONDS="60",
     )
     assert run.wait() == 0, run.story()
     assert said(run) == ["caught", "went on 7"]
@@ -102,7 +102,7 @@ def test_who_catches_the_error_goes_on(program: Start, caught: str) -> None:
 def test_a_later_failure_is_another_one(program: Start) -> None:
     run = program(
         SETUP + CAUGHT["a call"] + "\necho.slice(gpus=0).kill.broadcast()\ntime.sleep(60)",
-        MONARCH_FAULT_PATIENCE_SECONDS="0.5",
+        MONARCH_FAULT_PATIENCE_SECONDS="2.0",
     )
     assert run.wait() == 1, run.story()
     assert said(run) == ["caught"]
@@ -121,7 +121,7 @@ caller = this_host().spawn_procs().spawn("caller", Caller)
 print(caller.call.call_one(echo).get(), flush=True)
 time.sleep(60)
 """,
-        MONARCH_FAULT_PATIENCE_SECONDS="0.5",
+        MONARCH_FAULT_PATIENCE_SECONDS="2.0",
     )
     assert run.wait() == 1, run.story()
     assert said(run) == ["caught"]
