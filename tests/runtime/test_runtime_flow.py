@@ -304,7 +304,8 @@ def test_ctrl_c_ends_a_wait_for_room(program: Callable[..., Program]) -> None:
 
         def tell_when_full(main=threading.get_ident()):
             codes = None
-            while codes != (threading.Condition.wait.__code__, Outbox.wait.__code__):
+            # With less it waits, too, for the answer to what came before.
+            while count < 10 or codes != (threading.Condition.wait.__code__, Outbox.wait.__code__):
                 time.sleep(0.01)
                 frame = sys._current_frames()[main]
                 codes = (frame.f_code, frame.f_back and frame.f_back.f_code)
@@ -318,8 +319,8 @@ def test_ctrl_c_ends_a_wait_for_room(program: Callable[..., Program]) -> None:
         if __name__ == "__main__":
             slow = this_host().spawn_procs().spawn("slow", Slow)
             slow.initialized.get()
-            threading.Thread(target=tell_when_full, daemon=True).start()
             count = 0
+            threading.Thread(target=tell_when_full, daemon=True).start()
             try:
                 while True:
                     slow.take.broadcast()

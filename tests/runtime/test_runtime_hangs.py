@@ -69,7 +69,7 @@ threading.Event().wait()
     client.line("inspect")
     assert client.line("others") == "fine"
     assert client.line("answer") == "done"
-    wait_for(lambda: errors_with(client, f"1 (pid {pid}) answers again"))
+    wait_for(lambda: errors_with(client, " 1 answers again"))
     line = errors_with(client, f"1 (pid {pid}) has not answered")[-1]
     assert f"kill -CONT {pid}" in line
 
