@@ -106,9 +106,9 @@ def test_attached_hosts_spawn_and_answer(serve: Any, url: str) -> None:
     echo = procs.spawn("echo", Echo)
     assert echo.echo.call(5).get(timeout=SECONDS).values() == [5, 5]
     pids = echo.pid.call().get().values()
-    assert {psutil.Process(pid).ppid() for pid in pids} == {
-        child.pid for child in psutil.Process(agent.pid).children()
-    }
+    (template,) = {psutil.Process(pid).ppid() for pid in pids}
+    # There may be a second one already, with what these have imported.
+    assert template in [child.pid for child in psutil.Process(agent.pid).children()]
     with pytest.raises(ValueError, match="overlap"):
         hosts.spawn_procs({"hosts": 2})
     procs.stop().get(timeout=SECONDS)
