@@ -12,7 +12,6 @@ from monarch.wire.message import HoldLine, HoldNames, HoldText
 
 PDB_PROMPT = "(Pdb) "
 _LISTEN_SECONDS = 20.0
-_GONE_SECONDS = 5.0
 _DETACH = ("detach", "quit session")
 
 
@@ -111,7 +110,7 @@ class Attachment:
     def _names(self, text: str) -> list[str]:
         visit, hold = self._visit, self._hold
         try:
-            body = visit.ask(hold.proc, lambda port: HoldNames(hold.id, text, port, visit.uid), 2.0)
+            body = visit.ask(hold.proc, lambda port: HoldNames(hold.id, text, port, visit.uid))
         except NotAnswered:
             return []
         return [str(name) for name in body.get("names", ())]
@@ -128,7 +127,7 @@ class Attachment:
                     lambda port, n=number, w=was: HoldText(  # type: ignore[misc]
                         hold.id, n, w, _LISTEN_SECONDS, port, visit.uid
                     ),
-                    _LISTEN_SECONDS + _GONE_SECONDS,
+                    _LISTEN_SECONDS,
                 )
             except NotAnswered as error:
                 self._end(f"{hold.actor} {hold.rank} is gone: {error}")

@@ -24,11 +24,13 @@ _REDO_SECONDS = 10.0
 
 
 class Console:
-    """Reads commands until `quit`, or the end of the input. Calls that stand go on standing."""
+    """Reads commands until `quit`, or the end of the input. Calls that stand go on standing. Those
+    that go on have ``step_seconds`` to stop again, to be shown together."""
 
-    def __init__(self, visit: Visit, screen: Screen) -> None:
+    def __init__(self, visit: Visit, screen: Screen, step_seconds: float = _STEP_SECONDS) -> None:
         self._visit = visit
         self._screen = screen
+        self._step_seconds = step_seconds
         self._running = RunningRanks(visit, screen)
         self._breakpoints = Breakpoints(visit, screen)
         self._seen: list[HoldNote] = []
@@ -180,7 +182,7 @@ class Console:
 
     def _tell_all(self, holds: Sequence[HoldNote], line: str) -> None:
         """One line to all of them; equal answers are shown together, and who has not stopped
-        again within a second."""
+        again in time."""
         if line.strip() == "redo" and (why := self._why_no_redo(holds)):
             raise NotAnswered(why)
         answers = self.type_all(holds, line)
@@ -195,10 +197,11 @@ class Console:
             self._running.tell_missing(missing)
 
     def type_all(
-        self, holds: Sequence[HoldNote], line: str, seconds: float = _STEP_SECONDS
+        self, holds: Sequence[HoldNote], line: str, seconds: float | None = None
     ) -> dict[tuple[str, int], str | None]:
         """What the debuggers answered, by actor and rank: ``None`` where one has not stopped
         again within ``seconds``, nothing where its call has ended."""
+        seconds = self._step_seconds if seconds is None else seconds
         visit = self._visit
         numbers = {h.id: self._text(h, -1, 0.0) for h in holds}
         for hold in holds:
@@ -241,18 +244,25 @@ class Console:
         return visit.ask(
             hold.proc,
             lambda port: HoldText(hold.id, number, False, seconds, port, visit.uid),
-            seconds + 3.0,
+            seconds,
         )
 
     def _continue(self, typed: Typed) -> None:
+        """All of them: one that has ended meanwhile keeps no other standing."""
+        visit, failed = self._visit, dict[str, NotAnswered]()
         for line in ("clear", "continue"):
             for hold in self._standing() if line == "clear" else self._seen:
-                self._visit.ask(
-                    hold.proc,
-                    lambda port, h=hold, text=line: HoldLine(  # type: ignore[misc]
-                        h.id, text, self._visit.who, port, self._visit.uid, True
-                    ),
-                )
+                try:
+                    visit.ask(
+                        hold.proc,
+                        lambda port, h=hold, text=line: HoldLine(  # type: ignore[misc]
+                            h.id, text, visit.who, port, visit.uid, True
+                        ),
+                    )
+                except NotAnswered as error:
+                    failed[named([hold])] = error
+        for who, why in failed.items():
+            self._screen.write(f"Error processing command: {who}: {why}\n")
 
     def _why_no_redo(self, holds: Sequence[HoldNote]) -> str:
         """New code comes in only where all ranks are between two calls."""

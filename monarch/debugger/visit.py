@@ -66,12 +66,20 @@ def chosen(procs: Sequence[SeenProc], ranks: RanksType) -> list[SeenProc]:
 
 
 class Visit:
-    """``hosts`` gives the addresses of host agents, as they are by then."""
+    """``hosts`` gives the addresses of host agents, as they are by then. Who does not answer within
+    ``seconds`` is left out."""
 
-    def __init__(self, node: Node, hosts: Callable[[], Iterable[ProcAddress]]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        hosts: Callable[[], Iterable[ProcAddress]],
+        seconds: float = _SECONDS,
+    ) -> None:
         self._node = node
         self._hosts = hosts
+        self._seconds = seconds
         self._programs: set[Uid] = set()
+        self._silent: set[Uid] = set()
         self._met: dict[Uid, ProcAddress] = {}
         self.lost: list[LostHold] = []
         self.who = f"{_user()}:{os.getpid()}"
@@ -142,10 +150,11 @@ class Visit:
             found.update(body.get("notes", {}))
         return found
 
-    def ask(self, proc: Uid, make: Ask, seconds: float = _SECONDS) -> dict[str, Any]:
-        """What one proc answers. Raises ``NotAnswered``."""
+    def ask(self, proc: Uid, make: Ask, more_seconds: float = 0.0) -> dict[str, Any]:
+        """What one proc answers, which takes it ``more_seconds`` than usual. Raises
+        ``NotAnswered``."""
         answer = self.begin(proc, make)
-        if not answer.wait(seconds):
+        if not answer.wait(self._seconds + more_seconds):
             raise NotAnswered("it does not answer")
         if answer.value.error:
             raise NotAnswered(answer.value.error)
@@ -159,23 +168,25 @@ class Visit:
         return self._request(address, make)
 
     def ask_many(
-        self, procs: Iterable[SeenProc], make: Ask, seconds: float = _SECONDS
+        self, procs: Iterable[SeenProc], make: Ask, seconds: float | None = None
     ) -> dict[Uid, dict[str, Any]]:
         """What procs answer, by uid; those that do not within ``seconds`` have an ``error``."""
         return self._ask_all([proc.address for proc in procs], make, seconds, with_errors=True)
 
     def _ask_all(
-        self, places: Iterable[ProcAddress], make: Ask, seconds: float = _SECONDS,
+        self, places: Iterable[ProcAddress], make: Ask, seconds: float | None = None,
         *, with_errors: bool = False,
     ) -> dict[Uid, dict[str, Any]]:  # fmt: skip
         began = time.monotonic()
+        seconds = self._seconds if seconds is None else seconds
         asked = {place.uid: self._request(place, make) for place in places}
         found: dict[Uid, dict[str, Any]] = {}
         for uid, answer in asked.items():
-            # Of a program here that is silent we want nothing: it may be one of another version.
-            patience = min(seconds, _PROGRAM_SECONDS) if uid in self._programs else seconds
+            # A program here that was silent before may be one of another version.
+            patience = min(seconds, _PROGRAM_SECONDS) if uid in self._silent else seconds
             if not answer.wait(max(0.0, began + patience - time.monotonic())):
                 body = {"error": NO_ANSWER}
+                self._silent.update(self._programs.intersection((uid,)))
             elif answer.value.error:
                 body = {"error": answer.value.error}
             else:

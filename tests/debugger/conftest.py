@@ -31,5 +31,5 @@ def procs() -> ProcMesh:
 def steppers(procs: ProcMesh) -> Any:
     """All of them up, so that everything that they are asked is answered at once."""
     made = procs.spawn("stepper", Stepper)
-    made.echo.call(0).get(timeout=20)
+    made.echo.call(0).get(timeout=60)
     return made

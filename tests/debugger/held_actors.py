@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import sys
 import time
 from pathlib import Path
@@ -128,10 +129,11 @@ class Stepper(Actor):
         return float(compiled(torch.ones(1)))
 
     @endpoint
-    def hogs(self, sign: str, seconds: int) -> int:
-        """Holds the GIL, as C code may, once there is a file as a sign of it."""
+    def hogs(self, sign: str, gate: str) -> bool:
+        """Holds the GIL, as C code may, once there is a file as a sign of it, until somebody opens
+        the named pipe ``gate`` to write. Whether that came."""
         Path(sign).touch()
-        return int(ctypes.PyDLL(None).sleep(seconds))
+        return int(ctypes.PyDLL(None).open(gate.encode(), os.O_RDONLY)) >= 0
 
     @endpoint
     def set_loss(self, loss: float) -> None:

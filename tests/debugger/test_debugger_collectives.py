@@ -65,12 +65,12 @@ def test_others_wait_in_a_collective_for_one_that_is_held(tmp_path: Any) -> None
         return [getattr(meeting.slice(gpus=r), name).call_one(*args, r) for r in range(3)]
 
     def seconds() -> list[float]:
-        return [one for found in timeouts.all.call().get(timeout=20).values() for one in found]
+        return [one for found in timeouts.all.call().get(timeout=60).values() for one in found]
 
     for begun in asked("begin"):
         begun.get(timeout=60)
     for met in asked("meet", -1):
-        assert met.get(timeout=30) == 3.0
+        assert met.get(timeout=60) == 3.0
     assert seconds() == [_USUAL_SECONDS] * 3
 
     answers = asked("meet", 1)
@@ -87,7 +87,7 @@ def test_others_wait_in_a_collective_for_one_that_is_held(tmp_path: Any) -> None
     assert f"redo is refused: {refused}" in shown
     wait_for(lambda: seconds() == [86400.0] * 3)
     console("continue")
-    assert [answer.get(timeout=30) for answer in answers] == [3.0] * 3
+    assert [answer.get(timeout=60) for answer in answers] == [3.0] * 3
     wait_for(lambda: seconds() == [_USUAL_SECONDS] * 3)
 
     answers = asked("meet", 1)
@@ -96,10 +96,10 @@ def test_others_wait_in_a_collective_for_one_that_is_held(tmp_path: Any) -> None
     assert "ranks 0,2: process groups ended" in console("abort 0,2")
     for rank in (0, 2):
         with pytest.raises(ActorError):
-            answers[rank].get(timeout=30)
+            answers[rank].get(timeout=60)
     console("continue")
     # Then it stands at the error, as a call does that was held before.
     wait_for(lambda: [hold.reason for hold in wait_for_holds(1)] == ["error"])
     console("continue")
     with pytest.raises(ActorError):
-        answers[1].get(timeout=30)
+        answers[1].get(timeout=60)

@@ -38,7 +38,7 @@ def test_one_editor_stops_all_ranks_at_a_line_and_leaves_them_running(
     visit: Visit, bridge: EditorBridge
 ) -> None:
     steppers = this_host().spawn_procs({"gpus": 4}).spawn("stepper", Stepper)
-    steppers.echo.call(0).get(timeout=20)
+    steppers.echo.call(0).get(timeout=60)
     procs = [proc for proc in visit.procs() if proc.mesh == "procs"]
     assert bridge.join(procs) == []
     line = line_of("        return value")
@@ -56,7 +56,7 @@ def test_one_editor_stops_all_ranks_at_a_line_and_leaves_them_running(
                 connect=child["connect"],
             )  # fmt: skip
         # An editor is told that it has attached before all threads are traced.
-        wait_for(lambda: all(steppers.is_traced.call().get(timeout=20).values()), 60)
+        wait_for(lambda: all(steppers.is_traced.call().get(timeout=60).values()), 60)
         answer = steppers.echo.call("seen")
         for editor in editors:
             name, _, at, frame = editor.stopped_at()
@@ -65,7 +65,7 @@ def test_one_editor_stops_all_ranks_at_a_line_and_leaves_them_running(
         for editor in reversed(editors):
             editor.send("disconnect", terminateDebuggee=False)
         assert list(answer.get(timeout=DAP_SECONDS).values()) == ["seen"] * 4
-    assert list(steppers.echo.call("on").get(timeout=20).values()) == ["on"] * 4
+    assert list(steppers.echo.call("on").get(timeout=60).values()) == ["on"] * 4
 
 
 _ATTACHES = """

@@ -52,7 +52,7 @@ def test_only_text_is_taken(procs: ProcMesh) -> None:
 
 def test_a_dead_rank_is_told_of(procs: ProcMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", lambda fault: None)
-    procs.initialized.get(timeout=20)
+    procs.initialized.get(timeout=60)
     agent: Any = process.current()
     pid = next(p.pid for p in agent.host_agent.procs.values() if p.spec.rank == 2)
     os.kill(pid, signal.SIGKILL)

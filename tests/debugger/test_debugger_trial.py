@@ -26,10 +26,10 @@ def tried(procs: ProcMesh) -> Any:
     """One of them, which has been called before."""
     one = procs.slice(gpus=0)
     made = one.spawn("stepper", Stepper)
-    made.echo.call_one(0).get(timeout=20)
-    uid = one.spawn("uids", Uids).of.call_one("stepper").get(timeout=20)
-    one.spawn("trial", Trial, uid, {}).report.call_one().get(timeout=20)
-    assert made.echo.call_one(1).get(timeout=20) == 1
+    made.echo.call_one(0).get(timeout=60)
+    uid = one.spawn("uids", Uids).of.call_one("stepper").get(timeout=60)
+    one.spawn("trial", Trial, uid, {}).report.call_one().get(timeout=60)
+    assert made.echo.call_one(1).get(timeout=60) == 1
     return made
 
 
@@ -41,7 +41,7 @@ def test_it_is_stepped_into_functions(tried: Any) -> None:
     assert "doubled()" in shown
     assert "(Pdb) p value\n1\n" in shown
     assert "(Pdb) p number\n2\n" in shown
-    assert answer.get(timeout=20) == 2
+    assert answer.get(timeout=60) == 2
 
 
 def test_it_is_stopped_at_its_first_line(tried: Any) -> None:
@@ -50,4 +50,4 @@ def test_it_is_stopped_at_its_first_line(tried: Any) -> None:
     (hold,) = wait_for_holds(1)
     assert (hold.function, hold.line) == ("Stepper.echo", line_of("        return value"))
     console("attach stepper 0", "p value", "c")
-    assert answer.get(timeout=20) == 7
+    assert answer.get(timeout=60) == 7

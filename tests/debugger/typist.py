@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from monarch.debugger.console import Console
@@ -14,6 +14,9 @@ from monarch.runtime.client_agent import client
 from monarch.wire.hold import HoldNote
 from tests.debugger import held_actors
 from tests.support import wait_for
+
+# Of consoles in tests: none is about how long a rank may take to answer, but where it says so.
+SECONDS = 60.0
 
 
 class Typist:
@@ -51,25 +54,31 @@ class Typist:
         yield
 
 
-def visit_self() -> Visit:
-    """What a console would see of the program that the test is."""
+def visit_self(seconds: float = SECONDS) -> Visit:
+    """What a console would see of the program that the test is; it waits so long for answers."""
     agent = client()
-    return Visit(agent.node, lambda: [agent.node.address])
+    return Visit(agent.node, lambda: [agent.node.address], seconds)
 
 
-def console(*lines: str) -> str:
+def type_into(visit: Visit, typist: Typist) -> None:
+    """Have its lines typed into a console."""
+    Console(visit, typist, SECONDS).run()
+
+
+def console(*lines: str, seconds: float = SECONDS) -> str:
     """What a console shows where these lines are typed."""
     typist = Typist(lines)
-    Console(visit_self(), typist).run()
+    type_into(visit_self(seconds), typist)
     return typist.shown_text
 
 
-def wait_for_holds(number: int) -> list[HoldNote]:
-    """The calls that stand, once there are so many."""
-    visit = visit_self()
+def wait_for_holds(number: int, but: Collection[HoldNote] = ()) -> list[HoldNote]:
+    """The calls that stand, once there are so many, ``but`` those that are on their way to their
+    end: a call ends before everybody has heard of it."""
+    visit, over = visit_self(), {hold.id for hold in but}
 
     def standing() -> list[HoldNote]:
-        found = [hold for hold in visit.holds() if hold.is_waiting]
+        found = [hold for hold in visit.holds() if hold.is_waiting and hold.id not in over]
         return found if len(found) == number else []
 
     if number:
