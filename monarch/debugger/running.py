@@ -128,7 +128,10 @@ class RunningRanks:
             for one in group(ranks):
                 self._screen.write(f"{actor} {one.who} {one.answer}\n")
         if not told:
-            self._screen.write("no actor runs there\n")
+            self._screen.write(
+                "no actor of yours runs there; in a remote function on tensors, `break FILE:LINE` "
+                "stops\n"
+            )
 
     def abort(self, typed: Typed) -> None:
         """End the process groups of these ranks, and the connections between them and others."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, ActorError, endpoint, this_host
+from monarch.actor import Actor, ActorError, ProcMesh, endpoint, this_host
 from tests.debugger.typist import console, wait_for_holds
 from tests.support import wait_for
 
@@ -55,25 +56,65 @@ class Timeouts(Actor):
         return [backend.options._timeout.total_seconds() for backend in _backends()]
 
 
-@pytest.mark.long
-def test_others_wait_in_a_collective_for_one_that_is_held(tmp_path: Any) -> None:
-    procs = this_host().spawn_procs({"gpus": 3})
-    meeting = procs.spawn("meeting", Meeting, str(tmp_path / "store"))
-    timeouts = procs.spawn("timeouts", Timeouts)
+@pytest.fixture
+def procs() -> ProcMesh:
+    return this_host().spawn_procs({"gpus": 3})
 
-    def asked(name: str, *args: Any) -> list[Any]:
-        return [getattr(meeting.slice(gpus=r), name).call_one(*args, r) for r in range(3)]
+
+@pytest.fixture
+def meeting(procs: ProcMesh, tmp_path: Path) -> Any:
+    """They have met once."""
+    made = procs.spawn("meeting", Meeting, str(tmp_path / "store"))
+    for begun in asked(made, "begin"):
+        begun.get(timeout=60)
+    for met in asked(made, "meet", -1):
+        assert met.get(timeout=60) == 3.0
+    return made
+
+
+def asked(meeting: Any, name: str, *args: Any) -> list[Any]:
+    """What the three of them answer."""
+    return [getattr(meeting.slice(gpus=r), name).call_one(*args, r) for r in range(3)]
+
+
+@pytest.mark.long
+def test_a_rank_that_waits_in_a_collective_is_looked_at_there(meeting: Any) -> None:
+    answers = asked(meeting, "meet", 1)
+    wait_for_holds(1)
+    wait_for(lambda: "meeting ranks 0,2" in console("where"))
+    line = Path(__file__).read_text().partition("        dist.all_reduce(total)")[0].count("\n") + 1
+    shown = console(
+        "attach meeting 2", "p rank, late", "p total.tolist()", "n", "down", "down", "up", "w",
+        "detach", "attach meeting 0", "p rank", "c",
+    )  # fmt: skip
+    where = f"in meet, test_debugger_collectives.py:{line}, in all_reduce"
+    for rank in (0, 2):
+        assert f"meeting {rank} runs, and does not stand: {where}\n" in shown
+    assert "(peek) p rank, late\n(2, 1)\n" in shown
+    assert "(peek) p total.tolist()\n[1.0]\n" in shown
+    assert "(peek) p rank\n0\n" in shown
+    assert "`stop` holds it" in shown
+    # Further in is torch, as far as there is more.
+    inside = [text for text in shown.splitlines() if text.startswith("> ")]
+    assert all("torch/distributed/" in text for text in inside[:2]), inside
+    assert f"  {__file__}({line})meet()" in shown
+    # To look changes nothing: they wait on, and meet.
+    assert not any(answer.done() for answer in answers)
+    assert [hold.rank for hold in wait_for_holds(1)] == [1]
+    console("continue")
+    assert [answer.get(timeout=60) for answer in answers] == [3.0] * 3
+
+
+@pytest.mark.long
+def test_others_wait_in_a_collective_for_one_that_is_held(procs: ProcMesh, meeting: Any) -> None:
+    timeouts = procs.spawn("timeouts", Timeouts)
 
     def seconds() -> list[float]:
         return [one for found in timeouts.all.call().get(timeout=60).values() for one in found]
 
-    for begun in asked("begin"):
-        begun.get(timeout=60)
-    for met in asked("meet", -1):
-        assert met.get(timeout=60) == 3.0
     assert seconds() == [_USUAL_SECONDS] * 3
 
-    answers = asked("meet", 1)
+    answers = asked(meeting, "meet", 1)
     wait_for_holds(1)
     wait_for(lambda: "meeting ranks 0,2" in console("where"))
     shown = console("where")
@@ -90,7 +131,7 @@ def test_others_wait_in_a_collective_for_one_that_is_held(tmp_path: Any) -> None
     assert [answer.get(timeout=60) for answer in answers] == [3.0] * 3
     wait_for(lambda: seconds() == [_USUAL_SECONDS] * 3)
 
-    answers = asked("meet", 1)
+    answers = asked(meeting, "meet", 1)
     wait_for_holds(1)
     wait_for(lambda: "meeting ranks 0,2" in console("where"))
     assert "ranks 0,2: process groups ended" in console("abort 0,2")

@@ -17,7 +17,13 @@ from monarch.runtime.observe.environment import (
     shown_environment,
     versions,
 )
-from monarch.runtime.observe.live_stacks import frame_of, shown_value, stacks_of, users_frames
+from monarch.runtime.observe.live_stacks import (
+    frame_of,
+    is_users,
+    shown_value,
+    stacks_of,
+    users_frames,
+)
 from monarch.runtime.observe.process_groups import abort_groups, rank_connections
 from monarch.runtime.observe.stop_at import Stops
 from monarch.runtime.procs.proc_agent import ProcAgent
@@ -64,7 +70,8 @@ class Looks:
             told = stacks_of(self._agent, with_locals=order.with_locals)
             self._node.answer(order.sender, order.port, told)
         elif isinstance(order, PeekLine):
-            self._node.answer(order.sender, order.port, {"text": self._peek(order)})
+            number, text = self._peek(order)
+            self._node.answer(order.sender, order.port, {"text": text, "number": number})
         elif isinstance(order, StopAt):
             self._stop(order)
         elif isinstance(order, DapOpened):
@@ -150,31 +157,41 @@ class Looks:
                 error = str(refused)
         self._node.answer(order.sender, order.port, {"how": how}, error)
 
-    def _peek(self, order: PeekLine) -> str:
+    def _peek(self, order: PeekLine) -> tuple[int, str]:
+        """The number of the frame that was looked at, and what was seen. Number 0 is the innermost
+        of the user's own, as torch's are further in where a call waits in a collective."""
         frames: list[FrameType] = []
         for cell in self._agent.cells:
             if cell.record.name == order.actor:
                 frames = users_frames(frame_of(cell, sys._current_frames()))
         if not frames:
-            return "it runs no call at this moment\n"
-        frame = frames[min(max(0, order.number), len(frames) - 1)]
-        word, _, rest = order.line.strip().partition(" ")
-        code = frame.f_code
-        if word in ("p", "pp"):
-            try:
-                return f"{eval(rest, frame.f_globals, frame.f_locals)!r}\n"
-            except Exception as error:
-                return f"*** {type(error).__name__}: {error}\n"
-        if word in ("locals", "args", "a"):
-            names = code.co_varnames[: code.co_argcount] if word != "locals" else frame.f_locals
-            known = [n for n in names if n in frame.f_locals]
-            return "".join(f"{n} = {shown_value(n, frame.f_locals[n])}\n" for n in known)
-        if word in ("w", "where", "bt"):
-            chain = reversed(frames)
-            return "".join(f"  {_place(f)}{'  <-' if f is frame else ''}\n" for f in chain)
-        if word in ("up", "down", "u", "d", ""):
-            return f"> {_place(frame)}\n"
-        return "it runs: up, down, w, p, pp, args, locals; `stop` holds it\n"
+            return 0, "it runs no call at this moment\n"
+        users = (n for n, frame in enumerate(frames) if is_users(frame.f_code.co_filename))
+        first = next(users, 0)
+        place = min(max(0, first + order.number), len(frames) - 1)
+        return place - first, _seen(frames, place, order.line)
+
+
+def _seen(frames: Sequence[FrameType], place: int, line: str) -> str:
+    """What a line asks of the frame at that place; the innermost comes first."""
+    frame = frames[place]
+    word, _, rest = line.strip().partition(" ")
+    code = frame.f_code
+    if word in ("p", "pp"):
+        try:
+            return f"{eval(rest, frame.f_globals, frame.f_locals)!r}\n"
+        except Exception as error:
+            return f"*** {type(error).__name__}: {error}\n"
+    if word in ("locals", "args", "a"):
+        names = code.co_varnames[: code.co_argcount] if word != "locals" else frame.f_locals
+        known = [n for n in names if n in frame.f_locals]
+        return "".join(f"{n} = {shown_value(n, frame.f_locals[n])}\n" for n in known)
+    if word in ("w", "where", "bt"):
+        chain = reversed(frames)
+        return "".join(f"  {_place(f)}{'  <-' if f is frame else ''}\n" for f in chain)
+    if word in ("up", "down", "u", "d", ""):
+        return f"> {_place(frame)}\n"
+    return "it runs: up, down, w, p, pp, args, locals; `stop` holds it\n"
 
 
 def _place(frame: FrameType) -> str:
