@@ -182,16 +182,15 @@ class RunningRanks:
             if line in ("detach", "q", "quit", "c", "continue"):
                 return True
             number += {"up": 1, "u": 1, "down": -1, "d": -1}.get(line, 0)
-            number = max(0, number)
-            text = self._peek_line(state, number, line)
+            number, text = self._peek_line(state, number, line)
             self._screen.write(text)
 
-    def _peek_line(self, state: ActorState, number: int, line: str) -> str:
+    def _peek_line(self, state: ActorState, number: int, line: str) -> tuple[int, str]:
         visit = self._visit
         body = visit.ask(
             state.proc, lambda port: PeekLine(state.actor, number, line, port, visit.uid)
         )
-        return str(body["text"])
+        return int(body.get("number", number)), str(body["text"])
 
     def tell_missing(self, missing: Sequence[HoldNote]) -> None:
         """These have not stopped again: where they are, and whom they wait for."""

@@ -10,6 +10,7 @@ import copy
 import importlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ import torch
 from torch import nn
 
 from monarch import RemoteException, Stream, grad_generator, inspect, no_mesh, remote
-from monarch.actor import ProcMesh, this_host
+from monarch import compile as record
+from monarch.actor import Actor, ProcMesh, endpoint, this_host
 from monarch.config import configured
 from monarch.tensors.client.ambient import MAIN
 from monarch.tensors.core.templates import TemplateCache
@@ -325,6 +327,58 @@ def test_a_breakpoint_inside_of_a_remote_function(mesh: Any) -> None:
     assert inspect(y, gpus=1).tolist() == [30, 30]
     assert inspect(y, gpus=0).tolist() == [2, 2]
     wait_for_holds(0)
+
+
+class Beside(Actor):
+    """Of the user's, in the procs of the workers."""
+
+    @endpoint
+    def echo(self, value: int) -> int:
+        return value
+
+
+def test_a_rank_is_stopped_while_what_it_is_to_do_is_recorded(procs: ProcMesh, mesh: Any) -> None:
+    """The recording is what it would have been, and is stopped in by a breakpoint of its own."""
+    shown = []
+
+    @remote(propagate=lambda x: x.clone())
+    def grown(x: Any) -> Any:
+        by = 1
+        return x + by  # The line.
+
+    @record(verify=False)
+    def step(x: Any) -> Any:
+        y = grown(x)
+        shown.append(console("stop 1"))
+        return y * 2
+
+    x = torch.ones(2)
+    assert "no actor of yours runs there" in console("stop 1")
+    beside = procs.spawn("beside", Beside)
+    assert beside.echo.call(1).get(timeout=60).values() == [1, 1]
+    first = step(x)
+    assert shown[0].count("beside rank 1 stops at its next call") == 1
+    assert [inspect(first, gpus=n).tolist() for n in range(2)] == [[4, 4]] * 2
+    answer = beside.echo.call(2)
+    (hold,) = wait_for_holds(1)
+    assert (hold.actor, hold.rank, hold.reason.partition(" by ")[0]) == ("beside", 1, "stopped")
+    # Its worker is none of the user's: it goes on.
+    assert [inspect(step(x), gpus=n).tolist() for n in range(2)] == [[4, 4]] * 2
+    console("continue")
+    assert answer.get(timeout=60).values() == [2, 2]
+    wait_for_holds(0)
+    line = Path(__file__).read_text().partition("x + by  # The line.")[0].count("\n") + 1
+    console(f"break test_tensors_pitfalls.py:{line} ranks 1")
+    try:
+        y = step(x)
+        mesh.client.flush()
+        (hold,) = wait_for_holds(1)
+        assert (hold.actor, hold.rank, hold.line) == ("tensor_worker", 1, line)
+        console("break clear", "attach tensor_worker 1", "by = 30", "c")
+        assert [inspect(y, gpus=n).tolist() for n in range(2)] == [[4, 4], [62, 62]]
+    finally:
+        console("break clear")
+    assert len(shown) == 1  # Recorded once, and replayed.
 
 
 FUNCTIONS = """
