@@ -41,8 +41,12 @@ class Browser:
         )  # fmt: skip
         told = self._folder / "DevToolsActivePort"
         port = wait_for(lambda: told.exists() and told.read_text().split("\n")[0], 60.0)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
-            pages = [page for page in json.load(answer) if page["type"] == "page"]
+
+        def opened() -> list[Any]:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
+                return [page for page in json.load(answer) if page["type"] == "page"]
+
+        pages = wait_for(opened, 60.0)
         self._socket = self._websocket.create_connection(
             pages[0]["webSocketDebuggerUrl"], timeout=60
         )

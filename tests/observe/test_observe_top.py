@@ -6,7 +6,8 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,14 +149,17 @@ def test_it_paints_scrolls_asks_and_ends(size: tuple[int, int]) -> None:
         asked.append((what, tuple(uids)))
         return "File train.py, line 3"
 
+    async def until(pilot: Any, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60.0
+        while not condition():
+            assert time.monotonic() < deadline
+            await pilot.pause(0.02)
+
     async def use() -> None:
         app = MonarchTop(lambda: [host(1024, odd=[5])], act, "demo", seconds=60)
         async with app.run_test(size=size) as pilot:
             table = app.query_one(DataTable)
-            for _ in range(200):
-                await pilot.pause(0.02)
-                if table.row_count:
-                    break
+            await until(pilot, lambda: table.row_count > 0)
             assert table.row_count == 2
             head = app.query_one("#head", Static)
             assert "1,024 ranks" in str(head.render())
@@ -164,19 +168,18 @@ def test_it_paints_scrolls_asks_and_ends(size: tuple[int, int]) -> None:
             app._show(app._view.update([host(1024, odd=[5])], 9.0))
             assert len(str(head.render()).split("\n")[0]) <= size[0] - 2
             await pilot.press("r")
-            assert table.row_count == 1024
+            await until(pilot, lambda: table.row_count == 1024)
             await pilot.press("pagedown", "pagedown")
-            assert table.cursor_row > 10
-            await pilot.press("r", "ctrl+home", "s")
-            for _ in range(200):
-                await pilot.pause(0.02)
-                if len(app.screen_stack) > 1:
-                    break
+            await until(pilot, lambda: table.cursor_row > 10)
+            await pilot.press("r")
+            await until(pilot, lambda: table.row_count == 2)
+            await pilot.press("ctrl+home", "s")
+            await until(pilot, lambda: len(app.screen_stack) == 2)
             assert asked == [("stacks", ("p5",))]
-            assert len(app.screen_stack) == 2
             await pilot.press("escape")
+            await until(pilot, lambda: len(app.screen_stack) == 1)
             await pilot.press("slash", *"step", "enter")
-            assert table.row_count == 1
+            await until(pilot, lambda: table.row_count == 1)
             await pilot.resize_terminal(size[0] + 20, size[1])
             await pilot.press("q")
 

@@ -24,9 +24,11 @@ class Trainer(Actor):
     @endpoint
     def say(self): print("hello from a rank")
     @endpoint
-    def take_a_while(self): time.sleep(0.2)
+    def take_a_while(self): time.sleep(1.0)
 procs = this_host().spawn_procs({"gpus": 3})
 trainers = procs.spawn("trainers", Trainer)
+from monarch.runtime.observe import host_desk
+host_desk._LOOK_SECONDS = 60.0  # A loaded machine is no silent one.
 """
 
 CELLS = {

@@ -1,0 +1,21 @@
+"""Whoever is asked has time to answer: a loaded machine is no silent one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+_SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def patience() -> Iterator[None]:
+    """Of visits, and of the host inside this program. What is said of those that are silent is
+    tested on looks that are made up."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_LOOK_SECONDS", "_DRAIN_SECONDS"):
+            patch.setattr(f"monarch.runtime.observe.host_desk.{name}", _SECONDS)
+        for name in ("_ANSWER_SECONDS", "_CLIENT_SECONDS", "_STACKS_SECONDS"):
+            patch.setattr(f"monarch.observe.visit.{name}", _SECONDS)
+        yield
