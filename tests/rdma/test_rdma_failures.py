@@ -58,8 +58,10 @@ def make(owner: Any, data: bytes, name: str = "one") -> RDMABuffer:
 
 @pytest.mark.parametrize("kind", ["read", "write"])
 def test_an_owner_that_is_killed_in_the_middle_is_told(
-    way: str, kind: str, owner: Any, faults: list[Any]
+    way: str, kind: str, owner: Any, faults: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # However late the news of its death comes after the end of its connections.
+    monkeypatch.setattr("monarch.rdma.tcp._NEWS_SECONDS", SECONDS)
     buffer = make(owner, bytes(32 * MIB))
     pid = owner.pid.call_one().get(timeout=SECONDS)
     here = bytearray(buffer.size())

@@ -210,10 +210,12 @@ def act_as_host(name: str) -> None:
     """Take this process for one of another host, to which only TCP leads."""
     if name:
         from monarch.config import configure
-        from monarch.rdma import state_dict
+        from monarch.rdma import state_dict, tcp
 
         configure(rdma_same_host=False)
         state_dict.machine_id = lambda: name
+        # However late the news of a death comes after the end of connections, it is told.
+        tcp._NEWS_SECONDS = 60.0
 
 
 def sharded(tensor: Any, sizes: tuple[int, ...], dims: tuple[int, ...]) -> Any:
