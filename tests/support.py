@@ -158,7 +158,7 @@ class Program:
         for line in self.process.stderr:
             self.errors.append(line.rstrip("\n"))
 
-    def line(self, start: str, timeout: float = 30.0) -> str:
+    def line(self, start: str, timeout: float = 60.0) -> str:
         """What follows ``start`` in the next line of its output that begins with it."""
         deadline = time.monotonic() + timeout
         while True:
@@ -171,7 +171,7 @@ class Program:
             if line.startswith(start):
                 return line.removeprefix(start).strip()
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float = 60.0) -> int:
         """Its exit status, once all of its output is there."""
         try:
             status = self.process.wait(timeout)

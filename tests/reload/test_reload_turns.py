@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
+import types
 
+import pytest
+
+from monarch_reload import thread_switches
 from monarch_reload.thread_switches import Turns, longer_turns
 
 
@@ -39,9 +43,19 @@ def test_who_ran_while_we_let_go_for_a_moment_is_noticed() -> None:
     assert seen
 
 
-def test_what_nobody_disturbed_is_told_so() -> None:
+def test_what_was_fresh_a_moment_ago_is_not_freshened(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    clock = types.SimpleNamespace(perf_counter=lambda: now, sleep=time.sleep)
+    monkeypatch.setattr(thread_switches, "time", clock)
     turns = Turns()
     assert turns.freshen(), "others may have run"
+    now += 0.009
     assert not turns.freshen(), "that was a moment ago"
+    now += 0.002
+    assert turns.freshen()
+
+
+def test_what_nobody_disturbed_is_told_so() -> None:
+    turns = Turns()
     told = [turns.undisturbed_since(turns.moment(), 0.0) for _ in range(50)]
     assert any(told)

@@ -267,13 +267,13 @@ class Watching:
 
     def close(self) -> None:
         self.watcher.close()
-        self.thread.join(5)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
 def wait_until(condition: Callable[[], bool], act: Callable[[], object] = lambda: None) -> None:
     """Act until a condition holds: a watch begins at a moment that nobody tells."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         act()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import shutil
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -95,7 +97,7 @@ class Following:
 
     def close(self) -> None:
         self.watcher.close()
-        self.thread.join(10)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
@@ -276,12 +278,27 @@ def test_what_a_slow_writer_writes_is_few_bursts(following: Following, folder: P
         "import sys, time\n"
         "for number in range(400):\n"
         "    open(f'{sys.argv[1]}/new{number}.py', 'w').close()\n"
+        "    print(time.monotonic())\n"
         "    time.sleep(0.02 if number % 10 == 0 else 0)\n"
     )
-    subprocess.run([sys.executable, "-c", writer, folder], check=True)
+    command = [sys.executable, "-c", writer, folder]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     following.wait_until_equal()
     num_bursts = len(following.bursts) - before
-    assert num_bursts <= 12  # of forty pauses
+    assert num_bursts <= 12 + num_long_pauses(list(map(float, done.stdout.split())))
+
+
+def num_long_pauses(times: list[float]) -> int:
+    """How many times the machine had a writer pause for longer than it meant to, and than a burst
+    of so many files waits for more. One second ends a burst, whatever follows."""
+    num, num_in_burst = 0, 0
+    for last, this in itertools.pairwise(times):
+        pause, num_in_burst = this - last, num_in_burst + 1
+        is_long = pause > max(0.03, quiet_seconds(num_in_burst))
+        num += is_long
+        if is_long and pause > 1.0:
+            num, num_in_burst = num + 12, 0
+    return num
 
 
 def test_a_queue_that_runs_over_is_noticed(asking: Asking, folder: Path) -> None:
@@ -360,18 +377,23 @@ def test_a_real_branch_switch_is_one_generation(folder: Path) -> None:
 def test_git_is_waited_for_as_long_as_it_does_something(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    paths = {folder / str(number) for number in range(100)}
+    written: list[Path] = []
+    # It goes by what has been written: that takes ten times as long as git may do nothing.
+    clock = types.SimpleNamespace(monotonic=lambda: 0.1 * len(written))
+    monkeypatch.setattr("monarch_sync.watching.git_locks.time", clock)
     monkeypatch.setattr("monarch_sync.watching.git_locks._GIT_SECONDS", 1.0)
     (folder / ".git").mkdir()
     asking.look()
     lock = folder / ".git/index.lock"
     lock.write_bytes(b"")
-    paths = {folder / str(number) for number in range(100)}
     is_over = threading.Event()
 
     def check_out() -> None:
         for path in paths:
             path.write_bytes(b"1")
-            is_over.wait(0.02)
+            written.append(path)
+            is_over.wait(0.005)
         lock.unlink()
 
     thread = threading.Thread(target=check_out)

@@ -61,12 +61,14 @@ class GitLocks:
             identity = (status.st_ino, status.st_mtime_ns)
             if self._old.get(lock) == identity:
                 break
-            if time.monotonic() > deadline:
-                self._old[lock] = identity
-                break
             has_waited = True
+            # What has happened by then, we see, however long this thread stood still before.
+            now = time.monotonic()
             if (num := look()) > num_touched:
                 num_touched = num
-                deadline = min(time.monotonic() + _GIT_SECONDS, started + _MAX_GIT_SECONDS)
+                deadline = min(now + _GIT_SECONDS, started + _MAX_GIT_SECONDS)
+            if now > deadline:
+                self._old[lock] = identity
+                break
             self._is_closed.wait(_STEP_SECONDS)
         return has_waited
