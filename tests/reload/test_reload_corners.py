@@ -156,7 +156,7 @@ def test_two_reloaders_that_try_new_code_at_the_same_time(
     sys.modules["tried_gates"] = gates  # type: ignore[assignment]
     text = (
         "import sys\nbegun, go_on = sys.modules['tried_gates'][{!r}]\n"
-        "X = begun.set(), go_on.wait(9)\n"
+        "X = begun.set(), go_on.wait(60)\n"
     )
     errors: list[BaseException] = []
 
@@ -170,13 +170,13 @@ def test_two_reloaders_that_try_new_code_at_the_same_time(
     threads = [threading.Thread(target=reload, args=(name,)) for name in names]
     try:
         threads[0].start()
-        assert gates["tried_here"][0].wait(9)
+        assert gates["tried_here"][0].wait(60)
         threads[1].start()
         gates["tried_there"][0].wait(0.2)  # it may have to wait for the first one
         gates["tried_here"][1].set()
-        threads[0].join(9)
+        threads[0].join(60)
         gates["tried_there"][1].set()
-        threads[1].join(9)
+        threads[1].join(60)
     finally:
         del sys.modules["tried_gates"]
     assert errors == []
