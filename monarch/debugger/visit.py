@@ -186,11 +186,12 @@ class Visit:
             patience = min(seconds, _PROGRAM_SECONDS) if uid in self._silent else seconds
             if not answer.wait(max(0.0, began + patience - time.monotonic())):
                 body = {"error": NO_ANSWER}
-                self._silent.update(self._programs.intersection((uid,)))
-            elif answer.value.error:
-                body = {"error": answer.value.error}
+                if uid in self._programs:
+                    self._silent.add(uid)
             else:
-                body = answer.value.body
+                told = answer.value
+                self._silent.discard(uid)
+                body = {"error": told.error} if told.error else told.body
             if with_errors or "error" not in body:
                 found[uid] = body
         return found
