@@ -78,7 +78,7 @@ def test_a_rank_that_holds_the_gil_says_why_it_is_not_stopped_yet(
     os.mkfifo(gate)
     answer = steppers.slice(gpus=1).hogs.call_one(str(tmp_path / "sign"), str(gate))
     wait_for((tmp_path / "sign").exists)
-    shown = console("stop 1", seconds=1.0)
+    shown = console("stop 1", seconds=3.0)
     assert "rank 1 does not answer: it is stopped, or a thread holds the GIL" in shown
     assert "it stops when it does" in shown
     gate.open("wb").close()
