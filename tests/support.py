@@ -34,7 +34,9 @@ _POLL_SECONDS = 0.005
 _LONGEST_PAUSE_SECONDS = 0.02
 
 
-def wait_for(condition: Callable[[], T], timeout: float = 20.0, what: str = "") -> T:
+def wait_for(
+    condition: Callable[[], T], timeout: float = 20.0, what: str | Callable[[], str] = ""
+) -> T:
     """The first true value of ``condition``; fails when there is none within ``timeout``.
 
     A pause between two looks counts for no more than it was meant to take, about: while the machine
@@ -47,7 +49,8 @@ def wait_for(condition: Callable[[], T], timeout: float = 20.0, what: str = "") 
         if value:
             return value
         if waited > timeout:
-            raise AssertionError(f"not within {timeout} s: {what or condition}")
+            told = what if isinstance(what, str) else what()  # as things are now
+            raise AssertionError(f"not within {timeout} s: {told or condition}")
         paused_at = time.monotonic()
         time.sleep(_POLL_SECONDS)
         pause = time.monotonic() - paused_at

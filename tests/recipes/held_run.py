@@ -145,7 +145,7 @@ class HeldRun:
         """Its event, once it holds for that many times."""
         wait_for(
             lambda: self.error or len(self.events("held")) >= number or not self._thread.is_alive(),
-            120.0, f"hold {number}\n" + "\n".join(self.said),
+            120.0, lambda: "\n".join([f"hold {number}", *self.said]),
         )  # fmt: skip
         assert self.error is None, self.error
         assert len(self.events("held")) >= number, "\n".join(self.said)
