@@ -10,6 +10,7 @@ import contextvars
 import logging
 import pickle
 import time
+import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
@@ -267,7 +268,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         with contextlib.suppress(OSError, ValueError), self._checkpoint_lock.r_lock():
             step = int(request.path.split("/")[2])
             if step != self._step or not self._in_memory:
-                request.send_error(404, f"step {step} is not to be read here")
+                request.send_error(404, f"nothing of step {step} is to be read here")
                 return True
             request.send_response(200)
             request.send_header("Content-Length", str(len(self._in_memory) + 1))
@@ -285,6 +286,8 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
             warnings.filterwarnings("ignore", "The given buffer is not writable")
             try:
                 return self._context.copy().run(self._read, f"{metadata}{step}/memory", timeout)
+            except urllib.error.HTTPError as error:
+                error.close()  # There is nothing large to read.
             except (OSError, RemoteMemoryError) as error:
                 _log.info("what is healed from is fetched over HTTP: %s", error)
             return super().recv_checkpoint(src_rank, metadata, step, timeout)
