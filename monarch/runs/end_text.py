@@ -54,8 +54,10 @@ def end_text(
 
 
 def _last_step(run: RunFolder) -> str:
-    steps = run.metrics()
-    return f" after step {steps[-1]['step']}" if steps else ""
+    """Of the last metrics, or of a checkpoint: not every step need be reported."""
+    saved = [event["step"] for event in run.events() if event["kind"] == "saved"]
+    steps = [*(row["step"] for row in run.metrics()[-1:]), *saved[-1:]]
+    return f" after step {max(steps)}" if steps else ""
 
 
 def _last_saved(run: RunFolder) -> tuple[Path, int] | None:

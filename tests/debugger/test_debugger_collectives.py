@@ -27,12 +27,15 @@ class Meeting(Actor):
         import datetime
 
         import torch.distributed as dist
+        import torch.testing._internal.distributed.fake_pg  # noqa: F401, it makes itself known
 
         store = dist.FileStore(self._path, 3)
         dist.init_process_group(
             "gloo", store=store, rank=rank, world_size=3,
             timeout=datetime.timedelta(seconds=_USUAL_SECONDS),
         )  # fmt: skip
+        # As TorchTitan makes one of each dimension that has one rank; it has no timeout.
+        dist.new_group([rank], backend="fake", use_local_synchronization=True)
 
     @endpoint
     def meet(self, late: int, rank: int) -> float:

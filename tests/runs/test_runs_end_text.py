@@ -61,6 +61,13 @@ def test_a_run_that_is_finished(record: Record) -> None:
     ]
 
 
+def test_a_run_that_does_not_report_every_step_says_its_last_one(record: Record) -> None:
+    train(record, 8, saves=False)
+    (record.checkpoint_dir / "step-9.pt").touch()
+    record.event("saved", "saved", step=9, path=str(record.checkpoint_dir / "step-9.pt"))
+    assert end_text(end(record, "finished")).startswith("finished after step 9\n")
+
+
 def test_a_run_that_was_stopped_says_the_newest_checkpoint_that_is_there(record: Record) -> None:
     train(record, 3)
     train(record, 4)
