@@ -293,8 +293,7 @@ class Controller(Actor):
                 continue
             met = group.num_met
             asked, ahead = ahead, None
-            if asked is None:
-                asked = self.order(group, group.step + 1)
+            asked = self.order(group, group.step + 1) if asked is None else asked
             try:
                 started = time.monotonic()
                 if self.may_go_ahead(group, seconds):
