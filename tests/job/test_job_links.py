@@ -372,7 +372,11 @@ class Replicas:
             news = self._noted("metrics")[began:]
             return sum(step.get("participants") == len(TRAINERS) for step in news) >= 10
 
-        wait_for(do_all, timeout=300, what="all groups to train")
+        def told() -> str:
+            events = [f"{event['time']:.1f} {event['text']}" for event in self._noted("events")]
+            return "\n".join(["all groups to train", *events[-30:]])
+
+        wait_for(do_all, timeout=300, what=told)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self._noted("events") if event["kind"] == kind]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import importlib
 import io
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,19 @@ def digest_of(value: Any) -> str:
 
     add(value)
     return found.hexdigest()
+
+
+@contextlib.contextmanager
+def project(parent: Path, task: str) -> Iterator[Path]:
+    """A folder with ``task.py``, whose modules can be imported here."""
+    made = parent / "project"
+    made.mkdir()
+    (made / "task.py").write_text(task)
+    undo = importable(made)
+    try:
+        yield made
+    finally:
+        undo()
 
 
 def importable(root: Path) -> Any:

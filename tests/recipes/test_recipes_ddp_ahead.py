@@ -10,7 +10,7 @@ import pytest
 from monarch.config import configured
 from monarch.runs import holding
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
-from tests.recipes.held_run import TASK, HeldRun, importable
+from tests.recipes.held_run import TASK, HeldRun, project
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -26,13 +26,8 @@ class Shown(HeldRun):
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    made = tmp_path / "project"
-    made.mkdir()
-    (made / "task.py").write_text(TASK)
-    undo = importable(made)
-    with configured(edit_patience_seconds=2.0):
+    with project(tmp_path, TASK) as made, configured(edit_patience_seconds=2.0):
         yield made
-    undo()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from monarch.runs.hold_report import HoldReport
 from monarch.runs.ranks import RunFailed
 from monarch_recipes import ddp
 from monarch_sync import SyncReport
-from tests.recipes.held_run import LOSS, TASK, HeldRun, importable
+from tests.recipes.held_run import LOSS, TASK, HeldRun, project
 from tests.support import wait_for
 
 pytestmark = pytest.mark.timeout(300)
@@ -83,13 +83,8 @@ def run(root: Path) -> Iterator[HeldRun]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    made = tmp_path / "project"
-    made.mkdir()
-    (made / "task.py").write_text(TASK)
-    undo = importable(made)
-    with configured(edit_patience_seconds=2.0):
+    with project(tmp_path, TASK) as made, configured(edit_patience_seconds=2.0):
         yield made
-    undo()
 
 
 @pytest.mark.long

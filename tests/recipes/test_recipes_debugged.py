@@ -10,7 +10,7 @@ import pytest
 from monarch.config import configured
 from monarch.runtime.client_agent import client
 from tests.debugger.typist import console, wait_for_holds
-from tests.recipes.held_run import LOSS, TASK, HeldRun, importable
+from tests.recipes.held_run import LOSS, TASK, HeldRun, project
 from tests.support import wait_for
 
 LIMIT_SECONDS = 5.0
@@ -25,12 +25,8 @@ CALLS = f"""
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    made = tmp_path / "project"
-    made.mkdir()
-    (made / "task.py").write_text(TASK)
-    undo = importable(made)
-    yield made
-    undo()
+    with project(tmp_path, TASK) as made:
+        yield made
 
 
 GROUPS_TASK = f"""

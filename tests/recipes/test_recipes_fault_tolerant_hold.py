@@ -18,7 +18,7 @@ from monarch.runs.hold_report import HoldReport
 from monarch_recipes import fault_tolerant
 from monarch_recipes.replicas.controller import Controller
 from monarch_recipes.replicas.group import Group
-from tests.recipes.held_run import LOSS, HeldRun, importable
+from tests.recipes.held_run import LOSS, HeldRun, project
 from tests.support import wait_for
 
 pytestmark = pytest.mark.timeout(300)
@@ -71,12 +71,8 @@ EDITS = {
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    made = tmp_path / "project"
-    made.mkdir()
-    (made / "task.py").write_text(TASK)
-    undo = importable(made)
-    yield made
-    undo()
+    with project(tmp_path, TASK) as made:
+        yield made
 
 
 def groups(root: Path, name: str) -> HeldRun:
