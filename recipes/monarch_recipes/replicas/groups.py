@@ -283,6 +283,7 @@ class Groups:
         """
         waiting = call.as_asyncio()
         asked_at = looked_at = unheld_time()
+        others_at = self.step_of_others(group)
         interrupted: TaskError | None = None
         try:
             while True:
@@ -290,7 +291,7 @@ class Groups:
                 if done:
                     return [value for _, value in waiting.result().items()]
                 now, seconds = unheld_time(), patience()
-                why = self.why_hung(group, asked_at, now)
+                why = self.why_hung(group, asked_at, now, others_at)
                 is_late = seconds is not None and now - looked_at > seconds
                 if seconds is not None and (why or is_late) and interrupted is None:
                     looked_at = now
@@ -335,8 +336,9 @@ class Groups:
             return GroupLate()
         return GroupLost(f"{type(error).__name__}: {error}")
 
-    def why_hung(self, group: Group, asked_at: float, now: float) -> str | None:
-        """Why a group that has not answered is not worth waiting for, if that is so.
+    def why_hung(self, group: Group, asked_at: float, now: float, others_at: int = 0) -> str | None:
+        """Why a group that has not answered is not worth waiting for, if that is so. The others
+        were at step ``others_at`` when it was asked: one that is to heal is behind from the start.
 
         Groups go in step. Others that are further than one step have gone on without it, which
         the lighthouse lets them as soon as its heartbeats stay out. Where these do not, as in a
@@ -353,7 +355,7 @@ class Groups:
             was_with_it = other.step == group.step and (other.discarded_at or 0.0) > asked_at
             if was_with_it and now - (other.discarded_at or 0.0) > patience:
                 return f"it hangs: {other.name} has discarded their step {patience:g} s ago"
-        if self.step_of_others(group) <= group.step + 1:
+        if self.step_of_others(group) <= max(group.step, others_at) + 1:
             group.ahead_since = None
             return None
         if group.ahead_since is None:
