@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'monarc
 
 import torch
 
+from monarch.runs.restarts import Restarts
 from monarch_recipes.replicas.chaos import KINDS, ChaosError, InjectedFault, read_chaos
 from monarch_recipes.replicas.event_log import FingerprintBook, fingerprint
 from monarch_recipes.replicas.messages import TaskError, task_errors
@@ -146,6 +149,29 @@ def test_those_who_are_lost_together_are_waited_for_once() -> None:
     report = book.report(4.0)
     assert report.longest_stall_seconds == pytest.approx(1.1)
     assert report.stalled_seconds == pytest.approx(1.0)
+
+
+def test_a_group_that_is_to_heal_hangs_only_where_others_go_on() -> None:
+    pytest.importorskip(
+        "torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'"
+    )
+    from monarch_recipes.replicas.group import Group
+    from monarch_recipes.replicas.groups import Groups
+
+    limits = SimpleNamespace(
+        step_timeout_seconds=180.0, collective_timeout_seconds=10.0, hang_timeout_seconds=5.0
+    )
+    place = GroupPlace(0, 1, 1, 0)
+    back, other = (Group(number, place, Restarts(5)) for number in (0, 1))
+    back.is_training = other.is_training = True
+    groups: Any = object.__new__(Groups)
+    groups.all, groups._limits = [back, other], limits
+    other.step = 60  # and discards step 61, as long as it has not met the one that is back
+    for now in (0.0, 6.0, 12.0):
+        assert groups.why_hung(back, 0.0, now, 60) is None
+    other.step = 62
+    assert groups.why_hung(back, 0.0, 13.0, 60) is None
+    assert "gone on without it for 5 s" in str(groups.why_hung(back, 0.0, 18.5, 60))
 
 
 def test_the_sum_of_a_recovery() -> None:
