@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 PACKAGES = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
 OPTIONAL = frozenset({
-    "IPython", "anywidget", "debugpy", "duckdb", "ibverbs", "ipykernel", "kubernetes", "lightning_sdk",
-    "numpy", "opentelemetry", "prometheus_client", "prompt_toolkit", "pyverbs", "ray", "safetensors",
-    "skypilot", "sklearn", "starlette", "tensorboard", "textual", "torch", "torchft", "torchtitan",
-    "torchx", "traitlets", "uvicorn", "wandb",
+    "anywidget", "debugpy", "duckdb", "ibverbs", "ipykernel", "IPython", "kubernetes",
+    "lightning_sdk", "numpy", "opentelemetry", "prometheus_client", "prompt_toolkit", "pyverbs",
+    "ray", "safetensors", "sklearn", "skypilot", "starlette", "tensorboard", "textual", "torch",
+    "torchft", "torchtitan", "torchx", "traitlets", "uvicorn", "wandb",
 })  # fmt: skip
 
 
@@ -41,11 +41,12 @@ def main() -> int:
                 wanted[package] += 1
                 continue
             failed += 1
-            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            sys.stderr.write(f"{name}: {type(error).__name__}: {error}\n")
         else:
             imported += 1
     left_out = "".join(f", {count} want {name}" for name, count in wanted.most_common())
-    print(f"Python {sys.version.split()[0]}: {imported} modules imported, {failed} failed{left_out}")
+    version = sys.version.split()[0]
+    sys.stdout.write(f"Python {version}: {imported} modules imported, {failed} failed{left_out}\n")
     return 1 if failed else 0
 
 
