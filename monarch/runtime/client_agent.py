@@ -38,7 +38,6 @@ from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
     Bring,
-    ClocksStand,
     FlushLogs,
     Log,
     LogRoom,
@@ -121,7 +120,7 @@ class ClientAgent(ProcAgent):
         self.holds = self.host_agent.holds
         self.held_time = self.holds.time
         self.holds.tell = lambda text: _log.warning("%s", text)
-        self.holds.on_held = self._on_held
+        self.holds.on_held = self.clocks_stand
         self._rings_told = RingsTold()
         node.handle(RingFound, self._on_ring_found)
         node.handle(LogWindow, self._on_log_window)
@@ -269,11 +268,6 @@ class ClientAgent(ProcAgent):
     def _on_notice(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, Notice)
         _log.warning("%s", envelope.message.text)
-
-    def _on_held(self, is_held: bool) -> None:
-        """A call of ours stands, or none does any longer: clocks stand with it."""
-        for proc in self.owned_procs():
-            self.node.send(proc, ClocksStand(is_held))
 
     def _on_ring_found(self, envelope: Envelope) -> None:
         found = envelope.message
