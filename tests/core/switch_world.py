@@ -24,6 +24,7 @@ from monarch.core.code_switch.effects import (
     TellProcs,
     Work,
 )
+from monarch.core.code_switch.follower import HostTerms
 from monarch.core.code_switch.participant import Participant
 from monarch.core.code_switch.succession import Succession
 from monarch.core.code_switch.table import (
@@ -284,9 +285,12 @@ class Host:
         self.is_alive = True
         self.is_staged = True
         self.files = "old"
+        self.terms = HostTerms()
 
-    def asked(self, order: SwitchOrder) -> bool:
-        """Whether it shows the new files, after this."""
+    def asked(self, order: SwitchOrder, sender: str) -> bool | None:
+        """Whether it shows the new files, after this; ``None`` if it does not obey."""
+        if not self.terms.obeys(sender, GENERATION):
+            return None
         if order is SwitchOrder.SHOW_FILES and self.is_staged:
             self.files, self.is_staged = "new", False
         elif order is SwitchOrder.TAKE_BACK_FILES:
@@ -334,7 +338,7 @@ class Driver:
 
         def arrive() -> None:
             if host.is_alive:
-                is_shown = host.asked(effect.order)
+                is_shown = host.asked(effect.order, self.sender)
                 world.post(host.name, me, lambda: self.heard(effect, host.name, is_shown))
             else:
                 world.post(me, me, lambda: self.heard(effect, host.name, None))
