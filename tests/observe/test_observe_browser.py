@@ -97,9 +97,13 @@ def _click_through(browser: Browser) -> None:
         browser.run("document.querySelector('dialog button').click()")
     browser.run("document.querySelector('#groups tbody tr').click()")
     assert browser.run("document.querySelectorAll('tr.picked').length") == 1
-    for is_shown in ("false", "true"):
+    for num_curves in (0, 1):
         browser.run("document.querySelector('#runs input').click()")
-        browser.wait_for(f"document.querySelector('#runs input').checked === {is_shown}")
+        # The legend has a line for the steps, too.
+        browser.wait_for(
+            f"document.querySelectorAll('#loss .u-series').length === 1 + {num_curves}"
+        )
+        assert browser.run("document.querySelector('#runs input').checked") == bool(num_curves)
     for name in ("total", "loss"):
         browser.run(f"metric.value = '{name}'; metric.onchange()")
         browser.wait_for("!!document.querySelector('#loss canvas')")

@@ -4,7 +4,7 @@
 const $ = id => document.getElementById(id);
 const PALETTE = ["#3b7dd8", "#d9702f", "#2a9d57", "#8e5bd0", "#c8457d", "#5a8f9c"];
 const MINUTE = 60, MOST_ROWS = 200, MOST_CELLS = 2048, MOST_LANES = 64;
-const state = { picked: null, snapshot: null, curves: new Map(), chosen: new Set(), lanes: new Map() };
+const state = { picked: null, snapshot: null, curves: new Map(), chosen: null, lanes: new Map() };
 
 function element(tag, text, kind) {
   const made = document.createElement(tag);
@@ -160,22 +160,25 @@ function timeline(snapshot) {
 
 async function showRuns() {
   const runs = await ask("/api/runs");
-  if (!state.chosen.size && runs.length) state.chosen.add(runs[0].name);
+  // The newest, until the person chooses: none is a choice, too.
+  if (!state.chosen && runs.length) state.chosen = new Set([runs[0].name]);
+  const chosen = state.chosen ?? new Set();
   $("runs").replaceChildren(...runs.slice(0, 12).map(run => {
     const label = element("label"), box = document.createElement("input");
-    box.type = "checkbox"; box.checked = state.chosen.has(run.name);
-    box.onchange = () => { box.checked ? state.chosen.add(run.name) : state.chosen.delete(run.name); showRuns(); };
+    box.type = "checkbox"; box.checked = chosen.has(run.name);
+    box.onchange = () => { box.checked ? chosen.add(run.name) : chosen.delete(run.name); showRuns(); };
     const figures = Object.entries(run.values).slice(0, 3).map(([name, value]) => `${name} ${value.toPrecision?.(4) ?? value}`).join("  ");
     label.append(box, ` ${run.name}  ${run.status}  step ${run.step}/${run.num_steps}  ${figures}`);
     const line = element("div"); line.append(label);
     return line;
   }));
-  const found = await Promise.all([...state.chosen].map(name => ask(`/api/runs/${encodeURIComponent(name)}`).catch(() => null)));
+  const found = await Promise.all([...chosen].map(name => ask(`/api/runs/${encodeURIComponent(name)}`).catch(() => null)));
   drawRuns(found.filter(Boolean));
-  if (state.chosen.size) await showLog([...state.chosen][0]);
+  if (chosen.size) await showLog([...chosen][0]);
 }
 
 function drawRuns(runs) {
+  if (!runs.length) return loss({ x_label: "step", labels: [], rows: [[]] });
   const names = [...new Set(runs.flatMap(run => Object.keys(run.curves)))];
   const metric = $("metric");
   if (names.join() !== [...metric.options].map(option => option.value).join()) {
