@@ -1,4 +1,4 @@
-"""What the author of a config wrote beside its fields: comments, headings, docstrings.
+"""The notes beside a config's fields in its source: comments, headings, docstrings.
 
 They are read from the source, so that they need not be written twice::
 
