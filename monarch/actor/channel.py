@@ -1,4 +1,4 @@
-"""Channels: a port that may be sent to anybody, and a receiver that stays."""
+"""Channels: a port that may be sent anywhere, and a receiver that stays."""
 
 from __future__ import annotations
 

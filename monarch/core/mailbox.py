@@ -110,8 +110,10 @@ class Mailbox:
         return event
 
     def put_back(self, delivery: Delivery) -> None:
-        """What was taken out is to be done again: first of all, but behind the fences that wait,
-        whose senders' messages then all come after it."""
+        """Puts a delivery that was taken out back to the front, to be done again.
+
+        It goes behind the fences that wait; all messages of their senders then come after it.
+        """
         fences = [event for event in self._ready if isinstance(event, Fence)]
         rest = [event for event in self._ready if not isinstance(event, Fence)]
         if fences:

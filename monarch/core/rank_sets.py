@@ -30,7 +30,7 @@ _DIM = re.compile(r"([A-Za-z_]\w*)\s*=\s*(\((?P<list>[^()]*)\)|[^,()]*)\s*", re.
 
 
 def parse_ranks(text: str) -> RanksType:
-    """What stands in upstream's ``ranks(...)``. Raises ``BadRanks``."""
+    """Parses the text inside upstream's ``ranks(...)``. Raises ``BadRanks``."""
     text = text.strip()
     if "=" in text:
         return _dims(text)
