@@ -29,8 +29,8 @@ _PY_SPY_SECONDS = 20.0
 
 
 def visit_here() -> Visit:
-    """What can be looked into from this folder: the hosts of its allocation, and the programs of
-    this user on this machine."""
+    """A visit to the hosts of this folder's allocation, and to this user's programs on this
+    machine."""
     job = noted_job()
 
     def hosts() -> list[ProcAddress]:

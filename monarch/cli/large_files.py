@@ -52,7 +52,8 @@ class LargeFiles:
         self._file = known
 
     def pushing(self, workspace: Workspace, push: Callable[[], SyncReport]) -> SyncReport:
-        """What ``push`` gives; it is made once more if a person was asked meanwhile, and agreed.
+        """The report of ``push``, which is made once more if a person was asked meanwhile, and
+        agreed.
 
         Raises ``NotSent`` where the person did not.
         """

@@ -160,7 +160,8 @@ def run(
 
 
 def _after_host_loss(record: Record, wanted: OnHostLoss | None, lost: str) -> OnHostLoss:
-    """What the person wants who started the run, asked at the terminal if not said before."""
+    """Returns the choice of the person who started the run, asked at the terminal if not given
+    before."""
     if wanted is not None:
         return wanted
     if not is_somebody_there():
@@ -226,7 +227,7 @@ class RunEnded(MonarchError):
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What a person asked for; two of the same words are the same run, if the first was left."""
+    """A request for a run; two of the same words are the same run, if the first was left."""
 
     recipe: str
     config_file: str | None
@@ -253,7 +254,7 @@ class RunRequest:
 
     @property
     def command(self) -> list[str]:
-        """Whatever the number of hosts: the run is the same."""
+        """The command without the number of hosts: with another number the run is the same."""
         return self._command([])
 
     @property

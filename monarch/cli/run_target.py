@@ -105,7 +105,7 @@ class RunTarget:
         choose: Callable[[str], OnHostLoss],
         why_unfit: Callable[[int], str],
     ) -> RunAllocation | None:
-        """What keeps the hosts of a run; nothing on this machine alone."""
+        """The keeper of a run's hosts; ``None`` on this machine alone."""
         job = self.job
         if job is None or job._state_path is None:
             return None

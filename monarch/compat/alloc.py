@@ -38,7 +38,7 @@ class AllocSpec:
 
 
 class Alloc:
-    """What was allocated; ``ProcMesh.from_alloc`` makes procs of it. May be awaited."""
+    """An allocation; ``ProcMesh.from_alloc`` makes procs of it. May be awaited."""
 
     def __init__(self, hosts: HostMesh, per_host: dict[str, int]) -> None:
         self._hosts = hosts

@@ -108,7 +108,8 @@ class DebugController(Actor):
 
     @endpoint
     async def list(self, print_output: bool = True) -> _Infos:
-        """What stands, by actor and rank; printed, too, unless it is not to be."""
+        """The calls that stand, by actor and rank; printed, too, unless ``print_output`` is
+        false."""
         return await self._list(print_output)
 
     async def _list(self, print_output: bool) -> _Infos:

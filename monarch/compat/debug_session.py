@@ -135,7 +135,7 @@ def _chunks(body: dict[str, Any]) -> list[str]:
 
 
 async def _asked(hold: HoldNote, make: Callable[[int, str], AnyMessage]) -> Response:
-    """What the proc of a hold answers."""
+    """Returns the answer of a hold's proc."""
     node: Node = process.current().node
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()

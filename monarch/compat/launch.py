@@ -1,4 +1,4 @@
-"""What programs say about a launch by a scheduler, at ``monarch.tools.config`` and ``.utils``.
+"""Descriptions of a launch by a scheduler, at ``monarch.tools.config`` and ``.utils``.
 
 Environments are known by name only: none is copied.
 """

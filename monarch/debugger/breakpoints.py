@@ -85,7 +85,8 @@ class Breakpoints:
         self._screen.write(f"{len(numbers)} taken away\n")
 
     def _send(self, procs: list[SeenProc], place: BreakPlace) -> list[str]:
-        """What stands in that line, by each proc that is meant."""
+        """Sends the breakpoint to these procs; returns the text of that line, as each that arms it
+        has it."""
         answers = self._visit.ask_many(
             procs, lambda port: msgspec.structs.replace(place, port=port)
         )

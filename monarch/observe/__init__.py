@@ -1,4 +1,4 @@
-"""What a person asks a running mesh, or a run that has ended.
+"""Questions to a running mesh, or to a run that has ended.
 
 What to open, by what is to be changed:
 

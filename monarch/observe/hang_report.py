@@ -1,4 +1,4 @@
-"""Why nothing moves: who waits for whom, and the collective in which ranks do not meet."""
+"""Why nothing moves: which ranks wait for which, and the collective in which they do not meet."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], H
 
 
 def edit_holds_of(looks: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What hosts have posted of runs that hold after an edit, each once."""
+    """The notices that hosts have posted of runs that hold after an edit, each once."""
     told = {
         notice["key"]: str(notice["text"])
         for look in looks

@@ -50,8 +50,8 @@ class QueryError(MonarchError):
 
 
 class QueryTables:
-    """What can be asked: ``packed`` lines, ``rows`` of processes by uid, and metrics and events of
-    ``runs``. A ``with`` block.
+    """The tables for queries: ``packed`` lines, ``rows`` of processes by uid, and metrics and
+    events of ``runs``. A ``with`` block.
 
     Raises ``QueryError`` where DuckDB is not installed.
     """
@@ -204,7 +204,7 @@ def kept_rows(runs: Sequence[Path]) -> list[bytes]:
 
 
 def live_rows(looks: Iterable[Mapping[str, Any]]) -> bytes:
-    """What hosts tell of this moment (`MeshVisit.look`), as rows."""
+    """The hosts' state at this moment (`MeshVisit.look`), as rows."""
     rows: list[dict[str, Any]] = []
     for host in looks:
         total = host.get("cpu_total") or 0
@@ -280,7 +280,7 @@ class QueryEngine:
 
 
 def _call_columns(kind: str) -> tuple[str, ...]:
-    """What stands in a line, in this order."""
+    """The columns of a line, in this order."""
     return ("p", "k", *COLUMNS[kind])
 
 

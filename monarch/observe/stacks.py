@@ -10,7 +10,7 @@ from monarch.core.grouping import group
 
 
 class ProcStacks(NamedTuple):
-    """What one proc answered to `wire.message.StacksAsked`, or an ``error``."""
+    """A proc's answer to `wire.message.StacksAsked`, or an ``error``."""
 
     uid: str
     mesh: str

@@ -1,4 +1,4 @@
-"""What is shown of a mesh at one moment: made of two looks at it, and the same for all views."""
+"""The picture of a mesh at one moment: made of two looks at it, and the same for all views."""
 
 from __future__ import annotations
 

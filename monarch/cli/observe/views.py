@@ -78,7 +78,7 @@ class RankActions:
         return "\n".join([f"{path.absolute()}: open it at https://ui.perfetto.dev", *errors])
 
     def hang(self, uids: Sequence[str] = ()) -> str:
-        """Who waits for whom."""
+        """The text of `monarch hang`: which ranks wait for which."""
         del uids
         look = partial(self._visit.look, flight=True)
         pause = partial(time.sleep, LATE_SECONDS)

@@ -1,4 +1,5 @@
-"""What a command of ``monarch sync`` needs to be there, and what to do where it is not."""
+"""The project and the workspace of a ``monarch sync`` command, or an error that says what is
+missing."""
 
 from __future__ import annotations
 
