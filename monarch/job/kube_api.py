@@ -29,7 +29,7 @@ _TAIL_LINES = 8
 
 
 class KubeConfig:
-    """Which API server, and as whom: a kubeconfig file, or what would be in one."""
+    """An API server and a user of it: a kubeconfig file, or the contents of one."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class KubeConfig:
 
 
 def _kubeconfig_of(configuration: Any) -> dict[str, Any]:
-    """What stands in a kubeconfig file for a configuration of the client library. Raises
+    """The contents of a kubeconfig file, made of a configuration of the client library. Raises
     ``TypeError`` for anything else."""
     if not hasattr(configuration, "ssl_ca_cert"):
         raise TypeError(
@@ -201,7 +201,7 @@ class KubeApi:
         return bool(answer["status"]["allowed"])
 
     def nodes(self) -> list[Manifest]:
-        """Those of the cluster, for users who may look at them."""
+        """The nodes of the cluster, for users who may look at them."""
         return list(self._ask(self._core.list_node)["items"])
 
     def create(self, manifest: Manifest, *, is_trial: bool = False) -> None:
@@ -278,7 +278,7 @@ class KubeApi:
             return ""  # It is an extra: what went wrong is told in any case.
 
     def secret(self, name: str, key: str) -> str:
-        """What a Secret has of that name."""
+        """The text under ``key`` in a Secret."""
         found = self._ask(self._core.read_namespaced_secret, name, self.namespace)
         try:
             return base64.b64decode(found["data"][key]).decode()
@@ -314,14 +314,14 @@ class KubeApi:
                     )  # fmt: skip
         for pod in self.pods(selector):
             with contextlib.suppress(_NotThere):
-                # Whoever ends the job does not wait for what runs there to be saved.
+                # The end of a job does not wait until what runs there is saved.
                 self._ask(
                     core.delete_namespaced_pod, pod["metadata"]["name"], self.namespace,
                     grace_period_seconds=_end_seconds(pod),
                 )  # fmt: skip
 
     def left_of(self, allocation: str) -> list[str]:
-        """What there still is of it, in words."""
+        """The objects of an allocation that are still there, in words."""
         selector = f"{ALLOCATION_LABEL}={allocation}"
         found = []
         for kind, listed in (

@@ -72,7 +72,7 @@ class LightningJob(ScheduledJob):
         chosen = {"studio": self.studio, "image": self.image}
         if self.studio is None and self.image is None:
             chosen["studio"] = sdk.Studio()  # the one that this runs in
-        # Who may see the job's settings in the teamspace may see its secret there.
+        # All users who may see the job's settings in the teamspace may see its secret there.
         env = {
             **self.env, "MONARCH_JOB_SECRET": self._secret.hex(),
             "MONARCH_PORT": str(self.monarch_port),

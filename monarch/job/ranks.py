@@ -34,7 +34,7 @@ class Rank(NamedTuple):
 
     @property
     def env(self) -> dict[str, str]:
-        """What tells the process where it is."""
+        """The environment variables that tell a process its rank."""
         found = {"MONARCH_RANK": str(self.number), "MONARCH_SIZE": str(prod(self.sizes.values()))}
         for dim, index in self.point.items():
             found[f"MONARCH_RANK_{dim}"] = str(index)

@@ -97,7 +97,7 @@ class SkyPilotJob(ScheduledJob):
             raise JobError(f"{what}: {error or type(error).__name__}") from error
 
     def _record(self) -> Any:
-        """What SkyPilot has of the cluster now; nothing where it knows none."""
+        """SkyPilot's record of the cluster; ``None`` where it knows none."""
         sky = skypilot_sdk()
         found = self._told(
             lambda: sky.get(sky.status([self._cluster], refresh=sky.StatusRefreshMode.AUTO)),

@@ -6,7 +6,8 @@ What to open, by what is to be changed:
 - what may be registered, and when that ends: `memory.py`, `registry.py`, `table.py`
 - memory of GPUs: `gpu.py`, `device_memory.py`
 - which way a transfer takes: `ways.py`; a new way: a class like `backend.py` says, named there
-- published weights: `state_dict.py`, who has which version `directory.py`, the plan `reshard.py`
+- published weights: `state_dict.py`, the holders of each version `directory.py`, the plan
+`reshard.py`
 - the ways: `process_vm.py`, `tcp.py` and `tcp_server.py`, `verbs/`, `cuda_ipc.py`
 """
 

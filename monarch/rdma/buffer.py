@@ -42,7 +42,7 @@ _MOST_SECONDS = 2**31
 
 
 class RDMABuffer:
-    """A tensor's or a ``memoryview``'s bytes, which whoever gets this may read and write.
+    """A tensor's or a ``memoryview``'s bytes, which any process that gets this may read and write.
 
     Made by the owner, in an actor or the client; pickled, it is a reference. Nothing is copied:
     what the owner writes later is what later reads see, and a read that races with a write may
@@ -72,7 +72,7 @@ class RDMABuffer:
 
     @property
     def part(self) -> Part:
-        """What of which registration this is."""
+        """The range of a registration that this buffer is."""
         return self._part
 
     def size(self) -> int:
@@ -203,7 +203,7 @@ class RDMABuffer:
             os.close(fd)
 
     def drop(self) -> Future[None]:
-        """End the registration: later reads and writes fail. Idempotent; anybody may."""
+        """End the registration: later reads and writes fail. Idempotent; any process may."""
         region = self._part.region
         if self.size() != region.nbytes:
             raise ValueError("this is a part of a buffer: drop the whole of it")

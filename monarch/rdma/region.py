@@ -1,4 +1,4 @@
-"""What a process must know of memory in another one: whose it is, where, and of what layout."""
+"""The description of memory in another process: its owner, where it lies, and its layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a probe's answer means: one finding a line, with a way to mend it."""
+"""The findings of a probe's answer, one a line, each with a way to mend it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class ProbeSession:
         self.asked_at = self.answered_at = 0.0
 
     def take(self, data: bytes) -> None:
-        """What the probe, or a shell around it, has printed."""
+        """Takes the output of the probe, or of a shell around it, for the answers in it."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.startswith(self._mark):

@@ -20,7 +20,8 @@ class VerbsFailed(Exception):
 
 @dataclass(frozen=True)
 class QueuePairInfo:
-    """What the other end needs to connect. ``gid`` has 16 bytes, ``mtu`` is libibverbs' code."""
+    """The facts by which the other end connects. ``gid`` has 16 bytes, ``mtu`` is libibverbs'
+    code."""
 
     number: int
     psn: int

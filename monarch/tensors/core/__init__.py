@@ -6,6 +6,6 @@ What to open, by what is to be changed:
 - what is remembered of a call: `templates.py`
 - how operations are gathered and encoded: `batch.py`
 - what a failure spoils: `log.py`
-- who may read and write a storage (borrows, drops): `storages.py`
+- permissions to read and write a storage (borrows, drops): `storages.py`
 - the Python text that workers run: `program.py`
 """
