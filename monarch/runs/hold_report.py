@@ -105,7 +105,7 @@ class HoldReport:
                 f"{it}: {state or usual}.\nPush a mend, {again}; or interrupt it, as with Ctrl-C."
             )
         elif self._edits.told == (in_place, has_older, state):
-            # Whoever mends one edit after the other has read it all.
+            # After the first hold, the reader knows the long text.
             back = " or go back (b)," if has_older else ""
             what_now = f"The run holds, as before: save a mend,{back} or Ctrl-C."
         else:

@@ -17,7 +17,7 @@ _Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """What an edit came to. ``applied`` and ``waiting`` give old and new by dotted key;
+    """The outcome of an edit. ``applied`` and ``waiting`` give old and new by dotted key;
     ``waiting`` needs a restart. ``error`` says why the file cannot be used."""
 
     path: Path

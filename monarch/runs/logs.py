@@ -1,4 +1,4 @@
-"""What the procs of a run print, in its folder: ``logs/rank0.log`` and so on.
+"""The output of a run's procs, in its folder: ``logs/rank0.log`` and so on.
 
 ``RunLogs`` writes these files, ``PrintedLines`` reads them, also while they grow.
 """

@@ -1,4 +1,4 @@
-"""What a run writes down while it goes on, and what it is told."""
+"""The record of a run: writes down its course, and hears what others ask of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A copy of an actor's state, to go back to where a step on new code has failed.
 
 What belongs to the state: the actor's attributes and, in them, models with parameters, buffers and
-gradients, whatever has a ``state_dict``, tensors, arrays, generators, lists and dictionaries,
+gradients, all that has a ``state_dict``, tensors, arrays, generators, lists and dictionaries,
 objects of the user's own classes; and the random states of the process. An actor that knows better
 defines ``__keep__(self)``, which returns a copy, and ``__restore__(self, kept)``. Neither can wind
 back what lies outside: files, iterators, what others were sent.

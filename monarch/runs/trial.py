@@ -48,7 +48,7 @@ class Interrupted(RuntimeError):
 
 @dataclass(frozen=True)
 class TrialReport:
-    """What one rank says of the endpoint that it was asked for last.
+    """One rank's report on the endpoint that it was asked for last.
 
     ``good`` is the generation with which that endpoint last went well; ``None`` if it never did.
     ``error`` and its ``traceback`` are empty where nothing was raised; ``file`` and ``line`` are
@@ -212,7 +212,7 @@ class Trial(Actor):
 
     @endpoint
     def connections(self) -> list[Connection]:
-        """What connects this process with others over TCP, but for what the runtime and the
+        """The TCP connections of this process with others, but for those that the runtime and the
         rendezvous need."""
         return rank_connections(process.current().node.address.urls)
 
@@ -262,8 +262,9 @@ class Trial(Actor):
 
 
 def _for_a_mend(error: BaseException) -> BaseException:
-    """What to raise for it. What is no `Exception`, as `SystemExit`, would end the actor: as a slip
-    of an edit it is to be told, and mended. Of our own kinds, others wait for them."""
+    """The error to raise for it. An error that is no `Exception`, as `SystemExit`, would end the
+    actor: as a slip of an edit it is to be told, and mended. Our own kinds stay, as others wait for
+    them."""
     is_ours = type(error).__module__.startswith("monarch.")
     return error if is_ours else RuntimeError(in_words(error))
 

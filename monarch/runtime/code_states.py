@@ -66,10 +66,10 @@ class CodeStates:
         self._divided: Mapping[Uid, HostCode] = {}
         self._coming = _NOTHING
 
-    # What is known.
+    # The known states.
 
     def found(self, host: Uid, generation: int, digest: str) -> None:
-        """A host was there with this state before anybody pushed; its procs will run that."""
+        """A host was there with this state before any push; its procs will run that."""
         if generation and host not in self._known:
             self._use({**self._known, host: HostCode(host, generation, digest, f"= {digest}")})
 

@@ -1,4 +1,4 @@
-"""What watches the calls of a process: a debugger that holds some of them."""
+"""The interface of a watch over a process's calls: a debugger that holds some of them."""
 
 from __future__ import annotations
 

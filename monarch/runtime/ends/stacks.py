@@ -34,7 +34,7 @@ def ask_for_stacks(pid: int, started: int, path: str) -> None:
 
 
 def read_stacks(path: str) -> str:
-    """What the process wrote, innermost frame first; empty if it has not."""
+    """Reads the stacks that the process wrote, innermost frame first; "" if it has not."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

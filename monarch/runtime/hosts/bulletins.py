@@ -64,7 +64,7 @@ class Bulletins:
             self._node.loop.call_soon(lambda: self.forget(uid))
 
     def forget(self, sender: Uid) -> None:
-        """What it told does not stand any longer."""
+        """Withdraws the standing bulletins of a sender."""
         for by, one in list(self._standing.values()):
             if by == sender:
                 left = msgspec.structs.replace(one, kind="left", text="", stands=False, data={})

@@ -88,7 +88,7 @@ class HostLink:
 
     @property
     def is_lost(self) -> bool:
-        # The agent may be back, and asked things by who is no client of it yet.
+        # The agent may be back, and asked things while we are no client of it yet.
         return self._has_ended or self._node.failure_of(self.address.uid) is not None
 
     def _answered(self, outcome: Response) -> None:

@@ -1,4 +1,4 @@
-"""Ends an allocation that nobody uses: each host knows how long it has been idle, and asks the
+"""Ends an allocation that is not used: each host knows how long it has been idle, and asks the
 others before it ends.
 
 A host that a run does not need is not ended under the run: all must have been idle for that long.

@@ -27,7 +27,7 @@ OnExited = Callable[[Uid, int | None], None]
 
 
 class MakesProcs(Protocol):
-    """What a host agent needs of whatever makes its procs."""
+    """The interface of the part that makes a host agent's procs."""
 
     @property
     def is_alive(self) -> bool: ...

@@ -18,7 +18,8 @@ from monarch.wire.message import Heartbeat, ProcDown
 
 
 class FailureDetector:
-    """The processes whose end matters here. One that falls silent is reported down to the node."""
+    """Watches the processes whose end matters here. One that falls silent is reported down to the
+    node."""
 
     def __init__(self, node: Network) -> None:
         self._node = node
@@ -106,7 +107,7 @@ class FailureDetector:
     def _beat(self) -> None:
         if self._is_closed:
             return
-        # Set first: whatever goes wrong with one peer, the others still need their heartbeats.
+        # Set first: if something goes wrong with one peer, the others still need their heartbeats.
         self.start()
         now = self._node.loop.time()
         for uid in self._liveness.due(now):

@@ -53,7 +53,7 @@ def _text(value: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What runs here, by name. Takes a tenth of a second."""
+    """The versions of what runs here, by name. Takes a tenth of a second."""
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "kernel": platform.release(),

@@ -1,1 +1,1 @@
-"""What ranks print, on its way to the client."""
+"""The output of ranks, on its way to the client."""

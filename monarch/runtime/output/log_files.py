@@ -1,4 +1,4 @@
-"""What procs printed, in files on their host: a directory a run, a file a rank.
+"""The output of procs, in files on their host: a directory a run, a file a rank.
 
     <log_dir>/<date>-<time>-<machine>-<pid of the host agent>/<mesh>/<rank>.log
 

@@ -180,7 +180,7 @@ def _attribute(module: object, name: str) -> Any:
 
 
 def _new_text(change: FileChange) -> bytes | None:
-    """What a file will hold."""
+    """The text that a file will hold."""
     if not change.source:
         return None
     with open(change.source, "rb") as file:

@@ -1,4 +1,4 @@
-"""What a participant of a code switch does to its own process: its mailboxes and its spawns.
+"""A participant's effects on its own process during a code switch: on mailboxes and spawns.
 
 It also sees what is sent behind the fence, because that may keep the sender waiting.
 """

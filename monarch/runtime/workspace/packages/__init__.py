@@ -1,4 +1,4 @@
-"""What a workspace's code needs beside itself: lock files, wheels, environments of hosts.
+"""Packages that a workspace's code needs: lock files, wheels, environments of hosts.
 
 What to open, by what is to be changed:
 

@@ -44,8 +44,8 @@ _MAX_CACHE_BYTES = 4 * 2**30
 
 
 def import_place(root: str, state: str, folder: str) -> str:
-    """What to import from, of a folder of a workspace that landed below ``root``; ``state`` is the
-    replica's state folder."""
+    """The folder to import from, for a folder of a workspace that landed below ``root``; ``state``
+    is the replica's state folder."""
     if folder == FOLDER:
         return os.path.join(state, _PLACE)
     return os.path.join(root, folder) if folder else root
@@ -56,7 +56,7 @@ class UnfitEnvironment(MonarchError):
 
 
 class _Index(msgspec.Struct):
-    """What an environment was made of, and its files with their checksums."""
+    """The sources of an environment, and its files with their checksums."""
 
     digest: str
     tag: str

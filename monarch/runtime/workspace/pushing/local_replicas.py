@@ -51,7 +51,7 @@ class LocalReplicas:
         return [os.path.join(root, path) for root in self.roots]
 
     def held(self) -> list[Manifest]:
-        """What they show now, as far as that can be told."""
+        """The manifests that they show now, as far as that can be told."""
         found = []
         for root in self.roots:
             with (
