@@ -6,8 +6,9 @@ actor in every proc on its own local tensors. `docs/tensors.md` tells what one d
 
 Which room to open, by what is to be changed:
 
-- what is decided without torch, processes or a clock (keys of the cache, records, what a failure
-  spoils, who may write, the text of programs): `core`
+- decisions without torch, processes or a clock (keys of the cache, records, what a failure spoils,
+permissions
+  to write, the text of programs): `core`
 - what happens to a torch operation in the controller; sending, failures: `client`
 - what a proc does with the records, collectives, streams, hand-over to actors: `worker`
 - the names that programs use: `api`

@@ -69,9 +69,10 @@ class RemoteFunction:
         )
 
     def version(self) -> tuple[Any, ...]:
-        """What tells this code from older code of the same name.
+        """A key that differs between this code and older code of the same name.
 
-        A function that travels whole is pickled for it: what it refers to may have changed.
+        A function that travels whole is pickled for it: the objects that it refers to may have
+        changed.
         """
         if self.path is None:
             return (pickled_by_value(self.given),)
@@ -108,14 +109,14 @@ class _CodeOf:
 
 
 def code_of(function: Any) -> _CodeOf | None:
-    """What tells a function from itself after a reload, and from others."""
+    """A key that differs between functions, and between a function before and after a reload."""
     own = getattr(function, "remote_function", function)
     return _CodeOf(own) if isinstance(own, FunctionType) else None
 
 
 def rule_version(rule: Any) -> Any:
-    """What tells a rule for what comes out from others: one that is written where it is used is a
-    new function each time, and the same rule."""
+    """A key that differs between rules for what comes out. A rule that is written where it is used
+    is a new function each time, and the same rule."""
     if type(rule) is not FunctionType:
         return rule
     own = (rule.__closure__, rule.__defaults__, rule.__kwdefaults__)
@@ -123,7 +124,7 @@ def rule_version(rule: Any) -> Any:
 
 
 def _loaded(path: str) -> Any:
-    """What is at a path, if its module has been imported here; a reload changes it."""
+    """The object at a path, if its module has been imported here; a reload changes it."""
     name, _, attribute = path.rpartition(".")
     return getattr(sys.modules.get(name), attribute, None)
 

@@ -96,7 +96,8 @@ class OpaqueObject(OpaqueRef):
         return Remote(call_method, propagation).dispatch_by(rule, call, {}, self._seen_by_rules())
 
     def _seen_by_rules(self) -> tuple[Any, ...]:
-        """What a rule may read of this object: what came out for others may not be for it."""
+        """The state of this object that a rule may read: its outcome for others may not be right
+        for it."""
         own = {name: value for name, value in vars(self).items() if name != "_key"}
         if not own:
             return (type(self),)

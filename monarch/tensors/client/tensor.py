@@ -130,8 +130,8 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
     @property
     def _fake(self) -> torch.Tensor:
-        """What it looks like, as a tensor without values. Tensors that share memory have fakes
-        that do, and those that look alike too have one."""
+        """A tensor without values that looks so. Tensors that share memory have fakes that do, and
+        those that look alike too have one."""
         fake: torch.Tensor = self.mesh.fake_of(self)
         return fake
 

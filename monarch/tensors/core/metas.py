@@ -1,4 +1,4 @@
-"""What a tensor looks like, without its values: interned, so that looking equal is being one
+"""The looks of a tensor, without its values: interned, so that looking equal is being one
 object."""
 
 from __future__ import annotations

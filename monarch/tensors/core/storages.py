@@ -1,4 +1,4 @@
-"""Who may read and write the memory behind tensors.
+"""The permissions to read and write the memory behind tensors.
 
     state of a storage      reads   writes   how it gets there
     free                    yes     yes      at first; when the last borrow is given back

@@ -1,4 +1,4 @@
-"""What ranks send each other: reductions, and copies from one mesh to another.
+"""Exchanges between ranks: reductions, and copies from one mesh to another.
 
 Each has a stand-in, for a rank whose input has failed before: it takes part with zeros, so that the
 others do not wait for ever. What they get is spoiled too, as the controller knows.
@@ -111,7 +111,7 @@ _MOST_SENDS = 16
 
 
 class LateSends(threading.local):
-    """What this thread has sent and nobody may have received: a send reads its buffer later, so
+    """The sends of this thread that may not have been received: a send reads its buffer later, so
     that each has a copy of its own.
 
     Of many the oldest is waited for. Its receiver comes to it whatever this rank does next, as that
