@@ -120,7 +120,7 @@ def _abandon(node: Node, number: int, items: deque[_Item | Callable[[], None]]) 
     node.calls.close(number)
     for item in items:
         if not isinstance(item, tuple):
-            # Not here: this may be anybody's thread, with any lock held.
+            # Not here: this may be any thread, with any lock held.
             node.loop.call_soon(item)
 
 

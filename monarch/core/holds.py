@@ -1,4 +1,4 @@
-"""What calls that stand lead to: how long clocks stood still, and what a person is told of it.
+"""Effects of calls that stand: how long clocks stood still, and what a person is told of it.
 
 Pure: holds and times go in.
 """

@@ -7,7 +7,7 @@
   get its answer, or neither would ever move on.
 - A message that concerns the actor itself, and not one of its callers, is urgent: it comes before
   all messages that wait, and passes every fence.
-- A halt is urgent too, and holds back what anybody sent, until the actor may resume.
+- A halt is urgent too, and holds back all messages, until the actor may resume.
 
 A fence is how new code is switched in between the same two messages of the owner on every
 rank: messages before it are done when it is reached, those after it wait. A halt makes sure that no

@@ -160,7 +160,7 @@ class RunningRanks:
             self._screen.write(
                 f"{one.who} not aborted: {one.answer}\n"
                 if one.answer
-                else f"{one.who}: process groups ended, who waits in one gets an error; "
+                else f"{one.who}: process groups ended, ranks that wait in one get an error; "
                 "init_process_group makes new ones\n"
             )
 

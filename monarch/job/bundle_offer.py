@@ -88,7 +88,7 @@ def _bring(url: str, secret: bytes, gateway: Gateway | None) -> bool:
                 host.sendall(proof(secret, nonce, line) + b" " + line + b"\n")
                 answer = json.loads(said.readline() or b"{}")
     except (OSError, ValueError):
-        return False  # It is not up yet, or has ended: whoever asks it next is told so.
+        return False  # It is not up yet, or has ended: the next request to it tells that.
     if problem or "error" in answer:
         raise JobError(f"the host at {url} cannot be given monarch: {problem or answer['error']}")
     return "done" in answer

@@ -122,7 +122,7 @@ class Gate:
         listener.monitor(name, _EVENTS)
         events = self._context.socket(zmq.PAIR)
         events.setsockopt(zmq.LINGER, 0)
-        # ZeroMQ's own thread would wait for room, and with it everybody's messages.
+        # ZeroMQ's own thread would wait for room, and all messages with it.
         events.setsockopt(zmq.RCVHWM, 0)
         events.connect(name)
         self._watched.append((listener, events))

@@ -129,7 +129,8 @@ class RDMABuffer:
     def fetch_add(
         self, amount: int, offset: int = 0, *, timeout: float = DEFAULT_TIMEOUT
     ) -> Future[int]:
-        """Add to the 64-bit word at byte ``offset``, as one step for all who use this, modulo 2^64.
+        """Add to the 64-bit word at byte ``offset``, as one step for all users of this, modulo
+        2^64.
 
         The future has what it was, as a signed number. The owner's own code sees such steps, and
         takes part in them only by calling this, too.

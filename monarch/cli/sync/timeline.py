@@ -81,7 +81,7 @@ def goal(rows: list[Row], generation: int | None) -> int:
     same = [row for row in rows if row.told.generation == generation]
     if same and all(row.is_taken_back for row in same):
         raise JobError(
-            f"generation {generation} was taken back at once, as not everybody could switch to it; "
+            f"generation {generation} was taken back at once, as not all processes could switch; "
             "`monarch sync history` lists those that stayed. To try that state again, have it "
             "here, and `monarch sync`"
         )

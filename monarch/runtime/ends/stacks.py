@@ -1,6 +1,6 @@
 """The Python stacks of another process, also while it holds its GIL and runs nothing of ours.
 
-The kernel runs faulthandler's signal handler on whatever thread there is, and that needs no
+The kernel runs faulthandler's signal handler on any thread, and that needs no
 GIL. The stacks go into a file beside the process's socket, for its host agent to read.
 """
 
