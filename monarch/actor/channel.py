@@ -51,8 +51,8 @@ class _Queue:
         return None
 
     def give_up(self, promise: Promise[_Item]) -> None:
-        """Its receiver waits no longer: the value that comes for it, or has come at the same
-        moment, is the next one's."""
+        """Takes a receiver out that waits no longer: a value that comes for it, even now, is the
+        next one's. moment, is the next one's."""
         with self._lock:
             for index, waiting in enumerate(self._waiting):
                 if waiting() is promise:

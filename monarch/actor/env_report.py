@@ -36,7 +36,7 @@ class EnvReport(msgspec.Struct, frozen=True):
 
     @property
     def odd(self) -> dict[int, dict[str, str]]:
-        """By rank, the variables in which it differs from most of the others."""
+        """The variables in which a rank differs from most of the others, by rank."""
         found: dict[int, dict[str, str]] = {}
         for row in self.rows:
             for one in row.values:

@@ -48,7 +48,7 @@ class LentMessage:
                 loan.has_ended(None)  # It will not be sent.
 
     def sent(self, *promises: Promise[Any]) -> None:
-        """It is on its way; each promise is of an answer to it."""
+        """The message is on its way; each promise is of an answer to it."""
         for promise in promises if self.loans else ():
             promise.on_set(functools.partial(self._tell, promise))
 

@@ -121,7 +121,7 @@ def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
 
 
 def _native(proc: SeenProc) -> str:
-    """By py-spy, of a process of this machine: elsewhere its pid is that of another one."""
+    """The stack of a proc of this machine by py-spy; for one of another machine, where to ask."""
     head = f"{proc.mesh} {proc.rank} (pid {proc.pid} on {proc.host})"
     if proc.address.machine != machine_id():
         return (

@@ -39,8 +39,9 @@ class NotSent(JobError):
 
 
 class LargeFiles:
-    """Of one workspace. ``tell`` is for what is said where there is no question: with ``may_ask``
-    false, or without a terminal. With ``is_agreed`` nothing is asked or said."""
+    """The question about large files of one workspace. ``tell`` is for what is said where there is
+    no question: with ``may_ask`` false, or without a terminal. With ``is_agreed`` nothing is asked
+    or said."""
 
     def __init__(
         self, tell: Callable[[str, list[str]], object], *, is_agreed: bool = False,
@@ -100,7 +101,7 @@ class LargeFiles:
             return set()
 
     def _remember(self, files: Iterable[Entry]) -> None:
-        """Those of this folder that are not to be asked about again."""
+        """Notes files of this folder that are not to be asked about again."""
         paths = sorted({*self._known(), *(entry.path for entry in files)})
         try:
             self._file.write_text(json.dumps(paths, indent=2) + "\n", encoding="utf-8")

@@ -217,7 +217,7 @@ def _end_text(folder: RunFolder, why: str | BaseException = "", stream: TextIO =
 
 
 def _width(stream: TextIO) -> int | None:
-    """Of the terminal that it goes to."""
+    """The columns of the terminal that a stream goes to; ``None`` where it is none."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 

@@ -92,7 +92,7 @@ class RunTarget:
         return hosts, code, generation
 
     def _as_it_is_there(self, hosts: HostMesh) -> tuple[HostMesh, RunCode | None, int]:
-        """Of a run whose author is elsewhere: he pushes, and this folder is a host's copy."""
+        """The hosts and code of a run whose author is elsewhere: this folder is a host's copy."""
         generation = client().generation
         if not generation:
             return hosts, None, generation

@@ -22,7 +22,7 @@ _NUM_CELLS = 3  # numbers of each run that is going on
 
 
 class SweepDisplay:
-    """Of ``num_runs``, each with a display of its own that carries its label."""
+    """The display of ``num_runs`` runs, each with a display of its own that carries its label."""
 
     def __init__(self, num_runs: int, console: Console) -> None:
         self.num_runs = num_runs

@@ -91,7 +91,7 @@ class RemoteAllocInitializer:
     """Says where host agents listen. Programs have their own kinds."""
 
     async def initialize_alloc(self, match_labels: dict[str, str]) -> list[str]:
-        """Their addresses, of those that have the labels."""
+        """The addresses of the hosts that have these labels."""
         raise NotImplementedError
 
 

@@ -115,7 +115,7 @@ class CallsInHand:
             self._open[key] = (method, sender, port, now, now - arrived if arrived else 0)
 
     def ends(self, key: int, generation: int, *, is_ok: bool) -> None:
-        """It has returned or raised; nothing for one that is over already."""
+        """A call has returned or raised; nothing for one that is over already."""
         call = self._take(key, None)
         if call is None:
             return
@@ -135,7 +135,7 @@ class CallsInHand:
             self._ring.note(STATUS, self._mesh, self._rank, status, text)
 
     def all(self) -> list[CallInHand]:
-        """Those that run, the oldest first."""
+        """The calls that run, the oldest first."""
         return [CallInHand(*call) for call in self._open.copy().values()]
 
 

@@ -87,7 +87,7 @@ def _dims(text: str) -> dict[str, range | list[int] | int]:
 
 
 def parse_set(text: str) -> RanksType:
-    """As people write it to us: upstream's, and ``0-3,7``, ``all``, in dimensions too.
+    """Parses a set as people write it to us: upstream's, and ``0-3,7``, ``all``, in dimensions too.
 
     Raises ``BadRanks``.
     """

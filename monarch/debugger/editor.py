@@ -202,7 +202,7 @@ class _Adapter:
         return bool(select.select([self._alive], [], [], seconds)[0])
 
     def end(self) -> None:
-        """It has ended on return."""
+        """Ends the adapter; on return it has ended."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._began.pid, number)
@@ -297,5 +297,5 @@ def _framed(body: bytes) -> bytes:
 
 
 def path_mapping(here: str, there: str) -> dict[str, str]:
-    """As editors have it."""
+    """A pair of folders in the form of editors' settings."""
     return {"localRoot": here, "remoteRoot": there}

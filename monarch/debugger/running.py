@@ -223,7 +223,7 @@ class Flights:
                     self._pending[proc] = entries[-1]
 
     def number(self, state: ActorState) -> str:
-        """Of the collective that a rank is in: `` #204``."""
+        """The number of the collective that a rank is in: `` #204``; "" where it is in none."""
         is_in_one = state.collective and state.proc in self._pending
         return f" #{self._pending[state.proc].seq}" if is_in_one else ""
 
@@ -265,7 +265,7 @@ class ActorState(NamedTuple):
 
 
 def states_of(visit: Visit, procs: Sequence[SeenProc], ranks: RanksType) -> list[ActorState]:
-    """Of the actors of these ranks, but for ours."""
+    """The states of the actors of these ranks, but for our own actors."""
     answers = visit.ask_many(procs, lambda port: StacksAsked(False, port, visit.uid))
     found = []
     for proc in procs:
@@ -293,7 +293,8 @@ def _collective(frames: Sequence[dict[str, Any]]) -> str:
 
 
 def stacks_lines(visit: Visit, procs: Sequence[SeenProc], *, with_locals: bool) -> list[str]:
-    """Of all actors that do something, and of the other threads; equal stacks are shown once."""
+    """The stacks of all actors that do something, and of the other threads; equal ones are shown
+    once."""
     answers = visit.ask_many(procs, lambda port: StacksAsked(with_locals, port, visit.uid))
     found = [
         ProcStacks(proc.uid, proc.mesh, proc.rank, proc.pid, answers[proc.uid]) for proc in procs

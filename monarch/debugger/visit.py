@@ -53,7 +53,7 @@ class SeenProc(msgspec.Struct, frozen=True):
 
 
 def chosen(procs: Sequence[SeenProc], ranks: RanksType) -> list[SeenProc]:
-    """Those that are meant. Raises ``NotAnswered`` where none is."""
+    """The procs of these ranks. Raises ``NotAnswered`` where there is none."""
     shapes = [dict(zip(proc.labels, proc.sizes, strict=True)) for proc in procs]
     missing = [unknown_dims(ranks, shape) for shape in shapes]
     if missing and all(missing):

@@ -102,7 +102,7 @@ class JobTrait(ABC):
         return self.is_running()
 
     def running_urls(self) -> list[str]:
-        """Of its hosts those that are still there, as far as can be told without waiting."""
+        """The hosts that are still there, as far as can be told without waiting."""
         return self.urls() if self._is_running() else []
 
     def num_running(self) -> int:

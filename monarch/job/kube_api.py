@@ -48,12 +48,12 @@ class KubeConfig:
 
     @classmethod
     def from_path(cls, path: str, context: str | None = None) -> KubeConfig:
-        """Those of a file."""
+        """The API server and user of a kubeconfig file."""
         return cls(path=path, context=context)
 
     @classmethod
     def from_config(cls, config: Any, context: str | None = None) -> KubeConfig:
-        """Those of a mapping that has what a kubeconfig file has, or of a
+        """The API server and user of a mapping that has what a kubeconfig file has, or of a
         ``kubernetes.client.Configuration``, with the token that it has now."""
         mapping = config if isinstance(config, Mapping) else _kubeconfig_of(config)
         return cls(config=mapping, context=context)
@@ -85,7 +85,8 @@ class KubeConfig:
         return [*words, "--context", self.context] if self.context else words
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON data. Credentials in a mapping are part of it; those in a file are not."""
+        """The settings as JSON data. Credentials in a mapping are part of it; those in a file are
+        not."""
         return {"path": self.path, "config": self.config, "context": self.context}
 
 
@@ -183,7 +184,7 @@ class KubeApi:
         return self._plain(model)
 
     def version(self) -> str:
-        """That of the server."""
+        """The version of the server."""
         return str(self._ask(self._version.get_code)["gitVersion"])
 
     def may(self, verb: str, group: str, resource: str) -> bool:
@@ -251,7 +252,7 @@ class KubeApi:
         return "deletionTimestamp" not in found["metadata"]
 
     def pods(self, selector: str) -> list[Manifest]:
-        """Those that labels select."""
+        """The pods that labels select."""
         found = self._ask(self._core.list_namespaced_pod, self.namespace, label_selector=selector)[
             "items"
         ]

@@ -165,7 +165,7 @@ class KubernetesJob(ScheduledJob):
         return {name: mesh for name, mesh in self._pods.items() if mesh.template}
 
     def _full_name(self, mesh: str) -> str:
-        """As the mesh is called in the cluster: others may have one of the same name."""
+        """The name of the mesh in the cluster: others may have one of the same name."""
         return f"{mesh}-{self._allocation}"
 
     def render(self, *, with_operator: bool = False) -> list[Manifest]:
@@ -216,7 +216,7 @@ class KubernetesJob(ScheduledJob):
         return KubeApi(self._config(), self.namespace)
 
     def _gateway_login(self) -> GatewayLogin | None:
-        """By the user's own kubectl."""
+        """The way to the gateway pod by the user's own kubectl."""
         if not self._hosts:
             return None
         if self._is_outside is None:

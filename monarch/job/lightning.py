@@ -166,7 +166,7 @@ def _status_of(job: Any) -> str:
 
 
 def lightning_sdk() -> Any:
-    """Their library. Raises ``JobError`` where it is not installed."""
+    """The library `lightning_sdk`. Raises ``JobError`` where it is not installed."""
     try:
         import lightning_sdk as sdk
     except ImportError:

@@ -118,7 +118,7 @@ class RayJob(ScheduledJob):
         self._allocation = ""
 
     def _names(self) -> list[str]:
-        """Of the actors that hold the hosts."""
+        """The names of the actors that hold the hosts."""
         return [
             f"{mesh}{rank}-{self._allocation}"
             for mesh, num_hosts in self._meshes.items() for rank in range(num_hosts)

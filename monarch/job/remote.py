@@ -137,7 +137,7 @@ class RemoteJob(JobTrait):
         return "\n".join(f"{names[url]}: nobody listens at {url} any more" for url in self.ended())
 
     def _forget_links(self) -> None:
-        """That the hosts end now is no failure."""
+        """Forgets the links to the hosts: their end is no failure from now on."""
         for host in self.hosts:
             client().unlink(host.url)
 

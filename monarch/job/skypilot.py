@@ -165,7 +165,7 @@ def _state_of(record: Any) -> str:
 
 
 def skypilot_sdk() -> Any:
-    """Their library. Raises ``JobError`` where it is not installed."""
+    """The library `sky`. Raises ``JobError`` where it is not installed."""
     try:
         import sky
     except ImportError:

@@ -203,7 +203,7 @@ class SlurmJob(ScheduledJob):
         )
 
     def _gateway_login(self) -> GatewayLogin | None:
-        """By the user's own ssh, which knows names, users and jump hosts."""
+        """The way to a node by the user's own ssh, which knows names, users and jump hosts."""
         if not (self.out_of_cluster or self.attach_to) or _own_job_id() or not self._hosts:
             return None
         name = self.attach_to or self._hosts[0].name

@@ -285,8 +285,8 @@ def _call_columns(kind: str) -> tuple[str, ...]:
 
 
 def split_rows(proc: str, rows: list[list[Any]]) -> tuple[dict[str, bytes], list[list[Any]]]:
-    """Of the process ``proc``: lines of CSV by kind, and the rows that are not of calls, or that
-    CSV would tell differently."""
+    """Splits the rows of the process ``proc``: into lines of CSV by kind, and the rows that are not
+    of calls, or that CSV would tell differently."""
     found: dict[str, list[list[Any]]] = {kind: [] for kind in _CALL_KINDS}
     others: list[list[Any]] = []
     for row in rows:

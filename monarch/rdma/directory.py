@@ -85,7 +85,7 @@ class _Spread:
 
 
 class Directory(Actor):
-    """Of one state dict, by its name."""
+    """The directory of one state dict, found by its name."""
 
     def __init__(self) -> None:
         self._num_ranks = 0

@@ -104,7 +104,7 @@ class RunCode:
         return lines
 
     def _text(self, entry: Entry | None) -> str | None:
-        """Of a file, if it is one that is worth a diff and is still to be had."""
+        """The text of a file; ``None`` where it is not worth a diff, or not to be had any more."""
         if entry is None or not entry.is_file:
             return ""
         if entry.size > _MAX_BYTES:

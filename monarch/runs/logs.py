@@ -71,7 +71,7 @@ class Line(NamedTuple):
 
 
 class PrintedLines:
-    """Of one run; ``ranks`` are those wanted, all if the list is empty."""
+    """The lines of one run; ``ranks`` are those wanted, all if the list is empty."""
 
     def __init__(self, folder: Path, ranks: Collection[int] = ()) -> None:
         self._folder = folder

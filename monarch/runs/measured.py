@@ -29,7 +29,7 @@ def names_measured(steps: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def last_measured(steps: Sequence[Mapping[str, Any]], name: str) -> Any:
-    """Its value at the last step that has one; ``None`` where no step does."""
+    """The value of ``name`` at the last step that has one; ``None`` where no step does."""
     return next((row[name] for row in reversed(steps) if name in row), None)
 
 

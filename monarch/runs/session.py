@@ -150,7 +150,7 @@ class RunSession:
         self._claim.close()
 
     def discard(self) -> None:
-        """Of a run that never began nothing stays."""
+        """Removes the folder of a run that never began."""
         shutil.rmtree(self.folder.path, ignore_errors=True)
 
     def _live_config(self) -> LiveConfig[Any]:

@@ -93,10 +93,10 @@ class _Call:
 
 
 class Trial(Actor):
-    """Of the actor with this uid, in this process. ``good`` says with which generation each
-    endpoint went well in processes before this one; under "", the one that the run began with.
-    Where it ``keeps`` nothing, ``restore`` cannot put anything back. ``watches_first``: it can also
-    where an endpoint fails that never went well, on code that was never edited.
+    """New code on trial for the actor with this uid, in this process. ``good`` says with which
+    generation each endpoint went well in processes before this one; under "", the one that the run
+    began with. Where it ``keeps`` nothing, ``restore`` cannot put anything back. ``watches_first``:
+    it can also where an endpoint fails that never went well, on code that was never edited.
 
     A sync actor, with a thread of its own: it answers while the other is stuck.
     """
@@ -194,7 +194,7 @@ class Trial(Actor):
 
     @endpoint
     def report(self) -> TrialReport:
-        """Of the endpoint that was asked for last."""
+        """The report on the endpoint that was asked for last."""
         call = self._last
         if call is None:
             return TrialReport(self.rank, life=self._life)
@@ -319,7 +319,7 @@ def _users_place(frames: Sequence[traceback.FrameSummary]) -> tuple[str, int]:
 
 
 def in_short(path: str) -> str:
-    """As it is named in the workspace, wherever that lies on this host."""
+    """The path of a file in its import folder, wherever that lies on this host."""
     folders = [os.path.join(folder, "") for folder in sys.path if folder]
     folder = max((one for one in folders if path.startswith(one)), key=len, default="")
     return path.removeprefix(folder)

@@ -77,5 +77,5 @@ def log_lines(run: RunFolder, rank: int | None = None) -> dict[str, list[str]]:
 
 
 def summaries(runs: Sequence[RunFolder], most: int = 30) -> list[dict[str, Any]]:
-    """Of the last runs, the newest first."""
+    """The summaries of the last runs, the newest first."""
     return [run_summary(run) for run in reversed(runs[-most:])]

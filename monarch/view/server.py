@@ -65,7 +65,7 @@ HEADERS = {
 
 
 class PageGate:
-    """Of one server; ``port`` is where it listens."""
+    """Admission to one server; ``port`` is where it listens."""
 
     def __init__(self, port: int) -> None:
         self.token = secrets.token_urlsafe(24)

@@ -30,7 +30,8 @@ _LINES = 40
 
 
 class RankActions:
-    """Of the procs that ``visit`` sees, by uid. Each gives a text, or raises ``JobError``."""
+    """Actions on the procs that ``visit`` sees, by uid. Each gives a text, or raises
+    ``JobError``."""
 
     def __init__(self, visit: MeshVisit) -> None:
         self._visit = visit

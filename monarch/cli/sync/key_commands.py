@@ -25,7 +25,7 @@ q  stop watching, as Ctrl-C does; hosts and processes stay as they are"""
 
 
 class KeyCommands:
-    """Of one watch, whose ``push`` brings all of the workspace."""
+    """The commands of one watch, whose ``push`` brings all of the workspace."""
 
     def __init__(
         self, keys: Keys, output: Output, others: OtherUsers, push: Callable[[], object], *,

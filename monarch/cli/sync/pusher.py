@@ -52,7 +52,8 @@ def pusher_here(*, partly: bool = False) -> Pusher:
 
 
 def find_pusher(*, partly: bool = False) -> Pusher | None:
-    """Of the allocation that runs for this folder; ``partly``: as long as a host of it answers."""
+    """The pusher to the allocation that runs for this folder; ``partly``: as long as a host of it
+    answers."""
     job = noted_job()
     if job is None:
         return None
@@ -61,7 +62,7 @@ def find_pusher(*, partly: bool = False) -> Pusher | None:
 
 
 class Pusher:
-    """Of one allocation. Calls block, and raise ``MonarchError`` and ``SyncError``."""
+    """Pushes to one allocation. Calls block, and raise ``MonarchError`` and ``SyncError``."""
 
     def __init__(self, job: JobTrait) -> None:
         self.job = job

@@ -100,7 +100,7 @@ class SwitchBarrier:
         return proc in self._sent
 
     def hold(self, now: float) -> list[Effect]:
-        """It holds a sender up from now on, if it did not before."""
+        """Notes that the fence holds a sender up from ``now`` on, if it did not before."""
         if self.held_at is not None:
             return []
         self.held_at = now

@@ -67,7 +67,7 @@ Effect = AskParty | Pause
 
 
 class Coordinator:
-    """Of a switch of so many owners.
+    """The coordinator of a switch of so many owners.
 
     ``draw`` gives a random number between 0 and its argument. Events are methods; each returns the
     effects to carry out, in order. Once it is ``over`` there are none any more. One that

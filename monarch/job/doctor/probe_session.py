@@ -62,7 +62,7 @@ class ProbeSession:
                     self._answers.put(json.loads(line[len(self._mark) :]))
 
     def over(self) -> None:
-        """It prints nothing more."""
+        """Notes that the probe prints nothing more."""
         self._answers.put(None)
 
     def order(self, order: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ def probe_here() -> ProbeSession:
 
 
 def probe_by_agent(node: Node, host: ProcAddress) -> ProbeSession:
-    """By the agent of a host that is up."""
+    """A probe that the agent of a host runs."""
     mark = _new_mark()
     program = RemoteProgram(node, host, lambda stream, data: None)
     session = ProbeSession(mark, program.write, lambda: program.ended.value.reason, program.leave)

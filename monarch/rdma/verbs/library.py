@@ -96,7 +96,7 @@ class VerbsLibrary(Protocol):
     name: str
 
     def list_devices(self) -> list[str]:
-        """Their names; none where the kernel has no RDMA."""
+        """The names of the devices; none where the kernel has no RDMA."""
         ...
 
     def open(self, name: str) -> VerbsDevice: ...

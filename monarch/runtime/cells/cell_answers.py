@@ -117,7 +117,7 @@ class CellAnswers:
 
 
 def failed_in_words(record: ActorRecord, method: str, error: BaseException) -> str:
-    """That an endpoint has raised."""
+    """The sentence that says that an endpoint has raised."""
     ending = "failed." if isinstance(error, Exception) else "failed with BaseException."
     return f"Actor call {record.name}.{method} {ending}"
 

@@ -43,7 +43,7 @@ def read_stacks(path: str) -> str:
 
 
 def innermost_of_users(stacks: str) -> str:
-    """Of stacks as faulthandler writes them, the innermost frame that is the user's own code."""
+    """The innermost frame that is the user's own code, of stacks as faulthandler writes them."""
     for line in stacks.splitlines():
         path, _, place = line.strip().removeprefix('File "').partition('", ')
         is_frame = line.startswith("  File ")

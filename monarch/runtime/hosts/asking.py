@@ -74,7 +74,7 @@ def _wait(answers: Iterable[Promise[Response]], deadline: float) -> None:
 
 
 def closed_of(urls: Collection[str], node: Node) -> set[str]:
-    """Those of them where no process listens, as far as that is found within a moment."""
+    """The URLs at which no process listens, as far as that is found within a moment."""
     closed: set[str] = set()
     seconds = _KNOCK_SECONDS if node.gateway is None else _FAR_KNOCK_SECONDS
 

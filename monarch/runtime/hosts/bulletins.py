@@ -21,7 +21,7 @@ _MAX_SECONDS = 60.0
 
 
 class Bulletins:
-    """Of one host agent; on its I/O loop.
+    """The bulletins of one host agent; on its I/O loop.
 
     A bulletin that still stands is never forgotten. Numbers begin with the moment at which the
     agent was started, so that a listener of an earlier agent hears all of this one.

@@ -27,7 +27,7 @@ _ABOUT = 0.8  # of the limit: the hosts were not told it at the same moment
 
 
 class IdleWatch:
-    """Of one host agent; on its loop. ``end`` is called when the time has come."""
+    """Watches whether one host is idle; on its loop. ``end`` is called when the time has come."""
 
     def __init__(
         self, node: Node, is_in_use: Callable[[], bool], end: Callable[[], object]

@@ -199,7 +199,7 @@ class LauncherAhead:
 
     @property
     def pids(self) -> set[int]:
-        """Of the zygote, while no launcher has it."""
+        """The pid of the zygote, while no launcher has it."""
         return set() if self._zygote is None else {self._zygote.pid}
 
     def close(self) -> None:

@@ -50,11 +50,11 @@ class FailureDetector:
         self._liveness.expect(uid, self._node.loop.time())
 
     def heard(self, uid: Uid) -> None:
-        """It has given a sign of life."""
+        """Notes a sign of life of a process."""
         self._liveness.heard(uid, self._node.loop.time())
 
     def unexpect(self, uid: Uid) -> None:
-        """Its silence means nothing any more."""
+        """Expects no sign of life of a process any more."""
         self._liveness.forget(uid)
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:

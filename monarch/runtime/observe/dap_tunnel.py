@@ -30,7 +30,7 @@ _LEAVE = b"Content-Length: %d\r\n\r\n%s" % (len(_LEAVING), _LEAVING)
 
 
 class DapTunnel:
-    """Of one process."""
+    """The debugpy of one process, and its sessions with an adapter."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

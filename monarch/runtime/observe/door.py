@@ -33,7 +33,7 @@ _POLL_SECONDS = 0.01
 
 
 class ObserveDoor:
-    """Of one proc. ``open`` has ``breakpoint()`` hold the call that makes it."""
+    """The door of one proc. ``open`` has ``breakpoint()`` hold the call that makes it."""
 
     def __init__(self, agent: ProcAgent, config: ProcConfig) -> None:
         self._agent = agent

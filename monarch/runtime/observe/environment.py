@@ -23,7 +23,7 @@ def shown_environment(order: EnvAsked) -> dict[str, str]:
 
 
 def shown(env: Mapping[str, str], patterns: tuple[str, ...], salt: str) -> dict[str, str]:
-    """Those of ``env`` that match, with secrets hidden."""
+    """The variables of ``env`` that match, with secrets hidden."""
     return {
         name: hidden(_text(name), _text(value), salt)
         for name, value in env.items()

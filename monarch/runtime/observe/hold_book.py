@@ -51,7 +51,7 @@ class HoldBook:
         return [hold for holds in list(self._holds.values()) for hold in holds]
 
     def standing(self) -> list[HoldNote]:
-        """Those that wait for a person. From any thread."""
+        """The calls that wait for a person. From any thread."""
         return [hold for hold in self.all() if hold.is_waiting]
 
     def seconds(self) -> float:
@@ -59,8 +59,8 @@ class HoldBook:
         return self.time.seconds(self._node.loop.time())
 
     def forget(self, proc: Uid, reason: str = "") -> None:
-        """It has ended, and what stood in it; for a ``reason`` that people should hear of, or as
-        was meant."""
+        """A proc has ended, and the calls that stood in it; for a ``reason`` that people should
+        hear of, or as was meant."""
         holds = self._holds.pop(proc, None)
         if holds is not None:
             now = time.time()

@@ -65,7 +65,7 @@ class LaterBreaks:
         node.handle(BreakPlace, self._on_place)
 
     def of(self, rank: int, labels: Sequence[str], sizes: Sequence[int]) -> tuple[BreakPlace, ...]:
-        """Those for a new proc of that rank."""
+        """The breakpoints for a new proc of that rank."""
         return tuple(
             place
             for place in self._places.values()

@@ -100,7 +100,7 @@ class Looks:
             self._breaks.trace_call()
 
     def call_ends(self) -> None:
-        """It is over: it is traced no longer."""
+        """A call is over: it is traced no longer."""
         if sys.version_info < (3, 12) and self._breaks.has_any:
             sys.settrace(None)
 

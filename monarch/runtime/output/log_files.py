@@ -40,7 +40,7 @@ class LogFiles:
 
     @property
     def directory(self) -> str:
-        """Of this run; empty where nothing was written yet."""
+        """The directory of this run; "" where nothing was written yet."""
         return self._directory
 
     def file(self, mesh: Uid, name: str, rank: int) -> LogFile:

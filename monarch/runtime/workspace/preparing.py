@@ -172,7 +172,7 @@ def being_imported() -> set[str]:
 
 
 def _attribute(module: object, name: str) -> Any:
-    """Of a module which may be a lazy one, that loads itself when it is asked for anything."""
+    """An attribute of a module, which may be a lazy one that loads itself at any other access."""
     try:
         return object.__getattribute__(module, name)
     except AttributeError:

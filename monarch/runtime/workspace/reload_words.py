@@ -43,7 +43,7 @@ class ReloadWords:
         return ReloadOutcome(num_procs=1, refused=refused)
 
     def of_replaced(self, step: Preparation) -> ReloadOutcome:
-        """That this process gives way to a new one."""
+        """The outcome that says that this process gives way to a new one."""
         return ReloadOutcome(
             num_procs=1, replaced=[self._label], replaced_actors=_count(self._agent.cells),
             warnings=step.warnings,

@@ -79,7 +79,8 @@ class RemoteFunction:
         return (self.path, self.code())
 
     def code(self) -> Any:
-        """Its code of now, which a reload changes; ``None`` where that is not known here."""
+        """The code of the function now, which a reload changes; ``None`` where that is not known
+        here."""
         return code_of(_loaded(self.given) if isinstance(self.given, str) else self.given)
 
     def where(self) -> tuple[str, Any]:
@@ -130,7 +131,7 @@ def _loaded(path: str) -> Any:
 
 
 def _path_of(function: Any) -> str | None:
-    """Its path, where another process finds the same there by importing."""
+    """The path of a function, where another process finds the same there by importing."""
     name, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     module = sys.modules.get(name or "")
     if module is None or not qualname or name == "__main__" or _is_of_tests(module):
@@ -147,7 +148,7 @@ def _is_of_tests(module: ModuleType) -> bool:
 
 
 def pickled_by_value(function: Any) -> bytes:
-    """Its code, also where its module could be imported here."""
+    """The pickled code of a function, also where its module could be imported here."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None or not _is_of_tests(module):
         return dumps(function)

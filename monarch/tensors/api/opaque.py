@@ -137,7 +137,7 @@ class OpaqueModule:
         self._parameters: list[Any] | None = None
 
     def parameters(self) -> Iterator[Any]:
-        """Its parameters, as tensors of the mesh that share their memory."""
+        """The module's parameters, as tensors of the mesh that share their memory."""
         return iter(self._own_parameters())
 
     def _own_parameters(self) -> list[Any]:
@@ -149,7 +149,7 @@ class OpaqueModule:
         return self._parameters
 
     def __call__(self, *args: Any, propagator: Callable[..., Any], **kwargs: Any) -> Any:
-        """Its forward; ``propagator`` says what comes out, of the module and tensors without
+        """Runs forward; ``propagator`` says what comes out, of the module and tensors without
         values."""
         maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
         spec = maker.spec((args, kwargs))

@@ -124,7 +124,7 @@ class Client:
             self._forgotten += [one.number for one in gone]
 
     def forget(self, template: Template) -> None:
-        """It was for one call alone."""
+        """Forgets a template that was for one call alone."""
         self._forgotten.append(template.number)
 
     def meet(self) -> None:

@@ -129,7 +129,7 @@ class DeviceMesh(MeshTrait):
         raise NotImplementedError("rotate: move tensors with to_mesh instead")
 
     def to_table(self) -> str:
-        """Its members, as lines for people: rank, and coordinates."""
+        """The mesh's members, as lines for people: rank, and coordinates."""
         lines = ["  ".join(("rank", *self.names))]
         for place, rank in enumerate(self.processes):
             where = Point(place, self.extent)
@@ -275,7 +275,7 @@ class RemoteProcessGroup:
         self.dropped = False
 
     def drop(self) -> None:
-        """It is not to be given to functions any more. The groups of the procs stay: a later
+        """The group is not to be given to functions any more. The groups of the procs stay: a later
         request for a group along these dimensions gets them again."""
         self.dropped = True
 

@@ -186,7 +186,7 @@ class Recording:
             self._client.define_template(self.template, 0, *self._definition)
 
     def forget(self) -> None:
-        """It is not needed any more."""
+        """Forgets the recording, which is not needed any more."""
         if self.template.number:
             self._client.forget(self.template)
 

@@ -49,7 +49,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
     @property
     def ref(self) -> int | None:
-        """Its number at the workers."""
+        """The tensor's number at the workers."""
         return self._ref
 
     @property
@@ -153,7 +153,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
     __itruediv__ = torch.Tensor.div_
 
     def tolist(self) -> Any:
-        """Of a number that follows from constants, that. Raises ``TypeError`` for all else."""
+        """The value of a number that follows from constants. Raises ``TypeError`` for all else."""
         if self.numel() == 1 and self._known is not None and self._storage.is_known:
             return self._known.tolist()
         raise TypeError(

@@ -43,7 +43,7 @@ def intern_meta(
 
 
 def meta_of(tensor: Any) -> Meta:
-    """Of any torch tensor with strides."""
+    """The meta of any torch tensor with strides."""
     return intern_meta(
         tensor.size(),
         tensor.stride(),

@@ -29,7 +29,7 @@ _OPERATIONS = {
 
 
 class TensorLooks(NamedTuple):
-    """Of the tensor that a rank gives, so that a stand-in can be made."""
+    """The looks of the tensor that a rank gives, so that a stand-in can be made."""
 
     size: tuple[int, ...]
     dtype: Any
@@ -99,7 +99,7 @@ class Reduction:
 
 
 def fans_of(pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
-    """Of each rank that sends to several, all that are in it."""
+    """The ranks of each fan, by its sender: a rank that sends to several, and these."""
     targets: dict[int, set[int]] = {}
     for a, b in pairs:
         if a != b:

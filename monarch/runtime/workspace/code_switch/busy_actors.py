@@ -25,7 +25,7 @@ class BusyActors:
         self._lock = threading.Lock()
 
     def add(self, generation: int, busy: Iterable[BusyActor], seconds: float) -> None:
-        """These have kept the switch to ``generation`` waiting for so long."""
+        """Notes actors that have kept the switch to ``generation`` waiting for so long."""
         key = generation, seconds
         with self._lock:
             is_first = key not in self._gathered

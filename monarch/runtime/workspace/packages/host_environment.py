@@ -64,7 +64,7 @@ class _Index(msgspec.Struct):
 
 
 class HostEnvironment:
-    """Of one replica. Its agent's thread alone calls it."""
+    """The environment of one replica. Its agent's thread alone calls it."""
 
     def __init__(self, root: str, state: str) -> None:
         self._root = root

@@ -39,7 +39,7 @@ class _Noted(msgspec.Struct):
 
 
 class Surroundings:
-    """Of one workspace."""
+    """The surroundings of one workspace."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace

@@ -23,7 +23,7 @@ from monarch_sync.scanning.scanner import Scan
 
 
 def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[ProcAddress]:
-    """Those that write files of their own, the furthest on first."""
+    """The hosts that write files of their own, the furthest on first."""
     views, sharing = memory.views, memory.sharing
     here = sharing.here()
     writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid, here)]
@@ -33,7 +33,7 @@ def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[Proc
 def host_states(
     memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
 ) -> Iterator[Manifest]:
-    """Their states, each once, without those that nothing was pushed to, or that do not say."""
+    """The states of these hosts, each once, without hosts that have none or do not answer."""
     told = set()
     for host in writing_hosts(memory, addresses):
         view = memory.views[host.uid]
