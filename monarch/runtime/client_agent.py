@@ -18,6 +18,7 @@ from monarch.core.rings import RingsTold, in_words
 from monarch.core.supervision import UnhandledFailure
 from monarch.errors import JobError
 from monarch.net.guest import invite
+from monarch.net.identifiers import new_uid
 from monarch.net.io_loop import IoLoop
 from monarch.net.machine import machine_id
 from monarch.runtime import process
@@ -31,7 +32,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.reachable import way_in
 from monarch.runtime.secret import take_secret
 from monarch.runtime.workspace.imported_texts import ImportedTexts
-from monarch.wire.address import ProcAddress, Uid, new_uid
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys

@@ -254,7 +254,11 @@ class Member:
             vote = world.vote(world.chances.refuse)
             self.gives_way |= self.parent is not None and world.happens(world.chances.gives_way)
         elif work is Work.HALT:
-            self.is_halted = self.machine.state is ParticipantState.HALTING
+            # A repeated one may end after an earlier one has halted them: they stay halted.
+            self.is_halted = self.machine.state in (
+                ParticipantState.HALTING,
+                ParticipantState.HALTED,
+            )
         elif work is Work.CLOSE_GATE:
             self.is_gate_closed = self.machine.state is ParticipantState.FENCING
         elif work is Work.PATCH:
