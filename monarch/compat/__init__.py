@@ -19,7 +19,6 @@ What to open:
     utils                             older spellings of `monarch.spmd`
     debug_controller, debug_session   upstream's debug controller, and its sessions
     debug_command, debug_io           its commands as objects; where its console reads and writes
-    debug_env                         where its console listens
     source_loader                     the text of a file as the client has it
     geometry                          helpers for shapes
     tensor_functions,                 what tests of distributed tensors import

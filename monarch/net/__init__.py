@@ -23,6 +23,6 @@ What to open:
     gateway                          a cluster behind one reachable host
     tunnel, tunnel_far_end           many connections over one stream; its end at the gateway
     resumed_stream                   a stream that outlives its connection
-    machine                          which machine this is
+    machine, identifiers             which machine this is; new uids and job secrets
     rare_log                         rate-limited warnings
 """
