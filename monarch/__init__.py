@@ -2,11 +2,8 @@
 
 Import what you use from its homes: ``monarch.actor`` (actors and meshes), ``monarch.job``
 (allocations of machines), ``monarch.spmd`` (torch.distributed environments). Nothing here
-imports torch.
-
-What to open, by what is to be changed:
-
-- what a failure report says: `errors.py`
+imports torch. ``errors`` has every error that users meet; ARCHITECTURE.md tells which folder holds
+what.
 """
 
 from monarch.compat.finder import install

@@ -47,8 +47,8 @@ class ActorError(Exception):
     """An endpoint raised.
 
     ``exception`` is the original exception; ``str()`` shows its traceback as it was on the
-    remote side. ``rank`` is which member of its mesh raised, counted from 0 in the mesh as it was
-    spawned; ``None`` where nobody said.
+    remote side. ``rank`` is the member of its mesh that raised, counted from 0 in the mesh as
+    spawned; ``None`` where it is not known.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class _Failed(msgspec.Struct, frozen=True):
 
 
 class MeshFailure(_Failed, frozen=True, kw_only=True):
-    """What a supervisor is told: the actor that failed, where, why, and its last words.
+    """The report that a supervisor gets: the actor that failed, where, why, and its last words.
 
     ``crashed_ranks`` are ranks of the mesh ``mesh_name``, whose members are ``kind``
     ("proc" or "actor"); ``members`` are the same in words. ``cause`` is the failure of something
@@ -112,12 +112,12 @@ class MeshFailure(_Failed, frozen=True, kw_only=True):
 
     @property
     def event(self) -> str:
-        """Why it failed, without who."""
+        """Why it failed, without the actor's name."""
         return self.reason or self.root_cause.reason
 
     @property
     def root_cause(self) -> MeshFailure:
-        """What failed first, where one failure led to another."""
+        """The first failure of a chain in which one led to another."""
         return self if self.cause is None else self.cause.root_cause
 
     @property
@@ -249,7 +249,7 @@ class HostBusy(MonarchError):
 class GenerationBehind(MonarchError):
     """A rank runs older code than the call that came to it, and has not run the call.
 
-    ``who`` is the actor, ``runs`` the generation of its process and ``wanted`` the call's.
+    ``who`` names the actor, ``runs`` the generation of its process and ``wanted`` the call's.
     """
 
     def __init__(self, who: str, method: str, runs: int, wanted: int, why: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from collections import defaultdict
 from importlib.util import resolve_name
@@ -100,3 +101,15 @@ def _imported(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
                 full = f"{source}.{one.name}"
                 found.add(full if full in modules else source)
     return found
+
+
+def test_each_package_of_monarch_names_its_files(modules: dict[str, Path]) -> None:
+    """In the docstring of its ``__init__``: there a newcomer looks which file to open."""
+    unnamed = []
+    for name, path in modules.items():
+        folder = path.parent / "__init__.py"
+        if name.startswith("monarch.") and path != folder:
+            said = ast.get_docstring(ast.parse(folder.read_text())) or ""
+            if not re.search(rf"\b{path.stem}\b", said):
+                unnamed.append(name)
+    assert not unnamed

@@ -1,13 +1,38 @@
 """Actors, and the meshes of hosts, procs and actors they live in.
 
-What to open, by what is to be changed:
+What to open:
 
-- what a program may give to `spawn_procs`: `host_mesh.py`, `spawning.py`,
-  `monarch/runtime/procs/binding.py`
-- a way to call endpoints: `endpoint.py`
-- who is told that a host is about to end: `host_warnings.py`
-- what `sync_workspace` takes and gives: `syncable.py`, `pushing.py`
-- `actors.upgrade(NewClass)`: `upgrade.py`, `monarch/wire/by_value.py`
+    actor                        the base class of actors
+    instance, context            an actor as it sees itself; the message that it handles
+    endpoint                     `@endpoint`, and the ways to call one
+    arguments                    the check of a call's arguments, at the caller
+    replies, gather              answers to calls, and how those of many ranks become one
+    future                       `Future`, for threads and for asyncio
+    returns_future               `returns_future`: coroutine functions for callers with and without
+                                 a loop
+    channel                      ports and receivers
+    lending                      arguments that are lent to their receivers rather than pickled
+    actor_mesh                   `ActorMesh`: actors of a class, called, sliced, stopped
+    mesh_ref                     a reference to actors: their class, procs and shape
+    proc_mesh, host_mesh, host   `ProcMesh`; `HostMesh`, machines that procs are spawned on; one of
+                                 these
+    starting_mesh                meshes that are usable before they are up
+    syncable, pushing            `sync_workspace`: what it takes and gives; its thread
+    upgrade                      `actors.upgrade(NewClass)`; with `monarch/wire/by_value.py`
+    spawning                     what a program may give to `spawn_procs`
+    bootstrap_command            the program that procs are started with
+    spawn_hooks                  listeners at every spawn, and stand-ins for actors in tests
+    controllers                  actors of which a program has one, found by name
+    attach                       how a client attaches to host agents, and leaves them
+    transport                    how processes reach each other, in upstream's words
+    host_warnings                warnings that a host is about to end
+    env_report                   environment variables of the procs of a mesh
+    logs                         `logging_option`
+    config                       `monarch.actor.config`
+    ids                          names of actors and processes
+    mesh_html                    a mesh in a notebook
+
+Which CPUs a proc gets: `monarch/runtime/procs/binding.py`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _CUT_OFF_SECONDS = 1.0
 
 
 class ActorMesh(Syncable, MeshTrait, Generic[T]):
-    """A reference to actors: call their endpoints, slice it, send it to anybody.
+    """A reference to actors: call their endpoints, slice it, send it anywhere.
 
     Only the mesh that ``spawn`` returned, in the process that called it, owns the actors;
     slices and received copies refer to the same ones.

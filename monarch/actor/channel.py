@@ -1,4 +1,4 @@
-"""Channels: a port that may be sent to anybody, and a receiver that stays."""
+"""Channels: a port that may be sent anywhere, and a receiver that stays."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class _Queue:
         return None
 
     def give_up(self, promise: Promise[_Item]) -> None:
-        """Its receiver waits no longer: the value that comes for it, or has come at the same
-        moment, is the next one's."""
+        """Takes a receiver out that waits no longer: a value that comes for it, even now, is the
+        next one's. moment, is the next one's."""
         with self._lock:
             for index, waiting in enumerate(self._waiting):
                 if waiting() is promise:
@@ -132,7 +132,7 @@ def _abandon(node: Node, number: int, items: deque[_Item | Callable[[], None]]) 
     node.calls.close(number)
     for item in items:
         if not isinstance(item, tuple):
-            # Not here: this may be anybody's thread, with any lock held.
+            # Not here: this may be any thread, with any lock held.
             node.loop.call_soon(item)
 
 

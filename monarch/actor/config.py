@@ -1,4 +1,4 @@
-"""What programs may set: assign to ``monarch.actor.config.<name>``."""
+"""The settings of programs: assign to ``monarch.actor.config.<name>``."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Context(NamedTuple):
 
 
 def context() -> Context:
-    """Of the running actor; outside of actors, of the client itself."""
+    """The context of the running actor; outside of actors, of the client itself."""
     now = running.get()
     if now is None:
         instance = Instance(None)

@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class EndpointProperty(Generic[P, R]):
-    """What ``@endpoint`` leaves in the class: the method, marked as callable from elsewhere."""
+    """The class attribute that ``@endpoint`` makes of a method, which marks it as an endpoint."""
 
     def __init__(
         self,
@@ -198,7 +198,8 @@ class Endpoint(Generic[P, R]):
         return make_future(sink.promise, resolve_one(mesh, self._name))
 
     def _sent(self, port: int, num: int) -> SentCall | None:
-        """What is noted of a call once it is answered, unless that is turned off."""
+        """The facts of this call that its row of the event ring keeps; ``None`` where there is no
+        ring."""
         ring = process.current().node.ring
         if ring is None:
             return None

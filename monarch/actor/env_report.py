@@ -36,7 +36,7 @@ class EnvReport(msgspec.Struct, frozen=True):
 
     @property
     def odd(self) -> dict[int, dict[str, str]]:
-        """By rank, the variables in which it differs from most of the others."""
+        """The variables in which a rank differs from most of the others, by rank."""
         found: dict[int, dict[str, str]] = {}
         for row in self.rows:
             for one in row.values:
@@ -66,7 +66,7 @@ class EnvReport(msgspec.Struct, frozen=True):
 def ask_environment(
     procs: Sequence[ProcAddress], patterns: Sequence[str], *, at_start: bool
 ) -> EnvReport:
-    """What these procs, which are ranks by their place, have."""
+    """Asks these procs for their variables; a rank is a place in ``procs``."""
     salt, uid = secrets.token_hex(8), process.current().node.uid
     answers = _ask(procs, lambda port: EnvAsked(tuple(patterns), at_start, salt, False, port, uid))
     told = {rank: dict(one.body["env"]) for rank, one in answers.items() if not one.error}

@@ -201,7 +201,7 @@ def make_future(promise: Promise[Any], resolve: Callable[[Any], R]) -> Future[R]
 
 
 def promise_of(future: Future[Any]) -> Promise[Any]:
-    """What is set when the answer of a future has come."""
+    """The promise that is set when the answer of ``future`` has come."""
     return future._promise
 
 

@@ -54,7 +54,7 @@ class HostMesh(StartingMesh):
         return HostMesh(self._name, shape, hosts, command=self._command)
 
     def _among(self, urls: Collection[str]) -> HostMesh:
-        """Those of its hosts that listen at these URLs, in a row."""
+        """The hosts of this mesh that listen at these URLs, in a row."""
         wanted = {HostUrl.parse(url).advertise for url in urls}
         hosts = [host for host in self._hosts if host.url in wanted]
         shape = Shape(["hosts"], Slice.new_row_major([len(hosts)]))
@@ -66,7 +66,7 @@ class HostMesh(StartingMesh):
         return places if len(places) == len(self._hosts) else []
 
     def _with(self, places: Sequence[int], others: HostMesh) -> HostMesh:
-        """These in a row, with the others at some of the places."""
+        """The hosts of this mesh in a row, with ``others`` at some of the places."""
         hosts = list(self._hosts)
         for place, host in zip(places, others._hosts, strict=True):
             hosts[place] = host

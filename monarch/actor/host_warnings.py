@@ -1,4 +1,4 @@
-"""That hosts are about to end, as their schedulers announce it, on its way to who uses them."""
+"""Warnings by schedulers that hosts are about to end, on their way to the hosts' users."""
 
 from __future__ import annotations
 

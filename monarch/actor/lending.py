@@ -1,7 +1,7 @@
-"""To whom a message goes, for arguments that are lent to their receivers rather than pickled.
+"""The receivers of a message, for arguments that are lent to them rather than pickled.
 
-A distributed tensor among the arguments is already where the actors are. It asks here who they
-are, and is told when the message has been put together, and when the call has ended.
+A distributed tensor among the arguments is already where the actors are. It asks here for the
+receivers, and is told when the message has been put together, and when the call has ended.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Loan(Protocol):
         """All arguments of the message have been pickled."""
 
     def has_ended(self, answer: Any) -> None:
-        """The call has its answer, whatever that is. On any thread."""
+        """The call has its answer, a value or an error. On any thread."""
 
 
 class LentMessage:
     """A message to the processes ``uids``, entered while its arguments are pickled.
 
-    ``answers`` says whether somebody will hear how the call ends.
+    ``answers`` says whether the end of the call will be heard of.
     """
 
     __slots__ = ("_before", "answers", "loans", "uids")
@@ -48,7 +48,7 @@ class LentMessage:
                 loan.has_ended(None)  # It will not be sent.
 
     def sent(self, *promises: Promise[Any]) -> None:
-        """It is on its way; each promise is of an answer to it."""
+        """The message is on its way; each promise is of an answer to it."""
         for promise in promises if self.loans else ():
             promise.on_set(functools.partial(self._tell, promise))
 

@@ -1,4 +1,4 @@
-"""What ``logging_option`` of the meshes does: where lines go, and how they look."""
+"""Log options of meshes (``logging_option``): where lines go, and how they look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of a mesh: a square for each member, by host."""
+"""The HTML by which a notebook shows a mesh: a square for each member, by host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from monarch.wire.address import ProcAddress
 
 
 def html_of(title: str, members: Sequence[ProcAddress]) -> str:
-    """``members`` are procs, or hosts. Nobody is asked: a member is lost if it is known to be."""
+    """``members`` are procs, or hosts. No process is asked: a member is shown as lost if that is
+    known here."""
     node = process.current().node
     rows: dict[str, dict[int, str]] = {}
     for rank, member in enumerate(members):

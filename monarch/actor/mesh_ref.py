@@ -64,7 +64,7 @@ class MeshRef:
 
 
 def select(procs: Sequence[ProcAddress], whole: Shape, part: Shape) -> list[ProcAddress]:
-    """Of ``procs``, which fill the shape ``whole``, those whose ranks are in ``part``."""
+    """Selects from ``procs``, which fill the shape ``whole``, those whose ranks are in ``part``."""
     index = whole.ndslice.index
     return [procs[index(rank)] for rank in part.ndslice]
 

@@ -35,7 +35,7 @@ def _heard(callee: Callee, error: SupervisionError) -> SupervisionError:
 
 
 def value_of(reply: RawReply) -> Any:
-    """What an answer holds; raises it where it is an error."""
+    """The value in an answer; raises it where it is an error."""
     value = payload.load(reply.payload, reply.buffers)
     if reply.failed:
         raise value

@@ -1,4 +1,4 @@
-"""What takes part in spawning without being asked: listeners, and stand-ins for actors in tests.
+"""Hooks that run at every spawn: listeners, and stand-ins for actors in tests.
 
 Procs are born with the stand-ins that their spawner knew, so what actors spawn is replaced too.
 """

@@ -1,4 +1,4 @@
-"""What can be given a workspace: meshes of hosts, procs and actors, and slices of them."""
+"""Meshes that can be given a workspace: of hosts, procs and actors, and slices of them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,41 @@
 """The ``monarch`` command.
 
-What to open, by what is to be changed:
+A command's options and help are in `commands`, or the `*_commands` of its group; what it does is in
+the file that these import.
 
-- the options and help of a command: `commands.py`, `sync/commands.py`; what it does: the file that
-  it imports there
-- how hosts are asked for what they have, and dead ones found: `monarch/runtime/hosts/asking.py`
-- what Ctrl-C, SIGTERM and SIGHUP do: `interrupts.py`
-- which programs use an allocation, and the question before it ends: `users.py`
-- what a command does where its output cannot be read: closed or full standard streams: `streams.py`
+What to open:
+
+    entry, main                      the start of the command; how its errors reach a person
+    commands, host_commands,         arguments, options and help of all commands
+    runs_commands, debug_commands
+    options, volume                  options of several commands; `--quiet` and `--verbose`
+    confirm, keys                    questions to a person; keys that are pressed while a command
+                                     runs
+    project                          `monarch.toml`: its keys, and the job that it describes
+    init                             `monarch init`
+    allocation                       `monarch apply`, `status`, `kill`, `host`
+    contexts                         `monarch context`
+    users                            the programs that use an allocation, and the question before it
+                                     ends
+    hosts, host_table                `monarch hosts`, and its table
+    host_logs                        `monarch logs`
+    exec                             `monarch exec`, `shell`, `forward`
+    env, debug                       `monarch env`; `monarch debug`
+    doctor                           `monarch doctor`; the checks on a host: `monarch/job/doctor`
+    run, run_target                  `monarch run`; the hosts that a run goes on
+    recipe                           `monarch recipe`
+    runs                             `monarch runs`
+    detached                         `monarch run --detach`, `monarch runs attach`
+    sweep, dev                       `monarch sweep`; `monarch dev`
+    display, sweep_display           what a run and a sweep show
+    phases                           the spinner
+    terminal, tables                 where output goes, and how wide; columns of text
+    interrupts                       Ctrl-C, SIGTERM and SIGHUP
+    streams                          standard streams that are closed or full
+    own_output                       files that a push leaves out: a command's own output
+    large_files                      the question before a push of large files
+    sync/                            `monarch sync`
+    observe/                         `monarch query`, `hang`, `trace`, `top`, `dashboard`
+
+How hosts are asked, and dead ones found: `monarch/runtime/hosts/asking.py`.
 """

@@ -82,7 +82,7 @@ def _seconds(text: str) -> float:
 
 
 def _limit_idleness(job: JobTrait, seconds: float | None) -> None:
-    """Have the hosts end by themselves when nobody has used any of them for so long."""
+    """Has the hosts end by themselves once none of them has been used for ``seconds``."""
     if seconds is None:
         return
     addresses = tuple(job.visit(url) for url in job.urls())
@@ -221,6 +221,6 @@ def _show(job: JobTrait, found: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def inspect_hosts(job: JobTrait) -> dict[str, dict[str, Any]]:
-    """What each host agent of a job says of itself, by URL. Looks without becoming their client."""
+    """Asks each host agent of a job for its state, by URL, without becoming their client."""
     addresses = {url: job.visit(url) for url in job.urls()}
     return ask_hosts(client().node, addresses, may_come_up=may_come_up(job))

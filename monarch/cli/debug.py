@@ -29,8 +29,8 @@ _PY_SPY_SECONDS = 20.0
 
 
 def visit_here() -> Visit:
-    """What can be looked into from this folder: the hosts of its allocation, and the programs of
-    this user on this machine."""
+    """A visit to the hosts of this folder's allocation, and to this user's programs on this
+    machine."""
     job = noted_job()
 
     def hosts() -> list[ProcAddress]:
@@ -125,7 +125,7 @@ def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
 
 
 def _native(proc: SeenProc) -> str:
-    """By py-spy, of a process of this machine: elsewhere its pid is that of another one."""
+    """The stack of a proc of this machine by py-spy; for one of another machine, where to ask."""
     head = f"{proc.mesh} {proc.rank} (pid {proc.pid} on {proc.host})"
     if proc.address.machine != machine_id():
         return (

@@ -135,7 +135,8 @@ def _words(given: Mapping[str, Any]) -> list[str]:
 
 
 def _echo(data: bytes) -> None:
-    """What was written for a terminal, where there may be none."""
+    """Prints output that was written for a terminal, without its control codes where there is
+    none."""
     text = data.decode(errors="replace").replace("\r\n", "\n")
     click.echo(text if sys.stdout.isatty() else clean(text), nl=False)
 
@@ -312,7 +313,7 @@ def attach(name: str) -> None:
 
 
 def _plainly(host: LiveHost, run: RunFolder, uid: str) -> ProgramEnd | None:
-    """What it prints, for a pipe or a file; Ctrl-C leaves the run to itself."""
+    """Prints the program's output into a pipe or a file; Ctrl-C leaves the run to itself."""
     output: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     program = RemoteProgram(
         client().node, host.address, lambda stream, data: output.put((stream, data)), uid=uid
@@ -357,7 +358,7 @@ def _on_terminal(host: LiveHost, run: RunFolder, uid: str) -> ProgramEnd | None:
 
 
 def _ask(run: RunFolder) -> str:
-    """What a person wants who has pressed Ctrl-C: d(etach), e(nd), or to go on."""
+    """Asks a person who has pressed Ctrl-C whether to d(etach), to e(nd), or to go on."""
     click.echo()
     question = f"{run.name}: (d)etach and leave it to itself, (e)nd it, or Enter to go on"
     try:

@@ -1,4 +1,4 @@
-"""What a run shows: a live table in a terminal, plain lines everywhere else."""
+"""The displays of a run: a live table in a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class LiveDisplay:
             self._end_phase()
 
     def renderable(self) -> RenderableType:
-        """What stands at the bottom now."""
+        """The table at the bottom, as it is now."""
         with self._lock:
             row = [*self._progress, *self._saved, *self._numbers] if self._progress else []
             is_waiting = self._phase is not None
@@ -142,7 +142,7 @@ class PlainDisplay:
 
 
 class QuietDisplay(Display):
-    """What went wrong, and nothing else."""
+    """Shows failures, and nothing else."""
 
     only_shows = True
 

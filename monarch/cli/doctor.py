@@ -71,7 +71,7 @@ def _how_to_reach(job: JobTrait) -> str:
 
 
 def _before(job: JobTrait, examination: Examination) -> Iterator[Finding]:
-    """What can be said without any host."""
+    """Findings that need no host."""
     if job.kind == "ssh":
         if shutil.which("ssh") is None:
             yield Finding(
@@ -111,7 +111,7 @@ def _probes(job: JobTrait, up: JobTrait | None) -> dict[str, OpenProbe]:
 
 
 def _of_slurm(job: SlurmJob) -> Iterator[Finding]:
-    """What the scheduler says of the job, without queueing it."""
+    """Findings about Slurm's commands, and the scheduler's word on the job, without queueing it."""
     missing = [
         name for name in ("sbatch", "squeue", "scontrol", "scancel") if not shutil.which(name)
     ]

@@ -44,7 +44,7 @@ def up_job() -> JobTrait:
 
 
 def ask(job: JobTrait, hosts: Sequence[JobHost]) -> tuple[list[LiveHost], dict[str, str]]:
-    """Those that answer, and what is wrong with the others, by name."""
+    """The hosts that answer, and what is wrong with the others, by name."""
     addresses = {host.url: job.visit(host.url) for host in hosts}
     found = ask_hosts(client().node, addresses, may_come_up=may_come_up(job))
     live = [

@@ -1,4 +1,4 @@
-"""What a person sees of the hosts of an allocation, in a terminal of 80 columns."""
+"""The table of an allocation's hosts, for a terminal of 80 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ctrl-C, SIGTERM and SIGHUP do to a command, by what it is doing.
+"""The effects of Ctrl-C, SIGTERM and SIGHUP on a command, by what it is doing.
 
 - a run: the first asks it to save and stop, a second Ctrl-C ends it (`stop_on_interrupt`);
 - a push: it is taken back, and a second Ctrl-C waits for that (`push_taken_back`);

@@ -90,7 +90,7 @@ class Keys:
 
 @contextmanager
 def keys_here() -> Iterator[Keys]:
-    """Within, the keys of the person are for who asks, also where another part of the program
+    """Within, the person's keys go to this caller, also where another part of the program
     hears them otherwise, as in ``monarch dev``."""
     heard = _heard
     if heard is None:

@@ -39,8 +39,9 @@ class NotSent(JobError):
 
 
 class LargeFiles:
-    """Of one workspace. ``tell`` is for what is said where there is no question: with ``may_ask``
-    false, or without a terminal. With ``is_agreed`` nothing is asked or said."""
+    """The question about large files of one workspace. ``tell`` is for what is said where there is
+    no question: with ``may_ask`` false, or without a terminal. With ``is_agreed`` nothing is asked
+    or said."""
 
     def __init__(
         self, tell: Callable[[str, list[str]], object], *, is_agreed: bool = False,
@@ -52,7 +53,8 @@ class LargeFiles:
         self._file = known
 
     def pushing(self, workspace: Workspace, push: Callable[[], SyncReport]) -> SyncReport:
-        """What ``push`` gives; it is made once more if a person was asked meanwhile, and agreed.
+        """The report of ``push``, which is made once more if a person was asked meanwhile, and
+        agreed.
 
         Raises ``NotSent`` where the person did not.
         """
@@ -99,7 +101,7 @@ class LargeFiles:
             return set()
 
     def _remember(self, files: Iterable[Entry]) -> None:
-        """Those of this folder that are not to be asked about again."""
+        """Notes files of this folder that are not to be asked about again."""
         paths = sorted({*self._known(), *(entry.path for entry in files)})
         try:
             self._file.write_text(json.dumps(paths, indent=2) + "\n", encoding="utf-8")

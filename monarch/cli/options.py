@@ -15,7 +15,7 @@ agreed_to_send = click.option(
 
 
 class SyncOptions(NamedTuple):
-    """What the subcommands of ``monarch sync`` share.
+    """The options that all subcommands of ``monarch sync`` have.
 
     ``file`` is the project file (None: the default one); ``is_json`` asks for objects, for
     programs.

@@ -1,4 +1,4 @@
-"""What this command itself writes into a file of the workspace, which is none of the workspace.
+"""Leaves out of the workspace the files in it that this command writes its own output into.
 
 ``monarch sync --watch > sync.log`` would push its log for each line that a push adds to it.
 """

@@ -1,4 +1,4 @@
-"""What a command is doing while nothing can be shown of it yet: a spinner, words, the seconds."""
+"""A spinner, with words and seconds, while a command has nothing else to show."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class SSHSection:
 
 @dataclass
 class SlurmSection:
-    """What hosts of kind slurm are asked for with, and how. They are called nodes there."""
+    """The options of hosts of kind slurm, which are called nodes there."""
 
     python: str = "python3"  # the Python there, 3.10 or later; what it lacks of ours it is given
     port: int = 22222  # where each host listens
@@ -53,7 +53,7 @@ class SlurmSection:
     gpus_per_node: int | None = None
     cpus_per_task: int | None = None
     mem: str | None = None  # on each node, as sbatch has it: "64G"
-    exclusive: bool = True  # nobody else on the nodes
+    exclusive: bool = True  # no other job on the nodes
     start_timeout: float | None = None  # seconds to wait in the queue
     gateway: str | None = (
         None  # a machine that reaches the nodes, as ssh knows it, if this does not
@@ -63,8 +63,8 @@ class SlurmSection:
 
 @dataclass
 class KubernetesSection:
-    """What hosts of kind kubernetes are, which are pods. Without `image` and `template`, pods that
-    run are attached to."""
+    """The options of hosts of kind kubernetes, which are pods. Without `image` and `template`, pods
+    that run are attached to."""
 
     namespace: str = "default"
     image: str | None = None  # with a Python
@@ -92,7 +92,7 @@ class RaySection:
 
 @dataclass
 class SkyPilotSection:
-    """What hosts of kind skypilot are, as one cluster of it."""
+    """The options of hosts of kind skypilot, as one cluster of it."""
 
     resources: dict[str, str] = field(default_factory=dict)  # as in a task's file of SkyPilot's
     cluster: str | None = None  # its name, by default one of its own
@@ -104,7 +104,7 @@ class SkyPilotSection:
 
 @dataclass
 class LightningSection:
-    """What hosts of kind lightning are: machines of one multi-machine job."""
+    """The options of hosts of kind lightning: machines of one multi-machine job."""
 
     machine: str = "CPU"  # a name of lightning_sdk.Machine: "H100_X_8"
     studio: str | None = None  # by default the one that this runs in
@@ -167,7 +167,7 @@ class WorkspaceSection:
 
 @dataclass
 class DebugSection:
-    """What becomes of calls that fail, for `monarch debug`."""
+    """The handling of calls that fail, for `monarch debug`."""
 
     # which calls stand where an endpoint raises, in the runs of this folder: "" for none
     on_error: Literal["", "first", "all"] = ""
@@ -183,7 +183,7 @@ class ProjectFile:
 
 
 class Project(NamedTuple):
-    """What ``monarch.toml`` says, and where it lies."""
+    """The contents of ``monarch.toml``, and the folder where it lies."""
 
     file: ProjectFile
     directory: Path

@@ -141,13 +141,13 @@ def recipe_here(name: str) -> Recipe:
 
 
 def outline_here(name: str) -> Outline | None:
-    """What can be told of that recipe without importing torch, if anything."""
+    """The outline of that recipe, read without importing torch; ``None`` if it has none."""
     _import_from_workspace()
     return outline_of(name)
 
 
 def preload_here(name: str) -> tuple[str, ...]:
-    """What that recipe's procs should find imported, told without importing it."""
+    """The modules that that recipe's procs should find imported, read without importing it."""
     _import_from_workspace()
     return preload_of(name)
 

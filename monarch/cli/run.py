@@ -160,7 +160,8 @@ def run(
 
 
 def _after_host_loss(record: Record, wanted: OnHostLoss | None, lost: str) -> OnHostLoss:
-    """What the person wants who started the run, asked at the terminal if not said before."""
+    """Returns the choice of the person who started the run, asked at the terminal if not given
+    before."""
     if wanted is not None:
         return wanted
     if not is_somebody_there():
@@ -216,7 +217,7 @@ def _end_text(folder: RunFolder, why: str | BaseException = "", stream: TextIO =
 
 
 def _width(stream: TextIO) -> int | None:
-    """Of the terminal that it goes to."""
+    """The columns of the terminal that a stream goes to; ``None`` where it is none."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
@@ -226,7 +227,7 @@ class RunEnded(MonarchError):
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What a person asked for; two of the same words are the same run, if the first was left."""
+    """A request for a run; two of the same words are the same run, if the first was left."""
 
     recipe: str
     config_file: str | None
@@ -253,7 +254,7 @@ class RunRequest:
 
     @property
     def command(self) -> list[str]:
-        """Whatever the number of hosts: the run is the same."""
+        """The command without the number of hosts: with another number the run is the same."""
         return self._command([])
 
     @property

@@ -92,7 +92,7 @@ class RunTarget:
         return hosts, code, generation
 
     def _as_it_is_there(self, hosts: HostMesh) -> tuple[HostMesh, RunCode | None, int]:
-        """Of a run whose author is elsewhere: he pushes, and this folder is a host's copy."""
+        """The hosts and code of a run whose author is elsewhere: this folder is a host's copy."""
         generation = client().generation
         if not generation:
             return hosts, None, generation
@@ -105,7 +105,7 @@ class RunTarget:
         choose: Callable[[str], OnHostLoss],
         why_unfit: Callable[[int], str],
     ) -> RunAllocation | None:
-        """What keeps the hosts of a run; nothing on this machine alone."""
+        """The keeper of a run's hosts; ``None`` on this machine alone."""
         job = self.job
         if job is None or job._state_path is None:
             return None

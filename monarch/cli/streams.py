@@ -33,7 +33,7 @@ def open_missing() -> None:
 
 
 class WatchedStdout:
-    """What is printed within it, and whether it gets out. ``fault``: why not, else ""."""
+    """Watches whether all that is printed within it gets out. ``fault``: why not, else ""."""
 
     def __init__(self) -> None:
         self.fault = ""
@@ -63,7 +63,7 @@ class WatchedStdout:
         return noted
 
     def end(self) -> None:
-        """Have all of it out, or drop it: neither who prints now, nor the interpreter at its end,
+        """Have all of it out, or drop it: neither a later print nor the interpreter at its end
         is to fail on it again."""
         try:
             self._out.flush()

@@ -1,4 +1,5 @@
-"""What a sweep shows: lines of what happens in its runs; below, on a terminal, how far each is."""
+"""The display of a sweep: lines of what happens in its runs; below, on a terminal, each run's
+progress."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _NUM_CELLS = 3  # numbers of each run that is going on
 
 
 class SweepDisplay:
-    """Of ``num_runs``, each with a display of its own that carries its label."""
+    """The display of ``num_runs`` runs, each with a display of its own that carries its label."""
 
     def __init__(self, num_runs: int, console: Console) -> None:
         self.num_runs = num_runs
@@ -59,7 +60,7 @@ class SweepDisplay:
             )
 
     def renderable(self) -> RenderableType:
-        """What goes on now."""
+        """The progress of the runs that go on now, and how many are over."""
         table = Table.grid(padding=(0, 2))
         with self._lock:
             for label, (bar, numbers) in self._going.items():

@@ -1,5 +1,26 @@
-"""What programs written for Monarch find at Monarch's addresses.
+"""The names that programs written for Monarch import from Monarch's addresses.
 
 ``addresses`` lists them; ``finder`` answers imports of those that are no files of ours. The other
-modules hold what exists for such programs alone.
+files hold what exists for such programs alone.
+
+What to open:
+
+    addresses                         the table of addresses and names
+    finder                            the import hook
+    internals                         inner names of Monarch's that have no counterpart here
+    words                             names for annotations, and about Monarch itself
+    actor_side                        names for code inside actors
+    mock                              `patch_actor`
+    auto_reload                       Monarch's reloader of modules
+    hosts                             older ways to hosts of this machine
+    alloc                             allocators
+    launch, commands                  launches by a scheduler, and Monarch's commands for them
+    spmd_job                          `monarch.job.spmd`
+    utils                             older spellings of `monarch.spmd`
+    debug_controller, debug_session   upstream's debug controller, and its sessions
+    debug_command, debug_io           its commands as objects; where its console reads and writes
+    source_loader                     the text of a file as the client has it
+    geometry                          helpers for shapes
+    tensor_functions,                 what tests of distributed tensors import
+    tensor_groups, tensor_testing
 """

@@ -1,4 +1,4 @@
-"""What code that runs inside actors imports from Monarch's private homes."""
+"""Names that code inside actors imports from Monarch's private modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which names programs find at which of Monarch's addresses.
+"""The table of Monarch's addresses, and of the names that programs find at each.
 
 An address is another name of one module of ours (``same_as``), or a list of names: each group has
 their home and what it has there, ``"monarch.actor: Actor old_name=name"``. Names whose area is not

@@ -38,7 +38,7 @@ class AllocSpec:
 
 
 class Alloc:
-    """What was allocated; ``ProcMesh.from_alloc`` makes procs of it. May be awaited."""
+    """An allocation; ``ProcMesh.from_alloc`` makes procs of it. May be awaited."""
 
     def __init__(self, hosts: HostMesh, per_host: dict[str, int]) -> None:
         self._hosts = hosts
@@ -91,7 +91,7 @@ class RemoteAllocInitializer:
     """Says where host agents listen. Programs have their own kinds."""
 
     async def initialize_alloc(self, match_labels: dict[str, str]) -> list[str]:
-        """Their addresses, of those that have the labels."""
+        """The addresses of the hosts that have these labels."""
         raise NotImplementedError
 
 

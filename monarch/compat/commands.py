@@ -54,7 +54,7 @@ def stop(server_handle: str) -> NoReturn:
 
 def debug(host: str, port: int) -> None:
     """The console of a debug controller, at its port. Raises ``JobError``, with what to type
-    instead, where nobody listens there: calls that stand need no port here."""
+    instead, where no controller listens there: calls that stand need no port here."""
     from monarch.debugger.port_console import attach_to_port
 
     attach_to_port(host, port)

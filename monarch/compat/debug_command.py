@@ -55,7 +55,7 @@ class DebugCast(DebugCommand):
 
 @dataclass
 class Help(DebugCommand):
-    """What commands there are."""
+    """Lists the commands."""
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """Upstream's debug controller: an actor in the client, by which programs see calls that stand.
 
 The calls themselves stand in their procs, whether there is a controller or not; `monarch debug`
-needs none. A port is opened only where ``MONARCH_DEBUG_SERVER_PORT`` is set: whoever reaches it can
-run code here, as upstream has it.
+needs none. A port is opened only where ``MONARCH_DEBUG_SERVER_PORT`` is set: any program that
+reaches it can run code here, as upstream has it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class DebugController(Actor):
 
     @endpoint
     async def list(self, print_output: bool = True) -> _Infos:
-        """What stands, by actor and rank; printed, too, unless it is not to be."""
+        """The calls that stand, by actor and rank; printed, too, unless ``print_output`` is
+        false."""
         return await self._list(print_output)
 
     async def _list(self, print_output: bool) -> _Infos:

@@ -37,7 +37,8 @@ class DebugSessionInfo:
 
 
 class DebugSession:
-    """Of one rank. ``hold`` is the call that stands, and ``None`` for one that was made by hand."""
+    """The debugger of one rank. ``hold`` is the call that stands, and ``None`` for one that was
+    made by hand."""
 
     def __init__(
         self, rank: int, coords: dict[str, int], hostname: str, actor_name: str,
@@ -135,7 +136,7 @@ def _chunks(body: dict[str, Any]) -> list[str]:
 
 
 async def _asked(hold: HoldNote, make: Callable[[int, str], AnyMessage]) -> Response:
-    """What the proc of a hold answers."""
+    """Returns the answer of a hold's proc."""
     node: Node = process.current().node
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
@@ -189,7 +190,7 @@ class DebugSessions:
         return self._sessions[actor_name][rank]
 
     def iter(self, selection: tuple[str, RanksType | None] | None = None) -> Iterator[DebugSession]:
-        """Those of one actor, and of these ranks, or all."""
+        """The sessions of one actor, and of these ranks, or all."""
         if selection is None:
             for ranks in list(self._sessions.values()):
                 yield from list(ranks.values())
@@ -206,7 +207,7 @@ class DebugSessions:
                 yield session
 
     def info(self) -> list[DebugSessionInfo]:
-        """Of all, by actor and rank."""
+        """The infos of all sessions, by actor and rank."""
         return sorted(session.get_info() for session in self.iter())
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ def iter_ranks(ranks: Slices) -> Iterator[int]:
 
 
 class ShapeExt:
-    """What meshes do with their shape, for a shape alone."""
+    """The methods that meshes have for their shape, for a shape alone."""
 
     @staticmethod
     def slice(shape: Shape, **selectors: Any) -> Shape:

@@ -1,9 +1,9 @@
 """Inner parts of Monarch's runtime that have no counterpart here, as names that can be imported.
 
 Programs import them at their top for an annotation, an ``isinstance``, or one function among many
-that never use them. Any name is a class that nothing is an instance of; whoever calls it or asks
-for what it has is told that it is not there. Which names are found at which address is said in
-``addresses``: there, others are an ImportError.
+that never use them. Any name is a class that nothing is an instance of; a call of it, or of what it
+has, raises an error that says that it is not there. Which names are found at which address is said
+in ``addresses``: there, others are an ImportError.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What programs say about a launch by a scheduler, at ``monarch.tools.config`` and ``.utils``.
+"""Descriptions of a launch by a scheduler, at ``monarch.tools.config`` and ``.utils``.
 
 Environments are known by name only: none is copied.
 """
@@ -29,8 +29,8 @@ class CondaEnvironment(Environment):
 
     @property
     def conda_prefix(self) -> str:
-        """Its folder. Raises ``AssertionError``, as Monarch does, where none was given and none is
-        active."""
+        """The environment's folder. Raises ``AssertionError``, as Monarch does, where none was
+        given and none is active."""
         prefix = self._conda_prefix or os.environ.get("CONDA_PREFIX")
         if not prefix:
             raise AssertionError("no conda environment is active: activate one, or give its prefix")
@@ -91,11 +91,11 @@ class conda:
 
     @staticmethod
     def active_env_dir() -> str | None:
-        """Its folder; ``None`` outside of one."""
+        """The folder of the active environment; ``None`` outside of one."""
         return os.environ.get("CONDA_PREFIX")
 
     @staticmethod
     def active_env_name() -> str | None:
-        """Its name; ``None`` outside of one."""
+        """The name of the active environment; ``None`` outside of one."""
         folder = conda.active_env_dir()
         return os.path.basename(folder) if folder else None

@@ -52,7 +52,7 @@ class patch_actor(contextlib.ContextDecorator):
 
 
 def get_actor_class(cls: type) -> type:
-    """What is spawned for ``cls`` now."""
+    """The class that is spawned for ``cls`` now."""
     return _actor_registry.get(cls, cls)
 
 

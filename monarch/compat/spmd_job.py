@@ -30,7 +30,7 @@ class TorchrunCommand(NamedTuple):
 
     @classmethod
     def parse(cls, command: Sequence[str]) -> TorchrunCommand:
-        """Of ``torchrun --nproc-per-node=8 train.py ...``. Raises ``ValueError`` for what is no
+        """Parses ``torchrun --nproc-per-node=8 train.py ...``. Raises ``ValueError`` for what is no
         such command, or one for several nodes."""
         words = [str(word) for word in command]
         rest = _behind_torchrun(words)

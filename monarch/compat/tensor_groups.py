@@ -44,7 +44,7 @@ class PatternEntry(NamedTuple):
 
 
 class TensorGroupPattern(NamedTuple):
-    """What tensors look like, and which share memory. Equal patterns are equal in all of that."""
+    """The looks of tensors, and which share memory. Equal patterns are equal in all of that."""
 
     entries: tuple[PatternEntry, ...]
 
@@ -111,7 +111,7 @@ class RecordedFunction:
         self.inputs_pattern = group.pattern
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the function gives for these arguments, with one message."""
+        """The result of the function for these arguments, with one message."""
         return self.to_verify.replay(_tensors((args, kwargs)))
 
     def matches(self, inputs: Sequence[torch.Tensor]) -> bool:

@@ -1,4 +1,4 @@
-"""What tests of programs with distributed tensors import of Monarch's own."""
+"""Names that tests of programs with distributed tensors import from Monarch's own tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TestingContext:
         self, num_hosts: int, gpu_per_host: int, activate: bool = True, **unused: Any
     ) -> Iterator[DeviceMesh]:
         """A mesh with the dimensions host and gpu, active within the block. Its end raises the
-        first failure that nobody has asked about."""
+        first failure that was not asked about."""
         with (
             self.local_engine_on_proc_mesh(num_hosts, gpu_per_host) as mesh,
             mesh.activate() if activate else nullcontext(),

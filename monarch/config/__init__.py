@@ -3,6 +3,14 @@
 Upstream's own names are accepted too: some stand for settings of ours
 (``configure(cleanup_timeout="5s")``), the others are kept and have no effect. In tests,
 ``with configured(...)`` and ``@parametrize_config(...)`` change settings for a while.
+
+What to open:
+
+    settings      the settings, their defaults, and how they are changed
+    upstream      upstream's names of settings
+    transport     kinds of transport, in upstream's words
+    duration      durations as people write them: "1h 30m"
+    parametrize   `@parametrize_config`, for tests
 """
 
 from monarch.config.parametrize import parametrize_config, parametrize_config_pointwise

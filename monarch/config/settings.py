@@ -214,7 +214,7 @@ def upstream_value(name: str) -> Any:
 
 
 def get_runtime_config() -> dict[str, Any]:
-    """What ``configure`` has set: the values that are neither defaults nor from the environment."""
+    """The values set by ``configure``, without defaults and those from the environment."""
     return dict(_runtime)
 
 
@@ -224,7 +224,7 @@ def clear_runtime_config() -> None:
 
 
 def inherited_config() -> dict[str, Any]:
-    """What procs that are spawned from here take over, as data for a message."""
+    """The settings that procs spawned from here take over, as data for a message."""
     plain = {name: value for name, value in _runtime.items() if type(value) in _PLAIN}
     encodings = {
         name: value.value for name, value in _runtime.items() if isinstance(value, Encoding)

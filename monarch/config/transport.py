@@ -40,7 +40,7 @@ class BindSpec:
 
     @property
     def text(self) -> str:
-        """What it may be made of again: the short name, or the URL."""
+        """The text from which an equal spec can be made: the short name, or the URL."""
         return self.spec if isinstance(self.spec, str) else self.spec.value
 
     def __eq__(self, other: object) -> bool:

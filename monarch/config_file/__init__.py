@@ -1,8 +1,16 @@
 """Configuration from TOML files: dataclasses, overrides, and errors that name the line.
 
-What to open, by what is to be changed:
+What to open:
 
-- where a config's values come from; its keys; its errors: `layers.py`; `keys.py`; `origin.py`
+    loader      fills a config from its layers
+    layers      the layers: a file, the environment, the command line
+    keys        the dotted keys of a config
+    types       the types that values may have, and how they are parsed
+    live        keys that may change while a run goes on
+    origin      where a value came from, and `ConfigError`
+    toml_text   TOML, and the line of each key
+    writer      a config as TOML
+    notes       comments and docstrings of a config's fields
 """
 
 from monarch.config_file.keys import changed_keys, with_keys_of

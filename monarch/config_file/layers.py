@@ -1,4 +1,4 @@
-"""What a TOML file, the environment and a command line give to a config, key by key."""
+"""The values that a TOML file, the environment and a command line give to the keys of a config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the author of a config wrote beside its fields: comments, headings, docstrings.
+"""The notes beside a config's fields in its source: comments, headings, docstrings.
 
 They are read from the source, so that they need not be written twice::
 
@@ -30,8 +30,8 @@ class Note(NamedTuple):
 
 
 def notes_of(config_class: type[Any], above: str = "") -> dict[str, Note]:
-    """By dotted key, of a dataclass or a struct. A key that nothing was written about has an empty
-    one; a table's own key has what its class says of itself."""
+    """The notes of a dataclass or a struct, by dotted key. A key that nothing was written about has
+    an empty one; a table's own key has what its class says of itself."""
     written: dict[str, Note] = {}
     for cls in reversed(config_class.__mro__):
         for name, note in _notes_in(cls).items() if _own_fields(cls) else ():
@@ -53,7 +53,7 @@ def notes_of(config_class: type[Any], above: str = "") -> dict[str, Note]:
 
 
 def _own_fields(cls: type[Any]) -> Sequence[str]:
-    """Of a dataclass, or of a struct."""
+    """The names of the fields of a dataclass, or of a struct."""
     if dataclasses.is_dataclass(cls):
         return [field.name for field in dataclasses.fields(cls)]
     return getattr(cls, "__struct_fields__", ())

@@ -46,7 +46,7 @@ class Origin:
     source_line: str | None = None
 
     def error(self, reason: str, key: str, suggestion: str | None = None) -> ConfigError:
-        """What is wrong with `key` here."""
+        """An error about `key`, which names this place and quotes its line where there is one."""
         place = {"default": "", "file": f"{self.text}: "}.get(
             self.layer, f"{self.layer} '{self.text}': "
         )

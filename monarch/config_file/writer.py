@@ -30,7 +30,7 @@ def to_toml(config: Any, origins: Mapping[str, Origin] | None = None) -> str:
 
 
 def to_commented_toml(config: Any, *, leave_out: str = "") -> str:
-    """The same, with what the config's class says of its keys; fits 80 columns where it can.
+    """The same, with the notes of the config's class on its keys; fits 80 columns where it can.
     Tables whose names begin with ``leave_out`` are not written."""
     notes, live = notes_of(type(config)), set(live_keys(type(config)))
     tables: dict[str, list[str]] = {}

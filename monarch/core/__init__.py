@@ -1,12 +1,28 @@
 """Decisions without I/O: events and the time go in, effects come out.
 
-What to open, by what is to be changed:
+What to open:
 
-- which supervisor is told about a failure: `supervision.py`
-- the order in which an actor takes messages: `mailbox.py`
-- when a sender waits, and when it spills: `flow.py`, `monarch/runtime/links/outbox.py`
-- which process passes a message on to which: `fanout.py`, `monarch/runtime/hosts/relay.py`
-- which actors are named as waiting for each other: `rings.py`,
-  `monarch/runtime/cells/ring_watch.py`, `monarch/runtime/waits.py`
-- how lines of procs look, or are aggregated: `log_text.py`, `log_aggregation.py`
+    supervision                    which supervisor is told about a failure
+    mailbox                        the order in which an actor takes messages; fences and halts
+    call_table                     answers that are expected, and from which processes
+    flow                           flow control: how much may be on its way; with
+                                   `monarch/runtime/links/outbox.py`
+    fanout                         broadcast trees; with `monarch/runtime/hosts/relay.py`
+    reassembly                     bulk in chunks, and the order of messages around it
+    regions                        which parts of a stretch of memory are taken
+    heartbeats                     failure detection
+    rings                          deadlock detection (edge chasing); with
+                                   `monarch/runtime/cells/ring_watch.py`
+    waits                          the waits of a mesh as a graph, and in words
+    collectives                    collectives that do not match on all ranks
+    holds                          clocks that stand while calls do, and what is told of it
+    log_lines                      a process's output, cut into lines
+    log_text                       how lines of many ranks look
+    log_aggregation, log_windows   similar lines as one; how long they are gathered
+    log_backlog                    lines that wait for a slow reader
+    environment                    environment variables across ranks: hidden ones, odd ones
+    grouping                       ranks with equal answers, put together
+    rank_sets                      sets of ranks as people write them: ``0-3,7``
+    event_ring                     the last events of a process
+    code_switch/                   the switch of all ranks to new code
 """

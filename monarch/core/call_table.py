@@ -1,4 +1,4 @@
-"""Which answers are still expected, and from whom.
+"""The answers that are still expected, and the processes they are expected from.
 
 Every request that wants an answer opens a port with a sink. An answer goes into the port's
 sink; the death of a process goes into every sink that still waits for it. A sink says when it

@@ -31,7 +31,7 @@ class Collective(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What has to be the same on all ranks, in words."""
+        """The part that has to be the same on all ranks, in words."""
         is_even = not any(part in self.op for part in _UNEVEN) or self.op == "all_gather"
         return " ".join(filter(None, (self.op, self.sizes if is_even else "", self.dtypes)))
 
@@ -67,7 +67,7 @@ class CollectiveMismatch:
 
 
 def mismatches(records: Mapping[int, Sequence[Collective]]) -> list[CollectiveMismatch]:
-    """What does not match, by rank the collectives that it remembers: one for each group at most.
+    """Mismatches between the collectives that ranks remember: at most one for each group.
 
     Collectives that are under way and match are none: they may end.
     """
@@ -82,7 +82,7 @@ def mismatches(records: Mapping[int, Sequence[Collective]]) -> list[CollectiveMi
 def _first(
     group: str, by_rank: Mapping[int, Mapping[int, Collective]]
 ) -> CollectiveMismatch | None:
-    # What is older than this was forgotten by some rank.
+    # Some rank has forgotten all that is older than this.
     begin = max(min(record) for record in by_rank.values())
     end = max(max(record) for record in by_rank.values())
     for seq in range(begin, end + 1):

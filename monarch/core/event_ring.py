@@ -1,7 +1,7 @@
-"""The last events of one process, kept as tuples until somebody asks.
+"""The last events of one process, kept as tuples until they are asked for.
 
 A row is added on the path of every call, so it is a tuple in a deque, and nothing else happens: no
-lock, no thread, no text. What makes rows readable is done by whoever drains them. Calls scroll by;
+lock, no thread, no text. They are made readable where they are drained. Calls scroll by;
 what tells of lives and failures is kept apart, so that a busy actor does not push it out.
 
 Times are nanoseconds of the machine's monotonic clock, which all its processes share.
@@ -60,7 +60,7 @@ class EventRing:
         self._lives.append((kind, self.clock(), *values))
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """What is there, the oldest of each sort first."""
+        """The rows that are there, the oldest of each sort first."""
         return [*self._lives.copy(), *self._calls.copy()]
 
     def take(self) -> list[tuple[Any, ...]]:
@@ -115,7 +115,7 @@ class CallsInHand:
             self._open[key] = (method, sender, port, now, now - arrived if arrived else 0)
 
     def ends(self, key: int, generation: int, *, is_ok: bool) -> None:
-        """It has returned or raised; nothing for one that is over already."""
+        """A call has returned or raised; nothing for one that is over already."""
         call = self._take(key, None)
         if call is None:
             return
@@ -135,7 +135,7 @@ class CallsInHand:
             self._ring.note(STATUS, self._mesh, self._rank, status, text)
 
     def all(self) -> list[CallInHand]:
-        """Those that run, the oldest first."""
+        """The calls that run, the oldest first."""
         return [CallInHand(*call) for call in self._open.copy().values()]
 
 

@@ -1,4 +1,4 @@
-"""Equal answers of ranks put together, and who is the odd one out. Pure."""
+"""Groups ranks that gave equal answers, and marks the odd ones out. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ODD = "<- odd one out"
 
 
 def table(groups: list[SameAnswer[str]], width: int = 10) -> list[str]:
-    """Lines for people: who, what they say, and a mark at the odd ones."""
+    """Lines for people: the ranks, their answer, and a mark at the odd ones."""
     widest = max([width, *(len(one.who) for one in groups)])
     lines = []
     for one in groups:

@@ -67,13 +67,13 @@ class Hangs:
         self._told: set[str] = set()
 
     def due(self, uids: Iterable[str], now: float) -> list[str]:
-        """Of ``uids``, those that have answered all questions; they count as asked now."""
+        """The peers of ``uids`` that have answered all questions; they count as asked now."""
         due = [uid for uid in uids if uid not in self._asked]
         self._asked.update(dict.fromkeys(due, now))
         return due
 
     def answered(self, uid: str, now: float) -> float | None:
-        """It is there; the seconds of its silence, if that had been told."""
+        """A peer has answered; returns the seconds of its silence, if that had been told."""
         asked = self._asked.pop(uid, now)
         if uid not in self._told:
             return None

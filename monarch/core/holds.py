@@ -1,4 +1,4 @@
-"""What follows from calls that stand: for how long clocks did, and what a person is told.
+"""Effects of calls that stand: how long clocks stood still, and what a person is told of it.
 
 Pure: holds and times go in.
 """
@@ -13,14 +13,14 @@ from monarch.wire.hold import HoldNote
 
 
 class HeldTime:
-    """For how long somebody was held, with all holds at the same time counted once."""
+    """The seconds during which a call stood, with all holds at the same time counted once."""
 
     def __init__(self) -> None:
         self._before = 0.0
         self._since: float | None = None
 
     def hold(self, is_held: bool, now: float) -> None:
-        """Somebody is held from now on, or nobody is."""
+        """Notes that calls stand from ``now`` on, or that none does any longer."""
         if is_held and self._since is None:
             self._since = now
         elif not is_held and self._since is not None:
@@ -57,7 +57,7 @@ def _sentence(same: Sequence[HoldNote]) -> str:
 
 
 def gone_on(seconds: float) -> str:
-    """What a person is told when nobody is held any longer."""
+    """The sentence that tells a person that no call stands any longer, after ``seconds``."""
     return f"no call stands any longer: clocks go on, which have stood still for {seconds:.0f} s"
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 class Block(NamedTuple):
     """Whole lines of one stream; ``num_dropped`` lines that came before them are missing.
 
-    ``label`` says who printed them.
+    ``label`` names the rank that printed them.
     """
 
     stream: int

@@ -55,7 +55,7 @@ class LogWindows:
                 window.deadline = min(window.deadline, now + seconds)
 
     def forget(self, member: str) -> None:
-        """It has ended, and prints nothing more."""
+        """A member has ended, and prints nothing more."""
         self._length.pop(member, None)
 
     def is_aggregated(self, member: str, host: str) -> bool:

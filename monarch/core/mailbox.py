@@ -7,7 +7,7 @@
   get its answer, or neither would ever move on.
 - A message that concerns the actor itself, and not one of its callers, is urgent: it comes before
   all messages that wait, and passes every fence.
-- A halt is urgent too, and holds back what anybody sent, until the actor may resume.
+- A halt is urgent too, and holds back all messages, until the actor may resume.
 
 A fence is how new code is switched in between the same two messages of the owner on every
 rank: messages before it are done when it is reached, those after it wait. A halt makes sure that no
@@ -110,8 +110,10 @@ class Mailbox:
         return event
 
     def put_back(self, delivery: Delivery) -> None:
-        """What was taken out is to be done again: first of all, but behind the fences that wait,
-        whose senders' messages then all come after it."""
+        """Puts a delivery that was taken out back to the front, to be done again.
+
+        It goes behind the fences that wait; all messages of their senders then come after it.
+        """
         fences = [event for event in self._ready if isinstance(event, Fence)]
         rest = [event for event in self._ready if not isinstance(event, Fence)]
         if fences:

@@ -30,7 +30,7 @@ _DIM = re.compile(r"([A-Za-z_]\w*)\s*=\s*(\((?P<list>[^()]*)\)|[^,()]*)\s*", re.
 
 
 def parse_ranks(text: str) -> RanksType:
-    """What stands in upstream's ``ranks(...)``. Raises ``BadRanks``."""
+    """Parses the text inside upstream's ``ranks(...)``. Raises ``BadRanks``."""
     text = text.strip()
     if "=" in text:
         return _dims(text)
@@ -87,7 +87,7 @@ def _dims(text: str) -> dict[str, range | list[int] | int]:
 
 
 def parse_set(text: str) -> RanksType:
-    """As people write it to us: upstream's, and ``0-3,7``, ``all``, in dimensions too.
+    """Parses a set as people write it to us: upstream's, and ``0-3,7``, ``all``, in dimensions too.
 
     Raises ``BadRanks``.
     """

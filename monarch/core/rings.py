@@ -8,7 +8,7 @@ where it began is a ring: a deadlock.
 
 No ring is told that is none. Each wait has a number. Y's word that it waits comes to X behind
 every answer of Y to X, and if X then still is in the same wait, the call is not done, and cannot be
-before Y's wait ends. The last who is asked is the first of the path, and is still in the
+before Y's wait ends. The last actor to be asked is the first of the path, and is still in the
 same wait: so its call of the second stands, hence the second's wait, and so on round the ring.
 
 Time is an argument. Nothing follows from a ring but words: a timeout may end it.

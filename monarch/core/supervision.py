@@ -79,7 +79,8 @@ class _Mesh(msgspec.Struct, dict=True):
 
     @cached_property
     def _ranks(self) -> dict[str, list[int]]:
-        """By proc: of many procs that end one by one, each is not to cost a look at all."""
+        """Ranks by proc: where many procs end one by one, each is not to cost a look at all
+        ranks."""
         ranks: dict[str, list[int]] = {}
         for rank, proc in enumerate(self.procs):
             ranks.setdefault(proc, []).append(rank)
@@ -254,7 +255,8 @@ class Supervision:
 
 
 def _worth_telling(meshes: Sequence[_Mesh], deaths: Collection[str]) -> list[_Mesh]:
-    """Of the meshes of one owner, those of procs, and of actors only where no other names a proc.
+    """The meshes of one owner to tell of: those of procs; of actors only where no other names a
+    proc.
 
     Meshes with the most dead come first, so that few are needed.
     """

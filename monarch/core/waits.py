@@ -1,4 +1,4 @@
-"""Who waits for whom: the waits of a mesh as a graph, its rings, and both in words.
+"""The waits of a mesh as a graph: each edge, the rings (deadlocks), and both in words.
 
 Each edge is one wait of one actor, or of the client, for another's answer. Actors that wait alike
 are told together, by ranges of ranks.
@@ -70,7 +70,7 @@ def rings(edges: Iterable[WaitEdge]) -> list[list[Member]]:
 
 
 def ends(edges: Sequence[WaitEdge]) -> list[Member]:
-    """Those that others wait for and that wait for nobody: what they do holds up the rest."""
+    """Members that others wait for and that wait for none: their work holds up the rest."""
     waiters = {edge.waiter for edge in edges}
     return sorted({edge.awaited for edge in edges} - waiters)
 

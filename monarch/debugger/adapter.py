@@ -1,7 +1,8 @@
 """debugpy's adapter, for one user alone: a program with the adapter's arguments.
 
-Who attaches at its port on loopback runs code in all ranks, and it asks for no secret. So it is
-only told of connections that this user has made, or root; the kernel knows whose each is.
+Any program that attaches at its port on loopback runs code in all ranks, and it asks for no secret.
+So it is only told of connections that this user has made, or root; the kernel knows the user of
+each.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _NUM_READS = 20  # A row may be passed over where others come or go while the ta
 
 
 def user_of(connection: socket.socket) -> int | None:
-    """The uid of who has made a connection from this machine; ``None`` where that is not known."""
+    """The uid of the user that made a connection from this machine; ``None`` where that is not
+    known."""
     ends = [_as_the_kernel_does(connection.getpeername())]
     ends.append(_as_the_kernel_does(connection.getsockname()))
     for _ in range(_NUM_READS):

@@ -116,7 +116,7 @@ class Attachment:
         return [str(name) for name in body.get("names", ())]
 
     def _listen(self) -> None:
-        """What the debugger writes, until the call ends. On a thread of its own."""
+        """Shows the debugger's output until the call ends. On a thread of its own."""
         visit, hold = self._visit, self._hold
         was_waiting = False
         while not self._detached.is_set():

@@ -16,7 +16,7 @@ from monarch_sync.words import counted
 
 
 class Breakpoints:
-    """Of all consoles."""
+    """The breakpoints of all consoles."""
 
     def __init__(self, visit: Visit, screen: Screen) -> None:
         self._visit = visit
@@ -33,7 +33,7 @@ class Breakpoints:
             self._set(parse_break(typed.text))
 
     def _known(self, ask: BreakPlace | None = None) -> dict[int, BreakPlace]:
-        """Those that the hosts remember, after they were told of one."""
+        """The breakpoints that the hosts remember, after they were told of one."""
         visit = self._visit
         told = ask or BreakPlace(0, "", 0, "", False, 0, visit.uid)
         found: dict[int, BreakPlace] = {}
@@ -85,7 +85,8 @@ class Breakpoints:
         self._screen.write(f"{len(numbers)} taken away\n")
 
     def _send(self, procs: list[SeenProc], place: BreakPlace) -> list[str]:
-        """What stands in that line, by each proc that is meant."""
+        """Sends the breakpoint to these procs; returns the text of that line, as each that arms it
+        has it."""
         answers = self._visit.ask_many(
             procs, lambda port: msgspec.structs.replace(place, port=port)
         )

@@ -1,4 +1,4 @@
-"""What may be typed at ``monarch_dbg>``: upstream's commands, word for word, and ours. Pure."""
+"""The parser of lines at ``monarch_dbg>``: upstream's commands, word for word, and ours. Pure."""
 
 from __future__ import annotations
 

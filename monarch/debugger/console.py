@@ -59,7 +59,7 @@ class Console:
                 return
 
     def toolbar(self) -> str:
-        """What stands, in a line."""
+        """The number of calls that stand, in a line."""
         waiting = [hold for hold in self._seen if hold.is_waiting]
         return f"held {len(waiting)}" + (f" of {len(self._seen)}" if self._seen else "")
 
@@ -174,7 +174,7 @@ class Console:
         return next((hold for hold in found if hold.is_waiting), found[0])
 
     def _chosen(self, actor: str, ranks: RanksType) -> list[HoldNote]:
-        """Those that stand; raises where nobody is meant."""
+        """The standing calls of ``actor`` and ``ranks``; raises where there are none."""
         standing = self._standing()
         of_actor = [hold for hold in standing if actor in ("", hold.actor)]
         if not of_actor:
@@ -195,8 +195,8 @@ class Console:
         self._tell_all(self._chosen(typed.actor, typed.ranks), typed.text)
 
     def _tell_all(self, holds: Sequence[HoldNote], line: str) -> None:
-        """One line to all of them; equal answers are shown together, and who has not stopped
-        again in time."""
+        """Sends one line to all of them; shows equal answers together, and those that have not
+        stopped again in time."""
         if line.strip() == "redo" and (why := self._why_no_redo(holds)):
             raise NotAnswered(why)
         answers = self.type_all(holds, line)
@@ -213,8 +213,8 @@ class Console:
     def type_all(
         self, holds: Sequence[HoldNote], line: str, seconds: float | None = None
     ) -> dict[tuple[str, int], str | None]:
-        """What the debuggers answered, by actor and rank: ``None`` where one has not stopped
-        again within ``seconds``, nothing where its call has ended."""
+        """The answers of the debuggers, by actor and rank: ``None`` where one has not stopped again
+        within ``seconds``, nothing where its call has ended."""
         seconds = self._step_seconds if seconds is None else seconds
         visit = self._visit
         numbers = {h.id: self._text(h, -1, 0.0) for h in holds}

@@ -74,7 +74,7 @@ class EditorBridge:
         self._server = endpoints["server"]["host"], int(endpoints["server"]["port"])
 
     def join(self, procs: Sequence[SeenProc]) -> list[str]:
-        """Have these procs speak with the adapter; who does not, and why.
+        """Has these procs speak with the adapter; returns those that do not, and why.
 
         The first that does waits for the editor, and the others join when that has attached: the
         adapter takes them for children of the first, and lets go of children that come before.
@@ -202,7 +202,7 @@ class _Adapter:
         return bool(select.select([self._alive], [], [], seconds)[0])
 
     def end(self) -> None:
-        """It has ended on return."""
+        """Ends the adapter; on return it has ended."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._began.pid, number)
@@ -220,7 +220,7 @@ OUR_RULES = [
 
 
 def launch_entry(port: int, roots: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """What stands in ``launch.json``; ``roots`` are folders here, and where ranks have them."""
+    """The contents of ``launch.json``; ``roots`` are folders here, and where ranks have them."""
     return {
         "name": "monarch: all ranks",
         "type": "debugpy",
@@ -249,7 +249,7 @@ def write_launch(folder: Path, entry: dict[str, Any]) -> Path:
 
 
 class AttachRequest:
-    """What debugpy's adapter sends to a rank, up to the request that attaches an editor to it.
+    """The bytes from debugpy's adapter to a rank, up to the request that attaches an editor to it.
 
     The editor sends one such request for all ranks; where hosts have their copies of the workspace
     at different paths, each is to be told its own. ``own`` are the folders of the author, and where
@@ -297,5 +297,5 @@ def _framed(body: bytes) -> bytes:
 
 
 def path_mapping(here: str, there: str) -> dict[str, str]:
-    """As editors have it."""
+    """A pair of folders in the form of editors' settings."""
     return {"localRoot": here, "remoteRoot": there}

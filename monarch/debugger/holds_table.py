@@ -13,7 +13,8 @@ _LESS_NEEDED = ("Hostname", "Coords")  # The first of these gives way first.
 
 
 def holds_table(holds: Sequence[HoldNote], width: int | None = None) -> str:
-    """As upstream lists them; with fewer columns where they do not fit into ``width``."""
+    """A table of holds as upstream has it; with fewer columns where they do not fit into
+    ``width``."""
     rows = [
         [
             hold.actor,

@@ -19,7 +19,7 @@ _MOST_BYTES = 64 * 1024
 
 def attach_to_port(host: str, port: int) -> None:
     """Pass lines of standard input on, and what comes back to standard output, until the
-    controller hangs up. Raises ``JobError`` where nobody listens."""
+    controller hangs up. Raises ``JobError`` where no process listens."""
     try:
         connection = socket.create_connection((host, port), _CONNECT_SECONDS)
     except OSError as error:

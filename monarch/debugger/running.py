@@ -1,4 +1,4 @@
-"""What a console asks of ranks that run: where they are, to stop, to leave a collective."""
+"""Console commands for ranks that run: where they are, to stop, to leave a collective."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class RunningRanks:
     def _in_flight(
         self, procs: Sequence[SeenProc], seen: Sequence[ActorState]
     ) -> tuple[list[ActorState], Flights]:
-        """What torch remembers of collectives, where somebody is in one, or may be; and ``seen``
-        with those that only torch knows of."""
+        """Torch's records of collectives, where a rank is in one, or may be; and ``seen`` with
+        those that only torch knows of."""
         meshes = {proc.uid: proc.mesh for proc in procs}
         wanted = {meshes.get(one.proc) for one in seen if one.collective or one.may_be_in_one}
         asked = [proc for proc in procs if proc.mesh in wanted]
@@ -71,7 +71,7 @@ class RunningRanks:
         return [flights.named(state) for state in seen], flights
 
     def in_collectives(self, holds: Sequence[HoldNote]) -> str:
-        """Who is in a collective beside these, which stand; nothing where nobody is."""
+        """Names the other ranks of these held actors that are in a collective; "" where none is."""
         held = {hold.proc for hold in self._visit.holds()}
         actors = {hold.actor for hold in holds}
         procs = self._visit.procs()
@@ -160,7 +160,7 @@ class RunningRanks:
             self._screen.write(
                 f"{one.who} not aborted: {one.answer}\n"
                 if one.answer
-                else f"{one.who}: process groups ended, who waits in one gets an error; "
+                else f"{one.who}: process groups ended, ranks that wait in one get an error; "
                 "init_process_group makes new ones\n"
             )
 
@@ -193,7 +193,8 @@ class RunningRanks:
         return int(body.get("number", number)), str(body["text"])
 
     def tell_missing(self, missing: Sequence[HoldNote]) -> None:
-        """These have not stopped again: where they are, and whom they wait for."""
+        """Tells of ranks that have not stopped again: where they are, and for which others they
+        wait."""
         wanted = {hold.proc for hold in missing}
         actors = {hold.actor for hold in missing}
         procs = [proc for proc in self._visit.procs() if proc.uid in wanted]
@@ -222,7 +223,7 @@ class Flights:
                     self._pending[proc] = entries[-1]
 
     def number(self, state: ActorState) -> str:
-        """Of the collective that a rank is in: `` #204``."""
+        """The number of the collective that a rank is in: `` #204``; "" where it is in none."""
         is_in_one = state.collective and state.proc in self._pending
         return f" #{self._pending[state.proc].seq}" if is_in_one else ""
 
@@ -251,8 +252,8 @@ class ActorState(NamedTuple):
     may_be_in_one: bool = False
 
     def doing(self, held: Iterable[HoldNote], number: str = "") -> str:
-        """In words, with whom it waits for as far as that is known; ``number`` is that of its
-        collective."""
+        """In words, with the ranks that it waits for as far as they are known; ``number`` is that
+        of its collective."""
         if not self.method:
             return "idle"
         text = f"in {self.method}, {self.place}" if self.place else f"in {self.method}"
@@ -264,7 +265,7 @@ class ActorState(NamedTuple):
 
 
 def states_of(visit: Visit, procs: Sequence[SeenProc], ranks: RanksType) -> list[ActorState]:
-    """Of the actors of these ranks, but for ours."""
+    """The states of the actors of these ranks, but for our own actors."""
     answers = visit.ask_many(procs, lambda port: StacksAsked(False, port, visit.uid))
     found = []
     for proc in procs:
@@ -292,7 +293,8 @@ def _collective(frames: Sequence[dict[str, Any]]) -> str:
 
 
 def stacks_lines(visit: Visit, procs: Sequence[SeenProc], *, with_locals: bool) -> list[str]:
-    """Of all actors that do something, and of the other threads; equal stacks are shown once."""
+    """The stacks of all actors that do something, and of the other threads; equal ones are shown
+    once."""
     answers = visit.ask_many(procs, lambda port: StacksAsked(with_locals, port, visit.uid))
     found = [
         ProcStacks(proc.uid, proc.mesh, proc.rank, proc.pid, answers[proc.uid]) for proc in procs

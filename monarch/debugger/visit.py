@@ -53,7 +53,7 @@ class SeenProc(msgspec.Struct, frozen=True):
 
 
 def chosen(procs: Sequence[SeenProc], ranks: RanksType) -> list[SeenProc]:
-    """Those that are meant. Raises ``NotAnswered`` where none is."""
+    """The procs of these ranks. Raises ``NotAnswered`` where there is none."""
     shapes = [dict(zip(proc.labels, proc.sizes, strict=True)) for proc in procs]
     missing = [unknown_dims(ranks, shape) for shape in shapes]
     if missing and all(missing):
@@ -66,8 +66,8 @@ def chosen(procs: Sequence[SeenProc], ranks: RanksType) -> list[SeenProc]:
 
 
 class Visit:
-    """``hosts`` gives the addresses of host agents, as they are by then. Who does not answer within
-    ``seconds`` is left out."""
+    """``hosts`` gives the addresses of host agents, as they are by then. A process that does not
+    answer within ``seconds`` is left out."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Visit:
         return self._node
 
     def places(self) -> list[ProcAddress]:
-        """Whom to ask what runs: the hosts, and the programs of this user here."""
+        """The processes to ask what runs: the hosts, and this user's programs here."""
         found = {address.uid: address for address in self._hosts()}
         programs = programs_here()
         self._programs = {address.uid for address in programs}
@@ -139,11 +139,12 @@ class Visit:
         return sorted(found.values(), key=lambda proc: (proc.mesh, proc.rank))
 
     def ask_places(self, places: Iterable[ProcAddress], make: Ask) -> list[dict[str, Any]]:
-        """What hosts and programs answer, but for those that do not."""
+        """The answers of hosts and programs, without those that give none."""
         return list(self._ask_all(places, make).values())
 
     def env_notes(self) -> dict[str, str]:
-        """Which variables of procs that start later were set, by whom and when."""
+        """The variables that were set for procs that start later, with a note of the user and the
+        time."""
         found: dict[str, str] = {}
         bodies = self.ask_places(self.places(), lambda port: EnvSet({}, "", (), port, self.uid))
         for body in bodies:
@@ -151,7 +152,7 @@ class Visit:
         return found
 
     def ask(self, proc: Uid, make: Ask, more_seconds: float = 0.0) -> dict[str, Any]:
-        """What one proc answers, which takes it ``more_seconds`` than usual. Raises
+        """The answer of one proc, which may take ``more_seconds`` than usual. Raises
         ``NotAnswered``."""
         answer = self.begin(proc, make)
         if not answer.wait(self._seconds + more_seconds):
@@ -170,7 +171,8 @@ class Visit:
     def ask_many(
         self, procs: Iterable[SeenProc], make: Ask, seconds: float | None = None
     ) -> dict[Uid, dict[str, Any]]:
-        """What procs answer, by uid; those that do not within ``seconds`` have an ``error``."""
+        """The answers of procs, by uid; those that give none within ``seconds`` have an
+        ``error``."""
         return self._ask_all([proc.address for proc in procs], make, seconds, with_errors=True)
 
     def _ask_all(

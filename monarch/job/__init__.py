@@ -1,24 +1,31 @@
 """Allocations of machines: how they are made, found again, and ended.
 
-What to open, by what is to be changed:
+What to open:
 
-- how hosts on other machines are asked, attached to and known by name: `remote.py`
-- how logins start and end hosts; one login; how ssh is called: `login.py`; `login_session.py`;
-  `ssh.py`
-- what is run on the hosts for a person: `commands.py`, `exec_run.py`, `terminal_session.py`; on
-  which of them: `ranks.py`; what would fail: `doctor/`
-- several allocations in one folder: `contexts.py`, `current_job.py`
-- what a host gets that has no monarch; how it finds and keeps that: `bundle.py`;
-  `monarch/runtime/hosts/bundle_place.py`
-- how hosts are waited for that a scheduler places, and places again: `scheduled.py`
-- what Slurm is asked, and what its states mean: `slurm.py`
-- what Kubernetes is asked for, how, and what pods' states mean: `kube_manifests.py`,
-  `kube_api.py`; `kubernetes.py`, `kube_pods.py`
-- Ray's actors that hold hosts; machines of clouds, and what they run: `ray.py`; `skypilot.py`,
-  `lightning.py`, `cloud.py`
-- names of hosts that a launcher chooses: `service_ids.py`
-- how a host is brought up again; how others learn that a job is being ended, or was: `process.py`
-  (`repair`); `job.py` (`ending`), `ended.py`
+    job, state                   `JobTrait`, the base class, and its state file; a running job as
+                                 programs see it
+    services                     telemetry and its page, as programs ask a job for them
+    current_job, contexts        the job of a folder; several jobs in one folder
+    ended                        the note of how a folder's last job was ended
+    local                        this machine as an allocation
+    process                      local processes as hosts, and how lost ones are brought up again
+    remote                       hosts on other machines: asked, attached to, known by name
+    login                        hosts that are started by a login
+    login_session, ssh           one login; how ssh is called
+    scheduled                    hosts that a scheduler places
+    batch                        the job of a client script that its own job has started
+    slurm                        what Slurm is asked, and what its states mean
+    kubernetes, kube_pods        jobs on Kubernetes; what the states of pods mean
+    kube_manifests, kube_api     the manifests of a job; how the API server is asked
+    ray                          nodes of a Ray cluster
+    skypilot, lightning, cloud   machines of clouds; the command that these run
+    bundle, bundle_offer         monarch for hosts that have none, and its delivery; the hosts' end:
+                                 `monarch/runtime/hosts/bundle_place.py`
+    service_ids                  names of hosts that a launcher chooses
+    commands                     commands, a shell and forwarded ports, for programs
+    exec_run, ranks              one command on many ranks; which ranks, and what each is told
+    terminal_session             a person's terminal on a host
+    doctor/                      what would fail, found before the start
 """
 
 from monarch.actor import hosts_from_config

@@ -1,4 +1,4 @@
-"""The allocation that a client script runs within: as its job left it, for that script alone."""
+"""The job of a client script that its own job has started."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ BATCH_VARIABLE = "MONARCH_BATCH_JOB"
 
 
 class BatchJob(JobTrait):
-    """Stands for ``job`` in a program that the job itself has started (``apply(client_script)``),
-    and serves for whatever that asks for; for no other program."""
+    """In a program that ``job`` itself has started (``apply(client_script)``), stands for ``job``,
+    whatever job the program asks for. No other program may use it."""
 
     kind = "batch"
 

@@ -1,4 +1,4 @@
-"""What a host gets that has a Python and no monarch: ours and what it needs, in one archive.
+"""Bundles: monarch and what it needs in one archive, for a host that has a Python and no monarch.
 
 The archive holds what wheels would unpack to. Where a host has the same kind of Python as this one,
 it is made of the packages that are installed here; for another kind, pip brings their wheels, into
@@ -81,7 +81,7 @@ def _folder() -> Path:
 
 @functools.cache
 def _state() -> str:
-    """What names our code as it is imported here: an edit of any file makes another."""
+    """The digest of our code as it is imported here: an edit of any file makes another."""
     known = hashlib.sha256(f"{__version__} {_dependencies()}".encode())
     for name, path in _our_files():
         status = path.stat()
@@ -146,7 +146,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _archive(files: Sequence[tuple[str, Path]]) -> bytes:
-    """The same bytes for the same files, whenever and by whom it is made."""
+    """The same bytes for the same files, whichever process makes it, and when."""
     out = io.BytesIO()
     about = f"Metadata-Version: 2.1\nName: {_NAME}\nVersion: {__version__}\n"
     entries = "[monarch.recipes]\n" + "".join(

@@ -1,8 +1,8 @@
-"""Bundles for hosts that a scheduler starts: a command that can do without monarch, and who brings
-one.
+"""Bundles for hosts that a scheduler starts: a command that can do without monarch, and their
+delivery.
 
-Over ssh a bundle goes through the login (`login_session.py`). Nobody logs in to a node or a pod, so
-what is started there waits at the host's port, and this side looks whether anybody does.
+Over ssh a bundle goes through the login (`login_session.py`). There is no login to a node or a pod,
+so the program started there waits at the host's port, and this side looks whether one does.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ load("bundle_seeker", {seeker!r}).become_host(
 
 
 def python_arguments(task: str, port: int) -> list[str]:
-    """What has a Python run ``task``, a module of ours, with ``port``, once it has been brought
-    what it lacks of ours."""
+    """The arguments with which a Python runs ``task``, a module of ours, with ``port``, once it has
+    been brought what it lacks of ours."""
     rest = _REST.format(
         place=_text_of(bundle_place.__file__), seeker=_text_of(bundle_seeker.__file__),
         task=task, port=port, version=__version__, known=known_bundles(),
@@ -88,14 +88,14 @@ def _bring(url: str, secret: bytes, gateway: Gateway | None) -> bool:
                 host.sendall(proof(secret, nonce, line) + b" " + line + b"\n")
                 answer = json.loads(said.readline() or b"{}")
     except (OSError, ValueError):
-        return False  # It is not up yet, or has ended: whoever asks it next is told so.
+        return False  # It is not up yet, or has ended: the next request to it tells that.
     if problem or "error" in answer:
         raise JobError(f"the host at {url} cannot be given monarch: {problem or answer['error']}")
     return "done" in answer
 
 
 def _line_for(wish: dict[str, Any]) -> tuple[bytes, str]:
-    """What to send, and why it is no bundle."""
+    """The line to send, and the reason where it is no bundle."""
     try:
         bundle = bundle_for(str(wish["tag"]), [str(one) for one in wish["platforms"]])
     except JobError as error:

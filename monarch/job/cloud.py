@@ -1,4 +1,4 @@
-"""What the machines of a cloud's job run."""
+"""The command that the machines of a cloud's job run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program does on the hosts of a mesh: run commands, open a shell, forward ports."""
+"""Commands, a shell and forwarded ports on the hosts of a mesh, for programs."""
 
 from __future__ import annotations
 

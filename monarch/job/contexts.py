@@ -42,13 +42,13 @@ def current_context() -> str:
 
 
 def all_contexts() -> list[str]:
-    """Their names; there is always the default one."""
+    """The names of all contexts; there is always the default one."""
     made = [one.name for one in _CONTEXTS.glob("*") if one.is_dir()]
     return sorted({DEFAULT_CONTEXT, *made})
 
 
 def state_of(name: str) -> Path:
-    """Its state file, which is there while its allocation is. Raises ``JobError``."""
+    """The state file of a context, which is there while its allocation is. Raises ``JobError``."""
     _check_known(name)
     if name == DEFAULT_CONTEXT and not Path(DEFAULT_JOB_PATH).is_symlink():
         return Path(DEFAULT_JOB_PATH)

@@ -31,8 +31,11 @@ _VARIABLE = re.compile(r"[^\s=\0]+")
 
 
 class Program(NamedTuple):
-    """What each rank is to run. ``directory`` "" is the host's workspace; ``script`` is a text of
-    ours that the arguments belong to."""
+    """The program that each rank is to run.
+
+    ``directory`` "" is the host's workspace; ``script`` is a text of ours that the arguments belong
+    to.
+    """
 
     arguments: tuple[str, ...]
     env: Mapping[str, str] = {}

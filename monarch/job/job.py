@@ -1,4 +1,4 @@
-"""What all allocations have in common: made once, found again, and ended.
+"""The common part of all allocations: made once, found again, and ended.
 
 A job's state is data: a JSON file that only its user can read, because the secret from which
 all keys are derived lies in it. It holds what is needed to come back in a later program.
@@ -54,7 +54,8 @@ class JobTrait(ABC):
 
     def __init__(self) -> None:
         self.apply_id: str | None = None
-        # How it is being ended, and by whom, for programs that still run on it.
+        # The way and the user of its end, while it is being ended, for programs that still run on
+        # it.
         self.ending: dict[str, str] | None = None
         self._running: JobTrait | None = None
         self._state_path: Path | None = None
@@ -101,7 +102,7 @@ class JobTrait(ABC):
         return self.is_running()
 
     def running_urls(self) -> list[str]:
-        """Of its hosts those that are still there, as far as can be told without waiting."""
+        """The hosts that are still there, as far as can be told without waiting."""
         return self.urls() if self._is_running() else []
 
     def num_running(self) -> int:
@@ -122,7 +123,7 @@ class JobTrait(ABC):
         """Whether this allocation serves for what ``spec`` asks."""
 
     def _to_data(self) -> dict[str, Any]:
-        """What it takes to find the allocation again, as JSON data."""
+        """The JSON data from which the allocation is found again."""
         kept = {name: value for name, value in vars(self).items() if name not in _NOT_KEPT}
         for name, value in kept.items():
             try:
@@ -258,7 +259,8 @@ class JobTrait(ABC):
             job.ending = self._running = None
 
     def _noted(self) -> JobTrait | None:
-        """What its state file says of it now, if it still does."""
+        """The job as its state file has it now; ``None`` where that is gone, or of another
+        allocation."""
         with contextlib.suppress(OSError, JobError):
             if self._state_path is not None:
                 noted = job_load(self._state_path)
@@ -296,7 +298,7 @@ class JobTrait(ABC):
             os.replace(temporary, path)
         except BaseException as error:
             if isinstance(error, OSError) and error.filename is None:
-                error.filename = str(path)  # A full disk does not say whose.
+                error.filename = str(path)  # The error of a full disk names no file.
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise

@@ -29,7 +29,7 @@ _TAIL_LINES = 8
 
 
 class KubeConfig:
-    """Which API server, and as whom: a kubeconfig file, or what would be in one."""
+    """An API server and a user of it: a kubeconfig file, or the contents of one."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class KubeConfig:
 
     @classmethod
     def from_path(cls, path: str, context: str | None = None) -> KubeConfig:
-        """Those of a file."""
+        """The API server and user of a kubeconfig file."""
         return cls(path=path, context=context)
 
     @classmethod
     def from_config(cls, config: Any, context: str | None = None) -> KubeConfig:
-        """Those of a mapping that has what a kubeconfig file has, or of a
+        """The API server and user of a mapping that has what a kubeconfig file has, or of a
         ``kubernetes.client.Configuration``, with the token that it has now."""
         mapping = config if isinstance(config, Mapping) else _kubeconfig_of(config)
         return cls(config=mapping, context=context)
@@ -85,12 +85,13 @@ class KubeConfig:
         return [*words, "--context", self.context] if self.context else words
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON data. Credentials in a mapping are part of it; those in a file are not."""
+        """The settings as JSON data. Credentials in a mapping are part of it; those in a file are
+        not."""
         return {"path": self.path, "config": self.config, "context": self.context}
 
 
 def _kubeconfig_of(configuration: Any) -> dict[str, Any]:
-    """What stands in a kubeconfig file for a configuration of the client library. Raises
+    """The contents of a kubeconfig file, made of a configuration of the client library. Raises
     ``TypeError`` for anything else."""
     if not hasattr(configuration, "ssl_ca_cert"):
         raise TypeError(
@@ -183,7 +184,7 @@ class KubeApi:
         return self._plain(model)
 
     def version(self) -> str:
-        """That of the server."""
+        """The version of the server."""
         return str(self._ask(self._version.get_code)["gitVersion"])
 
     def may(self, verb: str, group: str, resource: str) -> bool:
@@ -201,7 +202,7 @@ class KubeApi:
         return bool(answer["status"]["allowed"])
 
     def nodes(self) -> list[Manifest]:
-        """Those of the cluster, for users who may look at them."""
+        """The nodes of the cluster, for users who may look at them."""
         return list(self._ask(self._core.list_node)["items"])
 
     def create(self, manifest: Manifest, *, is_trial: bool = False) -> None:
@@ -251,7 +252,7 @@ class KubeApi:
         return "deletionTimestamp" not in found["metadata"]
 
     def pods(self, selector: str) -> list[Manifest]:
-        """Those that labels select."""
+        """The pods that labels select."""
         found = self._ask(self._core.list_namespaced_pod, self.namespace, label_selector=selector)[
             "items"
         ]
@@ -278,7 +279,7 @@ class KubeApi:
             return ""  # It is an extra: what went wrong is told in any case.
 
     def secret(self, name: str, key: str) -> str:
-        """What a Secret has of that name."""
+        """The text under ``key`` in a Secret."""
         found = self._ask(self._core.read_namespaced_secret, name, self.namespace)
         try:
             return base64.b64decode(found["data"][key]).decode()
@@ -314,14 +315,14 @@ class KubeApi:
                     )  # fmt: skip
         for pod in self.pods(selector):
             with contextlib.suppress(_NotThere):
-                # Whoever ends the job does not wait for what runs there to be saved.
+                # The end of a job does not wait until what runs there is saved.
                 self._ask(
                     core.delete_namespaced_pod, pod["metadata"]["name"], self.namespace,
                     grace_period_seconds=_end_seconds(pod),
                 )  # fmt: skip
 
     def left_of(self, allocation: str) -> list[str]:
-        """What there still is of it, in words."""
+        """The objects of an allocation that are still there, in words."""
         selector = f"{ALLOCATION_LABEL}={allocation}"
         found = []
         for kind, listed in (

@@ -1,4 +1,4 @@
-"""What a Kubernetes job asks the API server for, as manifests. Nothing here speaks to it."""
+"""The manifests that a Kubernetes job sends to the API server. Nothing here speaks to it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Manifest = dict[str, Any]
 
 
 class PodMesh(NamedTuple):
-    """What one mesh of hosts is to be. ``template`` is a pod template, or empty where pods that
-    others have made are attached to, which ``selector`` finds."""
+    """The description of one mesh of hosts. ``template`` is a pod template, or empty where pods
+    that others have made are attached to, which ``selector`` finds."""
 
     num_hosts: int
     port: int
@@ -33,7 +33,7 @@ def image_template(
     image: str, resources: Mapping[str, Any] | None, shm_size: str | None = None, fuse: bool = False
 ) -> Manifest:
     """Pods of one container of an image; one for FUSE is privileged, and has the host's device."""
-    # What Kubernetes gives is 64 MiB, too little for tensors between processes.
+    # Kubernetes gives 64 MiB, too little for tensors between processes.
     shm: Manifest = {"medium": "Memory"}
     if shm_size is not None:
         shm["sizeLimit"] = shm_size
@@ -60,7 +60,7 @@ def image_template(
 
 
 def secret(name: str, secret: str, labels: Mapping[str, str]) -> Manifest:
-    """What the pods of an allocation, and those that may read it, know."""
+    """The job's secret, for the pods of an allocation, and those that may read it."""
     return {
         "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
         "metadata": {"name": name, "labels": dict(labels)},
@@ -132,7 +132,7 @@ def headless_service(name: str, mesh: PodMesh, labels: Mapping[str, str]) -> Man
 
 
 def monarch_mesh(name: str, mesh: PodMesh, template: Manifest) -> Manifest:
-    """What Monarch's operator makes pods of, where a cluster has that."""
+    """The custom resource of which Monarch's operator makes pods, where a cluster has that."""
     return {
         "apiVersion": f"{CRD_GROUP}/{CRD_VERSION}", "kind": "MonarchMesh",
         "metadata": _meta(name, template["metadata"]["labels"], mesh),

@@ -44,7 +44,7 @@ def by_rank(name: str, mesh: PodMesh, pods: Sequence[Manifest]) -> dict[int, Man
 
 
 def why_waiting(api: KubeApi, pod: Manifest, has_been_up: bool) -> str:
-    """What a pod waits for; "" for nothing. Raises ``JobError`` for what will never be."""
+    """The reason why a pod waits; "" if it does not. Raises ``JobError`` for what will never be."""
     name, status = pod["metadata"]["name"], pod["status"]
     worker = worker_of(pod)["name"]
     for container in [
@@ -81,7 +81,7 @@ def port_of(pod: Manifest, port: int) -> int:
 
 
 def is_in_reach(url: str) -> bool:
-    """Whether packets get to a pod and back: it answers, if only that nobody listens there yet."""
+    """Whether packets get to a pod and back: it answers, if only that the port is closed still."""
     parts = urlsplit(url)
     try:
         socket.create_connection((parts.hostname or "", parts.port or 0), _REACH_SECONDS).close()

@@ -156,7 +156,7 @@ class KubernetesJob(ScheduledJob):
         )  # fmt: skip
 
     def _command(self, port: int) -> list[str]:
-        """What a host's Python lacks of ours it is brought."""
+        """The command of a host; a Python that lacks monarch waits with it for a bundle."""
         return [self.python_exe, *python_arguments("monarch.runtime.pod_task", port)]
 
     @property
@@ -165,11 +165,11 @@ class KubernetesJob(ScheduledJob):
         return {name: mesh for name, mesh in self._pods.items() if mesh.template}
 
     def _full_name(self, mesh: str) -> str:
-        """As the mesh is called in the cluster: others may have one of the same name."""
+        """The name of the mesh in the cluster: others may have one of the same name."""
         return f"{mesh}-{self._allocation}"
 
     def render(self, *, with_operator: bool = False) -> list[Manifest]:
-        """What is asked of the API server, in this order."""
+        """The manifests that are sent to the API server, in this order."""
         allocation = {ALLOCATION_LABEL: self._allocation, **NAME_LABEL}
         secret_name = f"monarch-{self._allocation}"
         rendered = [manifests.secret(secret_name, self._secret.hex(), allocation)]
@@ -216,7 +216,7 @@ class KubernetesJob(ScheduledJob):
         return KubeApi(self._config(), self.namespace)
 
     def _gateway_login(self) -> GatewayLogin | None:
-        """By the user's own kubectl."""
+        """The way to the gateway pod by the user's own kubectl."""
         if not self._hosts:
             return None
         if self._is_outside is None:
@@ -244,7 +244,7 @@ class KubernetesJob(ScheduledJob):
         return self._pods[mesh].selector
 
     def _secret_of(self, api: KubeApi, pod: Manifest) -> bytes:
-        """What the host of a pod that others have made lets in."""
+        """The secret that the host of a pod that others have made asks for."""
         name, worker = pod["metadata"]["name"], manifests.worker_of(pod)
         found = [one for one in worker.get("env") or () if one["name"] == SECRET_VARIABLE]
         reference = found[0].get("valueFrom", {}).get("secretKeyRef") if found else None
@@ -291,7 +291,7 @@ class KubernetesJob(ScheduledJob):
             try:
                 hosts, waiting = self._look(api)
             except JobError:
-                return True  # Who waits for it is told why.
+                return True  # The next wait for the pods raises it.
         return bool(waiting) or [host.url for host in hosts] != self.urls()
 
     def _look(self, api: KubeApi) -> tuple[list[PlacedHost], str]:

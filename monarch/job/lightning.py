@@ -72,7 +72,7 @@ class LightningJob(ScheduledJob):
         chosen = {"studio": self.studio, "image": self.image}
         if self.studio is None and self.image is None:
             chosen["studio"] = sdk.Studio()  # the one that this runs in
-        # Who may see the job's settings in the teamspace may see its secret there.
+        # All users who may see the job's settings in the teamspace may see its secret there.
         env = {
             **self.env, "MONARCH_JOB_SECRET": self._secret.hex(),
             "MONARCH_PORT": str(self.monarch_port),
@@ -166,7 +166,7 @@ def _status_of(job: Any) -> str:
 
 
 def lightning_sdk() -> Any:
-    """Their library. Raises ``JobError`` where it is not installed."""
+    """The library `lightning_sdk`. Raises ``JobError`` where it is not installed."""
     try:
         import lightning_sdk as sdk
     except ImportError:

@@ -66,7 +66,7 @@ class LoginJob(RemoteJob):
         """The name or address at which ``host`` is reached over TCP."""
 
     def _why_unreachable(self, host: str) -> str:
-        """What is known of the way to ``host``, where its login works and its port does not."""
+        """A guess why ``host`` is not reached, where its login works and its port does not."""
         return "is there a firewall? Other hosts and this machine must reach that port"
 
     def add_mesh(self, name: str, hosts: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ _BUNDLE_SECONDS = 600.0
 # as the first line of standard input.
 _REMOTE = "exec {python} -c 'import sys;exec(eval(sys.stdin.readline()))'"
 
-# Read by whatever Python there is, so that one of version 2 can say what it is.
+# Any Python can read this, so that one of version 2 can say what it is.
 _FIRST_LINE = """
 import json, sys
 def tell(answer):

@@ -62,7 +62,8 @@ class HostProcess(NamedTuple):
         return self.started == process_start(self.pid) is not None
 
     def how_ended(self) -> str:
-        """Its exit status, if this program started it, and the last lines of its log."""
+        """The exit status of the host, if this program started it, and the last lines of its
+        log."""
         lines = last_lines(self.log)
         told = f"; the last lines of {self.log}:\n{lines}" if lines else ""
         return f"{self.name} (pid {self.pid}) {_status_words(self.pid)}{told}"

@@ -34,7 +34,7 @@ class Rank(NamedTuple):
 
     @property
     def env(self) -> dict[str, str]:
-        """What tells the process where it is."""
+        """The environment variables that tell a process its rank."""
         found = {"MONARCH_RANK": str(self.number), "MONARCH_SIZE": str(prod(self.sizes.values()))}
         for dim, index in self.point.items():
             found[f"MONARCH_RANK_{dim}"] = str(index)
@@ -54,7 +54,7 @@ def hosts_of(job: JobTrait) -> list[JobHost]:
 
 
 def chosen(hosts: Sequence[JobHost], mesh: str | None, *, only_one: bool) -> list[JobHost]:
-    """Those of ``mesh``, or of all meshes; only the first. Raises ``JobError``."""
+    """The hosts of ``mesh``, or of all meshes; ``only_one``: the first. Raises ``JobError``."""
     names = list(dict.fromkeys(host.mesh for host in hosts))
     if mesh is not None and mesh not in names:
         raise JobError(f"there is no mesh {mesh!r} in this allocation; it has: {', '.join(names)}")

@@ -118,7 +118,7 @@ class RayJob(ScheduledJob):
         self._allocation = ""
 
     def _names(self) -> list[str]:
-        """Of the actors that hold the hosts."""
+        """The names of the actors that hold the hosts."""
         return [
             f"{mesh}{rank}-{self._allocation}"
             for mesh, num_hosts in self._meshes.items() for rank in range(num_hosts)
@@ -161,7 +161,7 @@ class RayJob(ScheduledJob):
             ).remote(_host_name(name), self._secret.hex(), self.monarch_port, self.env)  # fmt: skip
 
     def nodes(self) -> list[dict[str, float]]:
-        """What each node of the cluster has. Raises ``JobError``."""
+        """The resources of each node of the cluster. Raises ``JobError``."""
         return [node["Resources"] for node in self._connect().nodes() if node["Alive"]]
 
     def _connect(self) -> Any:

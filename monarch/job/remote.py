@@ -1,4 +1,4 @@
-"""What allocations on other machines have in common.
+"""The common part of allocations on other machines.
 
 Their hosts listen at TCP addresses, and let in only processes that have the job's secret.
 """
@@ -107,7 +107,8 @@ class RemoteJob(JobTrait):
         return {host.url: host.name for host in self.hosts}
 
     def ask(self, urls: Sequence[str], *, patiently: bool = False) -> dict[str, dict[str, Any]]:
-        """What host agents say of themselves, by URL; of one that says nothing, the ``error``.
+        """The state of host agents, as they tell it, by URL; of one that gives no answer, the
+        ``error``.
 
         ``patiently`` where the first connection is still to be made, perhaps over a long way.
         """
@@ -136,7 +137,7 @@ class RemoteJob(JobTrait):
         return "\n".join(f"{names[url]}: nobody listens at {url} any more" for url in self.ended())
 
     def _forget_links(self) -> None:
-        """That the hosts end now is no failure."""
+        """Forgets the links to the hosts: their end is no failure from now on."""
         for host in self.hosts:
             client().unlink(host.url)
 

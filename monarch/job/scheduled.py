@@ -124,7 +124,8 @@ class ScheduledJob(RemoteJob):
             time.sleep(SHORTEST_LOOK_SECONDS)
 
     def _bring_bundles(self) -> None:
-        """To hosts whose Python has no monarch. Before they are asked: who is asked has ours."""
+        """Brings bundles to hosts whose Python has no monarch. Hosts are asked after that: each has
+        ours."""
         self._enter()
         bring_bundles(self.urls(), self._secret, client().node.gateway)
 
@@ -150,8 +151,8 @@ class ScheduledJob(RemoteJob):
         return self.is_running() and not self._has_moved() and not self.ended()
 
     def _has_moved(self) -> bool:
-        """Whether the scheduler has a host elsewhere, or nowhere, by now: where the machine that it
-        was on is gone, nothing says that nobody listens there."""
+        """Whether the scheduler has a host elsewhere, or nowhere, by now: where its machine is
+        gone, no refusal comes that would tell."""
         return False
 
     def _is_running(self) -> bool:

@@ -16,7 +16,7 @@ from monarch.runtime.ends.process_group import end_child
 
 @dataclass
 class TelemetryConfig:
-    """What telemetry keeps, and for how long. Times are seconds.
+    """Settings of telemetry: what is kept, and for how long. Times are seconds.
 
     Rows of dead procs are kept for ``retention_secs``. ``dashboard_port`` 0 is any that is free.
     ``snapshot_interval_secs`` has no effect: what a mesh is like is asked when a question is.

@@ -97,7 +97,7 @@ class SkyPilotJob(ScheduledJob):
             raise JobError(f"{what}: {error or type(error).__name__}") from error
 
     def _record(self) -> Any:
-        """What SkyPilot has of the cluster now; nothing where it knows none."""
+        """SkyPilot's record of the cluster; ``None`` where it knows none."""
         sky = skypilot_sdk()
         found = self._told(
             lambda: sky.get(sky.status([self._cluster], refresh=sky.StatusRefreshMode.AUTO)),
@@ -165,7 +165,7 @@ def _state_of(record: Any) -> str:
 
 
 def skypilot_sdk() -> Any:
-    """Their library. Raises ``JobError`` where it is not installed."""
+    """The library `sky`. Raises ``JobError`` where it is not installed."""
     try:
         import sky
     except ImportError:

@@ -45,7 +45,7 @@ _TAIL_LINES = 8
 
 
 class _Seen(NamedTuple):
-    """What squeue says of a job; a ``state`` of "" is that it knows no such job any more."""
+    """A job's state by squeue; a ``state`` of "" is that it knows no such job any more."""
 
     state: str
     nodes: str = ""
@@ -186,7 +186,7 @@ class SlurmJob(ScheduledJob):
 
     def _script(self, client_script: str | None) -> str:
         num = self.num_hosts
-        # What a host's Python lacks of ours it is brought.
+        # To a Python that lacks monarch, a bundle of it is brought.
         hosts = (
             f"srun --nodes={num} --ntasks={num} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 "
             f"--cpu-bind=none --export=ALL {self.python_exe} "
@@ -203,7 +203,7 @@ class SlurmJob(ScheduledJob):
         )
 
     def _gateway_login(self) -> GatewayLogin | None:
-        """By the user's own ssh, which knows names, users and jump hosts."""
+        """The way to a node by the user's own ssh, which knows names, users and jump hosts."""
         if not (self.out_of_cluster or self.attach_to) or _own_job_id() or not self._hosts:
             return None
         name = self.attach_to or self._hosts[0].name
@@ -256,7 +256,7 @@ class SlurmJob(ScheduledJob):
         ]
 
     def _look(self) -> _Seen:
-        """What squeue says; it is asked again for a while if it cannot reach the controller."""
+        """The state by squeue; it is asked again for a while if it cannot reach the controller."""
         deadline = time.monotonic() + _UNANSWERED_SECONDS
         while True:
             try:
@@ -351,7 +351,7 @@ def _run(
     script: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """What a command of Slurm's prints. Raises ``JobError`` with its own words."""
+    """The output of a command of Slurm's. Raises ``JobError`` with its own words."""
     try:
         done = subprocess.run(
             command, input=script or "", capture_output=True, text=True, check=False,

@@ -95,7 +95,8 @@ class SSHJob(LoginJob):
 
 @functools.lru_cache(maxsize=1024)
 def _settings_for(host: str, ssh_args: tuple[str, ...]) -> dict[str, str]:
-    """What ``ssh`` would use for a host: its files are read, nothing is connected to."""
+    """The settings that ``ssh`` would use for a host: its files are read, nothing is connected
+    to."""
     try:
         done = subprocess.run(
             ["ssh", *ssh_args, "-G", "--", host],

@@ -24,7 +24,7 @@ from monarch.wire.address import ProcAddress, Uid
 _READ_BYTES = 4096
 _LOOK_SECONDS = 0.05
 _START_SECONDS = 30.0
-# What programs set that draw a whole screen: undone, where the program cannot do it itself any
+# Undoes what full-screen programs set in a terminal, where the program cannot do it itself any
 # more. The other screen, the cursor's keys, a hidden cursor, the mouse, pastes, colours.
 _RESET = b"\x1b[?1049l\x1b[?1l\x1b>\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1006l\x1b[?2004l\x1b[0m"
 

@@ -1,4 +1,14 @@
-"""Geometry of meshes: which ranks there are, and how they are named. No I/O, no state."""
+"""Geometry of meshes: which ranks there are, and how they are named. No I/O, no state.
+
+What to open:
+
+    slice        `Slice`: a strided set of ranks, whose dimensions have no names
+    region       `Extent`, `Point`, `Shape`, `Region`: named dimensions
+    ranges       ranks as people write them
+    mesh_trait   what every mesh can do: `slice`, `flatten`, `rename`, `split`
+    value_mesh   `ValueMesh`: a value for each rank
+    html         meshes and their values in a notebook
+"""
 
 from monarch.mesh.mesh_trait import MeshTrait
 from monarch.mesh.region import DimensionNotFound, Extent, Point, Region, Shape

@@ -1,4 +1,4 @@
-"""What notebooks show of meshes and of values on them: plain HTML with its style in line."""
+"""The HTML by which notebooks show meshes and the values on them, with its style in line."""
 
 from __future__ import annotations
 

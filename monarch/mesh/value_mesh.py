@@ -87,7 +87,7 @@ class ValueMesh(ShapedMesh, Generic[R]):
         return ValueMesh, (self._shape, self.values())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of it: equal values together."""
+        """The HTML that a notebook shows: equal values together."""
         from monarch.mesh import html  # In notebooks only.
 
         by_rank = dict(enumerate(self.values()))

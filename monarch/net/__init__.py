@@ -1,1 +1,28 @@
-"""Bytes between processes: an I/O loop, and transports with one contract."""
+"""Bytes between processes: an I/O loop, and transports with one contract.
+
+What to open:
+
+    transport                        the contract of a transport
+    transports                       all transports of a process; the URL says which
+    unix_transport,                  within a machine: Unix stream sockets
+    unix_connection, unix_socket
+    zmq_transport                    between machines: ZeroMQ over TCP
+    gate                             admission by the job's secret
+    inproc_transport                 within a process, for tests
+    framing                          frames on a byte stream
+    cork                             write coalescing: small messages share a write
+    taking                           hands what has arrived to its receiver
+    closing                          how a transport ends
+    loop, io_loop                    the interface of an I/O loop; the loop
+    poller                           epoll, or what other systems have
+    poll_turn, guest                 threads that poll in the loop's place
+    lent_selector                    an asyncio loop that does so
+    eagerness                        whether to spin for a moment before a sleep
+    put_off                          signal handlers that wait for the loop's callbacks
+    segment, segment_door            shared memory; how segments of others are taken in
+    gateway                          a cluster behind one reachable host
+    tunnel, tunnel_far_end           many connections over one stream; its end at the gateway
+    resumed_stream                   a stream that outlives its connection
+    machine, identifiers             which machine this is; new uids and job secrets
+    rare_log                         rate-limited warnings
+"""

@@ -4,7 +4,7 @@ A listener speaks CURVE. A stranger that does not know its public key (it is der
 and never sent) fails in ZeroMQ's own thread, before a byte of its messages reaches Python; one that
 does must also own the connectors' key, for which ZeroMQ asks here (ZAP, RFC 27). A peer that is
 turned away is logged once a kind, by address. One of the job that is killed in the handshake looks
-the same: where peers have been let in, a stranger is who is there again a second later.
+the same: where peers have been let in, only a stranger is there again a second later.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Gate:
         listener.monitor(name, _EVENTS)
         events = self._context.socket(zmq.PAIR)
         events.setsockopt(zmq.LINGER, 0)
-        # ZeroMQ's own thread would wait for room, and with it everybody's messages.
+        # ZeroMQ's own thread would wait for room, and all messages with it.
         events.setsockopt(zmq.RCVHWM, 0)
         events.connect(name)
         self._watched.append((listener, events))

@@ -3,7 +3,7 @@
 A client that reaches only one machine of a cluster speaks to all of them through it. Of each
 address there it has a Unix socket of its own here, to which ZeroMQ connects as it would to the
 address itself; and where others are to reach it, the gateway listens in its stead. Keys stay end to
-end: what passes the gateway is encrypted for whom it is for.
+end: what passes the gateway is encrypted for its receiver.
 """
 
 from __future__ import annotations

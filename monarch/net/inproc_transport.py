@@ -1,4 +1,4 @@
-"""The transport within one process: what tests and simulations use."""
+"""The transport within one process, for tests and simulations."""
 
 from __future__ import annotations
 

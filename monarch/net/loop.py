@@ -1,4 +1,4 @@
-"""What a loop is: the one place of a node where callbacks run, and the clock they go by.
+"""The interface of a loop: the one place of a node where callbacks run, with the clock they go by.
 
 ``IoLoop`` runs on a thread of its own and on the machine's clock; a simulation may run the
 callbacks of many nodes on one thread, and move its clock by hand.

@@ -1,4 +1,4 @@
-"""What a loop waits with: the kernel's epoll and eventfd, or, on other systems, what they have.
+"""The primitives that a loop waits with: epoll and eventfd on Linux, their stand-ins elsewhere.
 
 Only Linux has those two. An author's laptop may be a Mac; there it is kqueue, through `selectors`,
 and a pipe.

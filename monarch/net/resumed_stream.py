@@ -16,7 +16,7 @@ from collections import deque
 from typing import Callable  # noqa: UP035 (Python 3.8)
 
 _HEAD = struct.Struct("!BII")
-_GREETING = struct.Struct("!8s8sQ")  # the sender, whom it spoke to before, frames it got of that
+_GREETING = struct.Struct("!8s8sQ")  # the sender, its partner before, frames it got of that
 _NUMBER = struct.Struct("!Q")
 _ACK, _ALIVE, _HELLO = range(200, 203)  # These are not counted. The user's kinds are below 200.
 

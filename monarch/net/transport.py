@@ -1,4 +1,4 @@
-"""What a transport is: somewhere to listen, and connections to send on.
+"""The interface of a transport: somewhere to listen, and connections to send on.
 
 ``UnixTransport`` speaks between the processes of a machine, ``ZmqTransport`` between machines,
 ``InprocTransport`` within a process; a contract suite holds all to the same promises:

@@ -159,7 +159,7 @@ class TunnelEnd:
             self._close(stream)
 
     def add_way(self, listener: socket.socket, target: str) -> None:
-        """What connects to ``listener`` is led to ``target`` at the other end."""
+        """Accepts connections at ``listener`` and leads them to ``target`` at the other end."""
 
         def accept(events: int) -> None:
             with contextlib.suppress(OSError):

@@ -66,7 +66,7 @@ def _joined(folder: str, session: str) -> socket.socket:
 
 
 def _live(door: socket.socket, path: str) -> None:
-    """Be the far end, whatever becomes of the login."""
+    """Runs the far end, even when the login ends."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

@@ -1,11 +1,16 @@
-"""What a person asks a running mesh, or a run that has ended.
+"""Questions to a running mesh, or to a run that has ended.
 
-What to open, by what is to be changed:
+What to open:
 
-- how hosts are asked, without becoming their client, and clocks are compared:
-  `visit.py`
-- tables and their SQL: `query.py`, `tables.py`; what a question gives: `answer.py`
-- who waits for whom, which collective does not match: `hang_report.py`; `monarch/core/waits.py`,
-  `monarch/core/collectives.py`
-- a file for Perfetto: `trace.py`; figures for Prometheus: `prometheus.py`
+    visit                     how hosts are asked, without becoming their client, and clocks are
+                              compared
+    query                     SQL over the rows of processes and the folders of runs
+    tables, snapshot_tables   the tables; those of this moment, under Monarch's names
+    answer                    the answer to a query
+    hang_report               which ranks wait for which, and which collective does not match; with
+                              `monarch/core/waits.py` and `monarch/core/collectives.py`
+    stacks                    stacks of many ranks
+    trace                     a file for Perfetto
+    prometheus                figures for Prometheus
+    json_rows                 JSON, one object a line
 """

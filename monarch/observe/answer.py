@@ -1,4 +1,4 @@
-"""What a question gives: named columns, and rows."""
+"""The answer to a query: named columns, and rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why nothing moves: who waits for whom, and the collective in which ranks do not meet."""
+"""Why nothing moves: which ranks wait for which, and the collective in which they do not meet."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class HangReport:
 
 
 def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
-    """Of what hosts told (`MeshVisit.look`, with torch's collectives)."""
+    """The report of what hosts told (`MeshVisit.look`, with torch's collectives)."""
     looks = list(looks)
     report = HangReport()
     holds = holds_of(looks)
@@ -156,7 +156,7 @@ def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], H
 
 
 def edit_holds_of(looks: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What hosts have posted of runs that hold after an edit, each once."""
+    """The notices that hosts have posted of runs that hold after an edit, each once."""
     told = {
         notice["key"]: str(notice["text"])
         for look in looks
@@ -181,7 +181,7 @@ _Members = dict[tuple[str, str], Member]
 
 
 def _members(states: Iterable[Mapping[str, Any]]) -> _Members:
-    """By process and mesh."""
+    """The members by process and mesh."""
     return {
         (state["uid"], actor["mesh"]): Member(actor["name"], actor["rank"])
         for state in states
@@ -236,8 +236,9 @@ def _messages_wait(num: int) -> str:
 def _match_collectives(
     report: HangReport, procs: Iterable[Mapping[str, Any]], held: Collection[str]
 ) -> None:
-    """By mesh of procs: torch's groups have the same names in each. A collective to which none but
-    ranks of ``held`` procs have not come is under way: it goes on when they do."""
+    """Compares collectives within each mesh of procs: torch's groups have the same names in each. A
+    collective to which none but ranks of ``held`` procs have not come is under way: it goes on when
+    they do."""
     meshes: dict[str, dict[int, list[Collective]]] = defaultdict(dict)
     held_ranks: dict[str, set[int]] = defaultdict(set)
     for proc in procs:
@@ -269,7 +270,7 @@ def _match_collectives(
 
 
 def collective_of(entry: Mapping[str, Any]) -> Collective:
-    """As a process told of it."""
+    """A collective, from the row in which a process told of it."""
     return Collective(
         group=str(entry["group_name"] or entry["group"]),
         seq=entry["seq"],

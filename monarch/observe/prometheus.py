@@ -10,8 +10,8 @@ from typing import Any
 def exposition(
     snapshot: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = (), *, by_rank: bool = False
 ) -> str:
-    """Of `view.live_view.LiveView.update` and of runs' summaries. Ranks are told apart only where
-    ``by_rank``: there may be thousands."""
+    """The text for a snapshot of `view.live_view.LiveView.update` and runs' summaries. Ranks are
+    told apart only where ``by_rank``: there may be thousands."""
     lines: list[str] = []
 
     def family(

@@ -50,8 +50,8 @@ class QueryError(MonarchError):
 
 
 class QueryTables:
-    """What can be asked: ``packed`` lines, ``rows`` of processes by uid, and metrics and events of
-    ``runs``. A ``with`` block.
+    """The tables for queries: ``packed`` lines, ``rows`` of processes by uid, and metrics and
+    events of ``runs``. A ``with`` block.
 
     Raises ``QueryError`` where DuckDB is not installed.
     """
@@ -204,7 +204,7 @@ def kept_rows(runs: Sequence[Path]) -> list[bytes]:
 
 
 def live_rows(looks: Iterable[Mapping[str, Any]]) -> bytes:
-    """What hosts tell of this moment (`MeshVisit.look`), as rows."""
+    """The hosts' state at this moment (`MeshVisit.look`), as rows."""
     rows: list[dict[str, Any]] = []
     for host in looks:
         total = host.get("cpu_total") or 0
@@ -280,13 +280,13 @@ class QueryEngine:
 
 
 def _call_columns(kind: str) -> tuple[str, ...]:
-    """What stands in a line, in this order."""
+    """The columns of a line, in this order."""
     return ("p", "k", *COLUMNS[kind])
 
 
 def split_rows(proc: str, rows: list[list[Any]]) -> tuple[dict[str, bytes], list[list[Any]]]:
-    """Of the process ``proc``: lines of CSV by kind, and the rows that are not of calls, or that
-    CSV would tell differently."""
+    """Splits the rows of the process ``proc``: into lines of CSV by kind, and the rows that are not
+    of calls, or that CSV would tell differently."""
     found: dict[str, list[list[Any]]] = {kind: [] for kind in _CALL_KINDS}
     others: list[list[Any]] = []
     for row in rows:

@@ -10,7 +10,7 @@ from monarch.core.grouping import group
 
 
 class ProcStacks(NamedTuple):
-    """What one proc answered to `wire.message.StacksAsked`, or an ``error``."""
+    """A proc's answer to `wire.message.StacksAsked`, or an ``error``."""
 
     uid: str
     mesh: str
@@ -20,7 +20,8 @@ class ProcStacks(NamedTuple):
 
 
 def stacks_in_words(found: Iterable[ProcStacks]) -> list[str]:
-    """Of all actors that do something, and of the other threads; equal stacks are shown once."""
+    """The stacks of all actors that do something, and of the other threads; equal ones are shown
+    once."""
     stacks: dict[str, dict[int, str]] = {}
     lines = []
     for proc in found:

@@ -6,7 +6,7 @@ others are ours, in seconds.
 
 from __future__ import annotations
 
-# What rows hold, of all kinds together; a kind fills some.
+# The columns of rows of all kinds together; a kind fills some.
 ROW_COLUMNS: dict[str, str] = {
     "k": "VARCHAR", "p": "VARCHAR", "t": "BIGINT", "mesh": "VARCHAR", "rank": "BIGINT",
     "method": "VARCHAR", "sender": "VARCHAR", "port": "BIGINT", "wait": "BIGINT", "run": "BIGINT",

@@ -174,7 +174,8 @@ class MeshTrace:
         )  # fmt: skip
 
     def _flows(self) -> None:
-        """Arrows from who sent a call to who ran it; both know the port of the answer."""
+        """Arrows from the sender of a call to the actor that ran it; both know the port of the
+        answer."""
         calls: dict[tuple[str, int], list[Mapping[str, Any]]] = defaultdict(list)
         for row in self._rows:
             if row["k"] == "call" and row["port"]:

@@ -136,7 +136,7 @@ class MeshVisit:
         self.go_to(hosts)
 
     def go_to(self, hosts: Mapping[str, ProcAddress]) -> None:
-        """Ask these from now on. From any thread; who is asked already is waited for."""
+        """Asks these from now on. From any thread; hosts that were asked already are waited for."""
         node, before = self._node, dict(self._known)
         self._known.update(hosts)
         self._hosts = dict(hosts)
@@ -147,7 +147,7 @@ class MeshVisit:
                 node.address_book.peer_up(address)
 
     def look(self, *, flight: bool = False) -> list[dict[str, Any]]:
-        """What each host tells of this moment, as `runtime.observe.host_desk` has it, or an
+        """The state of each host at this moment, as `runtime.observe.host_desk` has it, or an
         ``error``; each with its ``url``, its ``offset`` from our clock, and the ``client_state`` of
         the program that it serves. ``flight``: with torch's last collectives."""
         uid = self._node.uid
@@ -232,7 +232,8 @@ class MeshVisit:
         return found
 
     def py_spy(self, procs: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
-        """What py-spy sees of each of ``procs``, by uid: its JSON, or why there is none."""
+        """The stacks of each of ``procs`` that py-spy reads, by uid: its JSON, or why there is
+        none."""
         by_host: dict[str, list[str]] = defaultdict(list)
         for proc in procs:
             by_host[proc["url"]].append(proc["uid"])

@@ -1,13 +1,30 @@
 """One-sided memory: buffers that other processes read and write without their owner's help.
 
-What to open, by what is to be changed:
+What to open:
 
-- what programs call: `buffer.py`, `action.py`; how what they begin is done: `transfers.py`
-- what may be registered, and when that ends: `memory.py`, `registry.py`, `table.py`
-- memory of GPUs: `gpu.py`, `device_memory.py`
-- which way a transfer takes: `ways.py`; a new way: a class like `backend.py` says, named there
-- published weights: `state_dict.py`, who has which version `directory.py`, the plan `reshard.py`
-- the ways: `process_vm.py`, `tcp.py` and `tcp_server.py`, `verbs/`, `cuda_ipc.py`
+    buffer               `RDMABuffer`
+    action               `RDMAAction`: several transfers as one
+    transfers, workers   how a transfer is begun and waited for; threads that move bytes
+    memory               what may be registered
+    registry             registrations, and when they end
+    table, byte_locks    what other processes see of registrations; the locks of writers
+    region               memory of another process, as it is described here
+    layout               where the bytes of a tensor lie
+    ways                 which way a transfer takes; a new way is named there
+    backend              the contract of a way
+    own_process          the way within a process
+    process_vm           the way within a host
+    tcp, tcp_server      the way over TCP: the reader's end, the owner's end
+    streams              the sockets of that way: tickets, proofs, bytes
+    verbs/               the way by an RDMA device
+    cuda_ipc             the way to a GPU of this host
+    gpu, device_memory   what is used of CUDA; memory of a GPU, staged through this host's
+    availability         which ways this machine has, and warnings
+    asking, serving      requests to an owner; its answers
+    state_dict           `SharedStateDict`: published weights
+    directory            the holders of each version of them
+    slab                 their memory
+    reshard, shards      the plan of copies to another layout; tensors as it sees them
 """
 
 from __future__ import annotations

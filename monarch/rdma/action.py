@@ -41,7 +41,7 @@ class RDMAAction:
     def __init__(self) -> None:
         self._steps: list[Callable[[Ways, float], None]] = []
         self._claims = _Claims()
-        # What is used is held until the action is done with.
+        # All that is used is held until the action is done with.
         self._held: list[Any] = []
 
     def read_remote(self, dst: Any, src: RDMABuffer) -> RDMAAction:

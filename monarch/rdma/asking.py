@@ -1,4 +1,4 @@
-"""What only the owner's process can do is asked of it, over the job's own connections."""
+"""Asks an owner's process for what only it can do, over the job's own connections."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ _EXCHANGE = "exchange"
 def ask_owner(
     region: RemoteRegion, what: str, about: dict[str, Any], deadline: float
 ) -> dict[str, Any]:
-    """What the owner answers. Raises ``RemoteMemoryError`` where the memory or the owner is gone,
-    ``BackendUnavailable`` where the owner cannot do it, ``TimeoutError``.
-    """
+    """The answer of the owner. Raises ``RemoteMemoryError`` where the memory or the owner is gone,
+    ``BackendUnavailable`` where the owner cannot do it, ``TimeoutError``."""
     node = process.current().node
     told = {**about, "slot": region.slot, "key": region.key, "sender": node.uid}
     asked = node.request(region.owner, lambda port: AskMemory(what, told, port, node.address))

@@ -1,4 +1,4 @@
-"""What this machine offers, and what programs are warned of."""
+"""Which ways to remote memory this machine offers, and the warnings about slow ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class RDMATcpFallbackWarning(UserWarning):
 
 
 class RDMAReadTransferWarning(UserWarning):
-    """What is read is staged in this host's memory on its way to a GPU."""
+    """Data that is read is staged in this host's memory on its way to a GPU."""
 
 
 class RDMAWriteTransferWarning(UserWarning):
-    """What is written is staged in this host's memory on its way from a GPU."""
+    """Data that is written is staged in this host's memory on its way from a GPU."""
 
 
 def is_ibverbs_available() -> bool:

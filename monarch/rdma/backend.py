@@ -1,4 +1,4 @@
-"""What every way to the memory of another process can do. All of them pass one contract suite."""
+"""The interface of a way to the memory of another process. All ways pass one contract suite."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _MOST_SECONDS = 2**31
 
 
 class RDMABuffer:
-    """A tensor's or a ``memoryview``'s bytes, which whoever gets this may read and write.
+    """A tensor's or a ``memoryview``'s bytes, which any process that gets this may read and write.
 
     Made by the owner, in an actor or the client; pickled, it is a reference. Nothing is copied:
     what the owner writes later is what later reads see, and a read that races with a write may
@@ -72,7 +72,7 @@ class RDMABuffer:
 
     @property
     def part(self) -> Part:
-        """What of which registration this is."""
+        """The range of a registration that this buffer is."""
         return self._part
 
     def size(self) -> int:
@@ -129,7 +129,8 @@ class RDMABuffer:
     def fetch_add(
         self, amount: int, offset: int = 0, *, timeout: float = DEFAULT_TIMEOUT
     ) -> Future[int]:
-        """Add to the 64-bit word at byte ``offset``, as one step for all who use this, modulo 2^64.
+        """Add to the 64-bit word at byte ``offset``, as one step for all users of this, modulo
+        2^64.
 
         The future has what it was, as a signed number. The owner's own code sees such steps, and
         takes part in them only by calling this, too.
@@ -203,7 +204,7 @@ class RDMABuffer:
             os.close(fd)
 
     def drop(self) -> Future[None]:
-        """End the registration: later reads and writes fail. Idempotent; anybody may."""
+        """End the registration: later reads and writes fail. Idempotent; any process may."""
         region = self._part.region
         if self.size() != region.nbytes:
             raise ValueError("this is a part of a buffer: drop the whole of it")

@@ -1,4 +1,4 @@
-"""Locks on single bytes of a file, which the kernel gives back if whoever holds them dies.
+"""Locks on single bytes of a file, which the kernel gives back if their holder dies.
 
 They belong to the open file (OFD locks): two descriptors that were opened apart exclude each other,
 also within one process.
@@ -46,7 +46,7 @@ def unlock(fd: int, place: int) -> None:
 
 
 def is_locked_by_others(fd: int, place: int) -> bool:
-    """Whether somebody with another descriptor has locked the byte, in either way."""
+    """Whether the byte is locked through another descriptor, in either way."""
     found: bytes = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _packed(fcntl.F_WRLCK, place))
     return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
 

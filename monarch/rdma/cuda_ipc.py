@@ -1,6 +1,7 @@
 """Memory of a GPU of this host, in another process: mapped here by CUDA's own handles (IPC).
 
-The handle of an allocation is asked of its owner once; torch keeps count of who has it mapped.
+The handle of an allocation is asked of its owner once; torch counts the processes that have it
+mapped.
 """
 
 from __future__ import annotations

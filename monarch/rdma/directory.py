@@ -1,4 +1,5 @@
-"""Who has which version of a published state dict: one actor for all, in the client's process.
+"""The holders of each version of a published state dict: one actor for all, in the client's
+process.
 
 It keeps what publishers and readers tell it, and answers from that; it never sees the bytes. On
 each host one reader at a time is told to fetch a rank's part from a host that has it and serves few
@@ -26,7 +27,7 @@ _KEPT_VERSIONS = 2
 
 @dataclass(frozen=True)
 class Held:
-    """What one rank publishes: its tensors, and where their bytes are."""
+    """The part of a state dict that one rank publishes: its tensors, and where their bytes are."""
 
     tensors: dict[str, HeldTensor]
     place: SlabPlace
@@ -47,7 +48,7 @@ class WholeVersion:
 class Source:
     """Where to get a rank's part: ``kind`` is "map", for a slab of this host, "copy", for a copy
     that the reader is to make for its host, "direct", for what it needs alone, or "gone", where
-    nobody that had it lives.
+    no process that had it lives.
     """
 
     kind: str
@@ -84,7 +85,7 @@ class _Spread:
 
 
 class Directory(Actor):
-    """Of one state dict, by its name."""
+    """The directory of one state dict, found by its name."""
 
     def __init__(self) -> None:
         self._num_ranks = 0

@@ -1,4 +1,4 @@
-"""What is asked of CUDA, as a small interface, and torch, which does it.
+"""A small interface to CUDA, and torch, which serves it.
 
 torch's copies do the work, on the current stream, and are waited for. Without a GPU
 ``monarch/testing/fake_gpu.py`` does it.
@@ -25,7 +25,8 @@ class GpuArray(NamedTuple):
 
 
 class GpuLibrary(Protocol):
-    """What this process asks of CUDA. A *storage* is an allocation, its own or an opened one."""
+    """The operations that this process asks of CUDA. A *storage* is an allocation, its own or an
+    opened one."""
 
     def is_there(self) -> bool:
         """Whether this process has a GPU."""
@@ -44,7 +45,8 @@ class GpuLibrary(Protocol):
         ...
 
     def open(self, handle: Sequence[Any]) -> Any:
-        """The storage of another process: mapped until nobody refers to what this gives."""
+        """The storage of another process: mapped until the last reference to what this gives is
+        gone."""
         ...
 
     def pinned(self, num_bytes: int) -> tuple[object, int]:

@@ -54,7 +54,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Layout:
-    """The layout of an array whose strides are in bytes; what lies together is one run."""
+    """The layout of an array whose strides are in bytes; elements that lie together are one run."""
     run = itemsize
     around: list[tuple[int, int]] = []
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):

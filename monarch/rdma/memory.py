@@ -1,6 +1,6 @@
-"""Memory of this process that may be read or written: where it lies, and whose it is.
+"""Memory of this process that may be read or written: where it lies, and its owner.
 
-Tensors, and whatever has Python's buffer protocol: ``memoryview``, ``bytearray``, numpy's arrays.
+Tensors, and all that has Python's buffer protocol: ``memoryview``, ``bytearray``, numpy's arrays.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _of_view(view: memoryview) -> LocalMemory:
 
 
 def _root_of(owner: Any) -> object:
-    """What has the memory that an array, or another object, shows."""
+    """The object that has the memory which an array, or another object, shows."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
         while isinstance(owner, numpy.ndarray) and owner.base is not None:
@@ -129,9 +129,9 @@ def _root_of(owner: Any) -> object:
 class Life:
     """Notices that nothing of this process refers to some memory any longer, and lets go of it.
 
-    What can tell (tensors, numpy's arrays) is asked to: ``freed`` is called before the memory is
-    given back. Other memory is held, so that it can neither move nor go, until ``has_ended`` finds
-    that nobody else holds it.
+    Tensors and numpy's arrays can tell: for them ``freed`` is called before the memory is given
+    back. Other memory is held, so that it can neither move nor go, until ``has_ended`` finds that
+    nothing else holds it.
     """
 
     def __init__(self, memory: LocalMemory, freed: Callable[[], None]) -> None:

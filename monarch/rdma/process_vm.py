@@ -239,7 +239,7 @@ class ProcessVm:
         return ""
 
     def _lost(self, region: RemoteRegion, number: int) -> Exception:
-        """What is said of a call that failed with error ``number``; with 0, that found something
+        """The error for a call that failed with error ``number``; 0 is a call that found something
         else there."""
         self._probed.pop(region.table, None)
         started = process_start(region.table.pid)

@@ -1,4 +1,4 @@
-"""What a process must know of memory in another one: whose it is, where, and of what layout."""
+"""The description of memory in another process: its owner, where it lies, and its layout."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RemoteRegion:
         return RemoteMemoryError(str(self), self.owner_name, why)
 
     def orphaned(self, how: str) -> RemoteMemoryError:
-        """Its process has ended: ``how`` says of what."""
+        """The error for memory whose process has ended, as ``how`` tells."""
         return self.error(f"{how}. Spawn its owner again, and have it make a new buffer")
 
     def __str__(self) -> str:

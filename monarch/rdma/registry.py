@@ -1,8 +1,8 @@
-"""What this process has registered for others to read and write.
+"""The registry of this process: the memory that others may read and write.
 
 A registration ends when it is dropped, or before its memory is freed. Either way the table says so
-first, and whoever is writing at that moment is waited for; so nobody reads or writes what comes
-to lie there later.
+first, and writers that are at work at that moment are waited for; so no process reads or writes
+what comes to lie there later.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Registration:
         self.device = memory.device
         self.is_readonly = memory.is_readonly
         self.life = Life(memory, freed)
-        # What backends have made for it, and give back as it ends: keys of network cards.
+        # Resources that backends have made for it, and give back as it ends: keys of network cards.
         self.at_end: list[Callable[[], None]] = []
 
 
@@ -122,14 +122,16 @@ class Registrations:
         return found
 
     def hold(self, region: RemoteRegion) -> object:
-        """What keeps the memory in its place while it is held. Raises ``RemoteMemoryError``."""
+        """An object that keeps the memory in its place while it is held. Raises
+        ``RemoteMemoryError``."""
         held = self.find(region).life.hold()
         if held is None:
             raise region.error(FREED_MEMORY)
         return held
 
     def drop(self, slot: int, key: int) -> bool:
-        """Whether there was such a registration. Waits for who is writing into it."""
+        """Ends a registration; returns whether there was one. Waits for a process that writes into
+        it."""
         return self._end(slot, key, DROPPED)
 
     def _freed(self, slot: int, key: int) -> None:
@@ -197,7 +199,7 @@ def close_registry() -> None:
 
 
 def _forget() -> None:
-    """A forked child has the memory, but is not who others ask for it."""
+    """A forked child has the memory, but requests of others do not come to it."""
     global _registry, _making
     _registry = None
     _making = threading.Lock()

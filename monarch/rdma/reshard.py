@@ -1,4 +1,4 @@
-"""Who holds which part of a tensor, and what to copy from whom for another layout. Pure.
+"""The parts of a tensor that ranks hold, and the copies that make another layout of them. Pure.
 
 A tensor is a *box* of elements; each rank holds pieces of it. A *piece* says where its box begins
 in the whole tensor, and where in the rank's local tensor.
@@ -51,9 +51,8 @@ class CopyStep(NamedTuple):
 
 
 def pieces_of(shape: Sequence[int], splits: Sequence[Split]) -> tuple[ShardPiece, ...]:
-    """What one rank holds of a tensor of ``shape``; each split leaves chunks as ``torch.chunk``
-    makes them.
-    """
+    """The pieces of a tensor of ``shape`` that one rank holds; each split leaves chunks as
+    ``torch.chunk`` makes them."""
     lines = [
         _line(size, [split for split in splits if split.dim == dim])
         for dim, size in enumerate(shape)
@@ -110,8 +109,8 @@ def plan(
     """Steps that fill ``wanted`` with each element once, from ranks that hold them.
 
     Where several do, the work is divided: readers that pass different ``first`` begin at different
-    ranks. Raises ``KeyError`` for a key that nobody holds, ``ValueError`` for elements that nobody
-    does.
+    ranks. Raises ``KeyError`` for a key that no rank holds, ``ValueError`` for elements that
+    none does.
     """
     load = [0] * len(held)
     steps: list[CopyStep] = []

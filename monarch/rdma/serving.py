@@ -1,6 +1,6 @@
-"""What owners do when they are asked: tickets for data sockets, drops from afar, CUDA handles.
+"""The owner's answers to other processes: tickets for data sockets, drops from afar, CUDA handles.
 
-It happens on the I/O loop or on threads of its own, whatever the owner's actors do.
+It happens on the I/O loop or on threads of its own, also while the owner's actors are busy.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class HeldTensor:
-    """What one rank holds of a tensor, and where in its slab's half. ``dtype`` is torch's name."""
+    """The part of a tensor that one rank holds, and its place in its slab's half. ``dtype`` is
+    torch's name."""
 
     dtype: str
     item_bytes: int
@@ -59,7 +60,7 @@ def tensors_of(state: Any) -> dict[str, Any]:
 
 
 def local_of(tensor: Any) -> Any:
-    """What this rank holds of a tensor, without its history."""
+    """The part of a tensor that this rank holds, without its history."""
     tensor = tensor.detach()
     return tensor.to_local() if hasattr(tensor, "device_mesh") else tensor
 
@@ -118,7 +119,7 @@ def describe(tensors: Mapping[str, Any]) -> tuple[dict[str, HeldTensor], int]:
 
 
 def view_of(memory: memoryview, offset: int, dtype: str, shape: Sequence[int]) -> Any:
-    """A tensor of the bytes there, which nobody copies."""
+    """A tensor of the bytes there, which are not copied."""
     torch = sys.modules["torch"]
     count = math.prod(shape)
     kind = getattr(torch, dtype)

@@ -1,9 +1,9 @@
 """The memory of a published state dict: shared, in two halves, each with a version.
 
-A writer fills one half while readers use the other. Who reads a half holds a lock on it, which the
-kernel gives back if the reader dies; who is to fill it waits for that, for as long as a copy takes.
-Processes of one host map it, so the bytes stay as long as anybody does, whatever becomes of the
-process that made it.
+A writer fills one half while readers use the other. A reader holds a lock on its half, which the
+kernel gives back if the reader dies; a writer waits for that lock, for as long as a copy takes.
+Processes of one host map the memory, so its bytes stay as long as one of them does, even when the
+process that made it has ended.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Slab:
 
     @contextlib.contextmanager
     def filling(self, half: int, version: int) -> Iterator[memoryview]:
-        """The half, to be filled with ``version``; whoever still reads it is waited for."""
+        """The half, to be filled with ``version``; readers that still use it are waited for."""
         fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
             # One that was stopped in the middle is not waited for longer: it will notice.
@@ -101,7 +101,8 @@ class Slab:
 
     @contextlib.contextmanager
     def reading(self, half: int, version: int, deadline: float) -> Iterator[memoryview | None]:
-        """The half as long as it has ``version``, which nobody changes meanwhile; else ``None``."""
+        """The half as long as it has ``version``, which does not change meanwhile; else
+        ``None``."""
         fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
             byte_locks.lock(fd, half, SHARED, deadline)

@@ -99,8 +99,9 @@ class SharedStateDict:
         )
 
     def subscribe(self, after: int = 0) -> Subscription:
-        """The numbers of versions that come ``after`` that one, each newer than the one before;
-        for ``for`` and ``async for``. Versions that come while nobody looks are left out.
+        """The numbers of versions that come ``after`` that one, each newer than the one before; for
+        ``for`` and ``async for``. Versions that come between two looks are left out, but for the
+        last.
         """
         return Subscription(self, after)
 
@@ -352,7 +353,7 @@ def _unpack(
     slab: Slab, half: int, version: int, held: Held, steps: Sequence[CopyStep],
     targets: Mapping[str, Any], deadline: float,
 ) -> bool:  # fmt: skip
-    """Copy from a slab of this host, which nobody changes meanwhile."""
+    """Copies from a slab of this host, which does not change meanwhile."""
     with slab.reading(half, version, deadline) as memory:
         if memory is None:
             return False

@@ -2,8 +2,8 @@
 
 The side that connects has been given a *ticket* over the job's encrypted channel: a number, and a
 secret that is good for one connection. Both sides prove to the other that they know it, by an HMAC
-of a challenge; over TLS the challenge is the channel's own (RFC 5929), so nobody stands in the
-middle.
+of a challenge; over TLS the challenge is the channel's own (RFC 5929), so no third process can
+stand in the middle.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def prove_to_owner(sock: socket.socket, ticket: Ticket, *, encrypted: bool) -> s
     if not hmac.compare_digest(
         receive_exactly(sock, _PROOF_BYTES), _proof(ticket, b"owner", challenge)
     ):
-        raise ConnectionError("who listens there does not know the ticket")
+        raise ConnectionError("the process that listens there does not know the ticket")
     return sock
 
 
 def receive_number(sock: socket.socket) -> bytes:
-    """What whoever connects says first."""
+    """Reads the number of a ticket, which a connecting reader sends first."""
     return receive_exactly(sock, _NUMBER_BYTES)
 
 
@@ -83,7 +83,7 @@ def _proof(ticket: Ticket, who: bytes, challenge: bytes) -> bytes:
 
 @functools.cache
 def _tls(*, is_server: bool) -> ssl.SSLContext:
-    """TLS without certificates: the ticket proves who is there, on both sides."""
+    """TLS without certificates: the ticket proves the identity of both sides."""
     kind = ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT
     context = ssl.SSLContext(kind)
     context.check_hostname = False
@@ -169,7 +169,7 @@ def receive_runs(sock: socket.socket, runs: Iterable[Run]) -> None:
 
 
 def discard(sock: socket.socket, num_bytes: int) -> None:
-    """Take what nobody wants out of the socket."""
+    """Reads bytes from the socket that are not wanted, and drops them."""
     waste = memoryview(bytearray(min(num_bytes, _STAGED_BYTES)))
     while num_bytes:
         part = min(num_bytes, waste.nbytes)
@@ -178,8 +178,8 @@ def discard(sock: socket.socket, num_bytes: int) -> None:
 
 
 def end_with_its_host(sock: socket.socket, seconds: float) -> None:
-    """Have whoever waits on the socket get ``OSError`` when the other end's host has given no sign
-    of life for so long: its kernel answers, whatever its programs do."""
+    """Has waits on the socket raise ``OSError`` when the other end's host has given no sign
+    of life for so long: its kernel answers, even while its programs hang."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     third = max(1, int(seconds / 3))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third)

@@ -1,4 +1,4 @@
-"""The table of what a process has registered, which others look at without its help.
+"""The table of a process's registrations, which other processes read without its help.
 
 It lies in anonymous shared memory. A reader copies an entry together with the bytes that it is
 about, before them and behind: where the entry's key was the same both times, so were they. A
@@ -43,7 +43,7 @@ class TableEntry(NamedTuple):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nobody is writing into the memory, as far as writers say so."""
+        """Whether no write into the memory is under way, as far as writers note theirs."""
         return self.begun == self.ended
 
 
@@ -72,7 +72,7 @@ def new_key() -> int:
 
 
 class Table:
-    """The table of this process. TableEntry 0 is the table's own: it has the nonce as its key."""
+    """The table of this process. Entry 0 describes the table itself, with the nonce as its key."""
 
     def __init__(self) -> None:
         self.nonce = new_key()
@@ -102,7 +102,7 @@ class Table:
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
 
     def wait_until_unused(self, slot: int, deadline: float) -> None:
-        """Wait for whoever is writing into the memory. Raises ``TimeoutError``.
+        """Waits for a process that is writing into the memory. Raises ``TimeoutError``.
 
         Needs no descriptor: memory is freed, and has to be waited for, when there is none, too.
         """
@@ -142,15 +142,14 @@ def in_use(fd: int, slot: int, deadline: float) -> Iterator[None]:
 
 
 def is_in_use_by_others(fd: int, slot: int) -> bool:
-    """Whether somebody with another descriptor is writing into the memory."""
+    """Whether another descriptor's owner is writing into the memory."""
     return is_locked_by_others(fd, _place(slot, _USE))
 
 
 @contextlib.contextmanager
 def changing(fd: int, slot: int, deadline: float) -> Iterator[None]:
-    """A write: those who read consistently look again when it has ended. One that fails has not
-    ended: the memory is not at rest until somebody writes again.
-    """
+    """A write: readers that want a consistent copy look again when it has ended. One that fails has
+    not ended: the memory is not at rest until the next write ends."""
     begin(fd, slot, deadline)
     yield
     end(fd, slot, deadline)
@@ -158,7 +157,8 @@ def changing(fd: int, slot: int, deadline: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counting_alone(fd: int, slot: int) -> Iterator[bool]:
-    """Whether nobody else begins or ends a write within: if that can be had at once."""
+    """Yields whether this holds the lock within which writes begin and end: without waiting for
+    it."""
     is_alone = try_lock(fd, _place(slot, _COUNT), ALONE)
     try:
         yield is_alone
@@ -168,7 +168,8 @@ def counting_alone(fd: int, slot: int) -> Iterator[bool]:
 
 
 def begin(fd: int, slot: int, deadline: float) -> None:
-    """A write begins. What others began, and nobody is at any longer, has ended with this."""
+    """A write begins. Writes that others began, and whose processes are gone from it, have ended
+    with this."""
     with _counting(fd, slot, deadline):
         entry = entry_at(fd, slot)
         if not entry.is_at_rest and not is_in_use_by_others(fd, slot):

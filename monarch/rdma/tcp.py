@@ -157,9 +157,8 @@ class Tcp:
             raise region.orphaned(why)
 
     def _death_of(self, region: RemoteRegion, deadline: float) -> str:
-        """What the owner died of; nothing if it lives, as far as is known a moment later: its
-        sockets close before the word of its death gets here.
-        """
+        """The reason of the owner's death; "" if it lives, as far as is known a moment later: its
+        sockets close before the word of its death gets here."""
         node, uid = process.current().node, region.owner.uid
         left = max(0.0, deadline - time.monotonic())
         with self._someone_gone:
@@ -170,7 +169,7 @@ class Tcp:
         return "" if failure is None else f"its process is gone: {failure.reason}"
 
     def forget(self, uid: Uid, how: Gone) -> None:
-        """A process is gone: whoever waits for it need not wait any longer."""
+        """A process is gone: waits for it end."""
         with self._lock:
             idle, busy = self._idle.pop(uid, []), self._busy.pop(uid, set())
             self._someone_gone.notify_all()

@@ -59,7 +59,7 @@ _log = logging.getLogger("monarch.rdma")
 
 
 class StreamServer:
-    """Listens for who has a ticket."""
+    """Listens for readers that have a ticket."""
 
     def __init__(self, host: str, *, encrypted: bool) -> None:
         """Raises ``OSError`` where it cannot listen."""
@@ -69,7 +69,7 @@ class StreamServer:
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
-            # What others call this machine is not what it calls itself.
+            # Another machine's name for this one may not be an address of this one.
             self._listener = socket.create_server(("0.0.0.0", 0), backlog=256)
         self.port: int = self._listener.getsockname()[1]
         self._tickets: dict[bytes, tuple[Ticket, float]] = {}

@@ -40,7 +40,7 @@ def start(
     if is_quick:
         run()
     else:
-        # What it makes and asks for is the running actor's.
+        # Futures and requests made by it are the running actor's.
         context = contextvars.copy_context()
         if is_waiting:
             threading.Thread(
@@ -59,7 +59,8 @@ def _outcome(found: tuple[T | None, BaseException | None]) -> T:
 
 
 def _note(error: BaseException, line: str) -> None:
-    """Its traceback is of whoever waits for it, and of the thread that did it."""
+    """Notes where the transfer was begun: the traceback is of the thread that did it, and of the
+    one that waits."""
     if sys.version_info >= (3, 11):
         error.add_note(f"The transfer was begun at {line}")
 

@@ -197,7 +197,7 @@ _lock = threading.Lock()
 
 
 def ways() -> Ways:
-    """Those of this process: they end with its agent."""
+    """The ways of this process: they end with its agent."""
     agent: Any = process.current()
     found: Ways | None = _of_agents.get(id(agent))
     if found is None:

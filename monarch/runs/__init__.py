@@ -1,20 +1,36 @@
 """A run of a recipe: its folder, what it writes there, and what is read from there later.
 
-What to open, by what is to be changed:
+What to open:
 
-- what a run writes down, and shows: `record.py`, `rows.py`, `report.py`, `monarch/cli/display.py`
-- which process may run in a run's folder: `session.py`
-- files that are written whole or not at all: `whole_file.py`
-- what a run says of code that changed: `code.py`
-- which command goes on with which run: `folder.py`
-- what ranks have printed, written and read: `logs.py`
-- what is done when a rank is lost: `attempts.py`, `restarts.py`, `ranks.py`, `recovery.py`
-- what a run does when its allocation is ended, replaced, or short of a host; how its end is told:
-  `allocation.py`; `end_text.py`
-- what happens when new code fails as it runs; how the state of actors is copied, and how ranks are
-  brought back; what is told of it: `holding.py`, `edits.py`; `trial.py`, `state_copies.py`;
-  `hold_report.py`
-- what happens when a checkpoint cannot be saved: `saving.py`
+    recipe, catalog        a recipe, and where its code is; those that are installed
+    outline                a recipe's config, read without importing it
+    session                one go of a run, and which process may run in a folder
+    folder                 run folders, and which command goes on with which run
+    record                 what a run writes down and shows; what it is asked
+    rows, whole_file       files of JSON lines; files that are written whole or not at all
+    logs                   output of ranks, written and read
+    telemetry              rows of the run's processes
+    loggers                TensorBoard, Weights & Biases
+    report, plot           `report.html`; charts
+    measured               the numbers that a run has reported
+    code                   the code of a run, and what changed in it
+    edits                  which code has proved good, and what to do with code that fails
+    holding                new code fails: the run holds, and goes on with the next save
+    hold_report            what is told of a hold
+    trial, state_copies    new code on trial in each process; copies of an actor's state
+    attempts               begins again when ranks are lost
+    recovery               why ranks were lost, and whether to begin again
+    restarts               the budget of restarts
+    deaths                 deaths that a recipe expects to survive
+    ranks                  calls of all ranks: the first failure, and hangs
+    witness                the stacks of ranks that do not answer
+    clock                  a run's limits, which stand still while a person debugs
+    saving                 checkpoints, and what happens when one cannot be saved
+    live_config            keys that change while the run goes on
+    allocation             hosts that are ended, replaced, or lost under a run
+    detached               runs whose client is on a host
+    carry                  the script that sends a host's run folders here
+    end_text, error_text   how a run ended, in words; errors in words
 """
 
 TYPE_CHECKING = False  # as `typing` has it, which takes a while to import

@@ -168,7 +168,8 @@ class RunAllocation:
         return hosts
 
     def _attached_again(self, job: JobTrait, hosts: HostMesh) -> HostMesh:
-        """What a scheduler has placed anew may be elsewhere, and has nothing of the run's files."""
+        """Hosts that a scheduler has placed anew may be elsewhere, and have nothing of the run's
+        files."""
         try:
             moved = self._move(job, len(hosts))
         except MonarchError as error:
@@ -177,7 +178,8 @@ class RunAllocation:
         return moved
 
     def _without(self, left: HostMesh, hosts: HostMesh, lost: str, any_number: bool) -> HostMesh:
-        """What to go on with, after some of ``hosts`` were lost for good, as ``lost`` tells."""
+        """The hosts to go on with, after some of ``hosts`` were lost for good, as ``lost``
+        tells."""
         if not len(left):
             raise AllocationLost(lost)
         why = "" if any_number else self._why_unfit(len(left))

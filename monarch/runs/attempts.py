@@ -44,8 +44,8 @@ def with_attempts(
     preload: Sequence[str] = (),
     max_restarts: int,
 ) -> T:
-    """What ``train`` returns, begun again whenever a rank dies or hangs: in new procs, so from
-    the last checkpoint.
+    """The result of ``train``, begun again whenever a rank dies or hangs: in new procs, so from the
+    last checkpoint.
 
     ``max_restarts`` are in a row without a new checkpoint. Raises ``RunFailed`` beyond them, and
     where beginning again would not help.

@@ -27,7 +27,7 @@ _MAX_DIFF_LINES = 400
 
 
 class _Past(Protocol):
-    """What hosts remember."""
+    """Earlier generations, as the hosts remember them."""
 
     def changes(self, since: int, generation: int) -> HeldChanges: ...
 
@@ -36,7 +36,7 @@ class _Past(Protocol):
 
 @dataclass(frozen=True)
 class RunCodeChange:
-    """What differs from the code before. ``saved_at``, in seconds since the epoch, is when the
+    """The difference from the code before. ``saved_at``, in seconds since the epoch, is when the
     last of it was saved here; 0 where that cannot be told any more."""
 
     files: list[str]
@@ -74,8 +74,8 @@ class RunCode:
         return text
 
     def move_to(self, generation: int) -> RunCodeChange | None:
-        """What is new in this generation; ``None`` where nothing is, or no host can tell, so that
-        the next change tells that, too."""
+        """The change that this generation brings; ``None`` where it changes nothing, or no host can
+        tell, so that the next change tells that, too."""
         try:
             held = self._past.changes(self.generation, generation)
         except (MonarchError, SyncError):
@@ -104,7 +104,7 @@ class RunCode:
         return lines
 
     def _text(self, entry: Entry | None) -> str | None:
-        """Of a file, if it is one that is worth a diff and is still to be had."""
+        """The text of a file; ``None`` where it is not worth a diff, or not to be had any more."""
         if entry is None or not entry.is_file:
             return ""
         if entry.size > _MAX_BYTES:

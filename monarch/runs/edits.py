@@ -37,7 +37,7 @@ def default_policy() -> OnEditError:
 
 @dataclass(frozen=True)
 class Failure:
-    """What failed on new code, on which ranks; ``file`` and ``line`` are empty where the place is
+    """A failure on new code, and its ranks; ``file`` and ``line`` are empty where the place is
     unknown.
 
     ``generation`` failed, ``good`` is the one to go back to: it went well before, or the run began
@@ -81,7 +81,7 @@ class Failure:
 
 @dataclass
 class Edits:
-    """What a run knows of its code, over all its attempts.
+    """The history of a run's code, over all its attempts.
 
     ``good`` is the generation with which each activity last went well; under "", the one that the
     run began with. ``origins`` has the generations that a rollback of ours has made, with those

@@ -54,7 +54,7 @@ def end_text(
 
 
 def _last_step(run: RunFolder) -> str:
-    """Of the last metrics, or of a checkpoint: not every step need be reported."""
+    """The step of the last metrics, or of a later checkpoint: not every step need be reported."""
     saved = [event["step"] for event in run.events() if event["kind"] == "saved"]
     steps = [*(row["step"] for row in run.metrics()[-1:]), *saved[-1:]]
     return f" after step {max(steps)}" if steps else ""

@@ -7,7 +7,8 @@ from monarch.errors import MonarchError
 
 
 def in_words(error: BaseException) -> str:
-    """What it says. Errors of ours say all; of others the name of the kind says the most."""
+    """The text of an error. Errors of ours say all; of others the name of the kind says the
+    most."""
     if isinstance(error, ConfigError):
         return f"'{error.key}' {error}" if error.key and not error.path else str(error)
     if isinstance(error, MonarchError):

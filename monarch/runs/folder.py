@@ -76,11 +76,12 @@ class RunFolder:
 
     @property
     def recipe(self) -> str:
-        """Its name, or its file, as the command has it: ``monarch run RECIPE``; or empty."""
+        """The recipe's name, or its file, as in the command ``monarch run RECIPE``; "" for none."""
         return next(iter(self.command[2:3]), "")
 
     def note_command(self, command: Sequence[str]) -> None:
-        """That it was begun with this command, or goes on with it, on as many hosts as it says."""
+        """Notes the command that begins the run, or goes on with it, on as many hosts as it
+        says."""
         path = self.path / "command"
         if not path.exists():
             self.write_text("command", shell_line(command) + "\n")
@@ -101,7 +102,7 @@ class RunFolder:
         return steps_of(json_rows(self.path / METRICS))
 
     def environment(self) -> dict[str, Any]:
-        """Of the last program that ran it."""
+        """The surroundings of the last program that ran it."""
         return read_json(self.path / "env.json")
 
     def origins(self) -> dict[str, str]:
@@ -179,7 +180,7 @@ class RunFolder:
         return html_of(self.name, self.recipe, status, self.metrics())
 
     def num_bytes(self) -> int:
-        """Its size on the disk, about."""
+        """The size of the folder on the disk, about."""
         total = 0
         for folder, _, names in os.walk(self.path):
             for name in names:

@@ -27,7 +27,8 @@ class HoldStopped(Exception):
 
 
 class HoldReport:
-    """Of the run of ``record``; watchers of the hosts of ``mesh`` are to hear of it."""
+    """Reports holds of the run of ``record``; watchers of the hosts of ``mesh`` are to hear of
+    them."""
 
     def __init__(self, record: Record | None, mesh: ProcMesh | HostMesh) -> None:
         self._record = record
@@ -75,7 +76,7 @@ class HoldReport:
             self.begin(failure, in_place=in_place, state=state)
 
     def begin(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
-        """It holds from here on, or still."""
+        """Tells that the run holds from here on, or still."""
         self._begin()
         usual, stop = (
             (
@@ -105,7 +106,7 @@ class HoldReport:
                 f"{it}: {state or usual}.\nPush a mend, {again}; or interrupt it, as with Ctrl-C."
             )
         elif self._edits.told == (in_place, has_older, state):
-            # Whoever mends one edit after the other has read it all.
+            # After the first hold, the reader knows the long text.
             back = " or go back (b)," if has_older else ""
             what_now = f"The run holds, as before: save a mend,{back} or Ctrl-C."
         else:

@@ -155,7 +155,7 @@ class Holding:
     def run(
         self, activity: str, work: Callable[[], T], doing: str = "", *, in_place: bool = True
     ) -> T:
-        """What ``work`` returns, tried again with newer code where newer code has made it fail.
+        """The result of ``work``, tried again with newer code where newer code has made it fail.
 
         ``activity`` is what it is called each time, ``doing`` what it is this time.
         """
@@ -259,8 +259,8 @@ class Holding:
         generation: int,
         reports: Sequence[TrialReport],
     ) -> Failure:
-        """Raises ``error`` where the code was none that anybody has edited since the beginning, and
-        no person is there who may mend it."""
+        """The failure, for a hold. Raises ``error`` where no edit since the beginning is at fault,
+        and no person is there who may mend it."""
         edits, is_hang = self.edits, isinstance(error, RankHangs)
         # Of the code that ran: meanwhile there may be a mend.
         on_trial = [one for one in reports if one.is_new]
@@ -311,7 +311,7 @@ class Holding:
         return self.edits.policy == "hold" and self._held.is_watched()
 
     def _reports(self) -> list[TrialReport]:
-        """What all ranks say; none where one rank cannot answer."""
+        """The reports of all ranks; none where one rank cannot answer."""
         try:
             found = self._trials.report.call().get(timeout=_ANSWER_SECONDS)
         except (MonarchError, ActorError, TimeoutError):
@@ -346,7 +346,7 @@ class Holding:
         with brief, contextlib.suppress(MonarchError, TimeoutError):
             self._procs.stop().get(timeout=_ANSWER_SECONDS)
 
-    # What then
+    # How the run goes on.
 
     def _wait(self, failure: Failure, *, in_place: bool) -> None:
         """Until there is other code than that which failed. Raises where there is not to be any."""

@@ -17,7 +17,7 @@ _Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """What an edit came to. ``applied`` and ``waiting`` give old and new by dotted key;
+    """The outcome of an edit. ``applied`` and ``waiting`` give old and new by dotted key;
     ``waiting`` needs a restart. ``error`` says why the file cannot be used."""
 
     path: Path
@@ -42,7 +42,7 @@ class ConfigChange:
         return f"{self.path} was changed: " + "; ".join(parts or ["nothing that matters"])
 
     def data(self) -> dict[str, Any]:
-        """As an event has it."""
+        """The change as an event has it."""
         return {
             "file": str(self.path),
             "applied": {key: list(map(_plain, pair)) for key, pair in self.applied.items()},
@@ -118,7 +118,8 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _is_empty(stamp: _Stamp) -> bool:
-    """As editors leave a file for a moment, before they write it; and for long on a full disk."""
+    """Whether the file is empty, as editors leave one for a moment before they write it; and for
+    long on a full disk."""
     return stamp is not None and stamp[1] == 0
 
 

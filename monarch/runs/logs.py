@@ -1,4 +1,4 @@
-"""What the procs of a run print, in its folder: ``logs/rank0.log`` and so on.
+"""The output of a run's procs, in its folder: ``logs/rank0.log`` and so on.
 
 ``RunLogs`` writes these files, ``PrintedLines`` reads them, also while they grow.
 """
@@ -71,7 +71,7 @@ class Line(NamedTuple):
 
 
 class PrintedLines:
-    """Of one run; ``ranks`` are those wanted, all if the list is empty."""
+    """The lines of one run; ``ranks`` are those wanted, all if the list is empty."""
 
     def __init__(self, folder: Path, ranks: Collection[int] = ()) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""What a run has measured, of the rows that it reported: one a step."""
+"""The measurements of a run, of the rows that it reported: one a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def curve(steps: Sequence[Mapping[str, Any]], name: str) -> Series:
 
 
 def names_measured(steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was reported besides the step, the most wanted first."""
+    """The names of the quantities that were reported besides the step, the most wanted first."""
     names = dict.fromkeys(
         name
         for row in steps
@@ -29,7 +29,7 @@ def names_measured(steps: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def last_measured(steps: Sequence[Mapping[str, Any]], name: str) -> Any:
-    """Its value at the last step that has one; ``None`` where no step does."""
+    """The value of ``name`` at the last step that has one; ``None`` where no step does."""
     return next((row[name] for row in reversed(steps) if name in row), None)
 
 
@@ -38,8 +38,8 @@ def is_number(value: Any) -> bool:
 
 
 def html_of(name: str, recipe: str, status: str, steps: Sequence[Mapping[str, Any]]) -> str:
-    """What a notebook shows of a run; ``steps`` as `RunFolder.metrics` has them. No links, no
-    script."""
+    """The HTML by which a notebook shows a run; ``steps`` as `RunFolder.metrics` has them. No
+    links, no script."""
     last = steps[-1] if steps else {}
     of = f" of {last['num_steps']}" if "num_steps" in last else ""
     rows = [("recipe", recipe or "-"), ("status", status), ("step", f"{last.get('step', 0)}{of}")]

@@ -61,7 +61,8 @@ class Outline:
 
 
 def outline_of(wanted: str) -> Outline | None:
-    """Of the recipe that ``wanted`` names: a built-in one, a file, a module, or ``module:name``."""
+    """The outline of the recipe that ``wanted`` names: a built-in one, a file, a module, or
+    ``module:name``."""
     found = _source_of(wanted)
     if found is None:
         return None

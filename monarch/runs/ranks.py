@@ -84,7 +84,7 @@ def answers_of(
 
 
 def when_up(endpoint: Any, record: Record) -> Any:
-    """The answer of a single actor whose process may be coming up still, however long that takes;
+    """The answer of a single actor whose process may be coming up still, without a time limit;
     KeyboardInterrupt as soon as the run is to stop."""
     (answer,) = ask_all(
         endpoint, seconds=math.inf, witnesses=None, doing="", unless=lambda: record.is_stopping

@@ -53,7 +53,7 @@ class Recipe:
 
     @property
     def doc(self) -> str:
-        """What it says of itself, or nothing."""
+        """The docstring of the recipe; "" if it has none."""
         return inspect.getdoc(self.module) or ""
 
     @property

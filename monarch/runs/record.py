@@ -1,4 +1,4 @@
-"""What a run writes down while it goes on, and what it is told."""
+"""The record of a run: writes down its course, and hears what others ask of it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Allocation(Protocol):
     """The hosts that a run goes on, and news of them."""
 
     def after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
-        """Those to go on with, after something on ``hosts`` was lost. Raises ``RunFailed``."""
+        """The hosts to go on with, after something on ``hosts`` was lost. Raises ``RunFailed``."""
 
     def why_gone(self) -> str:
         """In words, where it is not the one any more that the run began on."""

@@ -1,4 +1,4 @@
-"""What to do when ranks are lost: find out why, and begin again where that may help."""
+"""Recovery when ranks are lost: finds out why, and begins again where that may help."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class NotMade(RunFailed):
 
     @classmethod
     def of(cls, *failures: MeshFailure | None) -> NotMade | None:
-        """What the first of these comes to, if it is such a failure; the others may be the same on
-        other ranks."""
+        """The first of these, if it is such a failure; the others may be the same on other
+        ranks."""
         causes = [one.root_cause for one in failures if one is not None]
         if not causes or causes[0].kind != "actor":
             return None
@@ -74,7 +74,7 @@ def with_restarts(
     record: Record,
     after_loss: Callable[[], object] = lambda: None,
 ) -> T:
-    """What ``attempt`` returns, begun again after each ``RanksLost`` as the budget allows.
+    """The result of ``attempt``, begun again after each ``RanksLost`` as the budget allows.
 
     It gets a function that it is to tell of each step that all ranks have made: the first after a
     loss becomes an event, with the seconds that this took. ``after_loss`` sees to what the next
@@ -100,7 +100,7 @@ def with_restarts(
                 return attempt(step_made)
             except BeginAgain as mended:
                 lost_at = time.monotonic()
-                # What had failed was told as it did; said again after the mend, it reads as new.
+                # The failure was told as it came; told again after the mend, it reads as new.
                 text = "all begin again in new processes"
                 text += ", from the last checkpoint" if last_step else ""
                 record.event("begun_again", text, why=str(mended))

@@ -78,7 +78,7 @@ def report_html(run: RunFolder) -> str:
 
 
 def worth_telling(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """What happened, for a person: of the checkpoints only the last of each go at the run."""
+    """The events worth telling a person: of the checkpoints only the last of each go at the run."""
     kept: list[Mapping[str, Any]] = []
     last_saved: Mapping[str, Any] | None = None
     for event in (*events, None):

@@ -80,6 +80,6 @@ class Saving:
 
 
 def shown(path: Path) -> Path:
-    """As short as it can be said from here."""
+    """The path relative to this folder, if it lies below it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

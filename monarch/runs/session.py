@@ -150,7 +150,7 @@ class RunSession:
         self._claim.close()
 
     def discard(self) -> None:
-        """Of a run that never began nothing stays."""
+        """Removes the folder of a run that never began."""
         shutil.rmtree(self.folder.path, ignore_errors=True)
 
     def _live_config(self) -> LiveConfig[Any]:
@@ -185,7 +185,7 @@ class RunSession:
         self.folder.write_text("config.toml", to_toml(config, self.loaded.origins))
 
     def _surroundings(self) -> dict[str, Any]:
-        """What else the run depends on; no variable that could hold a secret."""
+        """The surroundings that the run depends on; no variable that could hold a secret."""
         torch = sys.modules.get("torch")
         named = ("MONARCH_CONFIG_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "NCCL_", "GLOO_")
         return {

@@ -1,7 +1,7 @@
 """A copy of an actor's state, to go back to where a step on new code has failed.
 
 What belongs to the state: the actor's attributes and, in them, models with parameters, buffers and
-gradients, whatever has a ``state_dict``, tensors, arrays, generators, lists and dictionaries,
+gradients, all that has a ``state_dict``, tensors, arrays, generators, lists and dictionaries,
 objects of the user's own classes; and the random states of the process. An actor that knows better
 defines ``__keep__(self)``, which returns a copy, and ``__restore__(self, kept)``. Neither can wind
 back what lies outside: files, iterators, what others were sent.
@@ -147,7 +147,8 @@ class _Keeper:
             self.look_into(value, depth)
 
     def _keep_module(self, torch: Any, module: Any) -> None:
-        """Its tensors, and which parts it has. The undoing goes from the parts to the tensors."""
+        """Keeps a module's tensors, and which parts it has. The undoing goes from parts to
+        tensors."""
         for part in module.modules():
             if _is_parallel(part):
                 continue
@@ -184,7 +185,7 @@ class _Keeper:
         self._keep_told(optimizer)
 
     def _keep_told(self, value: Any) -> None:
-        """Of an object that tells its state, and takes it back."""
+        """Keeps an object that tells its state, and takes it back."""
         told = copy.deepcopy(value.state_dict())
         # A copy, as some go on working with what they are given.
         self._undos.append(lambda: value.load_state_dict(copy.deepcopy(told)))
@@ -323,7 +324,7 @@ def _count_optimizer_steps() -> None:
 
 
 def _num_bytes(state: Any) -> int:
-    """Of the tensors and arrays in nested containers."""
+    """The size of the tensors and arrays in nested containers."""
     if isinstance(state, dict):
         state = list(state.values())
     if isinstance(state, (list, tuple)):

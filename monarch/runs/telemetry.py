@@ -1,4 +1,5 @@
-"""What the processes of a run remember of it, kept in its folder: so that it can be asked later."""
+"""Keeps the rows that the processes of a run remember in its folder, so that they can be asked
+later."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Interrupted(RuntimeError):
 
 @dataclass(frozen=True)
 class TrialReport:
-    """What one rank says of the endpoint that it was asked for last.
+    """One rank's report on the endpoint that it was asked for last.
 
     ``good`` is the generation with which that endpoint last went well; ``None`` if it never did.
     ``error`` and its ``traceback`` are empty where nothing was raised; ``file`` and ``line`` are
@@ -93,10 +93,10 @@ class _Call:
 
 
 class Trial(Actor):
-    """Of the actor with this uid, in this process. ``good`` says with which generation each
-    endpoint went well in processes before this one; under "", the one that the run began with.
-    Where it ``keeps`` nothing, ``restore`` cannot put anything back. ``watches_first``: it can also
-    where an endpoint fails that never went well, on code that was never edited.
+    """New code on trial for the actor with this uid, in this process. ``good`` says with which
+    generation each endpoint went well in processes before this one; under "", the one that the run
+    began with. Where it ``keeps`` nothing, ``restore`` cannot put anything back. ``watches_first``:
+    it can also where an endpoint fails that never went well, on code that was never edited.
 
     A sync actor, with a thread of its own: it answers while the other is stuck.
     """
@@ -194,7 +194,7 @@ class Trial(Actor):
 
     @endpoint
     def report(self) -> TrialReport:
-        """Of the endpoint that was asked for last."""
+        """The report on the endpoint that was asked for last."""
         call = self._last
         if call is None:
             return TrialReport(self.rank, life=self._life)
@@ -212,7 +212,7 @@ class Trial(Actor):
 
     @endpoint
     def connections(self) -> list[Connection]:
-        """What connects this process with others over TCP, but for what the runtime and the
+        """The TCP connections of this process with others, but for those that the runtime and the
         rendezvous need."""
         return rank_connections(process.current().node.address.urls)
 
@@ -262,8 +262,9 @@ class Trial(Actor):
 
 
 def _for_a_mend(error: BaseException) -> BaseException:
-    """What to raise for it. What is no `Exception`, as `SystemExit`, would end the actor: as a slip
-    of an edit it is to be told, and mended. Of our own kinds, others wait for them."""
+    """The error to raise for it. An error that is no `Exception`, as `SystemExit`, would end the
+    actor: as a slip of an edit it is to be told, and mended. Our own kinds stay, as others wait for
+    them."""
     is_ours = type(error).__module__.startswith("monarch.")
     return error if is_ours else RuntimeError(in_words(error))
 
@@ -318,7 +319,7 @@ def _users_place(frames: Sequence[traceback.FrameSummary]) -> tuple[str, int]:
 
 
 def in_short(path: str) -> str:
-    """As it is named in the workspace, wherever that lies on this host."""
+    """The path of a file in its import folder, wherever that lies on this host."""
     folders = [os.path.join(folder, "") for folder in sys.path if folder]
     folder = max((one for one in folders if path.startswith(one)), key=len, default="")
     return path.removeprefix(folder)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, whatever stops the writing."""
+"""Files that are written whole or not at all, even if the process is killed as it writes."""
 
 from __future__ import annotations
 

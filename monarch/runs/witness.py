@@ -33,7 +33,8 @@ _OPERATOR = "/torch/_ops.py"  # The caller says what it is.
 
 @dataclass(frozen=True)
 class RankStack:
-    """Of one rank, the threads that run user code. ``text`` is empty if it did not answer."""
+    """The stacks of one rank's threads that run user code. ``text`` is empty if it did not
+    answer."""
 
     rank: int
     text: str
@@ -90,7 +91,7 @@ def tell_hang(stacks: Sequence[RankStack], doing: str, seconds: float) -> str:
 
 
 def tell_stacks(stacks: Sequence[RankStack]) -> str:
-    """Of each rank whether it waits or hangs, and where."""
+    """A text that says of each rank whether it waits or hangs, and where."""
     parts = []
     for stack in stacks:
         state = "hangs" if stack.hangs else "waits" if stack.is_waiting else "has answered"

@@ -1,11 +1,35 @@
 """Processes and the agents in them: client, host agent, zygote, proc.
 
-What to open, by what is to be changed:
+What several rooms need is here; each folder has a table of its own.
 
-- where a client listens for other machines: `reachable.py`
-- what Ctrl-C may cut short; what else asks a push to end: `uninterrupted.py`,
-  `monarch/cli/entry.py`; `monarch/cli/interrupts.py`
-- the calls that a rank refuses: `run_gate.py`
-- which calls are not sent, after a push to a slice: `code_states.py`,
-  `monarch/actor/mesh_ref.py`
+What to open:
+
+    node, current_node                     a process on the network: address, peers, ports; the node
+                                           of this one
+    process                                the agent of this process
+    context                                the actor that runs here, and its message
+    answers, port                          answers to calls and requests; the sending end of a port
+    promise, waits                         values that are waited for; which actors wait for which
+    client_agent                           the client
+    reachable                              where a client listens for other machines
+    host_main                              a host agent in a process of its own
+    scheduled_task, slurm_task, pod_task   a host agent under a scheduler; under Slurm; in a pod
+    zygote, learned_modules                the fork server; what it imports ahead
+    bootstrap                              the life of a proc, from fork to exit
+    run_gate                               calls that a rank refuses, because it runs older code
+    code_states                            calls that are not sent, after a push to a slice; with
+                                           `monarch/actor/mesh_ref.py`
+    secret                                 the job's secret, on its way to this process
+    uninterrupted                          what Ctrl-C may not cut short; with
+                                           `monarch/cli/interrupts.py`
+    telemetry                              OpenTelemetry
+    cells/                                 actors in their process
+    procs/                                 the agent of a proc
+    hosts/                                 the agent of a host
+    links/                                 what processes send to each other
+    ends/                                  ends of processes
+    output/                                what ranks print
+    observe/                               questions to processes, and held calls
+    programs/                              programs that hosts run for people
+    workspace/                             pushes, replicas and reloads
 """

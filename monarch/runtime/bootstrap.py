@@ -97,7 +97,7 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
 
 
 def _end_at_once(error: Exception) -> None:
-    """Nobody hears of this process any more, nor it of anybody: to stay would be to seem alive."""
+    """Ends a process that is cut off from all others: if it stayed, it would seem alive."""
     with contextlib.suppress(Exception):
         traceback.print_exception(error)
         sys.stderr.write(

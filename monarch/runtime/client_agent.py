@@ -377,7 +377,7 @@ def _bootstrap(spawns: bool) -> ClientAgent:
 
 def _zygote() -> ZygoteProcess | None:
     """The first template, which imports what procs need while we import what hosts need. Where
-    there can be none, whoever spawns is told."""
+    there can be none, the first spawn raises the reason."""
     with contextlib.suppress(OSError):
         require_linux()
         return ZygoteProcess()

@@ -66,10 +66,10 @@ class CodeStates:
         self._divided: Mapping[Uid, HostCode] = {}
         self._coming = _NOTHING
 
-    # What is known.
+    # The known states.
 
     def found(self, host: Uid, generation: int, digest: str) -> None:
-        """A host was there with this state before anybody pushed; its procs will run that."""
+        """A host was there with this state before any push; its procs will run that."""
         if generation and host not in self._known:
             self._use({**self._known, host: HostCode(host, generation, digest, f"= {digest}")})
 
@@ -108,7 +108,7 @@ class CodeStates:
         return self._coming[0]
 
     def expect(self, change: CodePush) -> None:
-        """It is going to be switched to, or to be given up."""
+        """A change of code is coming: it will be switched to, or given up."""
         self._coming = change.generation, _divided(self._with(change))
         self._look()
 
@@ -208,7 +208,7 @@ class WorkspaceStates:
             self._by_host[host] = WorkspaceState(0, generation, digest)
 
     def pushed(self, hosts: Iterable[Uid], generation: int, digest: str) -> None:
-        """These hosts have been brought to a state."""
+        """Notes that these hosts have been brought to a state."""
         self._order += 1
         state = WorkspaceState(self._order, generation, digest)
         self._by_host.update(dict.fromkeys(hosts, state))

@@ -34,8 +34,8 @@ def serve_host(
     """Be the host agent at ``address`` until a client shuts it down, or SIGTERM comes.
 
     Without a ``name`` it is the machine's, with the port: one machine may have several. Where the
-    descriptor ``notices`` is given, it tells of ends to come; SIGTERM is its business then. Where
-    nobody gives one, SIGUSR1 announces the end: the host goes on for ``MONARCH_GRACE_SECONDS`` (30)
+    descriptor ``notices`` is given, it tells of ends to come; SIGTERM is its business then. Without
+    it, SIGUSR1 announces the end: the host goes on for ``MONARCH_GRACE_SECONDS`` (30)
     at most, and until nothing runs on it.
     """
     url = _adopted(address) or HostUrl.parse(address)
@@ -99,7 +99,7 @@ def _adopted(address: str) -> HostUrl | None:
     if match is None:
         return None
     listener = socket.socket(fileno=os.dup(int(match[2])))
-    listener.listen()  # Whoever handed it over may only have bound it.
+    listener.listen()  # It may only have been bound before it was handed over.
     host, port = listener.getsockname()[:2]
     url = HostUrl.parse(f"tcp://{match[1]}:{port}@tcp://{host}:{port}")
     adopt(url.bind, listener.detach())

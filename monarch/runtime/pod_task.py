@@ -1,4 +1,4 @@
-"""What a pod runs, or a machine of a cloud's job: the host agent of it."""
+"""The command of a pod, or of a machine of a cloud's job: a host agent on it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MACHINE = "--machine"
 def main() -> None:
     """``python -m monarch.runtime.pod_task``, at ``MONARCH_PORT`` (26600) of the pod's address.
 
-    ``MONARCH_POD_IP`` is that address where the machine's name does not stand for it. With
-    ``--machine`` nobody else starts again what ends, as in a pod: an agent that dies is followed
-    by another.
+    ``MONARCH_POD_IP`` is that address where the machine's name does not stand for it. ``--machine``
+    is for places where, other than in a pod, nothing else starts again what ends: an agent that
+    dies is followed by another.
     """
     is_machine = _MACHINE in sys.argv[1:]
     port = int(os.environ.get("MONARCH_PORT") or _DEFAULT_PORT)
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _own_address() -> str:
-    """What the machine's name stands for; else the address that it would send from."""
+    """The address of the machine's name; else the one that packets from here are sent from."""
     with contextlib.suppress(OSError):
         found = socket.gethostbyname(socket.gethostname())
         if not found.startswith("127."):

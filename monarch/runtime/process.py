@@ -1,6 +1,7 @@
 """The agent of this process: there is one, made on first use in a client.
 
-Only a world of in-process hosts (``monarch.testing``) has several; it says whose code asks.
+Only a world of in-process hosts (``monarch.testing``) has several; it says which of them the asking
+code belongs to.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def _ring() -> EventRing | None:
     try:
         return current_node().ring
     except RuntimeError:
-        return None  # It has not joined the network: nobody could ask it.
+        return None  # It has not joined the network: no process could ask it.
 
 
 def span(name: str, correlation_id: int | None = None) -> AbstractContextManager[Any]:

@@ -1,4 +1,11 @@
-"""torch.distributed on a mesh, and meshes from within torch.distributed."""
+"""torch.distributed on a mesh, and meshes from within torch.distributed.
+
+What to open:
+
+    elastic               the environment that ``torchrun`` would give, for every proc
+    surroundings          which machines a mesh is on, and the network between them
+    store, store_worker   a mesh of hosts from within a ``torchrun`` job; its host agents
+"""
 
 from monarch.spmd.elastic import (
     SPMDActor,

@@ -20,7 +20,7 @@ _workers: list[subprocess.Popen[bytes]] = []
 
 
 class StoreLike(Protocol):
-    """What is needed of a ``torch.distributed.Store``: ``get`` waits until a key is there."""
+    """The methods used of a ``torch.distributed.Store``: ``get`` waits until a key is there."""
 
     def set(self, key: str, value: str) -> None: ...
 

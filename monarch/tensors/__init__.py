@@ -4,11 +4,12 @@ The controller (a script, or an actor) *activates* a mesh. From then on each tor
 looked up in a cache of templates, written as a few integers into a batch, and run by a worker
 actor in every proc on its own local tensors. `docs/tensors.md` tells what one does with that.
 
-Which room to open, by what is to be changed:
+What to open:
 
-- what is decided without torch, processes or a clock (keys of the cache, records, what a failure
-  spoils, who may write, the text of programs): `core`
-- what happens to a torch operation in the controller; sending, failures: `client`
-- what a proc does with the records, collectives, streams, hand-over to actors: `worker`
-- the names that programs use: `api`
+    engine    from procs to the device mesh of their workers
+    core/     decisions without torch, processes or a clock: keys of the cache, records, what a
+              failure spoils, permissions to write, the text of programs
+    client/   the controller's half: what happens to a torch operation; sending; failures
+    worker/   the procs' half: records, collectives, streams, hand-over to actors
+    api/      the names that programs use
 """

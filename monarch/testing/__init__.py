@@ -13,6 +13,17 @@ is the real runtime: messages are pickled, actors have their threads, failures t
 do between machines; pids, environments and output are each proc's own, to Python code. The limits:
 modules and their globals are shared by all procs; an actor that blocks for ever in C code keeps its
 thread; ``with_python_executable`` and ``sync_workspace`` have no meaning here.
+
+What to open:
+
+    world                  the simulation, and what a test may do to it
+    proc                   a proc in the test's process
+    threads                which proc a thread belongs to
+    surroundings           a pid, an end and an environment for each proc
+    output                 where the lines of procs go
+    clock                  virtual time
+    script                 failures by script, at the nth call
+    fake_gpu, fake_verbs   a GPU and an RDMA device without hardware
 """
 
 from monarch.testing.clock import VirtualClock

@@ -1,6 +1,6 @@
 """A GPU without a GPU: memory that only the library's copies reach, and that other processes open.
 
-Its addresses are none of this process's: whoever touches them directly ends with a segmentation
+Its addresses are none of this process's: code that touches them directly ends with a segmentation
 fault. Freed memory is given out again at once, at the same address, as CUDA's allocators do.
 """
 
@@ -23,7 +23,7 @@ _FAR = 2**56
 
 
 class _Block:
-    """What a storage gives back: after whoever watches the storage has been told of its end."""
+    """Frees a storage's memory after the watchers of the storage have been told of its end."""
 
     def __init__(self, world: FakeGpu, memory: mmap.mmap, offset: int, size: int) -> None:
         self._end = functools.partial(world.end, memory, offset, size)

@@ -39,7 +39,7 @@ _ROOM_MILLISECONDS = 20.0
 
 
 class ProcWorld(Protocol):
-    """What a proc takes from the world that it is in."""
+    """The parts of a world that a proc in it uses."""
 
     script: Script
     procs: ProcTable

@@ -1,4 +1,5 @@
-"""What every process has for itself, for procs that share one: a pid, an end, an environment.
+"""Simulates what every process has for itself, for procs that share one: a pid, an end, an
+environment.
 
 Within a world ``os.getpid``, ``os.kill``, ``os._exit`` and ``os.environ`` are about the proc that
 the calling thread belongs to. Other threads see the real ones.

@@ -1,4 +1,4 @@
-"""Whose thread is this? In one process, threads are what tells the procs apart.
+"""Tells to which proc a thread belongs: in one process, threads are what tells the procs apart.
 
 Every thread belongs to one proc, or to the client: the loops and actors of a proc run on
 threads of its own, and what a proc's thread starts is that proc's too.

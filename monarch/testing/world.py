@@ -50,7 +50,7 @@ class InProcessClient(InProcessAgent, ClientAgent):
 
 
 class World:
-    """What is simulated: a client with its own host, other hosts, and their procs.
+    """A simulation: a client with its own host, other hosts, and their procs.
 
     ``faults`` are the failures that no supervisor handled. Those that are still there when the
     world ends are raised then. ``clock`` is there with ``virtual_time`` only.
@@ -89,7 +89,7 @@ class World:
     ) -> None:
         """End the proc at ``rank`` of ``mesh`` by a signal, as the kernel would.
 
-        Everybody else learns of it as of a real death. Actors in it run no ``__cleanup__``.
+        All other processes learn of it as of a real death. Actors in it run no ``__cleanup__``.
         """
         self._proc_at(mesh, rank).end(-signal)
 

@@ -1,1 +1,6 @@
-"""Small helpers in upstream's places."""
+"""Small helpers in upstream's places.
+
+What to open:
+
+    network   addresses of machines by name
+"""

@@ -123,7 +123,7 @@ def free_port() -> int:
 
 
 def _given_ports() -> range:
-    """Those that the system gives to connections."""
+    """The ports that the system gives to connections."""
     try:
         first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     except OSError:

@@ -1,9 +1,10 @@
 """Live views: in a terminal, in a browser, in a notebook.
 
-What to open, by what is to be changed:
+What to open:
 
-- what is shown, whoever shows it: `live_view.py`; of a run's folder: `run_view.py`
-- `monarch top`, and `monarch status --watch`: `top.py`
-- `monarch dashboard`: `server.py`; its page: `static/`
-- in notebooks, `%load_ext monarch`: `notebook.py`; `procs.view()`: `mesh_view.py`
+    live_view, run_view   what is shown of a mesh; of a run's folder: the same for all views
+    top                   `monarch top`, and `monarch status --watch`
+    server, static/       `monarch dashboard`; its page
+    notebook              `%load_ext monarch`
+    mesh_view             `procs.view()`
 """

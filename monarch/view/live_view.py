@@ -1,4 +1,4 @@
-"""What is shown of a mesh at one moment: made of two looks at it, and the same for all views."""
+"""The picture of a mesh at one moment: made of two looks at it, and the same for all views."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class LiveView:
         }  # fmt: skip
 
     def _keep_collectives(self, report: HangReport, looks: Sequence[Mapping[str, Any]]) -> None:
-        """They are not looked at each time: what was seen of them last stays."""
+        """Keeps what was seen last of collectives, which are not looked at each time."""
         procs = [proc for look in looks for proc in look.get("procs", ())]
         if any("flight" in proc for proc in procs) or not procs:
             before, self._late = self._late, report.late
@@ -203,7 +203,7 @@ def _only_asks(look: Mapping[str, Any]) -> bool:
 
 
 def _held(rank: RankView, holds: Mapping[tuple[str, str, int], HoldNote], now: float) -> RankView:
-    """As it is seen, but for a call that stands: then where it does, and for how long."""
+    """A rank as it is seen; if a call of it stands, then where it does, and for how long."""
     hold = holds.get((rank.uid, rank.actor, rank.rank))
     if hold is None:
         return rank

@@ -30,7 +30,8 @@ _COLUMNS = ("host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", 
 
 
 class MeshView:
-    """Of ``procs``; it is a cell's value. It follows them until ``close``, or until they end."""
+    """A view of ``procs``, as a cell's value. It follows them until ``close``, or until they
+    end."""
 
     def __init__(self, procs: Sequence[ProcAddress], title: str) -> None:
         self._uids = frozenset(proc.uid for proc in procs)

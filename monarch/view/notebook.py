@@ -101,7 +101,8 @@ class CellRunner(Actor):
     def run(
         self, cell: str, wanted: RanksType | None, labels: tuple[str, ...], sizes: tuple[int, ...]
     ) -> str | None:
-        """What it prints, and the value of a last expression; ``None`` where it is not for us."""
+        """Runs the cell; its output and the value of a last expression, ``None`` on ranks not asked
+        for."""
         rank = current_rank().rank
         if wanted is not None and not is_in(wanted, rank, labels, sizes):
             return None
@@ -122,7 +123,7 @@ class CellRunner(Actor):
 
 
 def load(shell: Any) -> None:
-    """What ``%load_ext monarch`` does."""
+    """The hook of ``%load_ext monarch``."""
     errors = NotebookErrors()
     shell.set_custom_exc((ActorError, SupervisionError, KeyboardInterrupt), errors)
 
@@ -194,7 +195,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """What ``%unload_ext monarch`` does."""
+    """The hook of ``%unload_ext monarch``."""
     shell.custom_exceptions = ()
 
 

@@ -1,4 +1,4 @@
-"""What is shown of runs: their figures, events and logs, read from their folders."""
+"""Views of runs: their figures, events and logs, read from their folders."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run_curves(run: RunFolder) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """What JSON and a curve can hold: no NaN."""
+    """The number as JSON and a curve can hold it: no NaN."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
@@ -77,5 +77,5 @@ def log_lines(run: RunFolder, rank: int | None = None) -> dict[str, list[str]]:
 
 
 def summaries(runs: Sequence[RunFolder], most: int = 30) -> list[dict[str, Any]]:
-    """Of the last runs, the newest first."""
+    """The summaries of the last runs, the newest first."""
     return [run_summary(run) for run in reversed(runs[-most:])]

@@ -65,7 +65,7 @@ HEADERS = {
 
 
 class PageGate:
-    """Of one server; ``port`` is where it listens."""
+    """Admission to one server; ``port`` is where it listens."""
 
     def __init__(self, port: int) -> None:
         self.token = secrets.token_urlsafe(24)
@@ -81,7 +81,7 @@ class PageGate:
         )
 
     def cookie_for(self, token: str) -> str | None:
-        """What the page is given for the token; ``None`` for another."""
+        """The cookie that the page gets for the token; ``None`` for another."""
         return self._cookie if _same(token, self.token) else None
 
     def is_known(self, cookie: str | None, authorization: str = "") -> bool:
@@ -242,7 +242,7 @@ class PageServer:
         return StreamingResponse(events(), media_type="text/event-stream")
 
     async def _unless_ending(self, awaited: Coroutine[Any, Any, Any]) -> Any:
-        """What it gives; ``None`` where the server is to end before."""
+        """The result of ``awaited``; ``None`` where the server is to end before."""
         task, ending = asyncio.ensure_future(awaited), asyncio.ensure_future(self._ending.wait())
         await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()

@@ -64,7 +64,7 @@ def dump(value: Any) -> Payload:
     """Pickle ``value``: by reference what can be imported, by value what cannot.
 
     Arrays, CPU tensors and large ``bytes`` are not copied but borrowed: send the payload before
-    anybody may change them. Raises what pickling raises, and ``TypeError`` for a CUDA tensor.
+    they can change. Raises what pickling raises, and ``TypeError`` for a CUDA tensor.
     """
     if _is_plain(value):
         data = pickle.dumps(value, protocol=5)

@@ -1,8 +1,10 @@
 """``monarch query``, ``hang``, ``trace``, ``top`` and ``dashboard``: a look into what runs.
 
-What to open, by what is to be changed:
+What to open:
 
-- a command's arguments, options and help: `commands.py`
-- which processes are asked: `target.py`
-- what each prints: `questions.py`; `views.py`, `pages.py`
+    commands    arguments, options and help
+    target      the processes, or the run, that are looked at
+    questions   `monarch query`, `hang`, `trace`
+    views       `monarch top`, and the actions of all views: stacks, a profile, an end
+    pages       `monarch dashboard`
 """

@@ -30,7 +30,7 @@ def query(**given: Any) -> None:
 @run_option
 @click.option("--json", "is_json", is_flag=True, help="an object, for programs")
 def hang(**given: Any) -> None:
-    """Who waits for whom, and which collective does not match on all ranks.
+    """Show which ranks wait for which, and which collective does not match on all ranks.
 
     Exits with 1 where something is found that cannot end by itself.
     """
@@ -45,7 +45,7 @@ def hang(**given: Any) -> None:
 @click.option("--torch", "with_torch", is_flag=True, help="with torch's profiler on all procs")
 @click.option("-o", "file", type=click.Path(path_type=Path), default=Path("trace.json.gz"))
 def trace(**given: Any) -> None:
-    """Write one file with all ranks for ui.perfetto.dev: calls, who sent them, collectives.
+    """Write one file with all ranks for ui.perfetto.dev: calls and their senders, collectives.
 
     Clocks of several machines are aligned; the file says how well.
     """
@@ -56,7 +56,7 @@ def trace(**given: Any) -> None:
 
 @click.command()
 def top() -> None:
-    """Watch hosts, ranks and who waits for whom in this terminal; ? lists the keys.
+    """Watch hosts, ranks and their waits in this terminal; ? lists the keys.
 
     Needs the extra `observe`.
     """

@@ -1,4 +1,4 @@
-"""``monarch dashboard``: what the page is about, and who serves it."""
+"""``monarch dashboard``: finds what the page is about, and the server that shows it."""
 
 from __future__ import annotations
 

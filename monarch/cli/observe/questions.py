@@ -60,7 +60,8 @@ def _list(tables: QueryTables) -> None:
 
 
 def hang(run: str | None, is_json: bool) -> None:
-    """Print who waits for whom; of a run, what was written at its end or its last trouble."""
+    """Print which ranks wait for which; of a run, what was written at its end or its last
+    trouble."""
     if run is not None:
         data = _kept(run_here(run).path)
     else:

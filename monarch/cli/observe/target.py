@@ -1,4 +1,4 @@
-"""What a look is at: the allocation of this folder, programs that run something in it, or a run."""
+"""The target of a look: this folder's allocation, the programs that run in it, or a run."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def visit_here() -> MeshVisit:
 
 
 class StayHere:
-    """What views that stay open look at: ``visit`` goes, now and then, to what ``hosts`` gives by
-    then, so that it sees what has begun, and leaves what has ended."""
+    """The target of views that stay open: now and then ``visit`` goes to the hosts that ``hosts``
+    gives by then, so that it sees what has begun, and leaves what has ended."""
 
     def __init__(
         self, visit: MeshVisit, hosts: Callable[[], Mapping[str, ProcAddress]] = hosts_here
@@ -56,7 +56,8 @@ class StayHere:
         self._num_looks = 0
 
     def look(self) -> Sequence[dict[str, Any]]:
-        """Torch's collectives are asked for now and then, too: they tell who waits in which."""
+        """Torch's collectives are asked for now and then, too: they tell which ranks wait in
+        which."""
         number, self._num_looks = self._num_looks, self._num_looks + 1
         if number and number % _HOSTS_LOOKS == 0:
             self._visit.go_to(self._hosts())

@@ -30,7 +30,8 @@ _LINES = 40
 
 
 class RankActions:
-    """Of the procs that ``visit`` sees, by uid. Each gives a text, or raises ``JobError``."""
+    """Actions on the procs that ``visit`` sees, by uid. Each gives a text, or raises
+    ``JobError``."""
 
     def __init__(self, visit: MeshVisit) -> None:
         self._visit = visit
@@ -78,7 +79,7 @@ class RankActions:
         return "\n".join([f"{path.absolute()}: open it at https://ui.perfetto.dev", *errors])
 
     def hang(self, uids: Sequence[str] = ()) -> str:
-        """Who waits for whom."""
+        """The text of `monarch hang`: which ranks wait for which."""
         del uids
         look = partial(self._visit.look, flight=True)
         pause = partial(time.sleep, LATE_SECONDS)

@@ -1,4 +1,4 @@
-"""What happens on the hosts while a watch runs: heard from one of them, on a thread of its own."""
+"""Bulletins of the hosts while a watch runs: heard from one of them, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BulletinListener:
         threading.Thread(target=self._run, name="monarch-hearing", daemon=True).start()
 
     def take(self) -> list[Bulletin]:
-        """What came since the last time, the oldest first."""
+        """Returns the bulletins that came since the last call, the oldest first."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:

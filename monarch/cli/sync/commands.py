@@ -30,8 +30,8 @@ def sync(context: click.Context, /, is_json: bool, file: str | None, **given: An
     """Bring the workspace to all hosts, and its code into what runs there.
 
     Live processes switch to the new code between the same two messages on every rank. Code that
-    does not compile, or does not run, changes nobody. Exits with 1 if the push was refused, with 3
-    if it was made without something that cannot be read here.
+    does not compile, or does not run, changes no process. Exits with 1 if the push was refused,
+    with 3 if it was made without something that cannot be read here.
     """
     context.obj = SyncOptions(file, is_json)
     if context.invoked_subcommand is not None:

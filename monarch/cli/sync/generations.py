@@ -1,4 +1,5 @@
-"""What hosts have and had: ``monarch sync status``, ``history``, ``rollback`` and ``diff``."""
+"""Present and past states of hosts: ``monarch sync status``, ``history``, ``rollback``,
+``diff``."""
 
 from __future__ import annotations
 
@@ -133,7 +134,8 @@ def diff(options: SyncOptions, generation: int | None, exit_code: bool) -> None:
 def compared(
     pusher: Pusher, workspace: Workspace, generation: int
 ) -> tuple[Scan, int, Iterator[str]]:
-    """What is here, which generation it is compared with (0: what hosts have), and the lines."""
+    """The scan of the folders here, the generation it is compared with (0: what hosts have), and
+    the lines."""
     past = pusher.past(pusher.answering())
     held = past.state(generation)
     scanner = Scanner(workspace)

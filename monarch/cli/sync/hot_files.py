@@ -42,7 +42,11 @@ class HotFiles:
         self._told: set[LeaveOut] = set()
 
     def pushed(self, changed: Iterable[str], now: float) -> LeaveOut | None:
-        """What to leave out; ``None`` as long as all is well. ``now``: seconds, by any clock."""
+        """Notes a push of these files; returns what to leave out, or ``None`` as long as all is
+        well.
+
+        ``now``: seconds, by any clock.
+        """
         files = [path for path in changed if not _is_code(path)]
         if not 0 < len(files) <= _MAX_CHANGED:
             return None

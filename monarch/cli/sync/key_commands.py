@@ -1,4 +1,4 @@
-"""What the keys of a watch do."""
+"""The commands behind the keys of a watch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ q  stop watching, as Ctrl-C does; hosts and processes stay as they are"""
 
 
 class KeyCommands:
-    """Of one watch, whose ``push`` brings all of the workspace."""
+    """The commands of one watch, whose ``push`` brings all of the workspace."""
 
     def __init__(
         self, keys: Keys, output: Output, others: OtherUsers, push: Callable[[], object], *,
@@ -39,7 +39,7 @@ class KeyCommands:
         self.is_quitting = False
 
     def do_all(self, pusher: Pusher | None, workspace: Workspace) -> None:
-        """What was pressed since the last time."""
+        """Carries out the keys that were pressed since the last time."""
         while not self.is_quitting and (key := self._keys.take()):
             self._do(key, pusher, workspace)
 

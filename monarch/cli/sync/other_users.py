@@ -1,4 +1,4 @@
-"""What others do with the allocation of a watch, told as it happens."""
+"""Tells a watch, as it happens, of what others do with its allocation."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class OtherUsers:
         post(node, _hosts_of(pusher), about_us)
 
     def pushed(self, generation: int) -> None:
-        """Tell who has made the generations before our own push of this one: numbers that are
+        """Tells who has made the generations before our own push of this one: numbers that are
         missing between our own lines look like lost pushes."""
         before, self.came_to = self.came_to, generation
         if self._pusher is None or not 0 < before < generation - 1:
@@ -66,7 +66,7 @@ class OtherUsers:
             self._output.note("others", text, after=before, before=generation)
 
     def tell(self) -> None:
-        """What was heard since the last time."""
+        """Tells of all that was heard since the last time."""
         brought: dict[int, str] = {}
         ours = client().node.uid
         for told in self._listener.take() if self._listener is not None else ():

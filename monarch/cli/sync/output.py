@@ -1,4 +1,4 @@
-"""What ``monarch sync`` says: lines for people, or objects for programs."""
+"""The output of ``monarch sync``: lines for people, or objects for programs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Lines:
                 terminal.prose(f"  {line}", "yellow")
 
     def _followed(self, report: SyncReport) -> Iterator[str]:
-        """What could not be read, and hosts have now as it is."""
+        """Names files that could not be read before, and that hosts have now as they are here."""
         before = self._unread
         self._unread = {one.path for one in report.problems if one.is_unreadable}
         if back := sorted(before - self._unread):

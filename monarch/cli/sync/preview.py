@@ -30,7 +30,10 @@ class PathChange(NamedTuple):
 
 
 class Preview(NamedTuple):
-    """What hosts that have the same would get; ``generation`` is theirs. No host: a first sync."""
+    """A push as it would be for hosts that have the same state.
+
+    ``generation`` is theirs. No host: a first sync.
+    """
 
     hosts: list[str]
     generation: int
@@ -48,7 +51,7 @@ class Preview(NamedTuple):
 
 
 def first_sync(scan: Scan) -> Preview:
-    """What hosts would get that have nothing."""
+    """The preview for hosts that have nothing."""
     return Preview([], 0, list(_changes(Manifest(), scan.manifest, {})))
 
 
@@ -61,7 +64,7 @@ def over_hosts(states: Mapping[str, StateReply], scan: Scan) -> Scan:
 
 
 def previews(past: HostHistory, states: Mapping[str, StateReply], scan: Scan) -> list[Preview]:
-    """What the hosts of an allocation would get: one for all that have the same. ``states`` is what
+    """Previews for the hosts of an allocation, one for all that have the same. ``states`` is what
     they have, by their names."""
     groups: dict[tuple[int, bytes], list[str]] = {}
     for host, held in states.items():

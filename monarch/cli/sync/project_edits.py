@@ -15,7 +15,7 @@ SETTLE_SECONDS = 0.1  # so long a new project file stays as it is before it is b
 
 
 class ProjectEdits:
-    """Follows one project's file, and tells what anybody has to know of it.
+    """Follows one project's file, and tells of edits that matter to its users.
 
     ``workspace`` is the one that it named last, without mistakes.
     """

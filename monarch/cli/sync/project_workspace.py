@@ -1,4 +1,5 @@
-"""What a command of ``monarch sync`` needs to be there, and what to do where it is not."""
+"""The project and the workspace of a ``monarch sync`` command, or an error that says what is
+missing."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ def find_project(file: str | None) -> Project:
 
 
 def workspace_of(project: Project) -> Workspace:
-    """Its workspace. Raises ``ConfigError`` for a folder that is not there, by file and line, and
-    where there is none at all: a push would empty the hosts."""
+    """The project's workspace. Raises ``ConfigError`` for a folder that is not there, by file and
+    line, and where there is none at all: a push would empty the hosts."""
     if not project.file.workspace.dirs:
         raise ConfigError(
             f"{PROJECT_FILE}: [workspace] dirs is empty, so there is nothing to bring to the "
@@ -65,7 +66,8 @@ def workspace_of(project: Project) -> Workspace:
 
 
 def whole_of(project: Project) -> Workspace:
-    """Its workspace, with all that a push takes along: editable installs, an environment."""
+    """The project's workspace, with all that a push takes along: editable installs, an
+    environment."""
     return Surroundings(workspace_of(project)).whole()
 
 

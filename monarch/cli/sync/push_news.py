@@ -1,4 +1,4 @@
-"""What a watch makes of each push: whether a person is told of it, whether it is tried again.
+"""Decides after each push of a watch whether a person is told of it, and whether it is tried again.
 
 One save may come as several events: of these pushes one is told. A refusal that may pass by itself
 is tried again without a save: a disk that was full, a host that hung, an actor too busy to stand
@@ -52,7 +52,7 @@ class Retrying:
 
     @property
     def text(self) -> str:
-        """What to tell of it."""
+        """The line that tells of the next try."""
         return (
             f"this may pass without a save: trying again in {self._pause:g} s, and then again, at "
             f"least every {_LONGEST_SECONDS:g} s"

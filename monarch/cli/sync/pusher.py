@@ -52,7 +52,8 @@ def pusher_here(*, partly: bool = False) -> Pusher:
 
 
 def find_pusher(*, partly: bool = False) -> Pusher | None:
-    """Of the allocation that runs for this folder; ``partly``: as long as a host of it answers."""
+    """The pusher to the allocation that runs for this folder; ``partly``: as long as a host of it
+    answers."""
     job = noted_job()
     if job is None:
         return None
@@ -61,7 +62,7 @@ def find_pusher(*, partly: bool = False) -> Pusher | None:
 
 
 class Pusher:
-    """Of one allocation. Calls block, and raise ``MonarchError`` and ``SyncError``."""
+    """Pushes to one allocation. Calls block, and raise ``MonarchError`` and ``SyncError``."""
 
     def __init__(self, job: JobTrait) -> None:
         self.job = job
@@ -134,7 +135,8 @@ class Pusher:
             )  # fmt: skip
 
     def past(self, found: dict[str, dict[str, Any]] | None = None) -> HostHistory:
-        """What the hosts remember; ``found`` is what they have just said of themselves."""
+        """The generations that hosts remember; ``found`` is what they have just said of
+        themselves."""
         addresses = self.addresses()
         found = found or self.inspect()
         names = {str(body["host"]): url for url, body in found.items()}
@@ -165,7 +167,8 @@ class Pusher:
             time.sleep(_LOOK_SECONDS)
 
     def inspect(self) -> dict[str, dict[str, Any]]:
-        """What each host says of itself, by URL. Raises ``JobError`` if one does not."""
+        """The state of each host, as it tells it, by URL. Raises ``JobError`` if one does not
+        answer."""
         found = self.ask()
         for url, answer in found.items():
             if "error" in answer:
@@ -176,7 +179,7 @@ class Pusher:
         return found
 
     def answering(self) -> dict[str, dict[str, Any]]:
-        """What those hosts say of themselves that answer, by URL."""
+        """The state of each host that answers, by URL."""
         return {url: body for url, body in self.ask().items() if "error" not in body}
 
     def _split(self, *, best_effort: bool) -> tuple[dict[str, dict[str, Any]], dict[Uid, str]]:
@@ -217,7 +220,7 @@ class Pusher:
         return f"hosts have gen {known or 'unknown'}{some}: `monarch sync` brings them in line"
 
     def ask(self) -> dict[str, dict[str, Any]]:
-        """What each host says of itself, by URL; of one that does not, the ``error``."""
+        """The state of each host, by URL; for one that does not answer, the ``error``."""
         addresses = self.addresses()
         found = ask_hosts(
             self._agent.node, addresses, silent=self.silent, may_come_up=may_come_up(self.job)
@@ -255,7 +258,7 @@ class Pusher:
         self._num_lost += 1
 
     def proc_generations(self, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """What each proc on these hosts says of itself, by its uid; nothing where it is silent."""
+        """The state of each proc on these hosts, by its uid; nothing where it is silent."""
         node = self._agent.node
         asked = {}
         for body in found.values():

@@ -47,7 +47,8 @@ class Row(NamedTuple):
 
 
 def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
-    """What all hosts tell, put together. Where a number was given twice, as the newest has it."""
+    """The generations that all hosts tell of, put together. Where a number was given twice, as the
+    newest has it."""
     newest = max((told.generation for told in histories.values()), default=0)
     found: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
     for host, told in histories.items():
@@ -80,7 +81,7 @@ def goal(rows: list[Row], generation: int | None) -> int:
     same = [row for row in rows if row.told.generation == generation]
     if same and all(row.is_taken_back for row in same):
         raise JobError(
-            f"generation {generation} was taken back at once, as not everybody could switch to it; "
+            f"generation {generation} was taken back at once, as not all processes could switch; "
             "`monarch sync history` lists those that stayed. To try that state again, have it "
             "here, and `monarch sync`"
         )
@@ -151,7 +152,7 @@ def timeline_lines(rows: list[Row], now: datetime, num_hosts: int, width: int | 
 
 
 def _files(row: Row, num_names: int, num_hosts: int) -> str:
-    """What changed, so many of it by name; and what else is to be said of the generation."""
+    """Names some of the files that changed, and adds notes on the generation."""
     num_changed = row.told.num_changed
     names = row.files[:num_names]
     files = counted(num_changed, "file") if num_changed else "no file: links, modes or folders"

@@ -163,7 +163,7 @@ class Watching:
             if not self._look_at_allocation(is_idle=True) and self._pusher is not None:
                 self._tell_failure(str(error))
         else:
-            # What interrupts the telling interrupts no push.
+            # An interrupt of the telling interrupts no push.
             self._is_pushing = self._is_behind = False
             self._failure, self._is_env_wanted = "", False
             self._tell(report, is_first)
@@ -356,7 +356,7 @@ class _WatcherThread:
         return touched
 
     def wake(self) -> None:
-        """Have who waits look around. From any thread."""
+        """Wakes the waiting thread, so that it looks around. From any thread."""
         self._found.put(None)
 
     def _checked(self, found: AbstractSet[Path] | Exception | None) -> AbstractSet[Path] | None:

@@ -3,19 +3,19 @@
 No threads, messages or clocks here. An event goes in, with the time; the effects to carry out come
 back as data. ``monarch.runtime.workspace.code_switch`` carries them out.
 
-- ``table``: the parties, their states, and which event leads from which state to which.
-- ``coordinator``: the process that drives a switch. That is the author of a push, or the owner of
-  the procs that takes its place when the author has died (cooperative termination).
-- ``participant``: a process that switches. That is an owner or a proc, which has its own procs
-  follow.
-- ``follower``: whose orders count for a participant, and for a host; ``succession``: who orders
-  next.
-- ``barrier``: one barrier, as a participant knows it.
+What to open:
 
-What to open, by what is to be changed:
+    table         the parties, their states, and which event leads from which state to which
+    coordinator   the process that drives a switch: the author of a push, or the owner of the procs
+                  that takes its place when the author has died (cooperative termination); how long
+                  a fence may hold actors up
+    participant   a process that switches: an owner or a proc, which has its own procs follow
+    follower      whose orders count for a participant, and for a host
+    succession    which owner orders when the author has died
+    round         one round of votes
+    barrier       one fence, as a participant knows it
+    effects       the effects, as data
 
-- how all ranks switch at one moment: `table.py`, `participant.py` (decides),
-  `monarch/runtime/workspace/code_switch/driver.py`, `monarch/runtime/procs/fences.py`
-- how long a push may hold anybody up: `coordinator.py`, `barrier.py`,
-  `monarch/runtime/links/waiting_switches.py`
+Elsewhere: `monarch/runtime/workspace/code_switch/driver.py` (feeds events in),
+`monarch/runtime/procs/fences.py`, `monarch/runtime/links/waiting_switches.py`.
 """

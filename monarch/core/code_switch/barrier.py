@@ -28,7 +28,7 @@ class SwitchBarrier:
     """``attempt`` counts the fences of a switch. ``own`` is the number under which the actors of
     this process are waited for, 0 until it is raised here; ``asked`` are the procs that have yet
     to come to it or past it, by number, and ``fenced`` all to which it holds back what we send.
-    ``seconds`` is how long it may hold anybody up, for ever if ``None``.
+    ``seconds`` is how long it may hold a sender up, for ever if ``None``.
     """
 
     def __init__(self, attempt: int, token: int, seconds: float | None, now: float) -> None:
@@ -100,7 +100,7 @@ class SwitchBarrier:
         return proc in self._sent
 
     def hold(self, now: float) -> list[Effect]:
-        """It holds a sender up from now on, if it did not before."""
+        """Notes that the fence holds a sender up from ``now`` on, if it did not before."""
         if self.held_at is not None:
             return []
         self.held_at = now
@@ -108,7 +108,7 @@ class SwitchBarrier:
 
     @property
     def wakes_at(self) -> float:
-        """When to look whether it holds anybody up, and then, when it has done so for too long."""
+        """When to look whether it holds a sender up, and then, when it has done so for too long."""
         if self.held_at is None:
             return self.look_at
         return math.inf if self.gives_up_at is None else self.gives_up_at

@@ -1,6 +1,6 @@
 """The coordinator of a code switch asks, counts the votes, and decides. See ``table``.
 
-How long a fence may hold anybody up:
+How long a fence may hold a process up:
 
 - A fence may fall so that one actor stands at it while another, in the middle of a message, waits
   for that one's next: a deadlock. Or one is in a long message, and for so long all that its owner
@@ -10,7 +10,7 @@ How long a fence may hold anybody up:
 - If all come past it at once when it was lifted, it was a deadlock: the next one comes after a
   short pause, of random length, and may fall better.
 - Otherwise some process is busy. The pause ends when they come past it, or lasts as long as the
-  next fence may hold anybody up, which is twice as long as the last. So half of the time all go on,
+  next fence may hold one up, which is twice as long as the last. So half of the time all go on,
   and however long a message takes, there will be a fence that stays until its end.
 - Once all stand, they are halted. An actor that cannot be halted may be waiting for one that
   stands. Then, too, all go on, and the halt after the next fence may take longer. After some, the
@@ -67,7 +67,7 @@ Effect = AskParty | Pause
 
 
 class Coordinator:
-    """Of a switch of so many owners.
+    """The coordinator of a switch of so many owners.
 
     ``draw`` gives a random number between 0 and its argument. Events are methods; each returns the
     effects to carry out, in order. Once it is ``over`` there are none any more. One that
@@ -212,7 +212,7 @@ class Coordinator:
         return [] if order is None else self._ask_owners(order)
 
     def _lift(self) -> Sequence[Effect]:
-        """All go on before anybody is waited for."""
+        """Lifts the fence: all owners are asked to go on before any answer is waited for."""
         first, *others = self._owners or [0]
         order, longer = SwitchOrder.LIFT, self._longer()
         return [

@@ -103,5 +103,5 @@ Effects = Sequence[Effect]
 
 
 def answer_to(token: int, *reasons: Reason) -> list[Effect]:
-    """An answer, where anybody waits for one: ``token`` is 0 for an order that needs none."""
+    """An answer, where one is waited for: ``token`` is 0 for an order that needs none."""
     return [AnswerOrder(token, [(reason, "") for reason in reasons])] if token else []

@@ -167,7 +167,8 @@ class Participant(Follower):
         return effects if turn.leaving else [*effects, Do(self._number, Work.PATCH, token)]
 
     def go(self, token: int, sender: str, generation: int) -> Effects:
-        """It is decided: run the new code. A proc that gives way ends in order, on the old."""
+        """The switch is decided: runs the new code. A proc that gives way ends in order, on the
+        old."""
         if not self._knows(sender, generation):
             return answer_to(token)
         self._expect(SwitchOrder.GO, sender, generation)

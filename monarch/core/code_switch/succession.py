@@ -24,9 +24,9 @@ class Succession:
             self._owners.remove(owner)
 
     def first(self) -> str:
-        """Who is to end the switch."""
+        """The owner that is to end the switch."""
         return self._owners[0]
 
     def others(self) -> list[str]:
-        """Whom to lead, beside ourselves, as the first."""
+        """The owners that we lead when we are the first: all but ourselves."""
         return [owner for owner in self._owners if owner != self._me]

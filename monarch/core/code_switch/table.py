@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 
 class SwitchOrder(Enum):
-    """What a coordinator asks of participants, and (the last four) of the hosts."""
+    """The orders of a coordinator to participants, and (the last four) to the hosts."""
 
     PREPARE = "prepare"
     FENCE = "fence"
@@ -58,7 +58,7 @@ class Vote(Enum):
 
 
 class Said(Enum):
-    """What all answers to an order come to, and what else happens to a coordinator."""
+    """Events of a coordinator: the sum of all answers to an order, and whatever else happens."""
 
     BEGIN = "begin"
     RECOVER = "the author has died"

@@ -1,4 +1,5 @@
-"""What a cluster says of a job before it is started: nothing is made, and nothing is queued."""
+"""Questions to a cluster about a job before it is started: nothing is made, and nothing is
+queued."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def of_kubernetes(job: KubernetesJob) -> Iterator[Finding]:
 
 
 def _refused(job: KubernetesJob, api: KubeApi) -> Iterator[Finding]:
-    """What the server says to the job's manifests, and to one pod of each mesh, without making
+    """The server's refusals of the job's manifests, and of one pod of each mesh, without making
     them."""
     trial = copy.copy(job)
     trial._allocation, trial._secret = "doctor", bytes(32)

@@ -141,7 +141,7 @@ def _of_reach(
 
 
 def mend_for(words: str, otherwise: str) -> str:
-    """What to do about what ssh says."""
+    """The advice for a failure that ssh has put into these words."""
     for part, mend in _MENDS.items():
         if part in words:
             return mend

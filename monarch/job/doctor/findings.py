@@ -1,4 +1,4 @@
-"""What a probe's answer means: one finding a line, with a way to mend it."""
+"""The findings of a probe's answer, one a line, each with a way to mend it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 def of_host(
     name: str, told: Mapping[str, Any], skew_seconds: float, *, brings_monarch: bool
 ) -> Iterator[Finding]:
-    """Of one host's answer. ``brings_monarch``: a host without it gets it."""
+    """The findings of one host's answer. ``brings_monarch``: a host without it gets it."""
     python = tuple(told.get("python", (0, 0, 0)))
     version = ".".join(map(str, python))
     if python[:2] < _OLDEST_PYTHON:

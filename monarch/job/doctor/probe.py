@@ -1,4 +1,4 @@
-"""Looks at one host: a script of its own, for whatever Python from 3.7 on is there.
+"""Looks at one host: a script of its own, for any Python from 3.7 on.
 
 Orders come as lines of JSON, and answers go as lines of JSON behind the mark that is the first
 argument. It starts nothing that lives on, and changes nothing.
@@ -47,7 +47,7 @@ def main(mark: str) -> None:
 
 
 def look(port: int) -> dict[str, Any]:
-    """What there is, as JSON data."""
+    """The state of this host, as JSON data."""
     return {
         "time": time.time(),
         "host": socket.gethostname(),
@@ -108,7 +108,7 @@ def _folders() -> dict[str, Any]:
 
 
 def _run(command: Sequence[str]) -> tuple[str, str]:
-    """What a command prints, and what is wrong with it; nothing where it is not there."""
+    """The output of a command, and its error; nothing where it is not there."""
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

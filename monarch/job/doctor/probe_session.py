@@ -53,7 +53,7 @@ class ProbeSession:
         self.asked_at = self.answered_at = 0.0
 
     def take(self, data: bytes) -> None:
-        """What the probe, or a shell around it, has printed."""
+        """Takes the output of the probe, or of a shell around it, for the answers in it."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.startswith(self._mark):
@@ -62,7 +62,7 @@ class ProbeSession:
                     self._answers.put(json.loads(line[len(self._mark) :]))
 
     def over(self) -> None:
-        """It prints nothing more."""
+        """Notes that the probe prints nothing more."""
         self._answers.put(None)
 
     def order(self, order: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ def probe_here() -> ProbeSession:
 
 
 def probe_by_agent(node: Node, host: ProcAddress) -> ProbeSession:
-    """By the agent of a host that is up."""
+    """A probe that the agent of a host runs."""
     mark = _new_mark()
     program = RemoteProgram(node, host, lambda stream, data: None)
     session = ProbeSession(mark, program.write, lambda: program.ended.value.reason, program.leave)

@@ -1,9 +1,11 @@
 """RDMA devices, by libibverbs: InfiniBand, RoCE, and Linux's software RoCE (rxe).
 
-What to open, by what is to be changed:
+What to open:
 
-- what a transfer does: `verbs_backend.py`
-- what of a library is used: `library.py`; the libraries: `pyverbs_library.py`,
-  `ibverbs_library.py`, and `monarch/testing/fake_verbs.py`
-- which device and address are taken, memory of GPUs: `devices.py`
+    verbs_backend                      transfers, and the connections of readers and owners
+    devices                            which device and address are taken, and how it gets at a
+                                       GPU's memory
+    library                            what is used of libibverbs; a fake:
+                                       `monarch/testing/fake_verbs.py`
+    pyverbs_library, ibverbs_library   libibverbs by two Python packages
 """

@@ -1,4 +1,4 @@
-"""libibverbs by the package ``ibverbs``, which opens whatever version of it is installed."""
+"""libibverbs by the package ``ibverbs``, which opens the version of it that is installed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ class VerbsFailed(Exception):
 
 @dataclass(frozen=True)
 class QueuePairInfo:
-    """What the other end needs to connect. ``gid`` has 16 bytes, ``mtu`` is libibverbs' code."""
+    """The facts by which the other end connects. ``gid`` has 16 bytes, ``mtu`` is libibverbs'
+    code."""
 
     number: int
     psn: int
@@ -95,7 +96,7 @@ class VerbsLibrary(Protocol):
     name: str
 
     def list_devices(self) -> list[str]:
-        """Their names; none where the kernel has no RDMA."""
+        """The names of the devices; none where the kernel has no RDMA."""
         ...
 
     def open(self, name: str) -> VerbsDevice: ...

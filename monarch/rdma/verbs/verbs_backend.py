@@ -71,7 +71,7 @@ class _Connection:
 
 
 class Verbs:
-    """Both ends of this process: its device, who has connected, and whom it has connected to."""
+    """Both ends of this process: its device, and its connections as a reader and as an owner."""
 
     name = "ibverbs"
 
@@ -100,7 +100,7 @@ class Verbs:
                 self._opened = self._library.open(choose(names))
             return self._opened
 
-    # What a reader does.
+    # The side of a reader.
 
     def read(
         self, part: Part | Ranges, into: Sequence[Run], deadline: float
@@ -161,7 +161,7 @@ class Verbs:
                     error = failed
                     self._drop_line(region.owner.uid, line)
                 except TimeoutError:
-                    # What was posted may still come: its memory is not ours to give back before.
+                    # Posted writes may still come: until then the memory is not given back.
                     self._drop_line(region.owner.uid, line)
                     raise
         raise region.error(
@@ -267,7 +267,7 @@ class Verbs:
                     )
                 time.sleep(_PAUSE_SECONDS)
 
-    # What an owner does, on threads of its own.
+    # The side of an owner, on threads of its own.
 
     def _on_connect(self, about: dict[str, Any]) -> dict[str, Any]:
         remote = QueuePairInfo(

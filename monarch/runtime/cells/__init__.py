@@ -1,9 +1,18 @@
 """Actors in their process: each has a cell that runs what it is sent, one message after another.
 
-What to open, by what is to be changed:
+What to open:
 
-- which actor a message is for; calls that come too early or too late: `cell_table.py`
-- how an actor runs a message; what its caller is answered: `actor_cell.py`, `cell_runners.py`;
-  `cell_answers.py`
-- how an actor's hooks are run: `hooks.py`
+    cell_table                  which actor a message is for; calls that come too early or too late
+    actor_cell                  how an actor takes and runs a message
+    cell_runners, actor_loops   actors on threads and on loops; the loops
+    cell_answers                what a caller is answered
+    undelivered                 messages that could not be delivered
+    cell_work                   an actor's work besides messages, and endpoints that run as tasks
+    hooks                       how an actor's hooks are run
+    endpoint_spec               the endpoints of a class
+    reload_round                `__reload__` of all actors of a process
+    ring_watch                  waits that last; with `monarch/core/rings.py`
+    call_watch                  the interface of a debugger that holds calls
+    loans                       arguments that are lent to a call
+    actor_log                   the actor's name in log records
 """

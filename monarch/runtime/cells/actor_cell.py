@@ -37,7 +37,7 @@ _log = logging.getLogger("monarch.actor")
 
 
 class CellHost(Carrier, Protocol):
-    """What a cell needs of the agent that holds it."""
+    """The parts of an agent that its cells use."""
 
     spoiled: str
     watch: CallWatch | None
@@ -97,7 +97,7 @@ class ActorCell:
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """What it runs in where it is on a loop. From any thread."""
+        """The asyncio task that it runs in where it is on a loop. From any thread."""
         return None
 
     def wait_in_hand(self) -> Wait | None:

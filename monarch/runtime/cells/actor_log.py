@@ -30,7 +30,7 @@ def set_switch(is_on: Callable[[], bool]) -> None:
 
 
 def name_the_client() -> None:
-    """Mark records from outside of actors too: the client has asked who it is."""
+    """Marks records from outside of actors too: the client has asked for its own context."""
     global _client_name
     _client_name = "<root>"
     start()

@@ -1,4 +1,4 @@
-"""What watches the calls of a process: a debugger that holds some of them."""
+"""The interface of a watch over a process's calls: a debugger that holds some of them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class CallWatch(Protocol):
         ...
 
     def raised(self, error: BaseException) -> bool:
-        """It has raised. Whether it is to be run again, instead of being answered with that."""
+        """A call has raised. Returns whether it is to be run again, instead of being answered with
+        that."""
         ...
 
     def ended(self) -> None:
-        """It is over, and is answered next."""
+        """A call is over, and is answered next."""
         ...
 
     def is_early(self, actor: str) -> bool:

@@ -21,7 +21,7 @@ _log = logging.getLogger("monarch.actor")
 
 
 class Carrier(Protocol):
-    """What carries an actor's answers: the agent of its process."""
+    """The carrier of an actor's answers: the agent of its process."""
 
     gate: RunGate
 
@@ -55,7 +55,7 @@ class CellAnswers:
 
     def returned(self, call: Call, spec: EndpointSpec, value: Any) -> None:
         """An endpoint has returned; one with a port of its own has sent what it has to say."""
-        # Before the answer: whoever has that, and asks, finds the row.
+        # Before the answer: a caller that has it, and asks for rows, finds this one.
         self._in_hand.ends(id(call), call.generation, is_ok=True)
         if call.port and not spec.explicit_response_port:
             host = self._host
@@ -117,13 +117,13 @@ class CellAnswers:
 
 
 def failed_in_words(record: ActorRecord, method: str, error: BaseException) -> str:
-    """That an endpoint has raised."""
+    """The sentence that says that an endpoint has raised."""
     ending = "failed." if isinstance(error, Exception) else "failed with BaseException."
     return f"Actor call {record.name}.{method} {ending}"
 
 
 def error_of_rank(record: ActorRecord, error: Exception, message: str) -> ActorError:
-    """What its caller is told; of an actor of a mesh, with its rank."""
+    """The error for the caller; of an actor of a mesh, with its rank."""
     if record.labels:
         where = Point(record.rank, Extent(record.labels, record.sizes))
         message = f"{message} It was rank {record.rank} {where}."

@@ -35,7 +35,7 @@ class Fail(NamedTuple):
 
     @property
     def error(self) -> Exception:
-        """What its hooks are told."""
+        """The error that its hooks get."""
         if self.cause is None:
             return RuntimeError(self.reason)
         return SupervisionError(self.cause.report(), failure=self.cause)

@@ -86,8 +86,8 @@ FindEndpoint = Callable[[Call], EndpointSpec]
 
 
 def finder(name: str, cls_now: Callable[[], type | None]) -> FindEndpoint:
-    """What finds the endpoint that a call of the actor ``name`` is for, in the class that it has by
-    then. Without a provider of telemetry, a call costs nothing more."""
+    """A function that finds the endpoint that a call of the actor ``name`` is for, in the class
+    that the actor has by then. Without a provider of telemetry, a call costs nothing more."""
 
     def find(call: Call) -> EndpointSpec:
         cls = cls_now()
@@ -133,7 +133,7 @@ def _traced(name: str, plain: FindEndpoint) -> FindEndpoint:
 
 
 def surrounded(plain: FindEndpoint, wrap: Wrap) -> FindEndpoint:
-    """What finds endpoints as ``plain`` does, each as what ``wrap`` makes of it."""
+    """A finder as ``plain``, whose endpoints are each what ``wrap`` makes of them."""
 
     def find(call: Call) -> EndpointSpec:
         if call.method == PING:

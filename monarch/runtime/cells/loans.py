@@ -1,7 +1,8 @@
-"""Calls whose arguments belong to somebody else in this process, who is told when they end.
+"""Calls whose arguments are lent by another part of this process, which is told when they end.
 
-Distributed tensors are handed to actors so. What unpickles such an argument notes who waits; the
-cell takes the notes when it has the arguments, and tells them how the call ended.
+Distributed tensors are handed to actors so. The code that unpickles such an argument notes a
+callback here; the cell takes the callbacks when it has the arguments, and calls them with the
+outcome of the call.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _used = _Used()
 
 
 def note(ended: Ended) -> None:
-    """Be told of the end of the call whose arguments are being unpickled in this thread."""
+    """Has ``ended`` told of the end of the call whose arguments are being unpickled in this
+    thread."""
     _used.is_used = True
     if _loans.noted is None:
         _loans.noted = []
@@ -35,7 +37,7 @@ def note(ended: Ended) -> None:
 
 
 def noted() -> list[Ended]:
-    """Who is to be told of the call that was just unpickled."""
+    """The callbacks that were noted for the call that was just unpickled."""
     if not _used.is_used or not _loans.noted:
         return []
     found, _loans.noted = _loans.noted, None
@@ -49,8 +51,8 @@ def end(loans: list[Ended], result: Any, error: BaseException | None = None) -> 
 
 
 def failed(loans: list[Ended], error: BaseException) -> list[Ended]:
-    """The call has raised, or could not be unpickled; who was told. What was lent is given back
-    with it, so that such a call cannot be run again."""
+    """The call has raised, or could not be unpickled: tells ``loans``, or those noted, and returns
+    them. Loans are given back with it, so that such a call cannot be run again."""
     told = loans or noted()
     end(told, None, error)
     return told

@@ -102,7 +102,7 @@ class RingWatch:
         )
 
         def answered() -> None:
-            # Never here: this may be deep in whatever has sent the question.
+            # Never here: this may be deep in the code that has sent the question.
             self._node.loop.call_soon(lambda: self._answered(path, attempt, asked, outcome.value))
 
         outcome.on_set(answered)

@@ -8,7 +8,7 @@ HOOK = "_handle_undeliverable_message"
 
 
 class Undelivered(NamedTuple):
-    """What ``_handle_undeliverable_message`` is given."""
+    """The message that ``_handle_undeliverable_message`` is given."""
 
     source: str
     target: str

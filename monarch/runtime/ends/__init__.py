@@ -1,11 +1,16 @@
 """How processes end, how that is noticed, and what is still done then.
 
-What to open, by what is to be changed:
+What to open:
 
-- what an unhandled failure does to the program: `unhandled_faults.py`
-- how the end of a process is noticed: `monarch/runtime/links/failure_detector.py`,
-  `monarch/runtime/hosts/host_link.py`
-- what is said of an exit status: `exit_words.py`
-- which processes may be signalled by number, and what ends with its parent: `process_group.py`,
-  `process_start.py`
+    unhandled_faults   what an unhandled failure does to the program
+    end_program        ends the program, from any thread
+    exit_status        ends it with status 1
+    exit_words         an exit status in words
+    process_group      which processes may be signalled, and what ends with its parent
+    process_start      tells a process from a later one of the same number
+    stacks             Python stacks of a process that holds its GIL
+    late_thread        work on a thread, or here where an ending interpreter takes no new one
+
+How the end of a process is noticed: `monarch/runtime/links/failure_detector.py`,
+`monarch/runtime/hosts/host_link.py`.
 """

@@ -77,7 +77,8 @@ def wake_with_parent() -> None:
 
 
 def _ask_for(number: int) -> None:
-    """Be sent a signal whenever the thread ends whose child this is, or another then becomes it."""
+    """Be sent a signal whenever the thread ends whose child this is, or the thread that is its
+    parent from then on."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 

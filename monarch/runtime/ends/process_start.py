@@ -66,7 +66,7 @@ def _start_by_ps(pid: int, even_ended: bool) -> int | None:
 
 
 def _ps(pid: int, *columns: str) -> list[str]:
-    """What POSIX's ``ps`` says of a process; nothing if there is none. Times are in UTC."""
+    """The output of POSIX's ``ps`` for a process; nothing if there is none. Times are in UTC."""
     options = [word for column in columns for word in ("-o", column)]
     done = subprocess.run(
         ["ps", "-p", str(pid), *options], env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},

@@ -1,6 +1,6 @@
 """The Python stacks of another process, also while it holds its GIL and runs nothing of ours.
 
-The kernel runs faulthandler's signal handler on whatever thread there is, and that needs no
+The kernel runs faulthandler's signal handler on any thread, and that needs no
 GIL. The stacks go into a file beside the process's socket, for its host agent to read.
 """
 
@@ -34,7 +34,7 @@ def ask_for_stacks(pid: int, started: int, path: str) -> None:
 
 
 def read_stacks(path: str) -> str:
-    """What the process wrote, innermost frame first; empty if it has not."""
+    """Reads the stacks that the process wrote, innermost frame first; "" if it has not."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -43,7 +43,7 @@ def read_stacks(path: str) -> str:
 
 
 def innermost_of_users(stacks: str) -> str:
-    """Of stacks as faulthandler writes them, the innermost frame that is the user's own code."""
+    """The innermost frame that is the user's own code, of stacks as faulthandler writes them."""
     for line in stacks.splitlines():
         path, _, place = line.strip().removeprefix('File "').partition('", ')
         is_frame = line.startswith("  File ")

@@ -1,6 +1,6 @@
 """Unhandled failures: the program's hook is asked about each.
 
-- A hook of the program's own is asked at once, whatever else happens. If it returns, the failure is
+- A hook of the program's own is asked at once, before anything below. If it returns, the failure is
   handled; if it raises, the program ends.
 - Without one, a failure is handled once the program has heard of it: a call of the client itself
   has raised it as ``SupervisionError``, for the program to catch or to end by. A failure that the

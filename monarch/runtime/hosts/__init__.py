@@ -1,18 +1,32 @@
 """The host agent: makes, watches, relays to and ends the procs of one machine.
 
-What to open, by what is to be changed:
+What to open:
 
-- how hosts are asked for what they have, and dead ones found: `asking.py`
-- how an agent is started at the far end of a login, and on a node of Slurm: `starter.py`,
-  `monarch/runtime/slurm_task.py`
-- what a host tells its listeners (a run holds, a push came through); which listeners there are:
-  `bulletins.py`, `monarch/wire/bulletin.py`; `monarch/cli/sync/bulletin_listener.py`
-- which processes are told that a proc is up, gives way, or ends: `proc_watchers.py`
-- how procs are made; what a host learns to import: `templates.py`, `launcher.py`;
-  `monarch/runtime/zygote.py`, `monarch/runtime/bootstrap.py`;
-  `monarch/runtime/procs/seen_imports.py`; `monarch/runtime/learned_modules.py`
-- how procs are asked to end, and killed: `proc_stops.py`, `host_door.py`
-- what procs of `this_host()` get that have a `$WORKSPACE_DIR` of their own:
-  `monarch/runtime/client_agent.py`, `monarch/runtime/workspace/pushing/local_replicas.py`
-- how procs give way to new ones: `replacements.py`, `monarch/runtime/procs/kept_spawns.py`
+    host_service                  all that answers at a host's address
+    host_agent, host_proc         the agent; a proc as it knows it
+    host_door                     one client at a time, and what is cleared up after it
+    host_link                     a client's attachment to a host
+    templates, launcher           how procs are made; the zygote that forks them:
+                                  `monarch/runtime/zygote.py`
+    waiting_spawns                procs that wait for a state of the workspace
+    replacements                  procs that give way to new ones; with
+                                  `monarch/runtime/procs/kept_spawns.py`
+    proc_watchers                 which processes are told that a proc is up, gives way, or ends
+    proc_stops                    how procs are asked to end, and killed
+    hang_watch                    procs that live but do not answer
+    relay                         the host's part in a broadcast tree
+    hosted_workspace              the host's workspace, as the agent sees it
+    given_workspaces              workspaces that procs have of their own
+    bulletins                     news for listeners, such as
+                                  `monarch/cli/sync/bulletin_listener.py`
+    end_notice                    the announced end of a host
+    idle_watch                    `--idle-timeout`
+    asking                        how hosts are asked for their state, and dead ones found
+    starter                       how an agent is started at the far end of a login
+    bundle_seeker, bundle_place   a host without monarch waits for a bundle; where bundles are kept
+    directory                     folders for Unix sockets
+
+What a host learns to import: `monarch/runtime/procs/seen_imports.py`,
+`monarch/runtime/learned_modules.py`. Procs of `this_host()` with a `$WORKSPACE_DIR` of their own:
+`monarch/runtime/client_agent.py`, `monarch/runtime/workspace/pushing/local_replicas.py`.
 """

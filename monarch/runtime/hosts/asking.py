@@ -1,4 +1,4 @@
-"""What host agents say of themselves: all asked at once, and those that are gone found at once."""
+"""Asks host agents for their state: all at once; those that are gone are found at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ask_hosts(
     silent: Collection[str] = (),
     may_come_up: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """What each host says of itself, by URL; of one that does not, the ``error``.
+    """The state of each host, as it tells it, by URL; of one that gives none, the ``error``.
 
     However many are dead, it takes no longer than one: at once where no process listens any more,
     or after 15 s where an agent ``may_come_up``; 5 s where an agent listens, and says nothing,
@@ -74,7 +74,7 @@ def _wait(answers: Iterable[Promise[Response]], deadline: float) -> None:
 
 
 def closed_of(urls: Collection[str], node: Node) -> set[str]:
-    """Those of them where no process listens, as far as that is found within a moment."""
+    """The URLs at which no process listens, as far as that is found within a moment."""
     closed: set[str] = set()
     seconds = _KNOCK_SECONDS if node.gateway is None else _FAR_KNOCK_SECONDS
 

@@ -21,7 +21,7 @@ _MAX_SECONDS = 60.0
 
 
 class Bulletins:
-    """Of one host agent; on its I/O loop.
+    """The bulletins of one host agent; on its I/O loop.
 
     A bulletin that still stands is never forgotten. Numbers begin with the moment at which the
     agent was started, so that a listener of an earlier agent hears all of this one.
@@ -64,7 +64,7 @@ class Bulletins:
             self._node.loop.call_soon(lambda: self.forget(uid))
 
     def forget(self, sender: Uid) -> None:
-        """What it told does not stand any longer."""
+        """Withdraws the standing bulletins of a sender."""
         for by, one in list(self._standing.values()):
             if by == sender:
                 left = msgspec.structs.replace(one, kind="left", text="", stands=False, data={})

@@ -64,7 +64,7 @@ def import_from_bundle(
             }
         )
         return None
-    # What another version has left is not to be met again.
+    # Modules of another version are not to be found any more.
     for name in [one for one in sys.modules if one.partition(".")[0] in _OURS]:
         del sys.modules[name]
     sys.path.insert(0, folder)
@@ -125,7 +125,7 @@ def _unpacked(base: str, digest: str, archive: bytes) -> str:
 
 
 def _trim(base: str, kept: str) -> None:
-    """Remove what nobody has started from for long, and what a start has left half done."""
+    """Removes bundles that were not used for long, and halves that starts have left."""
     long_ago = time.time() - _UNUSED_SECONDS
     for name in os.listdir(base):
         path = os.path.join(base, name)

@@ -1,8 +1,8 @@
-"""What a scheduler starts where monarch may be missing: a host that waits at its port for one.
+"""Started by a scheduler where monarch may be missing: waits at the host's port for a bundle of it.
 
 It listens where the host agent is to listen, says what kind of Python it is, and takes a bundle
-from whoever has the job's secret; then it becomes the agent. Needs Python 3.10, and only the
-standard library: its text is part of the command (``monarch/job/bundle_offer.py``).
+from any client that has the job's secret; then it becomes the agent. Needs Python 3.10, and only
+the standard library: its text is part of the command (``monarch/job/bundle_offer.py``).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _pass_on(bundle: str) -> None:
 
 
 class _Door:
-    """Where whoever brings the bundle knocks; opened when there is something to tell."""
+    """The listener to which a bundle is brought; opened when there is something to tell."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -97,7 +97,7 @@ class _Door:
                 self._visitor.sendall(json.dumps(said).encode() + b"\n")
 
     def read(self) -> str:
-        """The next line of one who has proved that he knows the secret."""
+        """The next line of a client that has proved that it knows the secret."""
         if self._visitor is not None:
             return ""
         address = _own_address()
@@ -137,7 +137,7 @@ class _Door:
 
 
 def proof(secret: bytes, nonce: bytes, line: bytes) -> bytes:
-    """What shows that a line comes from one who knows the job's secret, and has heard the nonce."""
+    """The proof that a line comes from a process that knows the job's secret, and has the nonce."""
     return hmac.new(secret, nonce + b" " + line, hashlib.sha256).hexdigest().encode()
 
 

@@ -1,4 +1,4 @@
-"""That a host is about to end, as its scheduler has announced."""
+"""Notices that a host is about to end, as its scheduler has announced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from monarch.wire.bulletin import Bulletin
 
 if TYPE_CHECKING:
-    # Who makes notices is a small process, which has no agent in it.
+    # The process that makes notices is small, and has no agent in it.
     from monarch.runtime.hosts.host_agent import HostAgent
 
 ENDING = "ending"  # the kind of its bulletin
@@ -32,7 +32,7 @@ class EndNotice(NamedTuple):
 
 
 def grace_seconds() -> float:
-    """How long a host goes on whose end is announced, where no scheduler says."""
+    """The seconds that a host goes on after its end was announced, where no scheduler says."""
     return float(os.environ.get("MONARCH_GRACE_SECONDS") or _DEFAULT_GRACE_SECONDS)
 
 

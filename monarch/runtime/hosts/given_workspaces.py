@@ -11,7 +11,8 @@ from monarch.wire.message import Inspect
 
 
 def given_workspaces(agent: HostAgent) -> list[str]:
-    """Of the procs that run on a host: by ``env`` when they were spawned, or by their bootstrap.
+    """Workspaces of the procs that run on a host: given by ``env`` at the spawn, or by their
+    bootstrap.
 
     Waits until their bootstraps have run, up to ``reload_timeout_seconds``; one that takes longer
     is passed over. A value that the environment of this process has, too, was set by no bootstrap.

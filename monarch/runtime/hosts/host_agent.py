@@ -366,7 +366,7 @@ class HostAgent:
         installed."""
         workspace = self.workspace
         body = workspace.packages() if packages else {}
-        is_there = os.path.isdir(workspace.root)  # else it has nothing, whatever it was told
+        is_there = os.path.isdir(workspace.root)  # else it has nothing, even if it was told so
         replica, writes = workspace.replica
         return body | {
             "host": self.name,

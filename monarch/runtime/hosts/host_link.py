@@ -36,7 +36,7 @@ class AgentProcess(Protocol):
     def is_running(self) -> bool: ...
 
     def how_ended(self) -> str:
-        """Its exit status, as far as it is known, and its last words."""
+        """The exit status of the agent, as far as it is known, and its last words."""
 
 
 FindProcess = Callable[[], "AgentProcess | None"]
@@ -88,7 +88,7 @@ class HostLink:
 
     @property
     def is_lost(self) -> bool:
-        # The agent may be back, and asked things by who is no client of it yet.
+        # The agent may be back, and asked things while we are no client of it yet.
         return self._has_ended or self._node.failure_of(self.address.uid) is not None
 
     def _answered(self, outcome: Response) -> None:
@@ -157,7 +157,7 @@ class HostLink:
 
 
 def _program() -> str:
-    """As it was typed, about: of our own command the arguments tell the most."""
+    """This program as it was typed, about: of our own command the arguments tell the most."""
     first, *others = sys.argv or [""]
     name = os.path.basename(first) or "python"
     if name == "monarch" or first.endswith(_OUR_MAIN):

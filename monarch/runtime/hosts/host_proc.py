@@ -33,5 +33,5 @@ class HostProc(msgspec.Struct):
 
     @property
     def label(self) -> str:
-        """Its mesh and rank, for people."""
+        """The proc's mesh and rank, for people."""
         return f"{self.spawn.name} {self.spec.rank}"

@@ -11,7 +11,7 @@ from monarch.wire.bulletin import Bulletin
 
 
 class WorkspaceHost(Protocol):
-    """What a workspace needs of its host agent."""
+    """The parts of a host agent that a workspace uses."""
 
     node: Node
 

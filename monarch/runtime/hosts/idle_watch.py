@@ -1,4 +1,4 @@
-"""Ends an allocation that nobody uses: each host knows how long it has been idle, and asks the
+"""Ends an allocation that is not used: each host knows how long it has been idle, and asks the
 others before it ends.
 
 A host that a run does not need is not ended under the run: all must have been idle for that long.
@@ -27,7 +27,7 @@ _ABOUT = 0.8  # of the limit: the hosts were not told it at the same moment
 
 
 class IdleWatch:
-    """Of one host agent; on its loop. ``end`` is called when the time has come."""
+    """Watches whether one host is idle; on its loop. ``end`` is called when the time has come."""
 
     def __init__(
         self, node: Node, is_in_use: Callable[[], bool], end: Callable[[], object]

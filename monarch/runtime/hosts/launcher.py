@@ -27,7 +27,7 @@ OnExited = Callable[[Uid, int | None], None]
 
 
 class MakesProcs(Protocol):
-    """What a host agent needs of whatever makes its procs."""
+    """The interface of the part that makes a host agent's procs."""
 
     @property
     def is_alive(self) -> bool: ...
@@ -199,7 +199,7 @@ class LauncherAhead:
 
     @property
     def pids(self) -> set[int]:
-        """Of the zygote, while no launcher has it."""
+        """The pid of the zygote, while no launcher has it."""
         return set() if self._zygote is None else {self._zygote.pid}
 
     def close(self) -> None:

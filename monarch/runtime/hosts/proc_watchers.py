@@ -133,7 +133,7 @@ class ProcWatchers:
             self._node.send(watcher, unknown)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
-        # On whatever thread noticed it.
+        # On the thread that noticed it.
         self._node.loop.call_soon(lambda: self._forget(uid))
 
     def _forget(self, gone: Uid) -> None:

@@ -1,7 +1,7 @@
 """A host agent's part in a tree: hands casts on, and gathers the answers that come back.
 
 The contents of a cast are passed on as they are; nothing of the user's is unpickled here, and
-nothing waits until a message has reached everybody. Everything here runs on the I/O loop.
+nothing waits until a message has reached all. Everything here runs on the I/O loop.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Replacements:
         return True
 
     def cancel(self, uids: Sequence[Uid]) -> None:
-        """These are to end for good."""
+        """Calls off the replacement of these procs: they are to end for good."""
         for uid in self._wanted.intersection(uids):
             self._wanted.discard(uid)
 

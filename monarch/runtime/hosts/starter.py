@@ -32,7 +32,7 @@ from monarch.runtime.hosts.directory import sweep
 from monarch.runtime.secret import SECRET_VARIABLES
 
 # All that an agent starts inherits this variable, which has the agent's own folder: by that it is
-# found again, whatever process group it has moved to.
+# found again, even in another process group.
 ALLOCATION = "MONARCH_ALLOCATION"
 
 _READY_SECONDS = 60.0

@@ -20,7 +20,7 @@ from monarch.wire.message import Bring, SpawnProcs
 
 
 class SpawningHost(Protocol):
-    """What is needed of the host agent."""
+    """The parts of a host agent that waiting orders use."""
 
     node: Node
     workspace: HostedWorkspace

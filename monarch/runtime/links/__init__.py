@@ -2,13 +2,22 @@
 
 Each lane to an actor is flow-controlled by credit: a sender that outruns its receiver waits
 (back-pressure), and after a while spills to disk. The failure detector (heartbeats, pidfds) and
-the host agents say which processes are gone; `peer_down.py` makes every part forget them.
+the host agents say which processes are gone; `peer_down` makes every part forget them.
 
-What to open, by what is to be changed:
+What to open:
 
-- which processes a node knows, and what their end means: `address_book.py`; `peer_down.py`
-- what the parts of a node ask of it: `network.py`
-- how a sender learns of room; switches behind waiting calls: `flow_marks.py`;
-  `waiting_switches.py`
-- how large messages travel: `bulk_sender.py`, `bulk_receiver.py`, `shared_pool.py`
+    address_book                 membership: the processes that a node knows
+    peer                         one other process
+    failure_detector             how the end of a process is noticed
+    peer_down                    what the end of a process means here
+    network                      the interface between the parts of a node
+    outboxes                     all lanes of a process
+    outbox                       one lane, and its back-pressure
+    overflow                     messages that were spilled to disk
+    flow_marks                   how a sender learns that a receiver has room
+    waiting_switches             code switches that wait behind calls
+    bulk_sender, bulk_receiver   large messages
+    shared_pool                  the shared memory that they leave in
+    broken                       payloads that did not get through
+    trees                        broadcast trees; with `monarch/core/fanout.py`
 """

@@ -76,7 +76,7 @@ class PeerTable:
             return self._add(address), True
 
     def locate(self, peer: Peer, address: ProcAddress) -> None:
-        """It is known now where a peer is."""
+        """Notes where a peer is, once that is known."""
         with self._lock:
             if self._peers.get(address.uid) is peer and peer.failure is None:
                 self._leave_host(peer)
@@ -196,7 +196,7 @@ class AddressBook:
             self._open(peer, address)
 
     def unwatch(self, uid: Uid) -> None:
-        """Its end has been told, or is of no interest."""
+        """Stops watching a process: its end has been told, or is of no interest."""
         self._watched.discard(uid)
 
     def mark_down(self, uid: Uid, failure: MeshFailure) -> bool:

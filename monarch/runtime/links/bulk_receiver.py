@@ -129,7 +129,8 @@ class BulkReceiver:
             self._node.receive(inner)
 
     def _cannot_open(self, envelope: Envelope, parcel: Parcel, why: str) -> None:
-        """Its sender need not hold it any longer, and brings the segment again for the next."""
+        """Refuses a parcel whose segment cannot be opened: its sender need not hold it any longer,
+        and brings the segment again with the next."""
         unmapped = Unmapped(self._node.address.uid, parcel.segment, parcel.hold)
         self._node.send(self._node.address_of(parcel.sender), unmapped)
         inner = self._inner(envelope, parcel.has_payload, [])

@@ -18,7 +18,8 @@ from monarch.wire.message import Heartbeat, ProcDown
 
 
 class FailureDetector:
-    """The processes whose end matters here. One that falls silent is reported down to the node."""
+    """Watches the processes whose end matters here. One that falls silent is reported down to the
+    node."""
 
     def __init__(self, node: Network) -> None:
         self._node = node
@@ -49,11 +50,11 @@ class FailureDetector:
         self._liveness.expect(uid, self._node.loop.time())
 
     def heard(self, uid: Uid) -> None:
-        """It has given a sign of life."""
+        """Notes a sign of life of a process."""
         self._liveness.heard(uid, self._node.loop.time())
 
     def unexpect(self, uid: Uid) -> None:
-        """Its silence means nothing any more."""
+        """Expects no sign of life of a process any more."""
         self._liveness.forget(uid)
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
@@ -106,7 +107,7 @@ class FailureDetector:
     def _beat(self) -> None:
         if self._is_closed:
             return
-        # Set first: whatever goes wrong with one peer, the others still need their heartbeats.
+        # Set first: if something goes wrong with one peer, the others still need their heartbeats.
         self.start()
         now = self._node.loop.time()
         for uid in self._liveness.due(now):

@@ -1,4 +1,4 @@
-"""Marks: pings behind a lane's messages, whose answers say how far their receivers have come."""
+"""Marks: pings behind a lane's messages, whose answers say how far the receivers have come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of a node need of it, and of each other."""
+"""The interface by which the parts of a node see it, and each other."""
 
 from __future__ import annotations
 

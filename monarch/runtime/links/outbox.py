@@ -76,7 +76,7 @@ class Outbox:
         try:
             self._deliver(envelope)
         finally:
-            # It is counted on, whatever became of the message.
+            # It is counted on, even if the message was dropped.
             if is_mark_due:
                 self._send_mark(self)
 

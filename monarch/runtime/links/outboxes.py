@@ -1,7 +1,7 @@
 """All that the actors and threads of a process send to actors and channels.
 
 Agents' own messages and the answers to calls do not pass here: they are few, or bounded by the
-calls that they answer, and must not wait behind anybody's flood.
+calls that they answer, and must not wait behind a flood of others.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class Outboxes:
             return
         is_here = to == self._node.uid
         if _is_on_asyncio():
-            # Everybody on the loop waits with us.
+            # All else on the loop waits with us.
             if not is_here:
                 box.wait(_LOOP_PATIENCE_SECONDS, _LOOP_LIMIT_SECONDS)
         elif running.get() is not None:

@@ -63,7 +63,7 @@ class Placed:
 
     @property
     def number(self) -> int:
-        """That of the segment."""
+        """The number of the segment."""
         return self._region.room.number
 
     @property

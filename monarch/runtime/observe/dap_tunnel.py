@@ -30,7 +30,7 @@ _LEAVE = b"Content-Length: %d\r\n\r\n%s" % (len(_LEAVING), _LEAVING)
 
 
 class DapTunnel:
-    """Of one process."""
+    """The debugpy of one process, and its sessions with an adapter."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -133,7 +133,7 @@ def connect_debugpy(
 
     ``begun`` is called when it does. Blocks until an editor has attached.
     """
-    # It warns of each process's frozen modules, which are Python's own and nobody steps through.
+    # It warns of each process's frozen modules, which are Python's own and are not stepped through.
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     import debugpy
 
@@ -141,7 +141,7 @@ def connect_debugpy(
     module: Any = importlib.import_module("pydevd")
     for thread in threading.enumerate():
         if thread.name.startswith(("monarch-", "pydevd.")):
-            # A breakpoint stops all other threads: without these nobody would hear of it.
+            # A breakpoint stops all other threads: without these the editor would not hear of it.
             vars(thread).update(is_pydev_daemon_thread=True, pydev_do_not_trace=True)
     before = module.start_client
 

@@ -1,4 +1,4 @@
-"""What a proc offers to those who look into it. Costs nothing until somebody does."""
+"""The desk of a proc for visitors that look into it. Costs nothing until one does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _POLL_SECONDS = 0.01
 
 
 class ObserveDoor:
-    """Of one proc. ``open`` has ``breakpoint()`` hold the call that makes it."""
+    """The door of one proc. ``open`` has ``breakpoint()`` hold the call that makes it."""
 
     def __init__(self, agent: ProcAgent, config: ProcConfig) -> None:
         self._agent = agent
@@ -85,7 +85,7 @@ class ObserveDoor:
         if self._holds is not None:
             self._holds.close()
 
-    # What cells ask: see CallWatch.
+    # The methods that cells call: see CallWatch.
 
     def begins(self) -> None:
         if self._looks is not None:

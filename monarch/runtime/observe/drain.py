@@ -20,8 +20,8 @@ _LONGEST_TEXT = 4000
 
 
 def pack_rows(rows: list[tuple[Any, ...]]) -> bytes:
-    """Rows as `core.event_ring` keeps them, as they leave a process; empty for none. Whoever reads
-    them does the rest: this runs beside actors."""
+    """Rows as `core.event_ring` keeps them, as they leave a process; empty for none. Their reader
+    does the rest: this runs beside actors."""
     if not rows:
         return b""
     try:
@@ -32,7 +32,7 @@ def pack_rows(rows: list[tuple[Any, ...]]) -> bytes:
 
 
 def unpack_rows(packed: bytes) -> list[list[Any]]:
-    """What `pack_rows` has packed. Kinds that we do not know are left out."""
+    """Unpacks rows of `pack_rows`. Kinds that we do not know are left out."""
     if not packed:
         return []
     rows: list[list[Any]] = msgspec.msgpack.decode(unpack(packed))
@@ -71,7 +71,7 @@ def pack(data: bytes) -> bytes:
 
 
 def unpack(packed: bytes) -> bytes:
-    """What frames of zstd, one after the other, hold."""
+    """The contents of frames of zstd, one after the other."""
     return zstd.decompress(packed) if packed else b""
 
 

@@ -23,7 +23,7 @@ def shown_environment(order: EnvAsked) -> dict[str, str]:
 
 
 def shown(env: Mapping[str, str], patterns: tuple[str, ...], salt: str) -> dict[str, str]:
-    """Those of ``env`` that match, with secrets hidden."""
+    """The variables of ``env`` that match, with secrets hidden."""
     return {
         name: hidden(_text(name), _text(value), salt)
         for name, value in env.items()
@@ -53,7 +53,7 @@ def _text(value: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What runs here, by name. Takes a tenth of a second."""
+    """The versions of what runs here, by name. Takes a tenth of a second."""
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "kernel": platform.release(),

@@ -67,7 +67,7 @@ class HeldCall:
         self.text.type(line, who)
 
     def since(self, number: int) -> Shown:
-        """What the debugger wrote since. From any thread."""
+        """The debugger's output since that character. From any thread."""
         return self.text.since(number)
 
     def end(self, frame: FrameType | None) -> None:

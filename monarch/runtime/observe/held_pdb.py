@@ -47,7 +47,7 @@ class HeldPdb(pdb.Pdb):
         self._learn = learn
 
     def reset(self) -> None:
-        """Stop at whatever line is next. The thread is not traced any longer: with a breakpoint on
+        """Stops at the next line. The thread is not traced any longer: with a breakpoint on
         some line it still is, and the next line would be one of the debugger's own."""
         sys.settrace(None)
         super().reset()
@@ -191,7 +191,7 @@ class HeldPdb(pdb.Pdb):
         self.error("not here: there is no terminal. `!statement` runs a statement")
 
     def names(self, text: str) -> list[str]:
-        """What the last word of ``text`` may become, in the frame that is looked at."""
+        """Completions of the last word of ``text``, in the frame that is looked at."""
         word = _last_word(text)
         found: list[str] = []
         if text.strip() == word:

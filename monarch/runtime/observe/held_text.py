@@ -1,4 +1,4 @@
-"""What the debugger of one held call reads and writes, instead of a terminal."""
+"""The input and output of the debugger of one held call, instead of a terminal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class HeldText:
         """The next line, waited for."""
         if self.is_closed:
             return ""
-        # Others hear that it stands before consoles do: who was answered sees it in every list.
+        # Others hear that it stands before consoles do: a console that was answered sees it in
+        # every list.
         self._on_waiting(True)
         self.is_waiting = True
         self._on_text()
@@ -75,7 +76,7 @@ class HeldText:
     # As consoles want it.
 
     def type(self, line: str, who: str = "") -> None:
-        """A line for the debugger. Where ``who`` typed it is known, other consoles see it, as
+        """A line for the debugger. Where the typist, ``who``, is known, other consoles see it, as
         ``[anna] n``. From any thread."""
         with self._lock:
             self._since_line = self._dropped + len(self._text)
@@ -91,7 +92,7 @@ class HeldText:
         self._on_text()
 
     def since(self, number: int) -> Shown:
-        """What was written from that character on; -1: since the last line. From any thread."""
+        """The output from that character on; -1: since the last line. From any thread."""
         with self._lock:
             start = max(self._since_line if number < 0 else number, self._dropped)
             end = self._dropped + len(self._text)

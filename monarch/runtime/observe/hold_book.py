@@ -1,4 +1,5 @@
-"""The calls that stand in the procs of a host, or in those of a client: who knows of them."""
+"""The calls that stand in the procs of a host, or in those of a client, and those to tell of
+them."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class HoldBook:
         return [hold for holds in list(self._holds.values()) for hold in holds]
 
     def standing(self) -> list[HoldNote]:
-        """Those that wait for a person. From any thread."""
+        """The calls that wait for a person. From any thread."""
         return [hold for hold in self.all() if hold.is_waiting]
 
     def seconds(self) -> float:
@@ -58,8 +59,8 @@ class HoldBook:
         return self.time.seconds(self._node.loop.time())
 
     def forget(self, proc: Uid, reason: str = "") -> None:
-        """It has ended, and what stood in it; for a ``reason`` that people should hear of, or as
-        was meant."""
+        """A proc has ended, and the calls that stood in it; for a ``reason`` that people should
+        hear of, or as was meant."""
         holds = self._holds.pop(proc, None)
         if holds is not None:
             now = time.time()
@@ -97,7 +98,8 @@ class HoldBook:
                 self._node.loop.call_later(_TOLD_SECONDS, self._tell_over)
 
     def _tell_over(self) -> None:
-        """Not between two lines of a debugger, where nobody is held for a moment."""
+        """Tells that clocks go on, but not between two lines of a debugger, where no call stands
+        for a moment."""
         if self._has_told and not self.time.is_held:
             self._has_told = False
             seconds, self._held_before = self.seconds() - self._held_before, self.seconds()
@@ -131,5 +133,5 @@ class HoldBook:
                 error = str(failed)
             self._node.answer(order.sender, order.port, {"text": text}, error)
 
-        # A file is read, and who tells may ask others first.
+        # A file is read, and the answer may need another process first.
         threading.Thread(target=answer, name="monarch-source", daemon=True).start()

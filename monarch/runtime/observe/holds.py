@@ -1,4 +1,5 @@
-"""The held calls of this process: how a call comes to stand, and what consoles ask of it."""
+"""The held calls of this process: how a call comes to stand, and the questions of consoles to
+it."""
 
 from __future__ import annotations
 
@@ -161,7 +162,7 @@ class ProcHolds:
     # On any thread.
 
     def _mark(self) -> None:
-        """Say of each actor where it is held, for whoever waits for it."""
+        """Notes on each actor where it is held, for those that wait for it."""
         at = {call.about.actor: call.about.place for call in list(self._calls.values())}
         for cell in self._agent.cells:
             cell.held_at = at.get(cell.record.name, "")
@@ -198,7 +199,7 @@ class ProcHolds:
             self._node.loop.call_soon(self._answer_asked)
 
     def close(self) -> None:
-        """The process is to end: who is held goes on with an error."""
+        """The process is to end: held calls go on with an error."""
         with self._lock:
             calls = list(self._calls.values())
         for call in calls:
@@ -208,7 +209,7 @@ class ProcHolds:
     # On the I/O loop.
 
     def _look(self) -> None:
-        """Let go of who has been left alone for too long."""
+        """Lets calls go on that no console has touched for too long."""
         patience = _patience()
         now = time.monotonic()
         with self._lock:
@@ -281,7 +282,7 @@ class ProcHolds:
 
 
 def _patience() -> float:
-    """How long a hold waits for somebody; 0: for ever."""
+    """The seconds that a hold waits for a person; 0: for ever."""
     try:
         return float(settings().breakpoint)
     except ValueError:

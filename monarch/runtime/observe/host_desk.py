@@ -41,7 +41,7 @@ _MOST_KEPT_SECONDS = 24 * 3600.0
 
 
 class AskedProc(Protocol):
-    """What is needed of a proc of this host."""
+    """The parts of a proc of this host that its desk uses."""
 
     spawn: SpawnProcs
     spec: ProcSpec
@@ -61,7 +61,7 @@ class _Standing(Protocol):
 
 
 class AskedHost(Protocol):
-    """What is needed of the host agent."""
+    """The parts of the host agent that its desk uses."""
 
     node: Node
     name: str
@@ -237,7 +237,7 @@ class HostDesk:
         self._ask_all(lambda port: DrainProc(port, self._node.uid, takes), _DRAIN_SECONDS, done)
 
     def _rows_of(self, found: Mapping[Uid, Response], takes: bool) -> list[tuple[Uid, bytes]]:
-        """What the procs have said; kept instead where they no longer have it themselves."""
+        """Rows that the procs have sent; kept instead where they no longer have them themselves."""
         told = {uid: bytes(r.body.get("rows", b"")) for uid, r in found.items() if not r.error}
         if not takes:
             return [(uid, rows) for uid, rows in told.items() if rows]

@@ -1,4 +1,4 @@
-"""What procs that start later are given, on a person's word: variables, and breakpoints.
+"""Variables and breakpoints that a person has set for procs that start later.
 
 Remembered as long as the host agent lives.
 """
@@ -25,7 +25,7 @@ class _Setting(NamedTuple):
 
 
 class LaterEnvironment:
-    """What was set last counts."""
+    """Variables for procs that start later. The last value of a variable counts."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -33,7 +33,7 @@ class LaterEnvironment:
         node.handle(EnvSet, self._on_set)
 
     def of(self, rank: int) -> dict[str, str | None]:
-        """What a new proc of that rank is to have; ``None`` takes a variable out."""
+        """The variables of a new proc of that rank; ``None`` takes one out."""
         return {
             name: setting.value
             for name, setting in self._set
@@ -57,7 +57,7 @@ def _note(setting: _Setting) -> str:
 
 
 class LaterBreaks:
-    """What `break` has armed, for those who list it, too."""
+    """The places that `break` has armed, also for those that list them."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -65,7 +65,7 @@ class LaterBreaks:
         node.handle(BreakPlace, self._on_place)
 
     def of(self, rank: int, labels: Sequence[str], sizes: Sequence[int]) -> tuple[BreakPlace, ...]:
-        """Those for a new proc of that rank."""
+        """The breakpoints for a new proc of that rank."""
         return tuple(
             place
             for place in self._places.values()

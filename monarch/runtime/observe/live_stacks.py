@@ -92,8 +92,8 @@ def _awaited(task: asyncio.Task[Any]) -> list[FrameType]:
 
 
 def users_frames(frame: FrameType | None) -> list[FrameType]:
-    """Of a frame and its callers those of the user's code, the innermost first; those of a
-    suspended coroutine are looked up by who calls it."""
+    """The frames of the user's code among a frame and its callers, the innermost first; those of a
+    suspended coroutine are looked up by its caller."""
     found = []
     while frame is not None:
         if not frame.f_code.co_filename.startswith((_OURS, "<frozen")):

@@ -1,4 +1,5 @@
-"""What a process does at this moment, as data. On its I/O loop, so that busy actors tell it too."""
+"""The state of a process at this moment, as data. On its I/O loop, so that busy actors tell it
+too."""
 
 from __future__ import annotations
 
@@ -110,7 +111,7 @@ def _calls(agent: ProcAgent, now: int) -> list[dict[str, Any]]:
 
 
 def _gpu() -> Mapping[str, Any]:
-    """What torch has taken of its GPU; it is not woken for that."""
+    """The memory that torch has taken of its GPU; it is not woken for that."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""What visitors ask of a proc that runs: stacks, values, its environment, and to stop somewhere."""
+"""Answers visitors of a proc that runs: stacks, values, its environment, and stops at a line."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Looks:
             self._breaks.trace_call()
 
     def call_ends(self) -> None:
-        """It is over: whatever traces it does so no longer."""
+        """A call is over: it is traced no longer."""
         if sys.version_info < (3, 12) and self._breaks.has_any:
             sys.settrace(None)
 
@@ -173,7 +173,7 @@ class Looks:
 
 
 def _seen(frames: Sequence[FrameType], place: int, line: str) -> str:
-    """What a line asks of the frame at that place; the innermost comes first."""
+    """The answer to a line about the frame at that place; the innermost comes first."""
     frame = frames[place]
     word, _, rest = line.strip().partition(" ")
     code = frame.f_code

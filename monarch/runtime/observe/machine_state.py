@@ -1,4 +1,4 @@
-"""What the kernel, and the GPUs' driver, say of a machine and of a process."""
+"""The state of a machine and of a process, by the kernel and the GPUs' driver."""
 
 from __future__ import annotations
 

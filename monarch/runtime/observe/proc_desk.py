@@ -23,7 +23,7 @@ _busy = threading.Lock()
 
 
 class ProcDesk:
-    """Everything here runs on the node's I/O loop: an actor that is busy keeps nobody waiting."""
+    """Everything here runs on the node's I/O loop, so that a busy actor delays no answer."""
 
     def __init__(self, agent: ProcAgent) -> None:
         self._agent = agent
@@ -33,7 +33,7 @@ class ProcDesk:
         agent.node.handle(ProfileProc, self._on_profile)
 
     def leave_rows(self, host: ProcAddress) -> None:
-        """As the process ends: whoever keeps rows has the last ones, too."""
+        """As the process ends: the keeper of rows gets the last ones, too."""
         if self._node.ring is not None:
             self._node.send(host, LastRows(self._node.uid), pack_rows(self._node.ring.rows()))
 
@@ -78,7 +78,7 @@ def _run(seconds: float, done: Callable[[bytes, str], None]) -> None:
     data, error = b"", ""
     try:
         data = _record(seconds)
-    except Exception as raised:  # Somebody else may be profiling; then only that is told.
+    except Exception as raised:  # Another profile may be under way; then only that is told.
         error = f"torch's profiler failed: {type(raised).__name__}: {raised}"
     finally:
         _busy.release()

@@ -81,7 +81,8 @@ def _backends() -> list[Any]:
     for group in list(distributed_c10d._world.pg_map):  # Other threads make and end groups.
         for device in group._device_types:
             backend = group._get_backend(device)
-            # Those of torch's fake backend, as of a mesh's dimension of one rank, wait for nobody.
+            # Those of torch's fake backend, as of a mesh's dimension of one rank, wait for no other
+            # rank.
             if backend.options is not None and backend not in found:
                 found.append(backend)
     return found

@@ -1,4 +1,4 @@
-"""What py-spy sees of processes of this machine. They need not answer: it reads their memory.
+"""Stacks of this machine's processes by py-spy. They need not answer: it reads their memory.
 
 It needs no thread of ours in them, so it tells also of one whose GIL is held. The kernel may refuse
 it (Yama's ``ptrace_scope``, containers without ``SYS_PTRACE``); then its own words are told.

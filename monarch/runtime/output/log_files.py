@@ -1,4 +1,4 @@
-"""What procs printed, in files on their host: a directory a run, a file a rank.
+"""The output of procs, in files on their host: a directory a run, a file a rank.
 
     <log_dir>/<date>-<time>-<machine>-<pid of the host agent>/<mesh>/<rank>.log
 
@@ -40,7 +40,7 @@ class LogFiles:
 
     @property
     def directory(self) -> str:
-        """Of this run; empty where nothing was written yet."""
+        """The directory of this run; "" where nothing was written yet."""
         return self._directory
 
     def file(self, mesh: Uid, name: str, rank: int) -> LogFile:

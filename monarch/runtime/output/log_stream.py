@@ -32,7 +32,7 @@ class LogStream:
     """The stdout and stderr of one proc, as the host agent reads them. All on ``loop``.
 
     ``on_lines(stream, written)`` gets whole lines, ``stream`` being 1 or 2; ``labels`` says of
-    each stream whose they are.
+    each stream which actor prints into it.
     """
 
     def __init__(self, loop: Loop, label: str, on_lines: Callable[[int, Written], None]) -> None:

@@ -45,7 +45,11 @@ class LogText:
 
 
 def find(folder: str, pid: int, ranks: set[int], *, agents: bool) -> list[tuple[str, str]]:
-    """Whose they are, and their paths, in the order of mesh and rank."""
+    """The log files of ``ranks``, or of all: name of the rank and path, in the order of mesh and
+    rank.
+
+    ``agents``: that of the host agent, whose pid is ``pid``, instead.
+    """
     if agents:
         with contextlib.suppress(OSError):
             path = os.readlink(f"/proc/{pid}/fd/2")

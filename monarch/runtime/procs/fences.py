@@ -22,7 +22,7 @@ from monarch.wire.address import Uid
 
 
 class Fenced(Protocol):
-    """What is needed of an actor's cell."""
+    """The parts of an actor's cell that fences use."""
 
     record: ActorRecord
     method: str
@@ -116,7 +116,7 @@ class Fences:
             cell.deliver(Resume(number))
 
     def give_up(self, number: int) -> None:
-        """Let everybody go on. ``reached`` is called all the same, once all have come past it."""
+        """Lets all go on. ``reached`` is called all the same, once all have come past it."""
         with self._lock:
             fence = self._open.get(number)
             if fence is None:
@@ -127,7 +127,7 @@ class Fences:
             cell.deliver(Lift(number))
 
     def lift(self, number: int) -> None:
-        """Let everybody go: it is over."""
+        """Lets all go on: it is over."""
         with self._lock:
             if self._open.pop(number, None) is None:
                 return

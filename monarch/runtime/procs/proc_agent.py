@@ -75,7 +75,7 @@ class ProcAgent:
         self.io_loop: IoLoop | None = None
         self.spawned_on: dict[Uid, object] = {}
         self.spoiled = ""
-        # What this process runs begins again with the next code that comes.
+        # All that this process runs begins again with the next code that comes.
         self.begins_anew = False
         self.watch: CallWatch | None = None
         self.held_time = HeldTime()
@@ -319,7 +319,7 @@ class ProcAgent:
             if cell.is_ending:
                 cell.ended.wait(max(0.0, deadline - time.monotonic()))
 
-    # What cells need: see CellHost.
+    # The parts that cells use: see CellHost.
 
     @property
     def uid(self) -> Uid:
@@ -358,7 +358,7 @@ class ProcAgent:
         self._cells.remove(cell)
         self.fences.ended(cell.record.uid)
 
-    # What the supervisor needs: see Supervised.
+    # The parts that the supervisor uses: see Supervised.
 
     def judge(self, actor: Uid, failure: MeshFailure, verdict: Callable[[bool, str], None]) -> None:
         cell = self._cells.get(actor)

@@ -23,7 +23,7 @@ from monarch.wire.message import ActorFailed, ProcDown
 
 
 class Supervised(Protocol):
-    """What the supervisor needs of the process it works in."""
+    """The parts of a process that its supervisor uses."""
 
     def judge(self, actor: Uid, failure: MeshFailure, verdict: Callable[[bool, str], None]) -> None:
         """Ask an actor's ``__supervise__``; the verdict is its answer, and what it raised."""

@@ -1,10 +1,13 @@
-"""What a host runs for a person (``monarch exec``, ``shell``, detached runs), and its ports.
+"""Programs that a host runs for a person (``monarch exec``, ``shell``, detached runs); its ports.
 
-What to open, by what is to be changed:
+What to open:
 
-- how a program and all that it starts is ended, whoever dies: `guard.py`
-- the host's side: programs; connections to ports: `host_programs.py`, `running_program.py`;
-  `port_connections.py`
-- the client's side: `remote_program.py`; a local port that leads to a host's: `port_forward.py`
-- how bytes of a descriptor travel, and wait for room: `byte_flows.py`
+    host_programs, running_program   the host's side: all programs; one of them
+    remote_program                   the client's side
+    stream_router                    which side of a process a message is for
+    guard                            how a program and all that it starts is ended, even if the
+                                     agent dies
+    port_forward, port_connections   a local port that leads to a host's; its connections at the
+                                     host
+    byte_flows                       bytes of a descriptor, and flow control for them
 """

@@ -94,7 +94,7 @@ class ByteSink:
         self._taken, self._finish = taken, finish
         self._waiting = bytearray()
         self._is_ending = self._is_writing = False
-        self.is_broken = False  # Nobody reads any more what is written.
+        self.is_broken = False  # The reader of what is written is gone.
         os.set_blocking(fd, False)
 
     def put(self, data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 ``python -I -S guard.py FD TERMINAL DIRECTORY PROGRAM...``. The host agent holds the other end of
 the socket FD. Each byte that comes is a signal for the program's process group; the end of the
-socket, which comes with the end of the agent, whatever ends it, ends everything. When the program
+socket, which comes with any end of the agent, ends everything. When the program
 ends, so does all that it has left behind, also what has moved to a session of its own: as a
 subreaper, this process becomes the parent of orphans. The exit status goes back as a line.
 """

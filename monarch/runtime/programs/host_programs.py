@@ -1,6 +1,7 @@
 """A host agent's side of programs and forwarded ports: starts, shows and ends them.
 
-Whoever may speak to the agent may run programs here: it is the job's user, who has its secret.
+Each client that may speak to the agent may run programs here: it is of the job's user, who has its
+secret.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Workspace(Protocol):
 
 
 class ProgramHost(Protocol):
-    """What programs need of the agent of their host."""
+    """The parts of a host's agent that programs use."""
 
     node: Node
     name: str
@@ -204,7 +205,7 @@ class HostPrograms:
                 os.unlink(path)
 
     def _watch(self, owner: ProcAddress, pid: int, uid: Uid) -> None:
-        """What is owner's ends with it, however it ends."""
+        """Programs of an owner end with it, however it ends."""
         owned = self._owners.setdefault(owner.uid, set())
         owned.add(uid)
         if len(owned) > 1:

@@ -50,7 +50,7 @@ class StreamedSocket:
         if self._num_open:
             self._sink.put(data)
             if self._sink.is_broken:
-                self.close()  # Whoever was connected is gone: the other end must hear of it.
+                self.close()  # The connected program is gone: the other end must hear of it.
 
     def end(self) -> None:
         """No more comes for the socket."""

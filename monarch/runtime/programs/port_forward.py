@@ -44,7 +44,7 @@ class _Forwarded:
 class PortForward:
     """Listens at ``bind`` (address and port; port 0 is any that is free), and leads to
     ``port_number`` of ``to`` as ``host`` sees it. ``tell`` gets a line where a connection fails.
-    Others who say so, too, may listen at an address that ``is_shared``.
+    Other listeners that say so, too, may share an address that ``is_shared``.
 
     Raises ``OSError`` where it cannot listen.
     """

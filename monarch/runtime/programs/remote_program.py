@@ -33,7 +33,7 @@ LOST = 255  # the status of what was lost with its host, as ssh has it
 
 
 class Stream(Protocol):
-    """What receives the messages of one uid. On the I/O loop, so it must not block."""
+    """A receiver of the messages of one uid. On the I/O loop, so it must not block."""
 
     host: ProcAddress
 

@@ -1,4 +1,4 @@
-"""A program that this host runs: its process, its streams, and who sees them."""
+"""A program that this host runs: its process, its streams, and its viewers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SKIPPED = b"\r\n... output was skipped here, faster than it could be shown ...\
 class RunningProgram:
     """Everything runs on ``loop``. ``over`` is called once it has ended, with all that it started.
 
-    A kept program is never held up by who sees it: what a viewer cannot take in time is skipped.
+    A kept program is never held up by a viewer: what a viewer cannot take in time is skipped.
     Raises ``OSError`` where no process can be made.
     """
 
@@ -129,7 +129,7 @@ class RunningProgram:
         return self._process.pid
 
     def describe(self) -> dict[str, Any]:
-        """What it is, for a look at the host."""
+        """The program in short, for a look at the host."""
         return {
             "uid": self.order.uid, "title": self.order.title, "pid": self.pid,
             "began": self.began, "is_kept": self.order.is_kept, "status": self.status,
@@ -167,7 +167,7 @@ class RunningProgram:
             self.resize(rows, columns)
 
     def leave(self, viewer: Uid) -> None:
-        """This one sees it no more; nobody is left of one that is not kept, so it ends."""
+        """A viewer leaves. A program that is not kept ends with its last viewer."""
         self._viewers.pop(viewer, None)
         self._lags.pop(viewer, None)
         if not self.order.is_kept and not self._viewers:

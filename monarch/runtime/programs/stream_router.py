@@ -17,7 +17,8 @@ Handle = Callable[[Envelope], None]
 
 
 class StreamRouter:
-    """Of one node. Stream 0 leads to a host; what was taken of it, back to the client."""
+    """Routes the messages of streams within one node. Stream 0 leads to a host; messages about its
+    room lead back to the client."""
 
     def __init__(self, node: Node) -> None:
         self.at_host: Handle = _drop
@@ -45,4 +46,4 @@ def stream_router(node: Node) -> StreamRouter:
 
 
 def _drop(envelope: Envelope) -> None:
-    """Of a stream that has ended, or never was."""
+    """Drops a message of a stream that has ended, or never was."""

@@ -1,4 +1,4 @@
-"""What a program's modules were imported from, where its imports are not followed.
+"""The texts that a program's modules were imported from, where its imports are not followed.
 
 A program that never gets a workspace need not pay for the reloader, and a folder is followed from
 its first push on. So the code that runs is known only from files, which may have been edited by

@@ -23,7 +23,7 @@ _log = logging.getLogger("monarch.reload")
 
 
 class LocalReload:
-    """What a process does of each step of a change. ``label`` is its name for people."""
+    """This process's part in each step of a change of code. ``label`` is its name for people."""
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str], label: str) -> None:
         self._agent = agent

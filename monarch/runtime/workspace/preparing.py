@@ -172,7 +172,7 @@ def being_imported() -> set[str]:
 
 
 def _attribute(module: object, name: str) -> Any:
-    """Of a module which may be a lazy one, that loads itself when it is asked for anything."""
+    """An attribute of a module, which may be a lazy one that loads itself at any other access."""
     try:
         return object.__getattribute__(module, name)
     except AttributeError:
@@ -180,7 +180,7 @@ def _attribute(module: object, name: str) -> Any:
 
 
 def _new_text(change: FileChange) -> bytes | None:
-    """What a file will hold."""
+    """The text that a file will hold."""
     if not change.source:
         return None
     with open(change.source, "rb") as file:

@@ -1,4 +1,4 @@
-"""What an owner tells its processes about a generation that is ready."""
+"""The messages of an owner to its processes about a generation that is ready, and their answers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class ReloadPlan(msgspec.Struct):
 
     ``local`` are the author's own files, for processes that run them where they are, on the
     author's machine. ``paths`` are import folders by host. ``covers`` are all hosts that have
-    this state then, ``behind`` those that are left with another. ``author`` is who pushes, for
-    people, ``folders`` where the workspace's folders land. ``family`` names the workspace, and
+    this state then, ``behind`` those that are left with another. ``author`` names the pushing user,
+    for people, ``folders`` where the workspace's folders land. ``family`` names the workspace, and
     ``others`` are hosts which had a state of it, or of another together with hosts of this push,
     and are left with that: the owner of all adds them. An upgrade of a class has no files,
     and a number below 0: it is for the procs of one mesh, and goes no further down. ``attempt`` is
-    another one for each push, whatever became of the last. ``owners`` and ``places`` say where the
+    another one for each push, even after one that failed. ``owners`` and ``places`` say where the
     owners of all procs listen, and the hosts: one of the owners takes the author's place if that
     dies, and it is the first that lives.
     """
@@ -71,7 +71,7 @@ class ReloadPlan(msgspec.Struct):
     places: list[ProcAddress] = []
 
     def code_change(self, before: int) -> CodePush:
-        """What hosts run when this was switched to, by a process that ran ``before``."""
+        """The code that hosts run once this was switched to, by a process that ran ``before``."""
         late = [
             HostCode(host, before, "", self.family) for host in self.covers if host in self.behind
         ]
@@ -126,15 +126,15 @@ _LISTS = (
 
 
 class ReloadOutcome(msgspec.Struct):
-    """What became of a step in a process and in those it owns. ``busy``: another author pushes.
+    """The outcome of a step in a process and in those it owns. ``busy``: another author pushes.
 
-    ``respawn`` says what a running process cannot take, and why; ``is_replaced`` that the process
-    which answers gives way to a new one. ``replaced`` are all such, by their labels, and
-    ``replaced_actors`` the actors that are made again in them, by class. ``problems`` came up
-    when it was too late to go back, ``notes`` are to know beside, ``warnings`` what new code will
-    trip over, ``for_next_start`` those among them that are of the next start. ``late`` have not
-    come to a fence or a halt in time, which may be tried again. ``has_gone`` is said to a successor
-    of the author: the new code runs already.
+    ``respawn`` lists changes that a running process cannot take, and why; ``is_replaced`` that the
+    process which answers gives way to a new one. ``replaced`` are all such, by their labels, and
+    ``replaced_actors`` the actors that are made again in them, by class. ``problems`` came up when
+    it was too late to go back, ``notes`` are to know beside, ``warnings`` what new code will trip
+    over, ``for_next_start`` those among them that are of the next start. ``late`` have not come to
+    a fence or a halt in time, which may be tried again. ``has_gone`` is said to a successor of the
+    author: the new code runs already.
     """
 
     modules: list[str] = []

@@ -1,4 +1,4 @@
-"""What a process says of a change of code: what comes, which actors it changed, and why not."""
+"""The words of a process on a change of code: what comes, which actors it changed, and why not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ReloadWords:
         self._label = label
 
     def of_prepared(self, step: Preparation | None) -> ReloadOutcome:
-        """What a step would change here."""
+        """The changes that a step would make here."""
         outcome = ReloadOutcome(num_procs=1)
         if step is None:
             return outcome
@@ -43,7 +43,7 @@ class ReloadWords:
         return ReloadOutcome(num_procs=1, refused=refused)
 
     def of_replaced(self, step: Preparation) -> ReloadOutcome:
-        """That this process gives way to a new one."""
+        """The outcome that says that this process gives way to a new one."""
         return ReloadOutcome(
             num_procs=1, replaced=[self._label], replaced_actors=_count(self._agent.cells),
             warnings=step.warnings,
@@ -52,7 +52,7 @@ class ReloadWords:
     def of_committed(
         self, step: Preparation, report: ReloadReport, seconds: float
     ) -> ReloadOutcome:
-        """What a step has changed here."""
+        """The changes that a step has made here."""
         for cell in self._agent.cells:
             for maker in _makers_of(cell.cls):
                 if maker in report.functions:
@@ -66,7 +66,8 @@ class ReloadWords:
         )  # fmt: skip
 
     def _left_behind(self, report: ReloadReport) -> list[str]:
-        """What this process has spawned of classes that have no file where they run."""
+        """Notes on live actors whose classes this process sent them, and that have no file where
+        they run."""
         sent = sorted(self._agent.kept_spawns.sent_whole())
         names = [
             name.rpartition(".")[2]
@@ -86,7 +87,7 @@ class ReloadWords:
         )  # fmt: skip
 
     def hook_refusal(self, cell: ActorCell, error: BaseException) -> RefusedFile:
-        """What an actor's ``__reload__`` raised."""
+        """The refusal by an actor whose ``__reload__`` raised."""
         refused = self.refusal(ReloadError.of_exception(error, "commit"))
         hook = f"__reload__ of {cell.record.title}"
         refused.message = f"{hook} refused the new code: {refused.message}"

@@ -67,7 +67,7 @@ class ReplicaAgent:
         self._host_name = host_name
         self._replica: Replica | None = None
         self._open(str(make_state_folder(root)))
-        # What was here before the last commit, to go back to.
+        # The state before the last commit, to go back to.
         self._before: tuple[int, Manifest] | None = None
         # Of the staged content: files of packages, and where their content lies.
         self._packages: list[tuple[str, str]] = []
@@ -152,7 +152,7 @@ class ReplicaAgent:
         return ""
 
     def _state(self) -> tuple[int, str]:
-        """What is here, by our own writing or by another host's."""
+        """The generation here and its digest, by our own writing or by another host's."""
         replica, folder = self._replica, self._folder
         if replica is None or folder.generation > replica.generation:
             return folder.generation, folder.digest

@@ -144,7 +144,8 @@ class WorkspaceSession:
                 author.close()
 
     def _surroundings_of(self, workspace: Workspace) -> tuple[Surroundings, list[str]]:
-        """What comes along with a workspace, and what is to be told of it the first time."""
+        """The folders that come along with a workspace, and, the first time, what to tell of
+        them."""
         from monarch.runtime.workspace.packages.surroundings import Surroundings
 
         with self._lock:

@@ -57,7 +57,7 @@ class SharedTrial:
 
 
 def _name(push: str, state: NewState) -> str:
-    """Of a question: all that the answer depends on, but for what lies on disk."""
+    """The name of a question: all that the answer depends on, but for what lies on disk."""
     files = {
         path: hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else [content]
         for path, content in state.files.items()

@@ -1,4 +1,4 @@
-"""What endpoints return, as distributed tensors: ``endpoint.rref(...)``."""
+"""Results of endpoints as distributed tensors: ``endpoint.rref(...)``."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from monarch.tensors.api.remote import remote
 
 
 class _Context:
-    """What forward leaves for backward, on its way from one to the other."""
+    """The context that forward fills and backward reads, on its way from one to the other."""
 
     def __init__(self) -> None:
         self.saved_tensors: tuple[Any, ...] = ()

@@ -69,16 +69,18 @@ class RemoteFunction:
         )
 
     def version(self) -> tuple[Any, ...]:
-        """What tells this code from older code of the same name.
+        """A key that differs between this code and older code of the same name.
 
-        A function that travels whole is pickled for it: what it refers to may have changed.
+        A function that travels whole is pickled for it: the objects that it refers to may have
+        changed.
         """
         if self.path is None:
             return (pickled_by_value(self.given),)
         return (self.path, self.code())
 
     def code(self) -> Any:
-        """Its code of now, which a reload changes; ``None`` where that is not known here."""
+        """The code of the function now, which a reload changes; ``None`` where that is not known
+        here."""
         return code_of(_loaded(self.given) if isinstance(self.given, str) else self.given)
 
     def where(self) -> tuple[str, Any]:
@@ -108,14 +110,14 @@ class _CodeOf:
 
 
 def code_of(function: Any) -> _CodeOf | None:
-    """What tells a function from itself after a reload, and from others."""
+    """A key that differs between functions, and between a function before and after a reload."""
     own = getattr(function, "remote_function", function)
     return _CodeOf(own) if isinstance(own, FunctionType) else None
 
 
 def rule_version(rule: Any) -> Any:
-    """What tells a rule for what comes out from others: one that is written where it is used is a
-    new function each time, and the same rule."""
+    """A key that differs between rules for what comes out. A rule that is written where it is used
+    is a new function each time, and the same rule."""
     if type(rule) is not FunctionType:
         return rule
     own = (rule.__closure__, rule.__defaults__, rule.__kwdefaults__)
@@ -123,13 +125,13 @@ def rule_version(rule: Any) -> Any:
 
 
 def _loaded(path: str) -> Any:
-    """What is at a path, if its module has been imported here; a reload changes it."""
+    """The object at a path, if its module has been imported here; a reload changes it."""
     name, _, attribute = path.rpartition(".")
     return getattr(sys.modules.get(name), attribute, None)
 
 
 def _path_of(function: Any) -> str | None:
-    """Its path, where another process finds the same there by importing."""
+    """The path of a function, where another process finds the same there by importing."""
     name, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     module = sys.modules.get(name or "")
     if module is None or not qualname or name == "__main__" or _is_of_tests(module):
@@ -146,7 +148,7 @@ def _is_of_tests(module: ModuleType) -> bool:
 
 
 def pickled_by_value(function: Any) -> bytes:
-    """Its code, also where its module could be imported here."""
+    """The pickled code of a function, also where its module could be imported here."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None or not _is_of_tests(module):
         return dumps(function)

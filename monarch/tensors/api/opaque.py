@@ -96,7 +96,8 @@ class OpaqueObject(OpaqueRef):
         return Remote(call_method, propagation).dispatch_by(rule, call, {}, self._seen_by_rules())
 
     def _seen_by_rules(self) -> tuple[Any, ...]:
-        """What a rule may read of this object: what came out for others may not be for it."""
+        """The state of this object that a rule may read: its outcome for others may not be right
+        for it."""
         own = {name: value for name, value in vars(self).items() if name != "_key"}
         if not own:
             return (type(self),)
@@ -136,7 +137,7 @@ class OpaqueModule:
         self._parameters: list[Any] | None = None
 
     def parameters(self) -> Iterator[Any]:
-        """Its parameters, as tensors of the mesh that share their memory."""
+        """The module's parameters, as tensors of the mesh that share their memory."""
         return iter(self._own_parameters())
 
     def _own_parameters(self) -> list[Any]:
@@ -148,7 +149,7 @@ class OpaqueModule:
         return self._parameters
 
     def __call__(self, *args: Any, propagator: Callable[..., Any], **kwargs: Any) -> Any:
-        """Its forward; ``propagator`` says what comes out, of the module and tensors without
+        """Runs forward; ``propagator`` says what comes out, of the module and tensors without
         values."""
         maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
         spec = maker.spec((args, kwargs))

@@ -141,7 +141,8 @@ class Remote:
         return described
 
     def _issue(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DeviceMesh, Tensor]:
-        """Run it on the active mesh; the handle is of what each returned, whatever that is."""
+        """Runs it on the active mesh; the handle is of the value that each proc returned, of any
+        type."""
         mesh = _active()
         tensors = check_arguments(self._function.name, args, kwargs, [])
         if tensors and not set(mesh.processes) <= set(tensors[0].mesh.processes):

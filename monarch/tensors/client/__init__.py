@@ -1,11 +1,17 @@
 """The half of the tensor engine that lives in the controller.
 
-What to open, by what is to be changed:
+What to open:
 
-- what happens to a torch operation: `dispatch.py`; what it does to shapes: `propagation.py`
-- the handle that the program holds: `tensor.py`; where it is active: `ambient.py`
-- sending, frees, failures, flow control: `client.py`; one record: `issuing.py`
-- reductions, copies between meshes, streams: `collectives.py`, `streams.py`
-- recordings: `recording.py`
-- what errors say: `refusals.py`, `remote_exception.py`
+    dispatch, operators            what happens to a torch operation; what is known of an operator
+    propagation                    what a call does to shapes
+    issuing                        one record of a batch
+    client                         sending, frees, failures, flow control
+    device_mesh, ambient           a mesh of workers; the active mesh and stream of a thread
+    tensor                         the handle that a program holds
+    collectives                    reductions, and copies between meshes
+    streams                        tensors that pass from one stream to another
+    recording                      operations that become one template
+    handing                        tensors as arguments of endpoints
+    refusals                       errors at issue
+    remote_exception, tracebacks   errors from workers; where the user called an operation
 """

@@ -33,7 +33,7 @@ _IDLE_SECONDS = 1.0
 
 
 class HeldOperations:
-    """What blocks of ``coalescing`` and recordings hold back."""
+    """Operations that blocks of ``coalescing`` and recordings hold back."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -124,7 +124,7 @@ class Client:
             self._forgotten += [one.number for one in gone]
 
     def forget(self, template: Template) -> None:
-        """It was for one call alone."""
+        """Forgets a template that was for one call alone."""
         self._forgotten.append(template.number)
 
     def meet(self) -> None:
@@ -160,7 +160,7 @@ class Client:
     # Sending
 
     def arm(self) -> None:
-        """The first operation of a batch: it leaves soon, whatever comes."""
+        """The first operation of a batch: the batch leaves soon, even if no other comes."""
         self._first = time.monotonic()
         if self._flusher is None:
             self._flusher = threading.Thread(
@@ -185,7 +185,7 @@ class Client:
                     try:
                         self.flush()
                     except Exception as error:
-                        # The next operation raises it, in a thread that somebody looks at.
+                        # The next operation raises it, in a thread of the user's.
                         self.error = self.error or SupervisionError(str(error))
         with self.lock:
             self._flusher = None
@@ -236,7 +236,7 @@ class Client:
 
     @property
     def recorder(self) -> HeldOperations:
-        """What is held back at the moment, by Monarch's name."""
+        """The operations held back at the moment, by Monarch's name."""
         return HeldOperations(self)
 
     # Answers
@@ -278,7 +278,7 @@ class Client:
             self.log.settle(upto, failures)
 
     def check_alive(self) -> None:
-        """Raise why there is nobody to send to any more."""
+        """Raises the reason where there are no workers to send to any more."""
         if self.error is not None:
             raise self.error
         if self.is_closed:
@@ -288,7 +288,7 @@ class Client:
             )
 
     def shutdown(self) -> None:
-        """Wait for everything, and end. Raises the first failure that nobody has asked about."""
+        """Wait for everything, and end. Raises the first failure that was not asked about."""
         if self.is_closed:
             return
         try:
@@ -300,7 +300,7 @@ class Client:
                     self.workers.stop("the device mesh was shut down").get()
 
     def raise_unasked(self) -> None:
-        """Wait for everything, and raise the first failure that nobody has asked about. It is
+        """Wait for everything, and raise the first failure that was not asked about. It is
         asked about then, and so are the others."""
         self.settle()
         unasked = [one for one in self.log.unasked if not one.was_raised]

@@ -170,7 +170,7 @@ class MeshSliceTensor:
 
 
 def _released(tensor: Tensor) -> int:
-    """Its reference, which is another handle's from here on."""
+    """Takes the reference from a tensor; it is another handle's from here on."""
     ref = tensor._ref
     assert ref is not None
     tensor._ref = None

@@ -129,7 +129,7 @@ class DeviceMesh(MeshTrait):
         raise NotImplementedError("rotate: move tensors with to_mesh instead")
 
     def to_table(self) -> str:
-        """Its members, as lines for people: rank, and coordinates."""
+        """The mesh's members, as lines for people: rank, and coordinates."""
         lines = ["  ".join(("rank", *self.names))]
         for place, rank in enumerate(self.processes):
             where = Point(place, self.extent)
@@ -141,7 +141,7 @@ class DeviceMesh(MeshTrait):
         with Activation(mesh=None):
             return torch.tensor(list(self.processes)).reshape(self.processes.sizes)
 
-    # What is active
+    # The active mesh and stream.
 
     def activate(self) -> Activation:
         """Torch operations of this thread run on this mesh, from this call on; used with ``with``,
@@ -203,7 +203,7 @@ class DeviceMesh(MeshTrait):
                 raise KeyError(f"{self} does not have dimension {name!r}: use one of {self.names}")
         return RemoteProcessGroup(self, names)
 
-    # What tensors ask of their mesh
+    # The methods that tensors call on their mesh.
 
     def dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return dispatch_operator(func, args, kwargs)
@@ -240,7 +240,7 @@ class DeviceMesh(MeshTrait):
             return fake
 
     def exit(self) -> None:
-        """Wait for everything that was issued, and end. Raises the first failure that nobody has
+        """Wait for everything that was issued, and end. Raises the first failure that was not
         asked about."""
         if ambient.mesh is not None and ambient.mesh.client is self.client:
             Activation(mesh=None)
@@ -261,7 +261,7 @@ class DeviceMesh(MeshTrait):
 
 
 def users_of(stream: TensorStream) -> tuple[str, int]:
-    """Whose groups those are that remote functions get in a stream: theirs alone, and no other
+    """The key of the groups that remote functions get in a stream: theirs alone, and no other
     stream's, which runs beside it."""
     return ("users", stream.number)
 
@@ -275,8 +275,8 @@ class RemoteProcessGroup:
         self.dropped = False
 
     def drop(self) -> None:
-        """It is not to be given to functions any more. The groups of the procs stay: whoever asks
-        the mesh for a group along these dimensions gets them again."""
+        """The group is not to be given to functions any more. The groups of the procs stay: a later
+        request for a group along these dimensions gets them again."""
         self.dropped = True
 
     def size(self) -> int:

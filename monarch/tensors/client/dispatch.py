@@ -136,7 +136,7 @@ def dispatch(
 
 
 def _forget_known(template: Template, tensors: Sequence[Tensor]) -> None:
-    """What has been written to follows from constants no more."""
+    """Storages that are written to follow from constants no more."""
     for position in template.mutates:
         storage = tensors[position]._storage
         if storage.is_known:
@@ -205,7 +205,7 @@ def check_arguments(
 def flatten_arguments(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], key: list[Any]
 ) -> list[Tensor]:
-    """The tensors of a call, of whatever mesh and stream, with ``key`` filled; raises ``TypeError``
+    """The tensors of a call, of any mesh and stream, with ``key`` filled; raises ``TypeError``
     for one that is not of a mesh."""
     tensors: list[Any] = []
     try:

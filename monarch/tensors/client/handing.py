@@ -3,7 +3,7 @@
 A tensor that is pickled for a call becomes a ticket. In its stream each worker puts the local
 tensor under that ticket, for the actor to take as its call is unpickled, and then waits until the
 call has ended: what the stream does next to the tensor comes after what the actor did with it. A
-call that is not answered (`broadcast`) gets copies, as nobody would hear of its end.
+call that is not answered (`broadcast`) gets copies, as its end would not be heard of.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def lend_to_actors(tensor: Tensor) -> Any:
     if problem is not None:
         raise incorrect("endpoint", (tensor,), {}, lambda _: problem)
     if message.answers:
-        assert tensor.mesh.client.desk is not None  # It is there before anybody waits.
+        assert tensor.mesh.client.desk is not None  # It is there before any wait.
     loan = _TensorLoan(tensor, ranks_of(tensor.mesh, message.uids), message.answers)
     message.loans.append(loan)
     return arrive, (loan.ticket, loan.end)

@@ -1,4 +1,4 @@
-"""What the dispatcher has to know of a torch operator, worked out once for each."""
+"""The facts that the dispatcher has to know of a torch operator, worked out once for each."""
 
 from __future__ import annotations
 

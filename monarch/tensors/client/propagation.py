@@ -1,5 +1,5 @@
-"""What a call makes of shapes: run once, on tensors without values, and remembered as a
-template."""
+"""The effect of a call on shapes: found by running it once, on tensors without values, and
+remembered as a template."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ class PropagatedCall:
         return CallSpec(self.args, self.kwargs, len(self.tensors), len(self.scalars), stored)
 
     def on(self, function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
-        """What ``function`` returns for these tensors in the place of ours."""
+        """The result of ``function`` for these tensors in the place of ours."""
         args = [fill(spec, tensors, self.scalars) for spec in self.args]
         kwargs = {name: fill(spec, tensors, self.scalars) for name, spec in self.kwargs}
         return function(*args, **kwargs)
 
 
 class Propagated:
-    """What came of a call on tensors without values."""
+    """The outcome of a call on tensors without values."""
 
     def __init__(self, result: Any, inputs: Sequence[Any], is_operator: bool) -> None:
         maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
@@ -217,7 +217,7 @@ def _with_aliases(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
 
 
 def _as_fakes(result: Any) -> Any:
-    """What a rule returned. It may have made plain tensors before, outside of it."""
+    """The result of a rule. It may have made plain tensors before, outside of ``FAKE``."""
     maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
     spec = maker.spec(result)
     return fill(spec, [FAKE.from_tensor(t) if _is_real(t) else t for t in maker.tensors])

@@ -102,7 +102,7 @@ class Recorder:
         self.code.append((code, code()))
 
     def end(self) -> None:
-        """What was made here is no more: the recording makes it anew each time."""
+        """Frees the values made while recording: the recording makes them anew each time."""
         for frees in self.client.frees.values():
             for refs in frees.values():
                 refs[:] = [ref for ref in refs if ref < self.start]
@@ -186,7 +186,7 @@ class Recording:
             self._client.define_template(self.template, 0, *self._definition)
 
     def forget(self) -> None:
-        """It is not needed any more."""
+        """Forgets the recording, which is not needed any more."""
         if self.template.number:
             self._client.forget(self.template)
 
@@ -242,7 +242,7 @@ def _results(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Result
 
 
 def _shape(recorder: Recorder, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
-    """What two recordings of one function have in common: references by where they come from."""
+    """The form that two recordings of one function share: references by where they come from."""
 
     def name(ref: int) -> tuple[str, int]:
         if ref >= recorder.start:

@@ -108,7 +108,8 @@ def explanation(code: str, **values: Any) -> str:
 def find_problem(
     tensor: Any, mesh: Any, stream: TensorStream, *, writes: bool = False
 ) -> str | None:
-    """What is wrong with a tensor for an operation on ``mesh`` in ``stream``, in words."""
+    """The fault of a tensor for an operation on ``mesh`` in ``stream``, in words; ``None`` for
+    none."""
     if not isinstance(tensor, Tensor):
         return explanation("LOCAL_TENSOR")
     storage = tensor._storage

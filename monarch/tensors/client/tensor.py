@@ -49,7 +49,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
     @property
     def ref(self) -> int | None:
-        """Its number at the workers."""
+        """The tensor's number at the workers."""
         return self._ref
 
     @property
@@ -130,8 +130,8 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
     @property
     def _fake(self) -> torch.Tensor:
-        """What it looks like, as a tensor without values. Tensors that share memory have fakes
-        that do, and those that look alike too have one."""
+        """A tensor without values that looks so. Tensors that share memory have fakes that do, and
+        those that look alike too have one."""
         fake: torch.Tensor = self.mesh.fake_of(self)
         return fake
 
@@ -153,7 +153,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
     __itruediv__ = torch.Tensor.div_
 
     def tolist(self) -> Any:
-        """Of a number that follows from constants, that. Raises ``TypeError`` for all else."""
+        """The value of a number that follows from constants. Raises ``TypeError`` for all else."""
         if self.numel() == 1 and self._known is not None and self._storage.is_known:
             return self._known.tolist()
         raise TypeError(

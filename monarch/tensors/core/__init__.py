@@ -1,11 +1,12 @@
 """Decisions of the tensor engine: no torch, no I/O, no clock, no threads.
 
-What to open, by what is to be changed:
+What to open:
 
-- when two calls are the same call: `keys.py`; what a tensor looks like: `metas.py`
-- what is remembered of a call: `templates.py`
-- how operations are gathered and encoded: `batch.py`
-- what a failure spoils: `log.py`
-- who may read and write a storage (borrows, drops): `storages.py`
-- the Python text that workers run: `program.py`
+    keys, specs   when two calls are the same call; the arguments of a call as data
+    metas         what a tensor looks like
+    templates     what is remembered of a call
+    batch         how operations are gathered and encoded
+    log           what a failure spoils
+    storages      permissions to read and write a storage (borrows, drops)
+    program       the Python text that workers run
 """

@@ -94,7 +94,7 @@ class FlushPolicy:
 
 
 class Batch:
-    """What has been issued and not sent."""
+    """The operations that have been issued and not sent."""
 
     __slots__ = ("_current", "num_ops", "segments")
 

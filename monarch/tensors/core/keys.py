@@ -206,7 +206,7 @@ class Flattener:
 
 
 def explain(key: Sequence[Any], known: Sequence[Sequence[Any]]) -> str:
-    """In words, how ``key`` differs from the nearest of ``known``; for who asks why a call
+    """In words, how ``key`` differs from the nearest of ``known``; to explain why a call
     missed."""
     if not known:
         return "it is the first call of this operation"

@@ -1,4 +1,4 @@
-"""What a failure spoils, worked out from what was sent.
+"""The log of what was sent, from which it is worked out what a failure spoils.
 
 Nothing is kept for it but the sent records themselves, until every rank has passed them. When a
 rank says that the record at (batch, segment, position) has failed, its results are spoiled, and
@@ -149,7 +149,7 @@ class IssueLog:
 
 
 def _marked(used: Sequence[int], base: int, template: Template, storages: Any) -> list[int]:
-    """What an operation makes and writes to, with all views of that."""
+    """The references that an operation makes and writes to, with all views of them."""
     marked = list(range(base, base + template.num_out))
     marked += [used[position] for position in template.mutates]
     marked += [ref for storage in storages for ref in storage.refs or ()]

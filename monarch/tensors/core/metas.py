@@ -1,4 +1,4 @@
-"""What a tensor looks like, without its values: interned, so that looking equal is being one
+"""The looks of a tensor, without its values: interned, so that looking equal is being one
 object."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def intern_meta(
 
 
 def meta_of(tensor: Any) -> Meta:
-    """Of any torch tensor with strides."""
+    """The meta of any torch tensor with strides."""
     return intern_meta(
         tensor.size(),
         tensor.stride(),

@@ -1,4 +1,4 @@
-"""Who may read and write the memory behind tensors.
+"""The permissions to read and write the memory behind tensors.
 
     state of a storage      reads   writes   how it gets there
     free                    yes     yes      at first; when the last borrow is given back
@@ -53,7 +53,7 @@ class Storage:
             self.refs.discard(ref)
 
     def all_refs(self, of: int) -> list[int]:
-        """Of all tensors that look at this, given the one in hand."""
+        """The references of all tensors that look at this, given the one in hand."""
         return [of] if self.refs is None else sorted(self.refs | {of})
 
     def drop(self, where: str) -> None:

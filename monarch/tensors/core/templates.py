@@ -1,4 +1,4 @@
-"""What is remembered of a call: all of it but its tensors and its numbers."""
+"""Templates of calls: all of a call but its tensors and its numbers."""
 
 from __future__ import annotations
 

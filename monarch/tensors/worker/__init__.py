@@ -1,10 +1,16 @@
 """The half of the tensor engine that lives in the procs.
 
-What to open, by what is to be changed:
+What to open:
 
-- how records become calls, and what a failing one leaves: `executor.py`, `definitions.py`
-- what ranks send each other: `collectives.py`; the groups they do it in: `groups.py`
-- streams, on CPU and CUDA: `lanes.py`; values that pass between streams and actors: `slots.py`
-- what the controller may ask: `worker.py`; how small values travel: `packing.py`
-- objects that stay there: `objects.py`, `remote_classes.py`
+    worker                    the actor: what the controller may ask
+    executor                  how records become calls, and what a failing one leaves
+    definitions               the templates and meshes that a worker knows
+    lanes                     streams, on CPU and CUDA
+    slots                     values that pass between streams and actors
+    collectives, groups       what ranks send each other; the process groups for it
+    arrivals                  tensors that are handed to an actor
+    current                   what remote functions find in their proc
+    describing                a function's effect, found on one shard
+    objects, remote_classes   objects that stay at the workers
+    packing                   how small values travel
 """

@@ -1,4 +1,4 @@
-"""What ranks send each other: reductions, and copies from one mesh to another.
+"""Exchanges between ranks: reductions, and copies from one mesh to another.
 
 Each has a stand-in, for a rank whose input has failed before: it takes part with zeros, so that the
 others do not wait for ever. What they get is spoiled too, as the controller knows.
@@ -29,7 +29,7 @@ _OPERATIONS = {
 
 
 class TensorLooks(NamedTuple):
-    """Of the tensor that a rank gives, so that a stand-in can be made."""
+    """The looks of the tensor that a rank gives, so that a stand-in can be made."""
 
     size: tuple[int, ...]
     dtype: Any
@@ -99,7 +99,7 @@ class Reduction:
 
 
 def fans_of(pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
-    """Of each rank that sends to several, all that are in it."""
+    """The ranks of each fan, by its sender: a rank that sends to several, and these."""
     targets: dict[int, set[int]] = {}
     for a, b in pairs:
         if a != b:
@@ -111,7 +111,7 @@ _MOST_SENDS = 16
 
 
 class LateSends(threading.local):
-    """What this thread has sent and nobody may have received: a send reads its buffer later, so
+    """The sends of this thread that may not have been received: a send reads its buffer later, so
     that each has a copy of its own.
 
     Of many the oldest is waited for. Its receiver comes to it whatever this rank does next, as that

@@ -1,4 +1,4 @@
-"""What remote functions find in the proc that they run in: their rank in meshes, and groups."""
+"""Names for remote functions, of the proc that they run in: their rank in meshes, and groups."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class WorkerDim(NamedTuple):
 
 
 class WorkerMesh:
-    """What a remote function gets where a ``DeviceMesh`` was given: ``mesh.dims["dp"].rank``."""
+    """The form in which a remote function gets a ``DeviceMesh``: ``mesh.dims["dp"].rank``."""
 
     def __init__(self, shape: MeshShape, use: Hashable, is_alone: bool = False) -> None:
         worker = _current[0]
@@ -120,7 +120,8 @@ def received_mesh(shape: tuple[Any, ...], use: Hashable) -> WorkerMesh:
 
 
 def received_group(shape: tuple[Any, ...], dims: tuple[str, ...], use: Hashable) -> Any:
-    """What a remote function gets where a ``RemoteProcessGroup`` was given."""
+    """The form in which a remote function gets a ``RemoteProcessGroup``; ``None`` on other
+    ranks."""
     worker = _current[0]
     mesh = MeshShape(*shape)
     if mesh.coordinates(worker.rank) is None:

@@ -1,4 +1,4 @@
-"""What the controller defines once and then calls by number.
+"""Definitions of the controller, made once and then called by number.
 
 Each definition is a tuple that begins with its kind; `WorkerDefinitions.define` lists them. A
 definition that cannot be made (its function cannot be imported here, say) is an operation that
@@ -197,8 +197,8 @@ class WorkerDefinitions:
         return Operation(await_actor, CallSpec([("s", 0)], [], 0, 1, []))
 
     def _results(self, paths: list[tuple[Any, ...]], num_in: int) -> Operation:
-        """What the actor of this proc has returned, taken apart. The inputs are those of the
-        call."""
+        """The operation that takes apart the result of the actor of this proc. The inputs are those
+        of the call."""
 
         def results(ticket: int) -> Any:
             value, error = slots.take(ticket)
@@ -261,12 +261,13 @@ def resolve(where: tuple[str, Any]) -> Any:
     """A function by its path, or from its pickle."""
     kind, what = where
     found = _by_path(what) if kind == "path" else cloudpickle.loads(what)
-    # What a decorator has left there knows the function that it was given.
+    # A decorator's wrapper knows the function that it was given.
     return getattr(found, "remote_function", found)
 
 
 def _by_path(path: str) -> Any:
-    """What is at a dotted path: the longest part of it that is a module, and attributes from there.
+    """The object at a dotted path: the longest part of it that is a module, and attributes from
+    there.
 
     Raises ``ImportError`` or ``AttributeError``.
     """

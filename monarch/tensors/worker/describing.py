@@ -1,4 +1,4 @@
-"""What a function makes of its arguments, found out by running it on one shard."""
+"""The effect of a function on its arguments, found by running it on one shard."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def describe(where: tuple[str, Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _by_reference(value: Any, memo: dict[int, Any]) -> dict[int, Any]:
-    """What is no tensor and no plain container is not copied: groups, functions, objects."""
+    """Marks objects that are not copied, being no tensors and no plain containers: groups,
+    functions."""
     if isinstance(value, (list, tuple)):
         for item in value:
             _by_reference(item, memo)

@@ -64,7 +64,7 @@ class Executor:
                 self._device.put_before_own(lane.stream)  # The lanes' threads only issue.
 
     def come_to_rest(self) -> None:
-        """As ``drain``, for who does not ask whether a lane has ended: the next who does hears."""
+        """As ``drain``, without asking whether a lane has ended: the next ``drain`` tells that."""
         with self._moved:
             self._moved.wait_for(lambda: have_come_to_rest(self._lanes.values()))
 
@@ -119,7 +119,7 @@ class Executor:
         trace = error.__traceback__
         program_trace = trace.tb_next if trace is not None else None
         if not is_poisoned:
-            # What follows the generated line is the user's.
+            # The frames below the generated line are the user's.
             users = program_trace.tb_next if program_trace is not None else None
             text = "".join(traceback.format_exception(type(error), error, users))
             with self._lock:
@@ -140,4 +140,4 @@ class Executor:
                 try:
                     act()
                 except Exception:
-                    return  # The others have gone: there is nobody to be kept waiting.
+                    return  # The others have gone: no rank would be kept waiting.

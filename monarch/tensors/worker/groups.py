@@ -56,7 +56,7 @@ class ProcessGroups:
 
     Torch names a group by how many were made before it. So every worker makes every group, those
     that it is no member of too, as definitions arrive: that is in one order everywhere, on one
-    thread, and whatever else is under way.
+    thread, beside all else that is under way.
     """
 
     def __init__(self, rank: int, world: int) -> None:

@@ -21,7 +21,7 @@ _CLOSE_SECONDS = 5.0
 
 
 class Device(Protocol):
-    """What lanes need of an accelerator."""
+    """The operations of an accelerator that lanes use."""
 
     def stream(self) -> Any: ...
     def own(self) -> Any: ...
@@ -62,7 +62,7 @@ class Cpu:
 
 
 class Cuda:
-    """Operations are queued: who takes a value from another stream waits for its event.
+    """Operations are queued: a lane that takes a value from another stream waits for its event.
 
     The device's own stream is the one of all threads that choose none: the actors', the worker's.
     Other streams do not wait for it by themselves, nor it for them.
@@ -97,12 +97,12 @@ class Cuda:
             value.record_stream(stream or self._cuda.current_stream())
 
     def put_before_own(self, stream: Any = None) -> None:
-        """What the device's own stream gets from here on waits for all of ``stream``, or of the one
-        in use."""
+        """Later work of the device's own stream waits for all of ``stream``, or of the one in
+        use."""
         self.own().wait_stream(stream or self._cuda.current_stream())
 
     def put_after_own(self, stream: Any = None) -> None:
-        """What ``stream``, or the one in use, gets from here on waits for all of the device's own
+        """Later work of ``stream``, or of the one in use, waits for all of the device's own
         stream."""
         (stream or self._cuda.current_stream()).wait_stream(self.own())
 
@@ -140,7 +140,7 @@ class StreamLane:
 
     @property
     def error(self) -> BaseException | None:
-        """What ended this lane."""
+        """The error that ended this lane."""
         return self._error
 
     @property
@@ -182,7 +182,7 @@ def _ended(lanes: Collection[StreamLane]) -> BaseException | None:
 
 
 def _as_call(work: Callable[[], None]) -> None:
-    """To whoever looks at held calls, what a lane does is a call of its own, which ends."""
+    """For observers of held calls, the work of a lane is a call of its own, which ends."""
     now = running.get()
     if now is None:
         work()

@@ -30,7 +30,8 @@ def packed(local: torch.Tensor) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """What was packed, if it was; to be written to, as any tensor. With no mesh active."""
+    """The tensor of a packed value, if it was packed; to be written to, as any tensor. With no mesh
+    active."""
     if type(value) is not PackedTensor:
         return value
     dtype = getattr(torch, value.dtype.removeprefix("torch."))

@@ -12,7 +12,8 @@ from monarch.tensors.worker.objects import ObjectKey
 
 
 class WorkerRemoteClass:
-    """What a ``ControllerRemoteClass`` names by its path: a class whose methods return nothing."""
+    """The base of a class that a ``ControllerRemoteClass`` names by its path; its methods return
+    nothing."""
 
     # Held by the tensor that the controller has: an object goes with it.
     _objects: ClassVar[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()

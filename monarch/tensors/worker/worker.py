@@ -54,7 +54,7 @@ class TensorWorker(Actor):
 
     @endpoint
     def fetch(self, ranks: tuple[int, ...], refs: list[int]) -> tuple[Any, Any]:
-        """What has failed here so far; and the values of ``refs``, on the ranks that are asked for
+        """The failures here so far; and the values of ``refs``, on the ranks that are asked for
         them."""
         failures: list[OpFailure] = self._executor.failures()
         if self._rank not in ranks:
@@ -86,7 +86,7 @@ class HandOverDesk(Actor):
 
     @endpoint
     def give_up(self, tickets: list[int], value: Any) -> None:
-        """Fill slots that perhaps nobody else will."""
+        """Fills slots that may not be filled otherwise."""
         for ticket in tickets:
             slots.put(ticket, value)
 
@@ -103,7 +103,7 @@ def staying_on(device: int | None) -> Iterator[None]:
     ``None`` is a worker without one.
 
     The device is a thread's own choice, and operations that come later are of that thread, too:
-    whoever chose another in a remote function would move them all. It is refused there, and
+    a remote function that chose another would move them all. It is refused there, and
     nowhere else in the process.
     """
     token = _held.set(device)

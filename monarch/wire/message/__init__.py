@@ -1,8 +1,19 @@
 """Every message of the protocol, in one table; the files are the conversations they belong to.
 
-What to open, by what is to be changed:
+A message is added to the file of its conversation, and to the table in this file.
 
-- a message, or add one: `__init__.py`: a file a conversation, and here the table of all
+What to open:
+
+    header        what all messages begin with
+    calls         actors, calls, answers, deadlock detection (edge chasing), requests to owners of
+                  memory
+    delivery      broadcast trees, and bulk
+    lives         membership: which processes there are, and which have ended
+    hosts         attachment, procs that a host makes and ends, their output
+    generations   pushes of a workspace, and the switch of code
+    programs      programs that a host runs for a person, and forwarded ports
+    observe       held calls, stacks, environment
+    telemetry     state, events and profiles of processes
 """
 
 from monarch.wire.message.calls import (

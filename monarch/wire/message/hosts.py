@@ -35,9 +35,9 @@ class Notice(Message, tag=31):
 
 
 class Inspect(Message, tag=27):
-    """What runs here? Answered by ``Answer`` with a dictionary.
+    """Asks a host agent or a proc for what runs in it. ``Answer`` brings a dictionary.
 
-    ``packages``: a host is to say as well which Python it has, and which packages.
+    ``packages``: a host also reports its Python and the packages that it has.
     """
 
     port: int

@@ -1,4 +1,4 @@
-"""What visitors ask procs and host agents, and what they do there: holds, stacks, environment."""
+"""Questions and orders of visitors to procs and host agents: holds, stacks, environment."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class HoldNames(Message, tag=104):
 
 
 class ClocksStand(Message, tag=105):
-    """From the root to its procs, and from them to theirs: somebody is held, or nobody is any
+    """From the root to its procs, and from them to theirs: a call stands, or none does any
     longer."""
 
     is_held: bool
@@ -101,7 +101,7 @@ class StopAt(Message, tag=108):
 class BreakPlace(Message, tag=109):
     """To a proc: stop at a line from now on, where ``condition`` holds; or, ``is_gone``, no longer.
 
-    ``text`` is what stands in that line, as far as somebody knows: it says which statement is
+    ``text`` is what stands in that line, as far as it is known: it says which statement is
     meant where lines have moved. A proc that is none of ``ranks``, as people write them, leaves it
     be, and answers with whether it ``is_armed`` and with the ``text``. To a host agent: for procs
     that start later; answered with all such ``breaks``, and with ``number`` 0 only that.
@@ -174,7 +174,7 @@ class DapBytes(Message, tag=113):
 
 class AbortGroups(Message, tag=114):
     """To a proc: end these TCP connections (both ends of each, the proc's own first) and its
-    process groups, so that who waits in a collective gets an error.
+    process groups, so that ranks waiting in a collective get an error.
 
     ``only_tells``: only answer with the ``connections`` that there are.
     """

@@ -118,7 +118,7 @@ class StreamEnd(Message, tag=149):
 
 
 class IdleLimit(Message, tag=150):
-    """To a host agent: end, with ``others``, once nobody has used any of them for so long; 0 for
+    """To a host agent: end, with ``others``, once none of them was used for so long; 0 for
     never. Answered by ``Answer``."""
 
     seconds: float

@@ -7,7 +7,8 @@ from monarch.wire.message.header import Message
 
 
 class LookAtProc(Message, tag=170):
-    """What do you do at this moment? Answered by ``Answer``; see ``runtime.observe.live_state``.
+    """Asks a proc for its state at this moment. Answered by ``Answer``; see
+    ``runtime.observe.live_state``.
 
     ``flight``: also the last collectives that torch remembers, with the ``places`` in the code
     where they were begun, which takes longer.
@@ -28,9 +29,9 @@ class LookAtHost(Message, tag=171):
 
 
 class DrainProc(Message, tag=172):
-    """What happened lately? Answered with rows; see ``runtime.observe.drain``.
+    """Asks a proc for its last events. Answered with rows; see ``runtime.observe.drain``.
 
-    ``takes``: whoever asks keeps them, and the process need not any longer.
+    ``takes``: the asking process keeps them, so the proc may forget them.
     """
 
     port: int

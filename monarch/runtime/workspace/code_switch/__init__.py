@@ -1,18 +1,16 @@
 """All processes switch to other code at one moment, or none of them does: a two-phase commit.
 
-What is decided is in ``monarch.core.code_switch``; here are the threads and messages around it.
+Decisions are made in ``monarch.core.code_switch``; here are the threads and messages around it.
 
-- ``coordinating``: drives a switch over its owners (see ``owner``), for the author of a push.
-- ``driver``: the orders that a process is given, and what happens to it meanwhile.
-- ``actions``: what it does about them, itself and through the procs that it owns.
-- ``busy_actors``: whom a switch waits for, in one line for people.
-- ``open_order``: an order that waits for its answer.
-- ``proc_orders``: what a process sends to its procs, and to their hosts.
-- ``orders``: what arrives from other processes.
-- ``fencing``: what a participant does to its mailboxes, its spawns and what it sends.
-- ``author_lost``: brings a switch to its end whose author has died.
+What to open:
 
-What to open, by what is to be changed:
-
-- what becomes of a push whose author dies: `author_lost.py`, `monarch/runtime/workspace/lease.py`
+    coordinating              drives a switch over its owners, for the author of a push
+    owner, remote_owner       an owner, as a push asks it; one that is another program
+    driver                    feeds orders and events of this process to a participant
+    orders, open_order        orders that arrive; one that waits for its answer
+    actions                   carries out what the participant decides
+    proc_orders               what a process sends to its procs, and to their hosts
+    fencing                   what a participant does to its mailboxes, its spawns and what it sends
+    busy_actors               the actors that a switch waits for, in one line for people
+    author_lost, succeeding   the end of a switch whose author has died; which owner leads it
 """

@@ -129,7 +129,8 @@ class Actions:
         return [uid for uid in members if self._known[uid].host_uid in hosts]
 
     def tell(self, switch: SwitchUnderWay, busy: Sequence[BusyActor], seconds: float) -> None:
-        """Say whom the switch has waited for, so long, here and to the process that asked."""
+        """Tells which actors the switch has waited for, so long, here and to the process that
+        asked."""
         # That may be a process of ours, which is told by us, and tells us.
         new = [one for one in busy if (one, seconds) not in switch.told]
         if not new:

@@ -1,4 +1,4 @@
-"""What becomes of a push whose author has died: cooperative termination, with presumed abort.
+"""The end of a push whose author has died: cooperative termination, with presumed abort.
 
 Once a host shows the new files, the push is carried to its end, and before that it is taken back.
 The owner that leads decides, for all owners.
@@ -121,7 +121,7 @@ class _HostFiles(Purpose):
         return vote
 
     def drop(self) -> Vote:
-        # Sent before anybody may push again: what comes then is staged under the same number.
+        # Sent before the next push can come: what that stages has the same number.
         self.dropped = self._ask(Abort(self._plan.generation))
         if not self._is_inspected:
             return Vote.NO  # An owner was never halted, so no host was told to show it.

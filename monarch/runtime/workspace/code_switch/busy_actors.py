@@ -1,4 +1,4 @@
-"""Whom a switch waits for, gathered from all processes into one line for people."""
+"""The actors that a switch waits for, gathered from all processes into one line for people."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BusyActors:
         self._lock = threading.Lock()
 
     def add(self, generation: int, busy: Iterable[BusyActor], seconds: float) -> None:
-        """These have kept the switch to ``generation`` waiting for so long."""
+        """Notes actors that have kept the switch to ``generation`` waiting for so long."""
         key = generation, seconds
         with self._lock:
             is_first = key not in self._gathered
@@ -34,7 +34,8 @@ class BusyActors:
             self._loop.call_later(_GATHER_SECONDS, lambda: self._say(*key))
 
     def forget(self) -> None:
-        """Nobody is waited for any longer: what was not told by now is not worth it."""
+        """Drops what was gathered: the switch waits for no actor any longer, so that it is not
+        worth telling."""
         with self._lock:
             for busy in self._gathered.values():
                 busy.clear()

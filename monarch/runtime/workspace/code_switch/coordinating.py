@@ -17,8 +17,8 @@ from monarch.wire.address import Uid
 
 
 class Purpose:
-    """What a switch is for: what changes beside the code, and which processes hear of it. This one
-    is for code alone, and no other process is told."""
+    """The purpose of a switch: what changes beside the code, and which processes hear of it. This
+    one is for code alone, and no other process is told."""
 
     def entered(self, stage: CoordinatorState) -> None:
         """The switch has come so far."""
@@ -77,7 +77,7 @@ class Coordinating:
         return self._run(self._machine.begin())
 
     def recover(self) -> bool:
-        """Bring a switch to its end whose author has died. Blocks."""
+        """Brings a switch whose author has died to its end. Blocks."""
         return self._run(self._machine.recover())
 
     def _run(self, begin: Sequence[Effect]) -> bool:

@@ -1,7 +1,7 @@
 """A process's part in a code switch: the orders that it is given, and what happens meanwhile.
 
-Each is fed to a ``Participant``, one after the other, whatever thread it comes from. ``actions``
-does what that decides.
+Each is fed to a ``Participant``, one after the other, from any thread. ``actions``
+carries out what that decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a participant of a code switch does to its own process: its mailboxes and its spawns.
+"""A participant's effects on its own process during a code switch: on mailboxes and spawns.
 
 It also sees what is sent behind the fence, because that may keep the sender waiting.
 """
@@ -52,7 +52,7 @@ class Fencing:
             self._kept.add(uid)
 
     def release(self, procs: Iterable[Uid] | None = None) -> None:
-        """These, or all, stay what they are."""
+        """Drops what was kept for these procs, or for all: they do not give way."""
         for uid in self._kept if procs is None else self._kept.intersection(procs):
             self._agent.kept_spawns.release(uid)
         self._kept = set() if procs is None else self._kept.difference(procs)
@@ -75,7 +75,7 @@ class Fencing:
         self._let_spawn()
 
     def forget_kept(self) -> None:
-        """Those that give way do so now."""
+        """Forgets the procs that give way, as they do so now; what was kept for them stays."""
         self._kept = set()
 
     def close_gate(self, generation: int, closed: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What a push asks of the owner of the procs on its hosts."""
+"""The requests of a push to the owner of the procs on its hosts."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ class Owner(Protocol):
         ...
 
     def revert(self, generation: int) -> None:
-        """Go back to what ran before, and let everybody run that."""
+        """Goes back to what ran before, and lets all run that."""
         ...

@@ -1,4 +1,4 @@
-"""What a participant of a code switch sends to the procs that it owns, and to their hosts."""
+"""The messages of a participant of a code switch to the procs that it owns, and to their hosts."""
 
 from __future__ import annotations
 

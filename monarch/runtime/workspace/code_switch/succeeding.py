@@ -78,8 +78,8 @@ class Succeeding:
         self.look()
 
     def look(self) -> None:
-        """Begin, if somebody asks for it, and if the author is gone for us as well, or has brought
-        us to an end."""
+        """Begins if another owner asks for it, and if the author is gone for us as well, or has
+        brought us to an end."""
         with self._lock:
             if self._is_busy or not self._due():
                 return

@@ -1,8 +1,13 @@
-"""What a workspace's code needs beside itself: lock files, wheels, environments of hosts.
+"""Packages that a workspace's code needs: lock files, wheels, environments of hosts.
 
-What to open, by what is to be changed:
+What to open:
 
-- what comes along with a workspace: `surroundings.py`, `environment.py`, `wheels.py`,
-  `host_environment.py`
-- how large the caches of packages get: `cache_trimming.py`
+    surroundings                   what comes along with a workspace: editable installs, an
+                                   environment
+    environment                    the wheels that hosts lack
+    lock_files                     what a workspace says it needs
+    wheels                         wheels on their way, and which Python wants which
+    host_environment               the packages, unpacked on a host
+    python_here                    this Python: its tag, platforms and packages
+    cache_folder, cache_trimming   where wheels and environments are kept; how large that gets
 """

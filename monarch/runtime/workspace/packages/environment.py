@@ -51,8 +51,8 @@ class EnvironmentFailed(MonarchError):
 
 
 class HostPython(NamedTuple):
-    """What a host runs: a tag as `python_tag` makes it, its packages by normalized name, and the
-    platforms whose wheels it takes. ``is_here``: it is this program itself.
+    """The Python of a host: a tag as `python_tag` makes it, its packages by normalized name, and
+    the platforms whose wheels it takes. ``is_here``: it is this program itself.
     """
 
     host: str
@@ -86,7 +86,7 @@ def build(
 
 
 def _options(alike: Sequence[HostPython]) -> list[str]:
-    """What pip has to be told to find wheels for these hosts, which have one kind of Python."""
+    """Options by which pip finds wheels for these hosts, which have one kind of Python."""
     host = alike[0]
     if host.tag == python_tag():
         return []
@@ -113,7 +113,7 @@ class _Package(NamedTuple):
 
 
 def _wanted(needs: Needs, hosts: Sequence[HostPython], options: Sequence[str]) -> list[str]:
-    """What to ask pip for, so that none of these hosts lacks anything."""
+    """The packages to ask pip for, so that none of these hosts lacks any."""
     packages = _resolve(needs, options)
     for host in hosts:
         missing = [p.requirement for p in packages if host.packages.get(p.name) != p.version]

@@ -44,8 +44,8 @@ _MAX_CACHE_BYTES = 4 * 2**30
 
 
 def import_place(root: str, state: str, folder: str) -> str:
-    """What to import from, of a folder of a workspace that landed below ``root``; ``state`` is the
-    replica's state folder."""
+    """The folder to import from, for a folder of a workspace that landed below ``root``; ``state``
+    is the replica's state folder."""
     if folder == FOLDER:
         return os.path.join(state, _PLACE)
     return os.path.join(root, folder) if folder else root
@@ -56,7 +56,7 @@ class UnfitEnvironment(MonarchError):
 
 
 class _Index(msgspec.Struct):
-    """What an environment was made of, and its files with their checksums."""
+    """The sources of an environment, and its files with their checksums."""
 
     digest: str
     tag: str
@@ -64,7 +64,7 @@ class _Index(msgspec.Struct):
 
 
 class HostEnvironment:
-    """Of one replica. Its agent's thread alone calls it."""
+    """The environment of one replica. Its agent's thread alone calls it."""
 
     def __init__(self, root: str, state: str) -> None:
         self._root = root

@@ -23,7 +23,7 @@ _REQUIREMENTS = re.compile(r"requirements[\w.-]*\.(txt|in)")
 
 
 class Needs(NamedTuple):
-    """What to give to pip. ``files``: where it stands; ``digest``: the name of this state.
+    """The arguments for pip. ``files``: where it stands; ``digest``: the name of this state.
 
     ``constraints``: what a `uv.lock` settles on, each package with its exact version or its place.
     ``sources``: those of them that are folders of source code, by name.
@@ -86,7 +86,7 @@ def _folder_needs(folder: Path) -> Iterator[tuple[Path, list[str], list[_Locked]
 
 
 def _locked(lock: dict[str, Any], folder: Path) -> Iterator[_Locked]:
-    """What a `uv.lock` settles on, but for packages of which it has several."""
+    """The packages that a `uv.lock` settles on, but for those of which it has several."""
     by_name: dict[str, set[_Locked]] = {}
     for package in lock.get("package", ()):
         one = _settled(package, folder)

@@ -1,4 +1,4 @@
-"""What this Python is, and which packages it has: what wheels for it have to fit."""
+"""This Python as wheels have to fit it: its tag, its platforms, its packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def python_tag() -> str:
 
 
 def platforms() -> list[str]:
-    """The platforms whose wheels run here, best first, by the names that wheels have for them."""
+    """The platforms of the wheels that run here, best first, by the names that wheels have for
+    them."""
     own = re.sub(r"[-.]", "_", sysconfig.get_platform())
     if not own.startswith("linux_"):
         return [own]

@@ -39,7 +39,7 @@ class _Noted(msgspec.Struct):
 
 
 class Surroundings:
-    """Of one workspace."""
+    """The surroundings of one workspace."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -56,7 +56,7 @@ class Surroundings:
         return self._workspace.with_folders(more) if more else self._workspace
 
     def arrivals(self) -> list[str]:
-        """What to tell at a first push: which folders come along unasked."""
+        """The lines to tell at a first push: which folders come along unasked."""
         return [
             f"{folder.local} comes along as {folder.remote}: it is installed in editable mode here"
             for folder in self._editable

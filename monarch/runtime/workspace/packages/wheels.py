@@ -1,7 +1,7 @@
 """Wheels that come along with a workspace: which of them a Python wants, and what is in them.
 
-They lie in one folder, beside a list that says who wants which. A wheel has its digest in its file
-name, so one that was built again is another file.
+They lie in one folder, beside a list that says which Python wants which. A wheel has its digest in
+its file name, so one that was built again is another file.
 """
 
 from __future__ import annotations

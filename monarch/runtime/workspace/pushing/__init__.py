@@ -1,12 +1,18 @@
 """The author of a push: what each host has, what it gets, in which order, and going back.
 
-What to open, by what is to be changed:
+What to open:
 
-- what `sync_workspace` does, step by step: `workspace_push.py`, `hosts_in_push.py`; what it tells:
-  `push_words.py`
-- whether a host keeps its copy inside the workspace: `sharing.py`
-- how content reaches many hosts: `spreading.py`
-- how a host that was away is brought up: `late_hosts.py`,
-  `monarch/runtime/hosts/waiting_spawns.py`
-- going back to one: `rollback.py`
+    author, memory                the pushes of one workspace; what is remembered between them
+    workspace_push                a push, step by step
+    first_look                    the first push, which sends while it scans
+    planning                      which files change, as each process sees them
+    hosts_in_push, host_in_push   the hosts of a push: stage, commit, go back; one of them
+    host_states                   files that hosts have of their own
+    spreading                     content that goes from host to host
+    sharing, shared_folder        hosts that see one folder; the id of a folder
+    local_replicas                replicas on the author's own host
+    push_words                    what a push tells
+    host_history, rollback        earlier generations; going back to one
+    late_hosts                    hosts that come late, or back; with
+                                  `monarch/runtime/hosts/waiting_spawns.py`
 """

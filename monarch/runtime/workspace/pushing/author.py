@@ -47,7 +47,7 @@ class Author:
         self._memory.views.pop(uid, None)
 
     def call(self, names: Mapping[Uid, str]) -> None:
-        """What to call hosts that have not said it themselves yet."""
+        """Names hosts that have not told their names themselves yet."""
         self._memory.host_names = {**names, **self._memory.host_names}
 
     def name_of(self, host: ProcAddress) -> str:

@@ -23,9 +23,9 @@ from monarch_sync.scanning.scanner import Scan
 
 
 class FirstLook:
-    """Of one attempt. ``hosts`` are those that get anything from it; a push that breaks off
-    afterwards has them drop it. None, where so many are to get so much that they had better pass it
-    on to each other, once it is all known."""
+    """The first look of one attempt of a push. ``hosts`` are those that get anything from it; a
+    push that breaks off afterwards has them drop it. None, where so many are to get so much that
+    they had better pass it on to each other, once it is all known."""
 
     def __init__(
         self, memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]

@@ -46,7 +46,7 @@ class HeldState(msgspec.Struct, frozen=True):
 
 
 class HeldChanges(msgspec.Struct, frozen=True):
-    """What led to a generation of this ``digest``, pushed so long ago."""
+    """The changes that led to a generation of this ``digest``, pushed so long ago."""
 
     digest: bytes
     age_seconds: float
@@ -54,7 +54,7 @@ class HeldChanges(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, reply: Changes) -> HeldChanges:
-        """What a host has told. Raises ``BadManifest``."""
+        """Decodes a host's answer. Raises ``BadManifest``."""
         before, now = (
             {entry.path: entry for entry in map(Entry.from_row, rows)}
             for rows in (reply.before, reply.now)
@@ -65,8 +65,8 @@ class HeldChanges(msgspec.Struct, frozen=True):
 
 
 class HostHistory:
-    """What the hosts of an allocation, by name, have and had. Calls block; a host that has not
-    answered in ``patience`` seconds counts as one that does not."""
+    """The present and past states of the hosts of an allocation, by name. Calls block; a host that
+    has not answered in ``patience`` seconds counts as one that does not."""
 
     def __init__(
         self, node: Node, hosts: Mapping[str, ProcAddress], patience: float | None = None
@@ -76,12 +76,12 @@ class HostHistory:
         self.hosts = hosts
 
     def histories(self, limit: int) -> dict[str, HistoryReply]:
-        """What each host tells of its generations, newest first."""
+        """The generations of each host, newest first."""
         answers = self._ask_all(AskHistory(limit))
         return {host: reply for host, reply in answers.items() if isinstance(reply, HistoryReply)}
 
     def states(self) -> dict[str, StateReply]:
-        """What each host has now."""
+        """The present state of each host."""
         answers = self._ask_all(AskState(0))
         return {host: reply for host, reply in answers.items() if isinstance(reply, StateReply)}
 
@@ -104,8 +104,8 @@ class HostHistory:
         return HeldState(same[0].generation, manifest, missing)
 
     def changes(self, since: int, generation: int) -> HeldChanges:
-        """What has changed from one generation to another, as the first host that remembers both
-        tells it. Raises ``GenerationUnknown``."""
+        """The changes from one generation to another, as the first host that remembers both tells
+        them. Raises ``GenerationUnknown``."""
         reasons: set[str] = set()
         for host in self.hosts:
             try:

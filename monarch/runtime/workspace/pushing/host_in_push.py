@@ -55,8 +55,8 @@ def client_of(body: Mapping[str, Any]) -> ProcAddress | None:
 class HostWait:
     """Waits for answers to a push as long as the host is there and may be at work.
 
-    A host that says nothing is asked whether it is there, which its agent answers whatever its
-    disk does; one that does not answer that either hangs. One that is there has the time that
+    A host that says nothing is asked whether it is there, which its agent answers even if
+    its disk hangs; one that does not answer that either hangs. One that is there has the time that
     the slowest of networks and disks would take for what was sent.
     """
 

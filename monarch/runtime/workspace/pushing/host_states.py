@@ -1,4 +1,4 @@
-"""What hosts have, asked of those that keep files of their own, and what a push does with that.
+"""States of hosts that keep files of their own, and what a push does with these files.
 
 A folder that seems to have become empty is not emptied on hosts that have files of it. Files that
 the author cannot read, hosts keep as they have them, and lend to others.
@@ -23,7 +23,7 @@ from monarch_sync.scanning.scanner import Scan
 
 
 def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[ProcAddress]:
-    """Those that write files of their own, the furthest on first."""
+    """The hosts that write files of their own, the furthest on first."""
     views, sharing = memory.views, memory.sharing
     here = sharing.here()
     writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid, here)]
@@ -33,8 +33,7 @@ def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[Proc
 def host_states(
     memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
 ) -> Iterator[Manifest]:
-    """What they have, each state once, without those that nothing was pushed to, or that do not
-    say."""
+    """The states of these hosts, each once, without hosts that have none or do not answer."""
     told = set()
     for host in writing_hosts(memory, addresses):
         view = memory.views[host.uid]

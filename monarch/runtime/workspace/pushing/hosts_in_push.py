@@ -38,7 +38,8 @@ class HostsInPush:
 
     ``failed`` says which hosts could not follow, and why. ``roots`` are their replicas, ``kept``
     the files that they saved under other names, ``packages`` the files of packages that change
-    there, each with where its content lies now, and ``clients`` who has procs there, if anybody.
+    there, each with where its content lies now, and ``clients`` the owners of procs there, if there
+    are any.
     """
 
     def __init__(self, memory: Memory, node: Node) -> None:
@@ -123,7 +124,7 @@ class HostsInPush:
         return found
 
     def ask(self, host: ProcAddress, question: Question) -> Message | None:
-        """What a host says to a question; ``None``, and it has failed, if it says nothing."""
+        """The answer of a host to a question; ``None``, and it has failed, if it gives none."""
         sender, data = self.node.uid, encode(question)
         answer = self.node.request(host, lambda port: Sync(port, sender), data)
         body = self.body(host, answer)
@@ -191,7 +192,7 @@ class HostsInPush:
             raise again
 
     def hear_all(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
-        """Ask those hosts who their clients are that had nothing to stage, and so said nothing.
+        """Asks hosts that had nothing to stage, and so said nothing, for their clients.
 
         Raises ``Stale`` where one has not got what we think, because another author was there.
         """
@@ -235,7 +236,7 @@ class HostsInPush:
         return asked
 
     def _order(self) -> Sync:
-        """What goes around each message of a push; the port is its receiver's."""
+        """The envelope of each message of a push; the port is its receiver's."""
         folders = tuple(folder.remote for folder in self._memory.workspace.folders)
         return Sync(0, self.node.uid, folders, os.getpid())
 
@@ -340,7 +341,7 @@ class HostsInPush:
     def body(
         self, host: ProcAddress, answer: Promise[Response], num_bytes: int = 0, num_files: int = 0
     ) -> dict[str, Any] | None:
-        """What a host has answered; ``None``, and it has failed, if it has not."""
+        """The body of a host's answer; ``None``, and it has failed, if it gives none."""
         why = self._wait.why_given_up(host, answer, num_bytes, num_files)
         if not why and answer.value.error:
             why = f"it did not answer a push: {answer.value.error}"

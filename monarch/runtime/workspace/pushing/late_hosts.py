@@ -21,7 +21,7 @@ _PUSH = "push the workspace (sync_workspace, or monarch sync), then spawn again"
 class LateHosts:
     """The client's answers to hosts on which procs wait for another state of the workspace.
 
-    ``authors`` are those of this program: only who pushed a state can bring it.
+    ``authors`` are those of this program: only the author that pushed a state can bring it.
     """
 
     def __init__(self, agent: ProcAgent, authors: Callable[[], Iterable[Author]]) -> None:

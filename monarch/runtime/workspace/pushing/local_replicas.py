@@ -22,9 +22,9 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class LocalReplicas:
-    """Of one push. ``roots`` are the folders; one in which the workspace would land on its own
-    folders, or inside or above them, has the files already or cannot have them. ``files`` are those
-    that have changed there, ``notes`` what to tell."""
+    """The replicas here in one push. ``roots`` are the folders; one in which the workspace would
+    land on its own folders, or inside or above them, has the files already or cannot have them.
+    ``files`` are those that have changed there, ``notes`` what to tell."""
 
     def __init__(self, workspace: Workspace, roots: Iterable[str]) -> None:
         self._workspace = workspace
@@ -51,7 +51,7 @@ class LocalReplicas:
         return [os.path.join(root, path) for root in self.roots]
 
     def held(self) -> list[Manifest]:
-        """What they show now, as far as that can be told."""
+        """The manifests that they show now, as far as that can be told."""
         found = []
         for root in self.roots:
             with (

@@ -1,4 +1,4 @@
-"""What an author remembers of one workspace from one push to the next."""
+"""An author's memory of one workspace from one push to the next."""
 
 from __future__ import annotations
 

@@ -39,8 +39,9 @@ def plan_of(
     mode: str,
     here: LocalReplicas,
 ) -> Planned:
-    """What the owners are told. ``hosts`` are those that take part, ``roots`` their replicas,
-    ``packages`` what changes there of packages, ``here`` the replicas on the author's host."""
+    """The plan that the owners get. ``hosts`` are those that take part, ``roots`` their replicas,
+    ``packages`` the files of packages that change there, ``here`` the replicas on the author's
+    host."""
     folders = memory.workspace.folders
     plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode, attempt=new_uid())
     changed: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""What came of a push, in the words of its author: refusals, hosts, what was switched."""
+"""The outcome of a push, in the words of its author: refusals, hosts, what was switched."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class PushWords:
         report.warnings = list(dict.fromkeys(map(self._in_authors_words, outcome.warnings)))
 
     def of_host(self, host: HostInPush, here: LocalReplicas) -> HostReport:
-        """What a host got, and, where it is the author's own, the replicas that are ``here``."""
+        """The report on a host, and, where it is the author's own, on the replicas that are
+        ``here``."""
         push = host.push
         if push is None:
             is_here = host.writer == HERE and host.uid not in self._memory.host_names

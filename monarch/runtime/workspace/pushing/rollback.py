@@ -23,7 +23,7 @@ from monarch_sync.workspace import Workspace
 
 
 class _PastScanner(Scanner):
-    """Finds what was, whatever the author's folders hold now."""
+    """Finds an earlier state, not what the author's folders hold now."""
 
     def __init__(self, workspace: Workspace, manifest: Manifest, contents: Contents) -> None:
         super().__init__(workspace)

@@ -60,7 +60,7 @@ def _digest(path: str) -> bytes:
 
 
 def folder_id(root: str | os.PathLike[str]) -> str:
-    """What tells a replica's folder from others, wherever it is mounted; "" if it is none."""
+    """The id of a replica's folder, the same wherever it is mounted; "" if it is none."""
     state = find_state_folder(root)
     return _read_id(state) if state is not None else ""
 

@@ -25,7 +25,7 @@ HERE = "here"
 
 
 class Sharing:
-    """What an author knows of its hosts' folders. ``roots`` is where each host sees its own,
+    """An author's knowledge of its hosts' folders. ``roots`` is where each host sees its own,
     ``states`` where its replica keeps what it knows."""
 
     def __init__(self, workspace: Workspace) -> None:

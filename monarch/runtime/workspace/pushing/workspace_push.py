@@ -2,7 +2,7 @@
 
 Scan, stage on every host, prepare in every process, bring all ranks to a halt between the same
 two messages, commit the files, change the code, go. Until the commit nothing visible has changed
-anywhere; a refusal by anybody, until the last rank has changed, puts everything back for all.
+anywhere; a refusal by any process, until the last rank has changed, puts everything back for all.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class WorkspacePush(Purpose):
                     )
                     hosts = []
                     break
-                # At random, so that two who stand in each other's way do not meet again.
+                # At random, so that two pushes in each other's way do not meet again.
                 num_busy += 1
                 time.sleep(random.uniform(0, min(_MAX_PAUSE_SECONDS, 0.02 * 2**num_busy)))
                 self._memory.views.clear()
@@ -261,7 +261,7 @@ class WorkspacePush(Purpose):
 
     def _is_new_on(self, host: HostInPush) -> bool:
         """Whether a host has not had this state. The author's own files are there before the push:
-        that nobody has imported them, or that whoever had is dead, makes them no older."""
+        they are no older if no process has imported them, or one that had is dead."""
         last = self._memory.last
         if host.writer != HERE or last == self._scan.manifest:
             return host.is_staged
