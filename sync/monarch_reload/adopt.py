@@ -75,7 +75,7 @@ class Adoption:
     def _module(
         self, name: str, plan: ModulePlan, module: LiveModule | None
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """What the names of a module are bound to from now on: (namespace, name, value)."""
+        """Yields the new bindings of a module's names: (namespace, name, value)."""
         live_names = vars(sys.modules[name])
         self.classes.refused = self.refused.setdefault(name, {})
         pairing = Pairing(
@@ -98,7 +98,7 @@ class Adoption:
     def _bindings(
         self, name: str, plan: ModulePlan, pairing: Pairing, live_names: dict[str, Any]
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """Of the names that statements bind, the ones whose statements ran."""
+        """Yields the new bindings of names whose binding statements ran."""
         staged = self._stage.namespaces.get(name, {})
         for bound, (index, statement) in pairing.definitions.items():
             live, value = live_names.get(bound, MISSING), staged.get(bound, MISSING)
@@ -132,7 +132,7 @@ class Adoption:
     def _bound_unseen(
         self, name: str, edit: ModuleEdit, live_names: dict[str, Any]
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """What `exec`, `globals()` and `global` statements bound in the staged namespace."""
+        """Yields what `exec`, `globals()` and `global` statements bound in the staged namespace."""
         staged = self._stage.namespaces.get(name, {})
         seen = {bound for statement in edit.new for bound in statement.binds}
         assigned = self._stage.assigned.get(name, set())

@@ -1,4 +1,4 @@
-"""What a reload that changed nothing says about why."""
+"""The errors of a reload that changed nothing; each says why."""
 
 from __future__ import annotations
 

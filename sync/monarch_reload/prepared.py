@@ -56,7 +56,7 @@ Mode = Literal["auto", "patch", "respawn", "off"]
 
 
 class Process:
-    """What all reloads of one reloader share; the generation counts commits and undos."""
+    """The state that all reloads of one reloader share; the generation counts commits and undos."""
 
     def __init__(self, imported: Callable[[], Mapping[str, bytes]]) -> None:
         self.sources = RunningSources(imported)
@@ -98,7 +98,7 @@ class Prepared:
 
     @property
     def report(self) -> ReloadReport:
-        """What a commit will report; its `seconds` are still to come."""
+        """The report that a commit will give; its `seconds` are not known yet."""
         return self._report
 
     def patches_as_far_as_possible(self, is_partial: bool) -> None:
@@ -165,8 +165,8 @@ class Prepared:
         changed: Mapping[str, ModuleSource],
         exports: Exports,
     ) -> tuple[list[ModuleEdit], list[tuple[str, RemovedAssignment]]]:
-        """What was edited; and assignments to others that are gone, by the module that had them,
-        as far as the edits do not make again what was there before."""
+        """Returns the edits, and the removed assignments to objects of others, each with the module
+        that had it, where the edits do not make the value of before again."""
         edits: list[ModuleEdit] = []
         for name, source in changed.items():
             self._budget.check()

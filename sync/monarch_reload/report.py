@@ -1,4 +1,4 @@
-"""What a prepare found and what a commit did."""
+"""The findings of a prepare and the report of a commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPOKEN: Mapping[Action, str] = {
 
 
 class ModuleVerdict(msgspec.Struct, frozen=True):
-    """What becomes of one module.
+    """The verdict on one module.
 
     patch: functions and classes change in place. rerun: top-level statements run too.
     respawn: something in it needs a new process. unloaded: nothing to do in this one.

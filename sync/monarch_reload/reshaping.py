@@ -30,7 +30,7 @@ def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
 
 
 def reshaped(module: ModuleType, path: str) -> Iterator[Attribute]:
-    """What tells a module where it is, and what lies in it."""
+    """Yields the attributes that tell a module where it is and where its submodules lie."""
     name, folder = module.__name__, os.path.dirname(path)
     places = [folder] if os.path.basename(path) == _INIT else None
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=places)

@@ -75,7 +75,8 @@ class RunningFiles:
 
 
 def stat_of(path: str) -> _Stat | None:
-    """What changes whenever the file does; None for one that is not there."""
+    """Times, size and inode, which change whenever the file does; None for a file that is not
+    there."""
     try:
         found = os.stat(path)
     except OSError:

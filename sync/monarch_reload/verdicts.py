@@ -1,5 +1,5 @@
-"""What a reload comes to: a verdict for every module, what edited functions will trip over, and
-which caches hold what is no more."""
+"""The result of a reload: a verdict for every module, warnings about edited functions, and the
+caches that hold values of code that is gone."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def _helpers(
     changed: Mapping[str, ModuleSource],
     patched: Collection[FunctionType],
 ) -> Iterator[str]:
-    """What is edited, and taken by nothing but what runs when a run begins."""
+    """Yields lines about edited functions and values that only code at the beginning of a run
+    uses."""
     functions = [
         (function.__module__, function.__qualname__)
         for function in patched
@@ -128,7 +129,7 @@ def warnings_of(
     changed: Mapping[str, ModuleSource],
     namespaces: Mapping[str, Mapping[str, object]],
 ) -> Iterator[str]:
-    """What edited functions will trip over. ``namespaces`` are those of modules made anew."""
+    """Yields warnings about edited functions. ``namespaces`` are those of modules made anew."""
 
     def source_of(name: str) -> ModuleSource | None:
         if name in changed:

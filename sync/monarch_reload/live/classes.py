@@ -183,7 +183,7 @@ class ClassPatch:
         old: Statement | None = None,
         new: Statement | None = None,
     ) -> Any:
-        """What to have under `names`, the qualified one before and the one after."""
+        """Returns the object to bind; `names` are the qualified names before and after the edit."""
         functions = self._functions
         if current is MISSING or current is value:
             return functions.live_of(value)
@@ -342,7 +342,7 @@ class LateDefault:
 
 
 def late_defaults(live: type, staged: type) -> Iterator[tuple[str, LateDefault]]:
-    """What live instances of a dataclass lack, and how it is made."""
+    """Yields the fields that live instances of a dataclass lack, with the maker of each default."""
     before = live.__dict__.get("__dataclass_fields__", {})
     after = staged.__dict__.get("__dataclass_fields__", {})
     for name, field in after.items() if before else ():

@@ -1,7 +1,7 @@
-"""What happened to a list, deque, dict or set between two looks at it. Pure.
+"""The difference between two looks at a list, deque, dict or set. Pure.
 
-A difference is applied entry by entry, to what the container holds by then: what others did to
-it meanwhile stays, and in its order.
+A difference is applied entry by entry, to the present content of the container: entries that other
+code changed meanwhile stay, and keep their order.
 """
 
 from __future__ import annotations

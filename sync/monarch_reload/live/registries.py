@@ -47,7 +47,7 @@ class Registry(msgspec.Struct, frozen=True, eq=False):
 
 
 def parts_of_entry(value: Any) -> tuple[Any, ...]:
-    """What an entry speaks of: `(priority, function)` of the function, too."""
+    """Returns the objects in an entry: of a tuple such as `(priority, function)` each part."""
     return (*value,) if type(value) is tuple else (value,)
 
 

@@ -79,7 +79,8 @@ def _replace_in_tuple(holder: tuple[Any, ...], twins: Mapping[int, tuple[Any, An
 
 
 def sort_in_again(holder: Any, keys: Collection[int]) -> None:
-    """For a new dict or set with keys (by their ids) whose hash is another one now."""
+    """Insert all entries anew where the hashes of some keys have changed; `keys` are ids of such
+    keys."""
     if type(holder) is dict and any(id(key) in keys for key in holder):
         items = list(dict(holder).items())
         holder.clear()

@@ -1,4 +1,4 @@
-"""What staged code sees of a module."""
+"""The view of a module that staged code gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What an edit does to a name, which uses of it must run again, and what a plan holds."""
+"""The marks that an edit puts on names, the uses that force a statement to run again, and the
+plan."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from monarch_reload.source.names import Use
 
 
 class DirtyMark(IntEnum):
-    """What an edit did to a name; the higher one wins."""
+    """The effect of an edit on a name; of two marks the higher one counts."""
 
     KEPT = 1  # kept instance of a class some of whose members behave differently
     INSTANCE = 2  # kept instance of a class whose attributes differ

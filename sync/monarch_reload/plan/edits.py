@@ -66,7 +66,7 @@ class LiveModule:
         return self._living().at_top_level(vars(self.module))
 
     def functions_of(self, definition: Statement) -> list[FunctionType]:
-        """What a definition of the running source made."""
+        """Returns the live functions that a definition of the running source made."""
         assert definition.name is not None
         place = definition.name, definition.first
         if place not in self.functions and (hidden := self.hidden_of(definition)):
@@ -89,7 +89,7 @@ class LiveModule:
         return [one for one in found if code and same_behaviour(one.__code__, code)]
 
     def wrappers_of(self, function: FunctionType) -> Sequence[FunctionType]:
-        """What closes over a function that no name leads to."""
+        """Returns the functions that close over `function`; none where a name leads to it."""
         place = function.__code__.co_name, function.__code__.co_firstlineno
         return () if place in self._reached else self._living().wrappers_of(function)
 

@@ -20,7 +20,7 @@ Origin = tuple[str, str | None]
 
 
 class NameKind(Enum):
-    """What a name of a running module holds."""
+    """The kind of value that a name of a running module holds."""
 
     FUNCTION = "function"
     CLASS = "class"
@@ -116,7 +116,8 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def displaced(self) -> frozenset[str]:
-        """Names whose last binder of old is not their last binder now, though both exist still."""
+        """Names whose last binder before the edit is another statement than their last binder now,
+        though both still exist."""
         after = {name: i for i, statement in enumerate(self.new) for name in statement.binds}
         return frozenset(
             name

@@ -31,7 +31,8 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Definitions:
-    """What a module's text says for sure about the functions and classes at its top level."""
+    """The functions and classes at the top level of a module, as far as its text alone tells for
+    sure."""
 
     def __init__(self, body: Sequence[ast.stmt]) -> None:
         self._body = body
@@ -78,7 +79,7 @@ class Definitions:
             yield from ast.walk(statement)
 
     def _only(self, name: str) -> ast.AST | None:
-        """What binds a name, where that is one statement of the top level."""
+        """Returns the top-level statement that binds a name; None where others may bind it, too."""
         binders = self._binders.get(name, ())
         is_plain = len(binders) == 1 and any(binders[0] is node for node in self._body)
         return binders[0] if is_plain else None

@@ -32,7 +32,7 @@ def bound_by_pattern(node: ast.AST) -> str | None:
 
 
 def header_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
-    """What runs when the `def` runs, decorators apart."""
+    """Yields the expressions that run when the `def` runs, decorators apart."""
     yield from node.args.defaults
     yield from (default for default in node.args.kw_defaults if default is not None)
     for argument in _arguments(node.args):

@@ -1,4 +1,4 @@
-"""What every module of ours is running: its source as it was when it was imported.
+"""The source that each of our modules is running: its text as it was imported.
 
 The file on disk may already be the next version when a reload is asked for, so an import hook
 remembers the bytes. It compiles them itself: a bytecode file is trusted by whole-second mtime
@@ -193,7 +193,7 @@ class RunningSources:
             self._inside.seconds = outside + seconds
 
     def import_seconds(self) -> float:
-        """What it takes to import all that is loaded, in processor time."""
+        """The processor time that the import of all loaded modules takes, in seconds."""
         return sum(
             self._seconds.get(name, len(source.text) * _SECONDS_A_BYTE)
             for name, source in self.running()
@@ -308,7 +308,7 @@ class ImportHook:
                 )
 
     def text_of(self, path: str) -> bytes | None:
-        """What a file will hold that is not there yet."""
+        """The content that a file will have, where it is still to come; else None."""
         real = os.path.realpath(path)
         if real in self.arriving:
             return Path(self.arriving[real]).read_bytes()

@@ -58,7 +58,8 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
 
 
 def as_imported(names: Iterable[str]) -> list[ast.stmt]:
-    """What has statements compiled as if their module imported these names, and does nothing.
+    """Returns statements that do nothing when they run, and by which others are compiled as if
+    their module imported these names.
 
     Which instructions call `os.read` depends on whether `os` was imported.
     """

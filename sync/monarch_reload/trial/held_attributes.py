@@ -46,7 +46,7 @@ class ObjectAttributes:
         return self._seen is not self._before
 
     def look(self) -> dict[str, Any] | None:
-        """What was set since the last look."""
+        """Returns the attributes that were set since the last look; None if none were."""
         if _is_same(self._seen, self._names):
             return None
         seen, self._seen = self._seen, dict(self._names)
@@ -67,7 +67,10 @@ class ObjectAttributes:
                 self._assigned[name] = value, whose
 
     def take_out(self, is_made_here: Callable[[Any], bool]) -> Iterator[HeldAttribute]:
-        """Where it is not clear who set something, only new definitions are staged code's doing."""
+        """Undo the assignments of staged code; yields each, to be repeated at the commit.
+
+        Where it is unclear which code made one, only a new definition counts as staged code's.
+        """
         self.note(self.look(), Whose.OTHERS)
         for name, (value, whose) in self._assigned.items():
             before = self._before.get(name, MISSING)

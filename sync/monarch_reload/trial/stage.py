@@ -179,7 +179,7 @@ class TrialStage:
     def _runner(
         self, plan: ModulePlan, index: int, path: str, flags: int
     ) -> Callable[[dict[str, Any]], None]:
-        """What runs a statement in a namespace."""
+        """Returns a function that runs the statement in a namespace."""
         statement = plan.edit.new[index]
         node = statement.placed
         if statement.is_star:

@@ -98,8 +98,8 @@ class StandIns:
 
 
 def twins_of(module: str, live: Any, staged: Any) -> dict[int, Any]:
-    """What is staged, by the id of what it is live: a definition, and what its decorators were
-    given, as a container may hold either."""
+    """Maps the ids of live objects to their staged twins: the definition, and what its decorators
+    were given, as a container may hold either."""
     before, after = (
         {part.__qualname__: part for part in parts_of(one, module) if is_a(part, _NAMED)}
         for one in (live, staged)
