@@ -1,4 +1,4 @@
-"""What a model keeps besides its parameters, and learns by no gradient: BatchNorm's statistics.
+"""The buffers of a model, which no gradient trains: BatchNorm's statistics, for one.
 
 The rule: after each step those of floating point are the mean over all ranks, and over all replica
 groups that took part. Others, as counters, stay as they are, which is the same everywhere.
@@ -35,7 +35,8 @@ class Buffers:
             tensor.copy_(copies[name])
 
     def packed(self) -> torch.Tensor:
-        """What is to be averaged, in one row. In float64 the mean of equal numbers is exact."""
+        """Returns the values to average as one row, shape (n,), float64: the mean of equal numbers
+        is exact."""
         rows = [tensor.detach().double().reshape(-1) for tensor in self._averaged()]
         return torch.cat(rows) if rows else torch.zeros(0, dtype=torch.float64)
 

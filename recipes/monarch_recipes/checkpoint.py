@@ -46,7 +46,7 @@ class CheckpointMisfit(CheckpointError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was saved at `step`: tensors, numbers, texts, and lists and dicts of these."""
+    """The state that was saved at `step`: tensors, numbers, texts, and lists and dicts of these."""
 
     step: int
     path: Path

@@ -183,8 +183,8 @@ def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> Weighted:
 
 
 def metrics(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Weighted]:
-    """What else is measured, in training and of the held-out samples, by name; means like the loss.
-    All ranks measure the same. Here the share of right answers, where there are classes."""
+    """Further measures by name, in training and of the held-out samples; means like the loss. All
+    ranks measure the same. Here the share of right answers, where there are classes."""
     return accuracy(logits, labels)
 
 
@@ -271,7 +271,7 @@ class DDPTrainer(Actor):
             )  # fmt: skip
 
     def builders(self) -> Builders:
-        """What a start makes model and optimizer with."""
+        """The functions with which a start makes model and optimizer."""
         return Builders.of(self.config, build_model, build_optimizer)
 
     @endpoint

@@ -1,4 +1,4 @@
-"""What a model is worth on the held-out samples, of which each rank looks at a share."""
+"""Evaluation of a model on the held-out samples; each rank looks at a share of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every recipe can do besides training, by the keys of its config's table `extras`."""
+"""The abilities of every recipe besides training, by the keys of its config's table `extras`."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ Each group has the whole model and its own share of every batch; TorchFT average
 gradients, and says in each step who takes part. A group that dies is started again, alone,
 while the others train; it gets the parameters from one of them. The defaults fit two groups of
 one process on two CPU cores: a small network learns handwritten digits. With CUDA each process
-takes a GPU, and the groups meet over NCCL. Read this file from top to bottom; copy it, and
-make it yours.
+takes a GPU, and the groups meet over NCCL. `monarch recipe cp fault_tolerant` copies this file, to
+be made your own; the parts that keep groups alive are in `replicas/`, which says where to begin.
 
 What a batch is: in every step each process of each group that takes part learns from
 ``batch_size`` samples, and the gradient is the mean over them. So a step without a group has a
@@ -186,7 +186,7 @@ class FaultTolerantConfig:
             raise ConfigError(str(error), key="chaos", suggestion=error.suggestion) from None
 
     def faults(self) -> list[InjectedFault]:
-        """What `chaos` comes to."""
+        """The faults that `chaos` describes."""
         return read_chaos(
             self.chaos,
             num_steps=self.num_steps,
@@ -230,8 +230,8 @@ def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> Weighted:
 
 
 def metrics(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Weighted]:
-    """What else is measured, in training and of the held-out samples, by name; means like the loss.
-    All processes measure the same. Here the share of right answers, where there are classes."""
+    """Further measures by name, in training and of the held-out samples; means like the loss. All
+    processes measure the same. Here the share of right answers, where there are classes."""
     return accuracy(logits, labels)
 
 
@@ -266,7 +266,7 @@ class ReplicaTrainer(Actor):
             )  # fmt: skip
 
     def builders(self) -> Builders:
-        """What a start makes model and optimizer with."""
+        """The functions with which a start makes model and optimizer."""
         return Builders.of(self.config, build_model, build_optimizer)
 
     @endpoint
@@ -540,7 +540,7 @@ class ReplicaTrainer(Actor):
             return judge(history, extras, own_part(self.config.task, "should_stop"))
 
     def state(self) -> dict[str, Any]:
-        """What another group heals from."""
+        """Returns the state from which another group heals."""
         # Parameters do not change while it is fetched; buffers may.
         model = {**self.model.state_dict(), **self.buffers.copies()}
         return {"model": model, "optimizer": self.optimizer.state_dict()}
@@ -551,7 +551,7 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def hand_over(self) -> bytes:
-        """What a checkpoint would have of this process, after `leave`."""
+        """Returns the content of a checkpoint of this process, after `leave`."""
         out = io.BytesIO()
         outer = self.outer_optimizer.state_dict()
         torch.save({**self.state(), "outer_optimizer": outer, "progress": self.progress}, out)

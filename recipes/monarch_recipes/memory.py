@@ -1,4 +1,4 @@
-"""What a step of training needs of a rank's memory, worked out without allocating any of it."""
+"""The memory that a step of training needs on a rank, worked out without allocating any of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What recipes do to an optimizer in each step."""
+"""The changes that recipes make to an optimizer in each step."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def _read(data: Any, indices: Sequence[int], collate: Collate | None) -> Any:
 
 
 def _told(error: Exception) -> str:
-    """What it says, and the line that raised it."""
+    """The text of an error, and the line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{in_words(error)} ({last.filename}:{last.lineno})"
 

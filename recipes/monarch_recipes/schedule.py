@@ -1,4 +1,4 @@
-"""What a step of training consists of: how fast it learns, and which samples it sees.
+"""A step of training by its number: how fast it learns, and which samples it sees.
 
 Computed here and nowhere else, so that every recipe and every number of ranks agree.
 """

@@ -39,7 +39,7 @@ def sum_and_weight(value: Weighted, num_samples: int) -> tuple[Any, Any]:
 
 
 class Tally:
-    """What is measured, by name, in the order in which the names were first heard."""
+    """The measures by name, in the order in which the names first came."""
 
     def __init__(self) -> None:
         self._totals: dict[str, list[Number]] = {}

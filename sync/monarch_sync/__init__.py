@@ -19,6 +19,21 @@ What to open, by what is to be changed:
   image: `mounts.py`; `monarch_sync/replicas/whole_folders.py`
 - how an edit travels: `delta.py`, `monarch_sync/scanning/contents.py`,
   `monarch_sync/replicas/staging.py`, for large files `monarch_sync/replicas/patch_file.py`
+
+The other files:
+
+    workspace, editable        the folders of a workspace; packages that are installed editable
+    entry, tree, tree_making,  one path; the folders that manifests share, and how they are made;
+      manifest                   all entries and their digest
+    digest, chunks, stamps     content: its digest; a large file in pieces; when to read it again
+    diff                       the plan that leads from one manifest to another
+    messages, frames           messages between author and host; records in an appended file
+    report, host_report,       the report of a sync; of one host; how far a push is;
+      progress, large_files      large files that it is about to send
+    touched                    the paths that a watcher names
+    disk, local                single changes of a disk; a sync without a network
+    words, errors              numbers and names in texts; all errors
+    reload                     an alias of `monarch_reload`
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class _Tape:
 
 
 def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
-    """What is left in `stream`: its digest, its size, its chunks."""
+    """Cuts the rest of `stream`; returns its digest, its size in bytes and its chunks."""
     tape = _Tape(stream, old.blocks if old else QuickBlocks())
     chunks = list(_follow(tape, old.chunks if old else []))
     digest = tape.digest()

@@ -1,13 +1,13 @@
-"""Digest of content: what a file is known by, on both ends.
+"""Digest of content: the name by which both ends know a content.
 
-The first half of SHA-256: two contents with one digest are beyond anybody who writes what others
-sync, as a pull request or a data set; and processors have instructions for it. The name travels in
-every manifest, so that two sides with different digests refuse each other.
+It is the first half of SHA-256. The content may come from strangers, as a pull request or a data
+set, and nobody can make two contents with one digest; processors have instructions for it. The name
+of the digest travels in every manifest, so that two sides with different digests refuse each other.
 
 A large content is known by the digest of its blocks' digests. So a program that knows those, and
-changes a block, knows the new digest without reading the rest. Which blocks of a file have changed
-since this process last read it, a quick look tells (`QuickBlocks`): xxh3 with a secret number,
-which like its results never leaves the process.
+changes a block, knows the new digest without reading the rest. A quick look tells which blocks of a
+file have changed since this process last read it (`QuickBlocks`): xxh3 with a secret number, which
+like its results never leaves the process.
 """
 
 from __future__ import annotations

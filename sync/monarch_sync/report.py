@@ -1,4 +1,4 @@
-"""What a sync did: rich enough to assert on, short enough to read."""
+"""The report of a sync: rich enough to assert on, short enough to read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Problem:
         return f"{printable(self.path)}: {plain(self.reason)}"
 
     def line(self) -> str:
-        """What a push does about it, and why."""
+        """One line: what a push does about it, and why."""
         return f"{_FATES[self.is_kept]} {self}"
 
 
@@ -136,7 +136,7 @@ class SyncReport:
             sys.stderr.write(f"{self}\n")
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What a notebook shows of it."""
+        """The text that a notebook shows."""
         printer.text(str(self))
 
     @property

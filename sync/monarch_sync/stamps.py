@@ -67,7 +67,7 @@ class Stamps:
 
 
 def lstat(path: str) -> os.stat_result | None:
-    """What stands at a path; None where there is nothing, or no way there."""
+    """The status of the entry at a path; None where there is none, or no way there."""
     try:
         return os.lstat(path)
     except OSError as error:

@@ -17,7 +17,7 @@ class Barrier:
             self._all_there.set()
 
     def arrive(self, number: int) -> None:
-        """One less to wait for; anybody else may arrive too."""
+        """Count one arrival; also one that was not waited for."""
         self.members.add(number)
         self._is_found(number)
 

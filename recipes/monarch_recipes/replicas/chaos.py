@@ -49,10 +49,10 @@ class ChaosError(ValueError):
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """What happens to one process while it makes ``step``; steps count from 1.
+    """A fault of one process while it makes ``step``; steps count from 1.
 
     ``kill`` is SIGKILL, ``exit`` a status that is not 0, ``hang`` SIGSTOP, ``slow`` a sleep of
-    ``seconds``; ``lighthouse`` kills that, whatever ``group`` and ``rank`` say.
+    ``seconds``; ``lighthouse`` kills the lighthouse, whatever ``group`` and ``rank`` say.
     """
 
     kind: str

@@ -134,7 +134,7 @@ def _look_after(hosts: HostMesh, record: Record) -> HostMesh:
 
 
 def _next_news(news: PortReceiver[Any]) -> Any:
-    """What the controller tells next; ``None`` if that is nothing for a while."""
+    """Returns the next message of the controller; ``None`` if none comes for a while."""
     try:
         return news.recv().get(timeout=_LOOK_SECONDS)
     except TimeoutError:

@@ -275,7 +275,8 @@ class Controller(Actor):
         group.is_training, group.num_met = True, len(self.joined.members)
 
     def join_anew(self) -> None:
-        """The lighthouse has died: let go of all who wait for it, to meet again at the next."""
+        """The lighthouse has died: tasks that wait for it go on, and all groups meet again at the
+        next one."""
         training = self.groups.training()
         before, self.joined = self.joined, Barrier(group.number for group in training)
         before.give_way()

@@ -121,7 +121,7 @@ class Group:
 
 
 def first_cause(error: MonarchError) -> str:
-    """Why, in one line, without who."""
+    """The cause of an error in one line, without the name of the actor that failed."""
     failure = error.failure if isinstance(error, SupervisionError) else None
     why = str(error) if failure is None else failure.root_cause.reason
     first, *rest = why.strip().splitlines()

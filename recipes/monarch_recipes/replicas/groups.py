@@ -50,7 +50,7 @@ class GroupsError(RunLost):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run goes by; see the recipe's config for each."""
+    """The settings of a run; see the recipe's config for each."""
 
     num_groups: int
     procs_per_group: int
@@ -132,7 +132,7 @@ class Groups:
         return [group for group in self.all if group.is_training]
 
     def newest_step(self) -> int:
-        """The last step that anybody alive has committed, or that is on disk."""
+        """The last step that a training group has committed, or that is on disk."""
         return max([self.saved_step, *(group.step for group in self.training())])
 
     def step_of_others(self, group: Group) -> int:
@@ -247,7 +247,7 @@ class Groups:
         return path
 
     def accuse(self, complaints: dict[int, str]) -> None:
-        """Have groups started again whose parameters are not the others'."""
+        """Mark the groups with diverging parameters, so that they are started again."""
         for number, what in complaints.items():
             self.all[number].accused_of = f"its parameters have come apart: {what}"
 
@@ -276,10 +276,11 @@ class Groups:
     async def ask(
         self, group: Group, call: Any, patience: Callable[[], float | None] = lambda: None
     ) -> list[Any]:
-        """What all ranks answer, by rank; GroupLost when they cannot, or take too long.
+        """Returns the answers of all ranks, by rank. Raises GroupLost when they cannot answer, or
+        take too long.
 
-        ``patience`` is how long new code may take; None where it is none. It is interrupted then,
-        which is a TaskError.
+        ``patience`` gives the seconds that new code may take; None where there is no new code. Code
+        that takes longer is interrupted, which is a TaskError.
         """
         waiting = call.as_asyncio()
         asked_at = looked_at = unheld_time()
@@ -324,7 +325,8 @@ class Groups:
         return TaskError(f"{group.name}, interrupted", told, stuck[0].file, stuck[0].line)
 
     def meaning_of(self, group: Group, error: BaseException) -> BaseException:
-        """What an exception in a trainer comes to."""
+        """Returns the error of the run or of the group that an exception in a trainer stands
+        for."""
         is_first_start = group.num_starts == 1 and not group.is_training
         if isinstance(error, (TaskError, Unsaved)) or (
             isinstance(error, LighthouseError) and is_first_start

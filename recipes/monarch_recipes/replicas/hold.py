@@ -43,9 +43,9 @@ class GroupsHold:
     async def begin_after_error(
         self, activity: str, doing: str, error: TaskError, *, is_anew: bool = False
     ) -> None:
-        """All groups wait for newer code from here on; nothing of a step was committed. Raises
-        the error where the code is no newer than that with which the run began, and no person is
-        there who may mend it. ``is_anew``: the group is started again after the mend."""
+        """All groups wait for newer code from here on; nothing of a step was committed. Raises the
+        error where the code is no newer than that with which the run began, and no person is there
+        to mend it. ``is_anew``: the group is started again after the mend."""
         generation = process.current().generation
         if not self.edits.is_edited(generation) and not await self._is_worth_a_mend(
             activity, error

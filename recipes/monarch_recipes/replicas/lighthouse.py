@@ -1,6 +1,5 @@
-"""TorchFT's lighthouse, which says who takes part in a step: an actor in a proc of its own, and the
-keeper that starts it again when it dies.
-"""
+"""TorchFT's lighthouse, which forms the quorum of each step: an actor in a proc of its own; and the
+keeper that starts it again when it dies."""
 
 from __future__ import annotations
 

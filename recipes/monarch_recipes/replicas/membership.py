@@ -123,8 +123,9 @@ class Averaging:
 
 
 class SharedNumbers:
-    """What travels beside the gradient of one batch and is averaged like it: what was measured, and
-    the model's buffers. Make one before the batch is computed, which may change the buffers."""
+    """The numbers that travel beside the gradient of one batch and are averaged like it: the
+    measures, and the model's buffers. Make one before the batch is computed, which may change the
+    buffers."""
 
     def __init__(self, manager: CarefulManager, buffers: Buffers) -> None:
         self._manager = manager

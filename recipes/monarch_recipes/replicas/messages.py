@@ -1,4 +1,4 @@
-"""What the controller, the trainers of the groups and the client say to each other."""
+"""The messages between the controller, the trainers of the groups and the client."""
 
 from __future__ import annotations
 

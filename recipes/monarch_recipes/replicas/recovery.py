@@ -88,7 +88,7 @@ class RecoveryReport:
         return max((one.stall_seconds for one in self.incidents), default=0.0)
 
     def data(self) -> dict[str, Any]:
-        """What JSON can hold."""
+        """The same as plain data for JSON, with the goodput and the longest stall in seconds."""
         plain = asdict(self)
         plain["incidents"] = [incident.row() for incident in self.incidents]
         return {

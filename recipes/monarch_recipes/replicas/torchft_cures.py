@@ -170,7 +170,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
 
 
 def _nothing() -> None:
-    """What there is to wait for after an error."""
+    """Takes the place of a wait after an error: there is nothing to wait for."""
 
 
 class _CurrentManager:
@@ -201,12 +201,12 @@ class _InMemory:
 class ReachableTransport(HTTPTransport):  # type: ignore[misc]
     """Serves checkpoints at one address of this machine, and nowhere else.
 
-    As it is, it serves every client, on all interfaces, and names the hostname, which need not
+    TorchFT's own serves every client, on all interfaces, and names the hostname, which need not
     resolve.
 
-    Large tensors are not sent: whoever heals reads them from this process's memory (RDMABuffer),
-    and keeps the connection until it has, as the parameters must not change before. Where
-    that fails, or would go over TCP, it fetches all of it over HTTP.
+    Large tensors are not sent: a process that heals reads them from this process's memory
+    (RDMABuffer), and keeps the connection until it has, as the parameters must not change before.
+    Where that fails, or would go over TCP, it fetches all of it over HTTP.
     """
 
     def __init__(self, timeout: timedelta, address: str) -> None:
@@ -252,7 +252,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         self._in_memory = pickle.dumps(places) if self._buffers else b""
 
     def disallow_checkpoint(self) -> None:
-        """From now on the parameters may change; whoever still reads is waited for."""
+        """From now on the parameters may change; waits for the processes that still read them."""
         super().disallow_checkpoint()
         for buffer in self._buffers:
             buffer.drop().get()
@@ -280,7 +280,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         return True
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
-        """What a peer serves."""
+        """Returns the checkpoint that a peer serves."""
         with warnings.catch_warnings():
             # Its tensors are only copied from.
             warnings.filterwarnings("ignore", "The given buffer is not writable")

@@ -39,7 +39,7 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Saved:
-    """What became of a save: a whole checkpoint, which is of `step`, or why there is none. Neither
+    """The result of a save: a whole checkpoint, which is of `step`, or why there is none. Neither
     if none was due."""
 
     path: Path | None = None
@@ -224,7 +224,8 @@ def _saved_at(path: Path) -> int:
 
 
 def read_checkpoint(path: Path) -> Metadata:
-    """What a checkpoint holds. Raises CheckpointError if one of its files is short or gone."""
+    """Returns the metadata of a checkpoint. Raises CheckpointError if one of its files is short or
+    gone."""
     try:
         metadata = FileSystemReader(path).read_metadata()
     except Exception as error:  # A pickle that was cut may raise anything.

@@ -1,4 +1,4 @@
-"""What a titan config means on the machine of a rank: where its files lie, what it cannot do."""
+"""A titan config on the machine of a rank: where its files lie, and what that machine cannot do."""
 
 from __future__ import annotations
 

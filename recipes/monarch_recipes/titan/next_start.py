@@ -1,4 +1,4 @@
-"""What an edit of a TorchTitan model means for the next start: told at the push, and tried."""
+"""The effect of an edit of a TorchTitan model on the next start: told at the push, and tried."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _model(config: TitanConfig) -> nn.Module:
 
 
 def _run_once(config: TitanConfig) -> Iterator[Callable[..., Any]]:
-    """What the trainer calls while it is made, and never again."""
+    """Yields the functions that the trainer calls while it is made, and never again."""
     spec = look_up_model(config)
     found = [
         spec.parallelize_fn, spec.pipelining_fn, spec.build_optimizers_fn,

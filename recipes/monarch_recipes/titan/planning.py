@@ -54,7 +54,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class TitanPlan:
-    """What a run would be. Bytes are of rank 0, whose shard is among the largest."""
+    """The plan of a run. Bytes are of rank 0, whose shard is among the largest."""
 
     procs_per_host: int
     degrees: Degrees
@@ -104,7 +104,8 @@ def plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> dict[str, 
 
 
 def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> TitanPlan:
-    """What `config` would be on so many procs. Raises ConfigError for what could not be built."""
+    """Returns the plan of `config` on so many procs. Raises ConfigError for what could not be
+    built."""
     world_size = num_hosts * procs_per_host
     degrees = check_config(config, world_size)
     environment = {
@@ -143,7 +144,7 @@ def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> Tita
 
 
 def _build(config: TitanConfig) -> Mapping[str, Any]:
-    """What rank 0's trainer has. Runs in a process that ends with it."""
+    """Builds rank 0's trainer and returns its sizes. Runs in a process that ends with it."""
     spec = look_up_model(config)
     # A plan needs neither data nor a tokenizer, which may be only on the hosts.
     register_model(

@@ -204,8 +204,8 @@ class Driver:
         seconds: float | None = None,
         unless: Unless | None = None,
     ) -> list[Any]:
-        """What all ranks answer, unless one hangs. An error that a person can mend is a
-        RunFailed."""
+        """Returns the answers of all ranks, unless one hangs. An error that a person can mend
+        becomes a RunFailed."""
         patience = seconds or float(self.config.comm.init_timeout_seconds)
         try:
             if self.holding is not None:

@@ -34,7 +34,8 @@ def personal_rule_file(repository: str | None) -> str:
 
 
 def excludes_file(config: str) -> str | None:
-    """What one file of the configuration says, and what it includes."""
+    """Returns the path of the user's rule file that one configuration file, or one it includes,
+    names."""
     *_, (_, found) = _read(config)
     return found
 

@@ -320,7 +320,7 @@ def _end_of(part: Sequence[re.Pattern[str]], text: str, at: int) -> int | None:
 
 
 def _never(text: str) -> None:
-    """What a pattern that can match nothing says of every text."""
+    """The matcher of a pattern that can match nothing: None for every text."""
 
 
 def _bracket(pattern: str, at: int) -> tuple[str, int] | None:

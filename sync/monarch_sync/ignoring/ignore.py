@@ -39,7 +39,7 @@ class _Level(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """What counts for one workspace folder, beside the rules of its levels."""
+    """The rules that count for one workspace folder, beside the rules of its levels."""
 
     never: RuleFile | None
     personal: RuleFile | None

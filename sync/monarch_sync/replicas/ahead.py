@@ -72,7 +72,8 @@ class Ahead:
         return msgspec.structs.replace(stage, changed=rows, removed=[], ahead=b""), manifest
 
     def rest_of(self, plan: SyncPlan) -> SyncPlan:
-        """What there is left to begin of a plan; all of it, where what came does not fit."""
+        """Returns the part of a plan that is still to begin; all of it, where what came does not
+        fit."""
         entries = self._entries
         if not entries:
             return plan

@@ -161,7 +161,7 @@ class Completion:
 
 
 def _boot_id() -> str:
-    """What tells one start of this machine from the next; "" where there is no such thing."""
+    """The kernel's id of this start of the machine; "" where there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

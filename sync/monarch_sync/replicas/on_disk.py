@@ -121,7 +121,8 @@ class OnDisk:
         return entry.is_file and digest == entry.digest
 
     def look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
-        """What stands at a path that is reached by no link, and what it holds."""
+        """The status and the digest of the file at a path; None for both where nothing is there, or
+        a link is on the way."""
         if not self.is_real(parent_of(path)):
             return None, None
         full = f"{self.root}/{path}"

@@ -31,7 +31,7 @@ _MAX_PIECE_BYTES = 8 << 20
 
 
 class _Remembering(Protocol):
-    """What is asked: a `Replica`."""
+    """The questions that a `Replica` answers here."""
 
     @property
     def generation(self) -> int: ...

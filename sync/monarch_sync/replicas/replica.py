@@ -130,7 +130,7 @@ class Replica:
 
     @property
     def manifest(self) -> Manifest:
-        """What of the folder is ours."""
+        """The entries of the folder that came by a push."""
         return self._log.state.manifest
 
     @property

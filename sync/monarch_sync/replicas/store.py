@@ -99,7 +99,8 @@ class ContentStore:
         self._sizes[name] = size
 
     def find_patch(self, digest: bytes, base: bytes) -> Patch | None:
-        """What makes a content of another, in as many steps as it takes; None if nothing does."""
+        """Returns the patch that makes one content of another, in one or more steps; None if there
+        is none."""
         found: Patch | None = None
         for _ in range(_MAX_STEPS):
             name = f"{digest.hex()}{_PATCH}"

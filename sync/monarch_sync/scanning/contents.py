@@ -122,7 +122,7 @@ class Contents:
             yield _pack(parts, pack, size, is_near=is_near)
 
     def delta(self, base: bytes, entry: Entry) -> tuple[Blob, bytes] | None:
-        """What leads from the content `base` to a file's; None if that saves little.
+        """The delta from the content `base` to a file's content; None if that saves little.
 
         A file that moves while it is read gives a delta to something else: the host, which
         verifies what comes out, asks for the whole.

@@ -2,8 +2,8 @@
 they were on.
 
 A mount point whose disk was unmounted is a folder like any other, and an empty one: to push it
-would empty the hosts. The other disk tells it from a folder whose last file was deleted, or that
-was made anew. One that does and holds something may be: a remounted disk.
+would empty the hosts. Its device number differs, unlike that of a folder that lost its last file or
+was made anew. A folder on another disk that is not empty is accepted: a disk mounted again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Identities:
 
 
 class InnerFolders:
-    """Of a scanner, by manifest paths; from one look at everything to the next."""
+    """The disks of inner folders, by manifest paths, from one full scan to the next."""
 
     def __init__(self) -> None:
         self._disks: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What a scan leaves out of a manifest, path by path, and why."""
+"""The paths that a scan leaves out of a manifest, each with the reason."""
 
 from __future__ import annotations
 

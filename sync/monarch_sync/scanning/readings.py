@@ -82,7 +82,8 @@ class Readings:
         return stale
 
     def look(self, local: str, status: os.stat_result, last: Entry | None) -> Reading:
-        """What a regular file holds; ``last`` is what its path held. Raises ``OSError``."""
+        """Returns the reading of a regular file; ``last`` is the entry that its path had. Raises
+        ``OSError``."""
         key = (status.st_dev, status.st_ino)
         reading = self._known.get(key) or self._before.get(key)
         if status.st_nlink > 1:

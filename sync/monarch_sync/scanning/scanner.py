@@ -328,7 +328,8 @@ def add_way(landing: str, entries: dict[str, Entry]) -> None:
 
 
 def way_to(landing: str, entries: dict[str, Entry]) -> Iterator[Entry]:
-    """What `add_way` would add, highest first, and then the landing, which is in ``entries``."""
+    """Yields the folders that `add_way` would add, highest first, then the landing, from
+    ``entries``."""
     for folder in reversed(list(folders_above(landing))):
         if folder not in entries:
             yield Entry(folder, EntryKind.DIR, _MODE)

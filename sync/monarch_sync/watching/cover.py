@@ -39,7 +39,8 @@ class CannotWatch(Exception):
 
 
 class Cover:
-    """Of one folder, whose watches are among ``watched``. Raises ``OSError``, ``CannotWatch``."""
+    """The watches of one folder, among those in ``watched``. Raises ``OSError``,
+    ``CannotWatch``."""
 
     def __init__(self, folder: Folder, patterns: Sequence[str], watched: WatchedFolders) -> None:
         self.root = str(folder.local)

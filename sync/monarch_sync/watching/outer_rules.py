@@ -98,7 +98,7 @@ class OuterRules:
         )
 
     def _read_index(self) -> frozenset[str] | None:
-        """What git tracks; ``None`` where that is not known."""
+        """The paths that git tracks; ``None`` where they are not known."""
         try:
             return tracked_paths(self._git_dir) if self._git_dir else frozenset()
         except OSError:

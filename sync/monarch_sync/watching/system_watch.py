@@ -27,8 +27,8 @@ _AUDIT_SHARE = 50  # so many times what a look costs is the least time from one 
 
 
 class SystemWatch:
-    """Of one workspace, until one of its folders is another one, or gone. The work is done by the
-    iteration: sets of touched paths, an empty one for a look at everything.
+    """The watch of one workspace, until one of its folders is replaced or gone. The iteration does
+    the work: it yields sets of touched paths, an empty one for a look at everything.
 
     Raises ``OSError`` and ``RuntimeError`` where the system tells nothing.
     """

@@ -186,7 +186,7 @@ class Watcher:
                 self._release()
 
     def _bursts(self, live: LiveWatch, waked: int) -> Iterator[AbstractSet[Path]]:
-        """What events tell, until they no longer tell all."""
+        """Yields the paths that events tell, a burst at a time, until events no longer tell all."""
         folders, needs_audit = live.folders, False
         while not self._is_closed.is_set():
             if not folders.touched:
@@ -241,7 +241,7 @@ class Watcher:
         return before if len(before) >= _MOST_COUNTED else before | touched
 
     def _told(self) -> Iterator[set[Path]]:
-        """What the system tells, and a look at everything behind it."""
+        """Yields the paths that the system's notifications tell; polls where these fail."""
         # Few systems need it, and it takes a while to load.
         from monarch_sync.watching.system_watch import SystemWatch
 
