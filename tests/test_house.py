@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 from collections import defaultdict
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_a_helper_with_one_importer_lives_with_it(modules: dict[str, Path]) -> N
     """But for a few, which are nouns of their own or would make two layers one."""
     importers = defaultdict(set)
     for name, path in modules.items():
-        for imported in _imported(path, modules):
+        for imported in _imported(name, path, modules):
             importers[imported].add(name)
     alone = {
         name
@@ -87,13 +88,15 @@ def test_what_git_keeps_is_small_and_the_root_holds_what_belongs_there() -> None
     assert not large
 
 
-def _imported(path: Path, modules: dict[str, Path]) -> set[str]:
+def _imported(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {one.name for one in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif isinstance(node, ast.ImportFrom):
+            source = resolve_name("." * node.level + (node.module or ""), package)
             for one in node.names:
-                full = f"{node.module}.{one.name}"
-                found.add(full if full in modules else node.module)
+                full = f"{source}.{one.name}"
+                found.add(full if full in modules else source)
     return found

@@ -272,7 +272,7 @@ _TOOLS: dict[str, Address] = {
     "config": Address((*_WORKSPACES, "monarch.compat.launch: NOT_SET Config")),
     "config.environment": Address(_WORKSPACES),
     "config.workspace": Address(_WORKSPACES),
-    "debug_env": Address(same_as="monarch.compat.debug_env"),
+    "debug_env": Address(same_as="monarch.compat.debug_controller"),
     "utils": Address(("monarch.compat.launch: MONARCH_HOME conda",)),
 }
 

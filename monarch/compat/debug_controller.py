@@ -21,11 +21,6 @@ from monarch.compat.debug_command import (
     ListCommand,
     Quit,
 )
-from monarch.compat.debug_env import (
-    _MONARCH_DEBUG_SERVER_PORT_ENV_VAR,
-    _get_debug_server_host,
-    _get_debug_server_port,
-)
 from monarch.compat.debug_io import DebugCliIO, DebugIO, DebugIOError, DebugStdIO
 from monarch.compat.debug_session import DebugSession, DebugSessionInfo, DebugSessions
 from monarch.core.rank_sets import coordinates
@@ -34,6 +29,14 @@ from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
 
 _Infos = list[DebugSessionInfo]  # An endpoint is called `list`, too.
+
+# The variables that say where it listens, as upstream names them and their defaults.
+_MONARCH_DEBUG_SERVER_HOST_ENV_VAR = "MONARCH_DEBUG_SERVER_HOST"
+_MONARCH_DEBUG_SERVER_HOST_DEFAULT = "localhost"
+_MONARCH_DEBUG_SERVER_PORT_ENV_VAR = "MONARCH_DEBUG_SERVER_PORT"
+_MONARCH_DEBUG_SERVER_PORT_DEFAULT = "27000"
+_MONARCH_DEBUG_SERVER_PROTOCOL_ENV_VAR = "MONARCH_DEBUG_SERVER_PROTOCOL"
+_MONARCH_DEBUG_SERVER_PROTOCOL_DEFAULT = "tcp"
 
 _POLL_SECONDS = 0.05
 _ENTER_SECONDS = 0.5
@@ -183,3 +186,17 @@ def debug_controller() -> DebugController:
     """The program's one; made when there is none yet."""
     made: DebugController = get_or_spawn_controller("debug_controller", DebugController).get()
     return made
+
+
+def _get_debug_server_host() -> str:
+    return os.environ.get(_MONARCH_DEBUG_SERVER_HOST_ENV_VAR, _MONARCH_DEBUG_SERVER_HOST_DEFAULT)
+
+
+def _get_debug_server_port() -> str:
+    return os.environ.get(_MONARCH_DEBUG_SERVER_PORT_ENV_VAR, _MONARCH_DEBUG_SERVER_PORT_DEFAULT)
+
+
+def _get_debug_server_protocol() -> str:
+    return os.environ.get(
+        _MONARCH_DEBUG_SERVER_PROTOCOL_ENV_VAR, _MONARCH_DEBUG_SERVER_PROTOCOL_DEFAULT
+    )

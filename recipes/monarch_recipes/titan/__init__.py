@@ -9,14 +9,14 @@ prepared learns from half a megabyte of English; with GPUs the same commands use
 dies or hangs, all begin again from the last checkpoint.
 
 The recipe is this folder; `monarch recipe cp titan` copies it, to be made your own. Begin with
-`recipe`: how a run is driven, from the client. `training` is what one rank does. Around these:
+`recipe`: how a run is driven, from the client. `training` is what one rank does,
+and how TorchTitan's numbers get our names. Around these:
 
     config        TorchTitan's sections, which keys are live, what does not fit together
     checkpoints   what is saved, what is looked at before it is loaded
     planning      --plan: the model on ranks that do not exist
     tiny          `prepare titan-tiny`: text, tokenizer, model, configs
     next_start    what an edit means for the next start of the run
-    metrics       TorchTitan's numbers, under our names
     machine       where files lie on a rank's host; what the host cannot do
     process       a process is left as it was found
     api, cpu      all that is used of TorchTitan; how it runs without a GPU

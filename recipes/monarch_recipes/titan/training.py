@@ -22,8 +22,10 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from .api import (
+    BaseLogger,
     DataloaderExhaustedError,
     Trainer,
+    device_type,
     get_metrics_rank,
     maybe_enable_memory_snapshot,
     maybe_enable_profiling,
@@ -37,11 +39,24 @@ from .config import (
     with_values,
 )
 from .machine import check_machine, with_paths_here
-from .metrics import MetricsBuffer
 from .next_start import TitanNextStart
 from .process import borrowed_process
 
 _A_DAY_SECONDS = 24 * 60 * 60
+_METRIC_NAMES = {
+    "loss_metrics/global_avg_loss": "loss",
+    "loss_metrics/global_max_loss": "max_loss",
+    "grad_norm": "grad_norm",
+    "lr": "learning_rate",
+    "throughput(tps)": "tokens_per_second",
+    "tflops": "tflops_per_rank",
+    "mfu(%)": "mfu_percent",
+    "memory/max_reserved(GiB)": "memory_gib",
+    "time_metrics/data_loading(%)": "data_loading_percent",
+    "n_tokens_seen": "tokens_seen",
+    "validation_metrics/loss": "validation_loss",
+}
+_METRICS_LEFT_OUT = ("time_metrics/", "memory/", "validation_metrics/")  # but for those above
 
 
 @dataclass(frozen=True)
@@ -235,6 +250,40 @@ class Training:
                     f"of {self.config.training.dataset} raised {type(error).__name__}: {error}"
                 ) from error
             yield batch
+
+
+class MetricsBuffer(BaseLogger):  # type: ignore[misc]
+    """TorchTitan's numbers, under the names that all recipes have for them, until they are taken.
+
+    On their way to TensorBoard, or to nowhere.
+    """
+
+    def __init__(self, inner: Any, world_size: int) -> None:
+        self._inner = inner
+        self._world_size = world_size
+        self._values: dict[str, float] = {}
+
+    def take(self) -> dict[str, float]:
+        """Those that were logged since the last time."""
+        taken, self._values = self._values, {}
+        return taken
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        for theirs, value in metrics.items():
+            ours = _METRIC_NAMES.get(theirs)
+            if ours is None:
+                if theirs.startswith(_METRICS_LEFT_OUT):
+                    continue
+                ours = theirs
+            number = float(value)
+            if ours == "tokens_per_second":
+                number *= self._world_size  # theirs is a rank's
+            if ours != "mfu_percent" or device_type != "cpu":
+                self._values[ours] = number
+        self._inner.log(metrics, step)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 def _with_later_timeouts(config: TitanConfig) -> TitanConfig:
