@@ -94,6 +94,7 @@ class Prepared:
 
     @property
     def needs_respawn(self) -> bool:
+        """Whether some module can change only in a new process."""
         return any(verdict.action == "respawn" for verdict in self.verdicts.values())
 
     @property

@@ -60,6 +60,7 @@ class Reloader:
         sys.meta_path.insert(0, self._hook)
 
     def add_root(self, root: PathLike) -> None:
+        """Follow modules whose files lie in the folder ``root``, too."""
         with self._lock:
             path = os.path.abspath(os.fspath(root))
             if path not in self._roots:

@@ -73,6 +73,7 @@ class Action(msgspec.Struct, frozen=True, eq=False):
     do: Callable[[], Callable[[], None]]
 
     def apply(self) -> Callable[[], None]:
+        """Do it; returns a function that undoes it."""
         return self.do()
 
 

@@ -252,6 +252,7 @@ class SyncReport:
         return "\n".join(lines)
 
     def warning_lines(self) -> list[str]:
+        """A line for each warning about the new code."""
         return [f"warning: {printable(text)}" for text in self.warnings]
 
     def behind_lines(self) -> list[str]:

@@ -275,8 +275,7 @@ class Controller(Actor):
         group.is_training, group.num_met = True, len(self.joined.members)
 
     def join_anew(self) -> None:
-        """The lighthouse has died: tasks that wait for it go on, and all groups meet again at the
-        next one."""
+        """The lighthouse has died: waiting tasks go on, and all groups meet at the next one."""
         training = self.groups.training()
         before, self.joined = self.joined, Barrier(group.number for group in training)
         before.give_way()

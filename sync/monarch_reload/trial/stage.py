@@ -57,8 +57,8 @@ class TrialStage:
         self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
         self.assigned: dict[str, set[str]] = {}  # from other modules, by module
         self.left_alone: dict[tuple[str, int], set[str]] = {}
-        self._imported: dict[str, list[ast.stmt]] = {}  # by path: see `as_imported`
         """Names that a statement may bind and did not, as in a branch that was not taken."""
+        self._imported: dict[str, list[ast.stmt]] = {}  # by path: see `as_imported`
         self._plan = EditPlan({})
         self.stand_ins = StandIns(self.namespaces)
         self.stores: list[HeldStore | HeldAttribute] = []
