@@ -166,8 +166,7 @@ class Prepared:
         changed: Mapping[str, ModuleSource],
         exports: Exports,
     ) -> tuple[list[ModuleEdit], list[tuple[str, RemovedAssignment]]]:
-        """Returns the edits, and the removed assignments to objects of others, each with the module
-        that had it, where the edits do not make the value of before again."""
+        """The edits; and removed assignments, by module, whose old values these do not restore."""
         edits: list[ModuleEdit] = []
         for name, source in changed.items():
             self._budget.check()

@@ -9,6 +9,9 @@
 Over a network, a ``Push`` for each host makes the messages that its ``Replica`` answers; the user
 of this package carries them. ``monarch_reload`` changes the code of a running process.
 
+Its folders: ``ignoring`` has git's rules, ``scanning`` reads folders into a manifest, ``watching``
+notices saves, ``replicas`` is a host's copy: staged, committed, remembered.
+
 What to open, by what is to be changed:
 
 - how a first sync is sent while the author still scans: `instalments.py`,
