@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Buffers:
-    """Those that a checkpoint of the model has, if any."""
+    """The buffers that a checkpoint of the model has, if any."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -19,18 +19,18 @@ class Buffers:
         self._names = [name for name, _ in model.named_buffers() if name in saved]
 
     def now(self) -> dict[str, torch.Tensor]:
-        """By name, as they are now; code may have put others in their places."""
+        """The present buffers by name; code may have put others in their places."""
         if not self._names:
             return {}
         found = dict(self._model.named_buffers())
         return {name: found[name] for name in self._names}
 
     def copies(self) -> dict[str, torch.Tensor]:
-        """Of all of them, to be `restored`."""
+        """Copies of all buffers, for `restore`."""
         return {name: tensor.clone() for name, tensor in self.now().items()}
 
     def restore(self, copies: dict[str, torch.Tensor]) -> None:
-        """As if nothing had been computed since the copies were made."""
+        """Put the copied values back in place."""
         for name, tensor in self.now().items():
             tensor.copy_(copies[name])
 

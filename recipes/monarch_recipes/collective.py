@@ -66,7 +66,7 @@ def check_weight(weight: float, step: int) -> None:
 
 
 def average_buffers(buffers: Buffers) -> None:
-    """By the rule that `buffers` states, over all ranks."""
+    """Average the buffers over all ranks, by the rule in `buffers`."""
     row = buffers.packed()
     if row.numel():
         dist.all_reduce(row)
@@ -125,5 +125,5 @@ def from_all_ranks(mine: T) -> list[T]:
 
 
 def all_random_states(device: torch.device) -> list[dict[str, torch.Tensor]]:
-    """Of the generators that each rank draws from, by rank."""
+    """The states of the random generators of each rank, by rank."""
     return from_all_ranks(random_state(device))

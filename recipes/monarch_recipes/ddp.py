@@ -207,7 +207,7 @@ class DDPTrainer(Actor):
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
-        """Where the ranks meet. For rank 0 only, and before `setup`."""
+        """Opens the store where the ranks meet: (host, port). On rank 0 only, before `setup`."""
         self.store, host, port = open_store(self.config.master_port, other_hosts())
         return host, port
 
@@ -410,7 +410,7 @@ class DDPTrainer(Actor):
 
     @endpoint
     def system_info(self) -> SystemInfo:
-        """Where this rank runs."""
+        """The machine, process and device of this rank."""
         return system_info(self.device)
 
     def resume(self) -> tuple[Path | None, tuple[str, ...]]:
@@ -440,7 +440,7 @@ class DDPTrainer(Actor):
 
     @property
     def name(self) -> str:
-        """For errors."""
+        """The name of this rank and its step, for errors."""
         return f"rank {self.rank}, in step {self.num_steps_done + 1},"
 
     def __cleanup__(self, error: Exception | None) -> None:

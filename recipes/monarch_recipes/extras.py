@@ -11,7 +11,7 @@ from monarch.runs.loggers import check_loggers
 
 @dataclass(frozen=True)
 class Extras:
-    """Nothing of it changes what is learned, but for `patience`."""
+    """The table `extras` of a config. Only `patience` changes what is learned."""
 
     # Where metrics go besides metrics.jsonl: "tensorboard", "wandb" (offline, to be synced later).
     log_to: tuple[str, ...] = ()

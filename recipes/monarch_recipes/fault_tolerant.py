@@ -319,7 +319,8 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def open_store(self, peers: tuple[str, ...] = ()) -> tuple[str, int]:
-        """Where the ranks of this group meet, a new place each time. Call it on its rank 0.
+        """Opens a new store where the ranks of this group meet; returns its host and port. On its
+        rank 0 only.
 
         ``peers`` are the hosts of all groups: at a step's quorum, they all meet at one of these.
         """
@@ -501,7 +502,7 @@ class ReplicaTrainer(Actor):
             check_gradient(norm, step + 1)
 
     def place_of(self, batch: int) -> str:
-        """For errors: the group, the host, and the samples."""
+        """The group, the host and the samples, for errors."""
         samples = some([str(index) for index in self.order.of(batch)], 8)
         return f"{self.seat.name}, on {socket.gethostname()}, in batch {batch}, samples {samples}"
 
@@ -517,7 +518,8 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def fingerprint(self) -> str:
-        """Of the parameters; with ddp of the optimizer too, which groups have in common then."""
+        """The fingerprint of the parameters; with ddp of the optimizer too, as groups then share
+        its state."""
         has_all = self.config.algorithm == "ddp"
         return fingerprint_of(self.model, self.optimizer if has_all else None)
 
@@ -627,7 +629,8 @@ def check(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> N
 
 
 def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> dict[str, Any]:
-    """For `monarch run fault_tolerant --plan`: computed without a process, or the weights."""
+    """The plan for `monarch run fault_tolerant --plan`: computed without a process, or the
+    weights."""
     places = place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
     data: Data = part(config.task, load_data)(config)
     num_procs = config.num_groups * config.procs_per_group

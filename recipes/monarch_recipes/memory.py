@@ -63,9 +63,10 @@ def memory_of_step(
     num_samples: int,
     collate: Collate | None = None,
 ) -> StepMemory:
-    """For one micro-batch of samples (input, label) like this one; only their shapes matter.
+    """The memory for one micro-batch of samples (input, label) like this one; only shapes matter.
 
-    Activations are what the backward pass keeps of a forward one, on torch's meta device.
+    Activations are the tensors that the forward pass keeps for the backward one, on torch's meta
+    device.
     """
     batch = (collate or default_collate)([sample] * num_samples)
     inputs, labels = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), batch)

@@ -141,7 +141,8 @@ def difference_of(new: nn.Module, old: nn.Module) -> str:
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """By the names that a checkpoint has: compiled or wrapped, the parts have the same ones."""
+    """The shapes of a model's tensors, by the names in a checkpoint: a compiled or wrapped part has
+    the same names."""
     found = {}
     for name, value in model.state_dict().items():
         for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):

@@ -53,7 +53,8 @@ def split_batch(global_batch_size: int, world_size: int, max_micro_batch_size: i
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the data a step begins: the epoch, and how many steps of it are done."""
+    """The place in the data at which a step begins: the epoch, and the number of its steps that are
+    done."""
 
     epoch: int
     step_in_epoch: int

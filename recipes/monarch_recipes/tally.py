@@ -45,7 +45,8 @@ class Tally:
         self._totals: dict[str, list[Number]] = {}
 
     def add(self, name: str, value: Weighted, num_samples: int) -> None:
-        """Nothing is waited for: tensors stay where they are until `packed`."""
+        """Add a value with its weight. Nothing is waited for: tensors stay where they are until
+        `packed`."""
         total = self._totals.setdefault(name, [0.0, 0.0])
         for place, one in enumerate(sum_and_weight(value, num_samples)):
             total[place] += one.detach().double() if isinstance(one, torch.Tensor) else one

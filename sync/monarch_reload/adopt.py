@@ -213,7 +213,7 @@ class Adoption:
         )
 
     def _rewrapped(self, live: Any, value: Any) -> Any:
-        """Of two wrappers of one function the one to bind; holders of the old one follow."""
+        """Returns the one of two wrappers of a function to bind; holders of the old one follow."""
         befores = [live] if is_a(live, FunctionType) else wrapped_in(live)
         afters = [value] if is_a(value, FunctionType) else list(wrapped_in(value))
         pairs = ((one, other) for one in befores for other in afters if made_alike(one, other))

@@ -107,7 +107,7 @@ class Prepared:
         self._adoption.classes.is_partial = is_partial
 
     def respawns(self, names: Collection[str], reason: str) -> None:
-        """Nothing of these modules changes in this process."""
+        """Note for these modules that they need a new process; they do not change in this one."""
         for name in names:
             self.verdicts[name] = ModuleVerdict(
                 name, self._process.sources[name].path, "respawn", reason
@@ -182,7 +182,7 @@ class Prepared:
         return make_plan(edits, importers, known, self._budget.check)
 
     def _leave_out(self, all_removed: list[tuple[str, RemovedAssignment]]) -> None:
-        """Of the plan, what cannot run in this process; what is said of it."""
+        """Take out of the plan what cannot run in this process, and note why."""
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
         for name, removed in all_removed:

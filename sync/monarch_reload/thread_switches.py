@@ -67,7 +67,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Turns:
-    """Of one thread, which asks whether others may have run."""
+    """The stretches of work of one thread; it asks whether others may have run meanwhile."""
 
     def __init__(self) -> None:
         self._began = -_FRESH_SECONDS
@@ -113,8 +113,8 @@ def _num_switches() -> int:
 
 
 def _places() -> dict[int, tuple[FrameType, int]]:
-    """Where other threads are. A thread that has run since is elsewhere, or in another frame: these
-    stay."""
+    """The frame and instruction of each other thread. The frames are kept: a thread that has run
+    since is at another instruction, or in another frame."""
     me = threading.get_ident()
     frames = sys._current_frames().items()
     return {thread: (frame, frame.f_lasti) for thread, frame in frames if thread != me}

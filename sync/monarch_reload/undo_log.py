@@ -103,7 +103,7 @@ def contents_of(cell: CellType) -> Any:
 
 
 def _own_attributes(owner: Any) -> Any:
-    """Where an attribute would be stored; None where it sits in the object's layout."""
+    """The stored attributes of a class; None for any other object."""
     if isinstance(owner, type):
         return _ClassAttributes(owner)
     return None

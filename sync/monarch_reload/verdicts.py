@@ -86,7 +86,7 @@ def judge(
 
 
 def _makers_that_come_or_go(plan: EditPlan, changed: Mapping[str, ModuleSource]) -> Iterator[str]:
-    """Of modules of torch that have an `__init__` of their own now, or had one until now."""
+    """Yields the names of `__init__` methods that classes of torch modules have gained or lost."""
     for name in changed:
         edit = plan.modules[name].edit
         for index, statement in enumerate(edit.new):

@@ -41,7 +41,7 @@ class Chunks(NamedTuple):
     blocks: QuickBlocks = QuickBlocks()
 
     def places(self) -> tuple[dict[bytes, int], dict[int, bytes]]:
-        """Where a chunk lies, by digest; and which chunk lies where."""
+        """The offset of each chunk, by digest; and the digest of the chunk at each offset."""
         places: dict[bytes, int] = {}
         at: dict[int, bytes] = {}
         offset = 0

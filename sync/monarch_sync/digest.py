@@ -50,7 +50,7 @@ def digest_of_blocks(blocks: bytes | bytearray) -> bytes:
 
 
 class QuickBlocks(NamedTuple):
-    """Of each block of a large content a quick look, and its digest."""
+    """The blocks of a large content: of each a quick hash, and its digest."""
 
     quick: bytes = b""
     digests: bytes = b""
@@ -126,7 +126,7 @@ class ContentHasher:
                 self.blocks += blocks_of(view[start : start + BLOCK_BYTES])
 
     def digest(self) -> bytes:
-        """Of all so far; nothing may come after it."""
+        """The digest of all bytes so far; none may come after it."""
         if self.size < LARGE_BYTES:
             return digest_bytes(b"".join(self._held))
         if self._rest:

@@ -158,8 +158,8 @@ class Disk:
         self.rename(beside, one)
 
     def finish_exchanges(self, folder: str) -> None:
-        """Where files cannot change places at once: put in order what an `exchange` with a file of
-        this folder, that was cut short, has left beside that."""
+        """Finish exchanges of files in this folder that were cut short, on file systems where two
+        files cannot change places at once."""
         for name in os.listdir(folder):
             if not name.endswith(_BESIDE):
                 continue

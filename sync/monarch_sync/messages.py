@@ -95,7 +95,7 @@ class Abort(msgspec.Struct, tag=3, array_like=True, frozen=True):
 
 
 class Need(msgspec.Struct, tag=4, array_like=True, frozen=True):
-    """Not yet: these contents are missing; or, where ``whole``, the manifest itself is."""
+    """Not ready: these contents are missing; or, where ``whole``, the manifest itself is."""
 
     digests: list[bytes]
     whole: bool = False

@@ -124,7 +124,7 @@ class SyncReport:
         return not self.errors
 
     def owe(self) -> None:
-        """From here on a refusal is told on stderr, should this report never be looked at."""
+        """From here on a refusal is printed on stderr if nobody looks at this report."""
         if self.errors:
             vars(self)[_OWED] = True
 

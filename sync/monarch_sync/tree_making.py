@@ -205,7 +205,7 @@ def _with(folds: bytes, gone: Iterable[bytes], came: Iterable[bytes]) -> bytes:
 
 
 def _place(folds: bytearray, fold: bytes) -> int:
-    """Where a fold is among those, or would be."""
+    """The offset of a fold among sorted folds, or the one at which it would be."""
     low, high = 0, len(folds) // DIGEST_BYTES
     while low < high:
         middle = (low + high) // 2

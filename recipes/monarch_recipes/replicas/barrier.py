@@ -22,7 +22,7 @@ class Barrier:
         self._is_found(number)
 
     def lose(self, number: int) -> None:
-        """It is not there any more, or will not come."""
+        """Stop waiting for a group that is gone, or will not come."""
         self.members.discard(number)
         self._is_found(number)
 

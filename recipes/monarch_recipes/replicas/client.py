@@ -43,8 +43,8 @@ def train_groups(
 
 
 class _Moved(Exception):
-    """None of the hosts is one of those before, as where the allocation was replaced: all begin
-    again on ``hosts``, from the last checkpoint."""
+    """None of the hosts is one of those before, as after the allocation was replaced. All groups
+    begin again on ``hosts``, from the last checkpoint."""
 
     def __init__(self, hosts: HostMesh) -> None:
         super().__init__(hosts)

@@ -125,7 +125,7 @@ class Controller(Actor):
     async def reconfigure(
         self, learning_rate: float, evaluate_every: int, checkpoint_every: int, extras: Extras
     ) -> None:
-        """From the next step on."""
+        """Apply live keys of the config from the next step on."""
         self.learning_rate, self.checkpoint_every = learning_rate, checkpoint_every
         self.evaluations.every, self.evaluations.extras = evaluate_every, extras
 
@@ -349,8 +349,8 @@ class Controller(Actor):
         return step < self.last_step and not (is_faulty or any(is_due(step, n) for n in every))
 
     async def evaluate_if_due(self, group: Group) -> None:
-        """By the first group that has committed the step; the others wait. All end with this step
-        where that says so."""
+        """Have the first group that has committed the step evaluate it; the others wait. If the
+        evaluation says so, all groups end with this step."""
         if group.step >= self.last_step:
             return
 

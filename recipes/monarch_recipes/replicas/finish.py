@@ -149,8 +149,8 @@ async def conclude(
 
 
 async def _compare(groups: Groups, event_log: EventLog, group: Group, last_step: int) -> None:
-    """Where the run ends sooner than was known in its last step, the groups were not compared
-    there."""
+    """Compare a group's fingerprint at the last step, where that has not been done: the run may
+    have ended sooner than was known in that step."""
     if not group.has_finished or group.number in event_log.fingerprints.of(last_step):
         return
     try:

@@ -70,7 +70,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The group's name for people."""
         return f"group {self.number}"
 
     def spawn(

@@ -81,7 +81,7 @@ class Limits:
         return LighthouseTimes(self.heartbeat_timeout_seconds, self.join_timeout_seconds)
 
     def new_budget(self, longest_wait_seconds: float = 30.0) -> Restarts:
-        """For one that may be started again."""
+        """A budget of restarts, for something that may be started again."""
         return Restarts(self.max_restarts, self.restart_window_seconds, longest_wait_seconds)
 
 
@@ -128,7 +128,7 @@ class Groups:
         return any(group.has_finished for group in self.all)
 
     def training(self) -> list[Group]:
-        """Those that take part, or are to as soon as there is a lighthouse."""
+        """The groups that take part, or will as soon as there is a lighthouse."""
         return [group for group in self.all if group.is_training]
 
     def newest_step(self) -> int:
@@ -226,7 +226,7 @@ class Groups:
         return True
 
     def give_up_elsewhere(self, hosts: Collection[int]) -> None:
-        """Only these hosts are left: groups on others are not started again."""
+        """Give up the groups on other hosts: only these hosts are left."""
         for group in self.all:
             first, num = group.place.first_host, group.place.num_hosts
             if not group.is_given_up and not set(range(first, first + num)).issubset(hosts):
@@ -263,7 +263,7 @@ class Groups:
         return text
 
     def how_to_go_on(self) -> str:
-        """For the reader of why a run has ended."""
+        """A sentence on how to go on, for the message that says why a run has ended."""
         place = "the beginning" if self.saved_path is None else shown(self.saved_path)
         return f"What happened is in events.jsonl; the same command goes on from {place}"
 
@@ -381,7 +381,7 @@ def _why_gone(group: Group, error: SupervisionError) -> Exception:
 
 
 async def _stacks(group: Group) -> str:
-    """Where each rank of a group is; it is asked in a thread, because others must not wait."""
+    """The stack of each rank of a group; asked in a thread, because other groups must not wait."""
     found = await asyncio.to_thread(stacks_of, group.witnesses, _STACK_SECONDS)
     return tell_stacks(found)
 

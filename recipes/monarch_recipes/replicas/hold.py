@@ -20,8 +20,8 @@ _LOOK_SECONDS = 0.05
 
 
 class GroupsHold:
-    """Of one run. ``is_local`` where groups do not share each step; ``step_seconds`` is how long
-    a step may take; events are told to ``news``. ``report`` knows whether a person watches."""
+    """The hold of one run. ``is_local`` where groups do not share each step; ``step_seconds`` is
+    how long a step may take; events go to ``news``. ``report`` knows whether a person watches."""
 
     def __init__(
         self,

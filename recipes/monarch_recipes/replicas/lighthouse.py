@@ -34,7 +34,7 @@ class LighthouseError(MonarchError):
 
 
 class LighthouseLost(LighthouseError, RunLost):
-    """It has died too often."""
+    """The lighthouse has died too often."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Lighthouse(Actor):
 
     @endpoint
     def pid(self) -> int:
-        """Of the process it lives in."""
+        """The id of the lighthouse's process."""
         return os.getpid()
 
     @endpoint
@@ -119,7 +119,8 @@ _PORT_PATIENCE_SECONDS = 10.0
 
 
 class LighthouseKeeper:
-    """On the first of ``hosts``; or none, where there is a ``url`` that another program keeps.
+    """Keeps a lighthouse on the first of ``hosts``; none, where there is a ``url`` of one that
+    another program keeps.
 
     ``number`` counts the lighthouses: each knows nothing of the one before.
     """

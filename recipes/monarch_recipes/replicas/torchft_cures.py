@@ -312,7 +312,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         return state
 
     def address(self) -> str:
-        """Where peers fetch from; the step comes after it."""
+        """The URL from which peers fetch; the step comes after it."""
         port = self._server.socket.getsockname()[1]
         return f"http://{self._address}:{port}/checkpoint/"
 
@@ -342,7 +342,7 @@ class DistributedDataParallel(torchft.DistributedDataParallel):  # type: ignore[
 
 
 def silence_logs() -> None:
-    """Of what TorchFT logs: a traceback for each fault that it survives, and empty lines."""
+    """Silence TorchFT's logs: a traceback for each fault that it survives, and empty lines."""
     for name in ("torchft", "torchft_quorums", "torchft_commits", "torchft_errors"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 

@@ -31,7 +31,7 @@ _OTHERS = ("optimizer", "lr_scheduler", "dataloader", "train_state")
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a training goes on, and what a person should know of it."""
+    """The checkpoint from which a training goes on, if any, and notes about that for a person."""
 
     path: Path | None
     notes: tuple[str, ...] = ()

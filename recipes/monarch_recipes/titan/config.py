@@ -142,7 +142,8 @@ class Degrees:
 
     @staticmethod
     def of(config: TitanConfig, world_size: int) -> "Degrees":
-        """As TorchTitan works them out: `data_parallel_shard_degree = -1` takes what is left.
+        """The degrees as TorchTitan works them out: `data_parallel_shard_degree = -1` takes what is
+        left.
 
         Raises ConfigError where they do not multiply to the world size.
         """

@@ -19,8 +19,8 @@ from .config import TitanConfig, look_up_model, with_values
 
 
 class TitanNextStart:
-    """Of a trainer that is set up by ``config``. The code that its `TrainSpec` builds it with is
-    marked as code that runs when a run begins."""
+    """The next start of a trainer that is set up by ``config``. The code that its `TrainSpec`
+    builds it with is marked as code that runs when a run begins."""
 
     def __init__(self, config: TitanConfig, trainer: Any) -> None:
         self._config = config

@@ -75,7 +75,7 @@ class TitanPlan:
         return self.global_batch_size * self.seq_len
 
     def rows(self) -> dict[str, str]:
-        """For a person."""
+        """The plan as rows of a table, for a person."""
         stage = " in the first stage" if self.degrees.pp > 1 else ""
         state = "unknown" if self.optimizer_bytes is None else _size(self.optimizer_bytes)
         passes = "1 pass" if self.num_micro_batches == 1 else f"{self.num_micro_batches} passes"

@@ -45,7 +45,8 @@ class TitanTrainer(Actor):
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
-        """Where the ranks meet. For rank 0 only, and before each `setup`."""
+        """Opens the store where the ranks meet; returns its host and port. On rank 0 only, before
+        each `setup`."""
         self.let_go()
         self.store, host, port = open_store(peers=other_hosts())
         return host, port

@@ -264,7 +264,7 @@ class MetricsBuffer(BaseLogger):  # type: ignore[misc]
         self._values: dict[str, float] = {}
 
     def take(self) -> dict[str, float]:
-        """Those that were logged since the last time."""
+        """Returns the metrics logged since the last call."""
         taken, self._values = self._values, {}
         return taken
 

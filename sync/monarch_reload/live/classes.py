@@ -327,9 +327,9 @@ def _mangled(class_name: str, name: str) -> str:
 
 
 class LateDefault:
-    """In the class, for instances that were made when there was no such field.
+    """The default of a new field in a class, for instances that were made without the field.
 
-    The first to read the field of an instance makes its value; on the class there is none.
+    The first read of the field makes the instance's value; the class itself has none.
     """
 
     def __init__(self, name: str, factory: Callable[[], Any]) -> None:

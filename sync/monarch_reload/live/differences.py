@@ -133,7 +133,8 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
         return replace(self, put=type(self.put)(v for v in self.put if not is_left_out(v)))
 
     def apply(self, container: Any, over_others: bool = True) -> None:
-        """Not `over_others`: a key that holds something else than it did is left alone."""
+        """Repeat the difference on a container. Unless `over_others`, keys that another has changed
+        meanwhile are left alone."""
         if isinstance(container, dict):
             for key, value in self.gone.items():
                 if over_others or container.get(key) is value:

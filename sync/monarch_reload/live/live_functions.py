@@ -39,7 +39,7 @@ class Functions:
         return found
 
     def wrappers_of(self, function: FunctionType) -> list[FunctionType]:
-        """Those that close over it."""
+        """The functions that close over `function`."""
         return self._by_contents.get(id(function), [])
 
     @cached_property

@@ -104,7 +104,7 @@ def without(registry: Registry, ids: Collection[int]) -> Action:
 
 
 def registries(held: Iterable[Any]) -> Iterable[Registry]:
-    """In what `holders` gives, and in instances of others that are held there."""
+    """The registries in the objects that `holders` gives, and in instances of others held there."""
     found: dict[int, Registry] = {}
     held = list(held)
     ours = set(map(id, held))

@@ -62,7 +62,7 @@ def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str
 
 
 def held_in(value: Any) -> Iterator[HeldDefinition]:
-    """Of a container, a registry, a dispatcher or a `partial`."""
+    """Yields the definitions held in a container, a registry, a dispatcher or a `partial`."""
     kind = type(value)
     if kind is FunctionType:
         registry = value.__dict__.get("registry")

@@ -36,8 +36,8 @@ _NEVER_CALLED = f"{_HOOK} of a module is never called: it is a method of an acto
 
 
 class CodeWarnings:
-    """Of one edited module. `sources` are of all modules, as they will be; `namespaces` what they
-    have by now."""
+    """The warnings about one edited module. `sources` are of all modules, as they will be;
+    `namespaces` are theirs at present."""
 
     def __init__(
         self, edit: ModuleEdit, source: ModuleSource, sources: Sources, namespaces: Namespaces

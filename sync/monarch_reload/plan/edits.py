@@ -272,7 +272,8 @@ _DATA = (int, float, complex, bool, str, bytes, type(None), range, slice)
 
 
 def _types(value: object) -> tuple[tuple[str, str], ...]:
-    """Where the class of an instance, and its bases, were defined; not for builtin ones."""
+    """The classes of an instance, as (module, name), with their bases; builtin ones are left
+    out."""
     cls = type(value)
     if not cls.__flags__ & _HEAP_TYPE or issubclass(cls, (type, ModuleType, FunctionType)):
         return ()

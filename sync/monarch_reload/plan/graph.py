@@ -74,7 +74,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def binders(self) -> Mapping[str, Sequence[int]]:
-        """By name, the new statements that bind it."""
+        """The new statements that bind a name, by name."""
         found = defaultdict(list)
         for index, statement in enumerate(self.new):
             for name in statement.binds:
@@ -83,7 +83,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def last_binders(self) -> Mapping[str, int]:
-        """By name, the old statement that bound it last."""
+        """The old statement that bound a name last, by name."""
         return {name: i for i, statement in enumerate(self.old) for name in statement.binds}
 
     def live_definition(self, index: int) -> Statement | None:
@@ -166,7 +166,7 @@ class ImportGraph:
                     yield self.resolve(edit.name, dotted)[0]
 
     def source(self, module: str, name: str) -> Origin | None:
-        """Where a name comes from that its module imported last."""
+        """The module and name from which a module last imported a name."""
         return self._sources[module].get(name)
 
     def module_of(self, module: str, name: str) -> str | None:

@@ -39,7 +39,7 @@ class Definitions:
 
     @cached_property
     def _binders(self) -> Mapping[str, Sequence[ast.AST]]:
-        """By name, all that may bind it at the top level, from wherever."""
+        """All nodes that may bind a name of the top level, wherever they stand, by name."""
         found: dict[str, list[ast.AST]] = {}
         for node in self._walked():
             if isinstance(node, (ast.Global, ast.Nonlocal)):
@@ -86,7 +86,7 @@ class Definitions:
 
     @cached_property
     def subclassed(self) -> Mapping[str, Sequence[ast.ClassDef]]:
-        """By the last part of a base's name, the classes that have it."""
+        """The classes with a base, by the last part of the base's name."""
         found: dict[str, list[ast.ClassDef]] = {}
         for node in self._walked():
             if isinstance(node, ast.ClassDef):
@@ -102,8 +102,8 @@ Find = Callable[[str], Function | None]
 def misfit_calls(
     definition: ast.stmt, find: Find, overridden: Callable[[str, str], bool]
 ) -> Iterator[Misfit]:
-    """In a function or a class at the top level. `overridden(class, method)` says whether a
-    subclass may have another method of that name."""
+    """Yields the misfit calls in a function or a class at the top level. `overridden(class,
+    method)` says whether a subclass may have another method of that name."""
     local = {name for node in ast.walk(definition) for name in _bound_by(node)}
     local -= {getattr(definition, "name", "")}
     skipped = set(_prepared_for_errors(definition))

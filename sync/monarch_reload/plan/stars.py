@@ -37,7 +37,7 @@ class Exports:
         self._after: dict[str, frozenset[str]] = {}
 
     def before(self, module: str) -> frozenset[str] | None:
-        """None for a module that is not there."""
+        """The names that a module exports before the edit; None for a module that is not there."""
         loaded = sys.modules.get(module)
         if module not in self._before and loaded is not None:
             self._before[module] = exports(_names_of(loaded))

@@ -65,7 +65,8 @@ class _Text:
                 self._otherwise.update(node.names)
 
     def mentions(self, name: str, *, is_home: bool) -> list[_Mention]:
-        """Of something that is defined here, or elsewhere: then an import may bring it."""
+        """The mentions of a name that is defined here (`is_home`), or elsewhere: then an import may
+        bring it."""
         found: list[_Mention] = []
         is_known = is_home or not self._imported.isdisjoint((name, "*"))
         if is_known:
@@ -87,8 +88,8 @@ class StartHelpers:
         self._texts: dict[str, _Text] = {}
 
     def is_helper(self, module: str, name: str, asked: frozenset[str] = frozenset()) -> bool:
-        """Of a plain function at the top level of a module. Of those `asked`, which call each
-        other, it is asked already."""
+        """Whether a name is a plain function at the top level of a module that only the start uses.
+        Those `asked` are being judged already, as functions that call each other are."""
         if (me := f"{module}:{name}") in asked:
             return True
         node = self._text(module).definitions.function(name)
@@ -98,7 +99,8 @@ class StartHelpers:
         return not is_lazy and self._is_used_at_start(module, name, asked | {me}, must_call=True)
 
     def is_setting(self, module: str, name: str) -> bool:
-        """Of a name that one statement at the top level assigns."""
+        """Whether a name is assigned by one statement at the top level, and only the start uses
+        it."""
         return self._text(module).definitions.is_assigned_once(name) and self._is_used_at_start(
             module, name, frozenset(), must_call=False
         )

@@ -264,7 +264,8 @@ class _Reader:
 
 
 def _containers(node: ast.expr) -> Iterator[str]:
-    """Where the parts of an expression come from: `enumerate(TABLE)`, `TABLE.values()`."""
+    """Yields the names of the containers in an expression, as in `enumerate(TABLE)`,
+    `TABLE.values()`."""
     name = dotted(node)
     if name is not None:
         yield name

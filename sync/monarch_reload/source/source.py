@@ -74,7 +74,7 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def flags(self) -> int:
-        """Those of its `from __future__` imports, for whatever is compiled of it."""
+        """The compiler flags of its `from __future__` imports, for all that is compiled of it."""
         flags: int = self.code.co_flags & _FUTURE_FLAGS
         return flags
 
@@ -300,7 +300,7 @@ class ImportHook:
         return spec
 
     def _places(self, fullname: str, path: Sequence[str] | None) -> Iterator[str]:
-        """Where a module may lie, without a suffix."""
+        """Yields the paths, without a suffix, at which a module may lie."""
         if self.pending or self.arriving:
             for folder in sys.path if path is None else path:
                 yield os.path.join(
@@ -364,7 +364,7 @@ def forget_bytecode(paths: Iterable[str]) -> None:
 
 
 def real_path(path: str) -> str:
-    """For many files of few folders, which are no links themselves."""
+    """The real path of a file that is no link itself; quick for many files of few folders."""
     folder, name = os.path.split(path)
     return os.path.join(_real_folder(folder), name)
 

@@ -20,7 +20,8 @@ Lookup = Callable[[Any], Any]
 
 
 def may_be_set(owner: Any) -> bool:
-    """Of classes, only those that are told what becomes of them: there are so many others."""
+    """Whether attributes of an object are watched. Of classes, which are many, only those with a
+    metaclass or a classmethod are."""
     if not is_a(owner, type):
         return True
     return type(owner) is not type or any(
@@ -29,7 +30,8 @@ def may_be_set(owner: Any) -> bool:
 
 
 class ObjectAttributes:
-    """Those of one live object before staged code runs, and which code sets them meanwhile."""
+    """The attributes of one live object before staged code runs, and the code that sets them
+    meanwhile."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner

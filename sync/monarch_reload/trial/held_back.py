@@ -222,7 +222,7 @@ class HeldBack:
 
 
 def _places_of_parts(entries: Iterable[tuple[Any, Any]]) -> Mapping[int, Sequence[Any]]:
-    """Where in a container something is spoken of, by its id."""
+    """The places in a container at which an object occurs, by the object's id."""
     places = defaultdict(list)
     for place, entry in entries:
         for part in parts_of_entry(entry):

@@ -34,7 +34,8 @@ class Outside:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """For the thread that calls; others do what they do."""
+        """Note the effects of the calling thread inside the block; other threads are not
+        affected."""
         me = threading.get_ident()
         register, start = atexit.register, threading.Thread.start
         set_handler = signal.signal

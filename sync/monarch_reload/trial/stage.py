@@ -272,7 +272,7 @@ class TrialStage:
         return self._view(module)
 
     def _import_module(self, real: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
-        """For code that runs here; other threads get modules as ever."""
+        """An `import_module` that gives staged views to this thread, and real modules to others."""
         thread = threading.get_ident()
 
         def import_module(name: str, package: str | None = None) -> ModuleType:

@@ -65,8 +65,8 @@ class StandIns:
                 keep_live_values(live, staged, kept_names(live, old, statement, changed))
 
     def _pass_for(self, live: type, staged: type) -> None:
-        """From here on a live class passes for the staged one, and kept instances look like ones
-        of the staged class, to code that reads them here."""
+        """From here on a live class passes for the staged one, and kept instances look like
+        instances of the staged class, to code that reads them here."""
         self._live[id(staged)] = live
         for name, key in self.kept:
             namespace = self._namespaces[name]

@@ -184,7 +184,7 @@ def _parse(text: str) -> Iterator[_IgnoreRule]:
 
 
 def _trimmed(line: str) -> str:
-    """Without the spaces at the end, but for those behind a backslash."""
+    """The line without spaces at its end, except those behind a backslash."""
     if line[-1:] != " ":
         return line
     end = at = 0
@@ -300,7 +300,7 @@ class _Stepwise:
 
 
 def _starts(text: str, at: int, reach: str) -> Iterator[int]:
-    """Where a part may begin that comes after this."""
+    """Yields the positions at which the next part may begin."""
     if reach == _ANYTHING:
         yield from range(at, len(text) + 1)
         return

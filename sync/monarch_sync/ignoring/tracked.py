@@ -17,7 +17,8 @@ from monarch_sync.workspace import Folder
 
 
 class Tracked:
-    """Of one folder, without what `walk` has ``listed``. Paths are relative to the folder.
+    """The files of one folder that git tracks, without those that `walk` has ``listed``. Paths are
+    relative to the folder.
 
     ``ways`` are all folders above these paths. Raises ``OSError`` where it is not known what git
     tracks.
@@ -47,7 +48,7 @@ class Tracked:
         return [*paths[at : at + (paths[at : at + 1] == [relative])], *paths[first:last]]
 
     def there(self, relative: str = "") -> list[str]:
-        """Those of them that are there and come along, with the folders that lead to them."""
+        """The paths that exist and come along, with the folders that lead to them."""
         wanted: dict[str, frozenset[str]] = {}
         found: dict[str, None] = {}
         for path in self.below(relative):

@@ -18,8 +18,9 @@ from monarch_sync.replicas.states import manifest_of
 
 
 class Ahead:
-    """Of one replica. It is staged as the plan of the stage would have it, so that of this only the
-    rest is left to do; unless some of it has changed since, which makes it worthless."""
+    """The content of one replica that came ahead of its stage. It is staged as the plan of the
+    stage would have it, so that only the rest is left to do; it is worthless if some of it has
+    changed since."""
 
     def __init__(self, on_disk: OnDisk, staging: Staging) -> None:
         self._on_disk = on_disk

@@ -30,8 +30,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Completion:
-    """Of the commits of one replica, below ``root``. ``boot`` tells one start of this machine from
-    the next, and one folder of this name from another."""
+    """Completes the commits of one replica, below ``root``. ``boot`` differs between starts of this
+    machine, and between folders of the same name."""
 
     def __init__(
         self, root: str, log: StateLog, history: History, staging: Staging, store: ContentStore,

@@ -33,8 +33,8 @@ Write = tuple[int, bytes]
 
 
 class Patch(msgspec.Struct, array_like=True, frozen=True):
-    """From the content ``base``, of ``base_size`` bytes, to the content ``digest`` of ``size``:
-    ``writes`` are (offset, bytes); ``undo`` leads back."""
+    """The patch from the content ``base``, of ``base_size`` bytes, to the content ``digest`` of
+    ``size``: ``writes`` are (offset, bytes); ``undo`` leads back."""
 
     base: bytes
     base_size: int

@@ -16,7 +16,8 @@ _MAX_STATES = 8
 
 
 class States:
-    """Of one replica. They share what they have in common, so a few more cost little."""
+    """The recent states of one replica. They share what they have in common, so a few more cost
+    little."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[bytes, Manifest] = OrderedDict()

@@ -50,8 +50,7 @@ class ContentStore:
         return self._num_bytes
 
     def find(self, digest: bytes) -> tuple[str, os.stat_result] | None:
-        """Where a content lies, if it is here and still what it should be; with the file's
-        status."""
+        """The path of a content that is here and still right, with the file's status; else None."""
         name = digest.hex()
         if name not in self._sizes:
             return None

@@ -42,10 +42,10 @@ class _Delta(NamedTuple):
 
 
 class Contents:
-    """Of one workspace. Not for several threads at once.
+    """The contents of one workspace. Not for several threads at once.
 
-    ``elsewhere`` gives a content that no file here has, if it can: hosts may have what the author
-    cannot read.
+    ``elsewhere`` gives a content that no file here has, if it can: hosts may have files that the
+    author cannot read.
     """
 
     def __init__(self, workspace: Workspace, max_bytes: int = DEFAULT_MAX_BYTES) -> None:

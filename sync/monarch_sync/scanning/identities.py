@@ -22,14 +22,14 @@ _UNMOUNTED = (
 
 
 class Identities:
-    """Of the folders of a workspace, as they were when they were checked last."""
+    """The disks of a workspace's folders, as they were when they were checked last."""
 
     def __init__(self) -> None:
         self._known: dict[Folder, int] = {}
 
     def check(self, folder: Folder) -> None:
-        """As `Folder.check`; raises `WorkspaceMissing` also where the folder has given way to
-        one on another disk, which is empty."""
+        """As `Folder.check`; raises `WorkspaceMissing` also where an empty folder on another disk
+        has taken the folder's place."""
         folder.check()
         try:
             now = _disk_of(folder.local)

@@ -20,9 +20,10 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Looking:
-    """Of one scanner; kept from scan to scan. ``known`` gives what the last scan found at a path.
+    """The look of one scanner at the disk; kept from scan to scan. ``known`` gives the entry that
+    the last scan found at a path.
 
-    ``tracked`` is, of each folder, what git tracks though rules leave it out.
+    ``tracked`` has, for each folder, the files that git tracks though rules leave them out.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ def is_being_written(fd: int) -> bool:
 
 
 def read_exactly(fd: int, size: int, offset: int) -> bytes:
-    """So many bytes of a file. Raises ``OSError`` where it ends before."""
+    """Returns ``size`` bytes of a file from ``offset``. Raises ``OSError`` where it ends before."""
     data = os.pread(fd, size, offset)
     if len(data) < size:
         raise OSError("the file has become shorter")

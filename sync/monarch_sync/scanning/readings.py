@@ -51,7 +51,8 @@ class Reading(NamedTuple):
 
 
 class Readings:
-    """Of one workspace, by inode, so that a folder that was renamed is not read again."""
+    """The readings of one workspace, by inode, so that a folder that was renamed is not read
+    again."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents

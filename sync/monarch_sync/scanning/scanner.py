@@ -174,10 +174,10 @@ class Scanner:
         return manifest, gone | {new for _, new in moves}
 
     def _places(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
-        """Where to look, by the folder above, which is one that we know and that stands.
+        """The paths to look at, by the folder above, which is known and still stands.
 
         Changes in a folder that is new, gone, or no folder any more, or that was touched itself,
-        show with that.
+        show when that folder is looked at.
         """
         assert self.manifest is not None
         inside = sorted(inside)

@@ -50,7 +50,7 @@ class _Way:
 
 
 class OuterRules:
-    """Of one workspace folder, as they were when last looked at."""
+    """The outer rules of one workspace folder, as they were when last looked at."""
 
     def __init__(self, folder: Path, patterns: Sequence[str]) -> None:
         self._folder = folder
@@ -109,7 +109,7 @@ class OuterRules:
             way.look()
 
     def _find_git_dir(self) -> tuple[str, str]:
-        """As `find_git_dir`, of the folders as they were just looked at; or ("", "")."""
+        """As `find_git_dir`, from the folders as they were just looked at; or ("", "")."""
         for way in self._ways:
             if _DOT_GIT in way.names and (git_dir := git_dir_of(way.folder)) is not None:
                 return way.folder, git_dir

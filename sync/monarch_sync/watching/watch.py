@@ -233,7 +233,8 @@ class Watcher:
                 return
 
     def _in_burst(self, touched: set[str]) -> frozenset[str]:
-        """With the paths touched just before: a slow writer pauses, and goes on."""
+        """The paths of a burst, with those touched just before: a slow writer pauses, and goes
+        on."""
         before, until = self._burst
         if len(touched) >= _LARGE or time.monotonic() - until > _STILL_A_BURST_SECONDS:
             return frozenset(touched)

@@ -98,7 +98,8 @@ class WatchedFolders:
         return True
 
     def take_fresh(self) -> set[str]:
-        """Where folders have appeared since the last call, as far as they still stand there."""
+        """The paths of folders that have appeared since the last call, as far as they still
+        stand."""
         fresh, self._fresh = self._fresh, set()
         paths = [(self._path(parent), name) for parent, name in fresh]
         return {f"{above}/{name}" for above, name in paths if above is not None}
@@ -213,7 +214,7 @@ class WatchedFolders:
         return node
 
     def _path(self, node: _Node) -> str | None:
-        """Where a folder is now; None while it is on its way elsewhere."""
+        """The present path of a folder; None while it is being moved elsewhere."""
         names: list[str] = []
         while node.parent is not None:
             names.append(node.name)
