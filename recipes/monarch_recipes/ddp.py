@@ -111,7 +111,7 @@ class DDPConfig:
     num_threads: int = 1  # of each rank, on a CPU
     master_port: int = 0  # where the ranks meet; 0 is any port that is free
 
-    # What may go wrong.
+    # Hangs and deaths.
     collective_timeout_seconds: float = 300.0  # a step that takes longer hangs
     max_restarts: int = 5  # after deaths and hangs, in a row without a new checkpoint
 
@@ -142,7 +142,7 @@ class DDPConfig:
         check_range(self, "master_port", least=0, most=65535)
 
 
-# What is learned from what. Edit it while a run is going on, with `monarch sync --watch` beside it:
+# The task: model, data, loss. Edit it while a run goes on, with `monarch sync --watch` beside it:
 # all ranks take the new loss or schedule between two steps, and keep weights and optimizer.
 
 
@@ -248,7 +248,7 @@ class DDPTrainer(Actor):
         # Ranks draw their dropout from different streams.
         torch.manual_seed(config.seed + 1 + self.rank)
         resumed_from, skipped = self.resume()
-        # Wrapped last, so that rank 0's weights reach everybody, resumed or fresh.
+        # Wrapped last, so that rank 0's weights reach all ranks, resumed or fresh.
         self.wrap()
         self.buffers = Buffers(self.model)
         return TrainingPlan(
@@ -302,7 +302,7 @@ class DDPTrainer(Actor):
         self.parallel_model = DistributedDataParallel(
             self.model, device_ids=device_ids, init_sync=not is_same_everywhere
         )
-        # Rank 0's buffers, as BatchNorm's statistics, reach everybody here; later means over ranks.
+        # Rank 0's buffers, as BatchNorm's statistics, reach all ranks here; later means over ranks.
         self.parallel_model.broadcast_buffers = False
 
     @endpoint
@@ -341,7 +341,7 @@ class DDPTrainer(Actor):
             self.optimizer, self.model,
             factor=config.global_batch_size / totals[1], clip_norm=config.clip_norm, step=step,
         )  # fmt: skip
-        # Here, so that what fails before there is a new one has nothing to put back.
+        # Here, so that a failure before there is a new one has nothing to put back.
         self.optimizer.zero_grad()
         self.num_steps_done = step
         self.profiler.after(step)

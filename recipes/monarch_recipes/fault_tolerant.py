@@ -126,17 +126,17 @@ class FaultTolerantConfig:
     clip_norm: float | None = 1.0  # of the whole gradient; "none" does not clip
 
     # Where and how it computes.
-    seed: int = 0  # decides the first weights, and what chaos leaves open
+    seed: int = 0  # decides the first weights, and the choices that chaos leaves open
     device: Literal["auto", "cpu", "cuda"] = "auto"
     num_threads: int = 1  # of each process, on a CPU
 
-    # When somebody is given up. A group whose heartbeats stay out is gone from the next quorum.
+    # When a group is given up. One whose heartbeats stay out is gone from the next quorum.
     heartbeat_timeout_seconds: float = 1.0
     collective_timeout_seconds: float = 10.0  # a step that waits longer is discarded
     join_timeout_seconds: float = 10.0  # not less than that, or two groups may train apart
     quorum_timeout_seconds: float = 60.0
     hang_timeout_seconds: float = 5.0  # after the others have gone on, it is started again
-    step_timeout_seconds: float = 180.0  # the same for a step that nobody makes
+    step_timeout_seconds: float = 180.0  # the same for a step that no group makes
     max_restarts: int = 5  # of one group within the window; then the run goes on without it
     restart_window_seconds: float = 300.0
     lighthouse: str = ""  # the URL of one that runs elsewhere; ours is started where it is empty
@@ -196,7 +196,7 @@ class FaultTolerantConfig:
         )
 
 
-# What is learned from what. Edit it while a run is going on, with `monarch sync --watch` beside it.
+# The task: model, data, loss. Edit it while a run goes on, with `monarch sync --watch` beside it.
 
 
 def load_data(config: FaultTolerantConfig) -> Data:

@@ -86,7 +86,7 @@ def memory_of_step(
     trained = [p for p in model.parameters() if p.requires_grad]
     bytes_trained = sum(p.numel() * p.element_size() for p in trained)
     weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    del value  # It holds the graph, and with it what was counted, until here.
+    del value  # It holds the graph, and with it the counted tensors, until here.
     return StepMemory(
         num_parameters=sum(p.numel() for p in model.parameters()),
         weights=weights,

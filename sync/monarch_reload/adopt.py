@@ -40,12 +40,12 @@ class Adoption:
         self.functions = functions
         self.classes = ClassPatch(functions, self._made_here)
         self.bindings: list[Flip] = []
-        self.deleted: Mapping[str, ModuleSource] = {}  # what modules without a file run
+        self.deleted: Mapping[str, ModuleSource] = {}  # the sources of modules without a file
         self.moved: list[str] = []  # classes, by where they are now
         self._edits: dict[str, ModuleEdit] = {}
         self._displaced: dict[int, tuple[Any, Any]] = {}  # by the id of the new one of a name
         self.gone: list[Any] = []  # decorated definitions that are in no source any more
-        self.undecorated: list[tuple[Any, list[Any]]] = []  # with what decorated them
+        self.undecorated: list[tuple[Any, list[Any]]] = []  # with their decorators
         self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
 
     def adopt(self, plan: EditPlan, live: Mapping[str, LiveModule]) -> None:

@@ -154,7 +154,7 @@ def caches_of(plan: EditPlan) -> Iterator[Callable[[], None]]:
     for name, module_plan in plan.modules.items():
         module = sys.modules[name]
         touched = {b for i in module_plan.twin for b in module_plan.edit.new[i].binds}
-        # A cache of what only calls something edited may hold a loaded model: it stays.
+        # The cache of a function that only calls an edited one may hold a loaded model: it stays.
         marked = {key for key, mark in module_plan.marks.items() if mark is not DirtyMark.CALLING}
         for key in touched | marked:
             for part in parts_of(vars(module).get(key), name):

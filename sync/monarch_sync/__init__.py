@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # Type checkers take the names from their homes.
     from monarch_sync.watching.watch import *  # noqa: F403
     from monarch_sync.workspace import *  # noqa: F403
 
-# Each home, and what this package shows of it.
+# Each home, and the names of it that this package shows.
 _NAMES = {
     "errors": """
         BadManifest BadMessage ContentGone GenerationUnknown MovedUnderfoot PushRefused

@@ -165,7 +165,7 @@ class Disk:
                 continue
             beside, one = f"{folder}/{name}", f"{folder}/{name.removesuffix(_BESIDE)}"
             if os.path.lexists(one):
-                os.unlink(beside)  # it had not begun: what is beside still stands where it stood
+                os.unlink(beside)  # it had not begun: the other file is still in its place
             else:
                 os.rename(beside, one)
 

@@ -141,7 +141,7 @@ class Manifest:
     def files_below(self, path: str) -> Iterator[str]:
         """The same of files alone; for a caller that wants the first of many."""
         children = self.folder(path).children
-        # A folder's name sorts as what is in it does.
+        # A folder's name sorts as its content does.
         names = [name if child.node is None else f"{name}/" for name, child in children.items()]
         for name in sorted(names):
             if name.endswith("/"):

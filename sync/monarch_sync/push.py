@@ -224,7 +224,7 @@ class Push:
             encode_paths(path for path, _, now in changes if now is None),
             encode_pairs(moves),
             frozenset(now.digest for _, now in written),
-            # An edit makes what was nowhere before. To look all over the tree for it costs more
+            # An edit makes a new content. To look all over the tree for it costs more
             # than a few bytes in vain.
             frozenset(
                 now.digest for was, now in written
@@ -312,7 +312,7 @@ class Push:
                 continue
             missing.discard(entry.digest)
             delta = None
-            # For a host so near, what makes and reads a small delta costs more than its bytes.
+            # For a host so near, making and reading a small delta costs more than its bytes.
             if self._base is not None and (not self._is_near or entry.size >= LARGE_BYTES):
                 before = self._base.get(entry.path)
                 if before is not None and before.is_file:

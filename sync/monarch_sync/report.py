@@ -70,7 +70,7 @@ class Refusal:
             lines.append(f"    {plain(stripped)}")
             indent = len(self.text) - len(self.text.lstrip())
             if self.column:
-                # As wide as what it stands under, tabs included.
+                # As wide as the text above it, tabs included.
                 before = stripped[: max(0, self.column - 1 - indent)]
                 blank = "".join(c if c == "\t" else " " * num_cells(printable(c)) for c in before)
                 lines.append(f"    {blank}^")

@@ -9,7 +9,7 @@ from monarch_sync.entry import Entry, EntryKind, to_wire
 from monarch_sync.tree import Child, TreeNode, located, split
 
 _NO_FOLD = b""
-_FEW = 8  # changes to a folder that are worked into what is known of it
+_FEW = 8  # changes to a folder that are worked into its known state
 _FILE = EntryKind.FILE
 _NAMES = {kind: kind.value for kind in EntryKind}
 

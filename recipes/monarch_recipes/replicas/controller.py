@@ -55,7 +55,7 @@ from monarch_recipes.schedule import is_due
 
 # All wait for it, so it is never away for long.
 _LONGEST_LIGHTHOUSE_DELAY_SECONDS = 1.0
-_AHEAD_SECONDS = 0.2  # beside a step that takes longer, what is saved is nothing
+_AHEAD_SECONDS = 0.2  # beside a longer step, the time saved is nothing
 
 
 class Controller(Actor):

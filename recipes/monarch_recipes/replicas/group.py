@@ -125,5 +125,5 @@ def first_cause(error: MonarchError) -> str:
     failure = error.failure if isinstance(error, SupervisionError) else None
     why = str(error) if failure is None else failure.root_cause.reason
     first, *rest = why.strip().splitlines()
-    # What was raised is the last line of a traceback: "__init__ failed." alone helps nobody.
+    # The error is the last line of a traceback: "__init__ failed." alone does not help.
     return f"{first} {rest[-1].strip()}" if rest and first.endswith("failed.") else first

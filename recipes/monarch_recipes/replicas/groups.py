@@ -155,7 +155,7 @@ class Groups:
         group.spawn(
             self.hosts, len(self.all), self._trainer_class, self._config, self._checkpoint_dir
         )
-        await self.ask(group, group.trials.report.call())  # It is to see what comes now.
+        await self.ask(group, group.trials.report.call())  # It is to see the events from now on.
         ready = await self.set_up(group, self.saved_path)
         first = ready[0]
         if self.saved_path is None:

@@ -213,7 +213,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         self._address = address
         self._buffers: list[RDMABuffer] = []
         self._in_memory = b""
-        # The quorum is had in a thread of its own; what is registered there is this actor's.
+        # The quorum is had in a thread of its own; buffers registered there are this actor's.
         self._context = contextvars.copy_context()
 
         class Server(ThreadingHTTPServer):
@@ -264,7 +264,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         the connection."""
         if not request.path.endswith("/memory"):
             return False
-        # Who goes away, or comes when nothing may be read, has no answer.
+        # A peer that goes away, or comes when nothing may be read, gets no answer.
         with contextlib.suppress(OSError, ValueError), self._checkpoint_lock.r_lock():
             step = int(request.path.split("/")[2])
             if step != self._step or not self._in_memory:
@@ -273,7 +273,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
             request.send_response(200)
             request.send_header("Content-Length", str(len(self._in_memory) + 1))
             request.end_headers()
-            # The last byte is not read there: who has all of an answer gives up the connection.
+            # The last byte is not read there: a client with a whole answer gives up the connection.
             request.wfile.write(self._in_memory + b".")
             request.wfile.flush()
             request.rfile.read(1)

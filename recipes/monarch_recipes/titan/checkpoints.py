@@ -25,7 +25,7 @@ from monarch_recipes.checkpoint import CheckpointError
 
 from .config import Degrees, TitanConfig
 
-# What a checkpoint holds besides the model's parameters, which have no prefix.
+# The parts of a checkpoint besides the model's parameters, which have no prefix.
 _OTHERS = ("optimizer", "lr_scheduler", "dataloader", "train_state")
 
 

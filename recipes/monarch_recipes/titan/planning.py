@@ -63,7 +63,7 @@ class TitanPlan:
     num_parameters: int  # of the whole model; of the first stage, in a pipeline
     parameter_bytes: int
     gradient_bytes: int
-    optimizer_bytes: int | None  # None for one whose state is not known
+    optimizer_bytes: int | None  # None for an optimizer of unknown state
     global_batch_size: int  # sequences
     num_micro_batches: int
     seq_len: int

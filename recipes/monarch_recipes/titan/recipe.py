@@ -31,7 +31,7 @@ from .checkpoints import Saved
 from .config import TitanConfig, check_config, in_folder, with_values
 from .training import Setup, TitanStep, Training
 
-# What `monarch recipe prepare titan-...` may make.
+# The variants of `monarch recipe prepare titan-...`.
 PREPARED_VARIANTS = ("tiny",)
 # Imported once a host, ahead of the procs: it takes seconds.
 PRELOAD = ("torch", "monarch_recipes.titan.training")

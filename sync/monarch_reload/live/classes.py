@@ -97,7 +97,7 @@ class ClassPatch:
         self.flips: list[Flip] = []
         self.patched: list[type] = []
         self.refused: dict[str, str] = {}
-        self.is_partial = False  # refused classes take what they can
+        self.is_partial = False  # refused classes take the new methods
         # Names from outside that the class body reads anew.
         self.changed: AbstractSet[str] = frozenset()
         self._moving = ("", "")  # the module where the class was, and where it is

@@ -97,7 +97,7 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
     start: int = 0
     at_end: bool = False
     order: Sequence[Any] = ()  # of the keys afterwards
-    replaced: Any = None  # what the keys that were put held before
+    replaced: Any = None  # values of before, of the keys that were put
 
     @classmethod
     def between(cls, before: Any, after: Any) -> Difference | None:
@@ -204,7 +204,7 @@ def _set_slice(container: Any, start: int, stop: int, entries: list[Any]) -> Non
             now[start:stop] = entries
             refill(container, now)
             return
-        # Entry by entry: what others put at its ends meanwhile stays.
+        # Entry by entry: entries that others put at its ends meanwhile stay.
         for _ in range(stop - start):
             del container[start]
         for place, entry in enumerate(entries, start):

@@ -47,7 +47,7 @@ class Tables(dict[str, frozenset[HeldDefinition]]):
 
 def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str], set[str]]:
     """Maps (module, name) of a definition to the names of the modules whose containers hold it."""
-    # Most of what modules hold they share: the builtins above all, which each of them has.
+    # Modules share most of their values: above all the builtins, which each of them has.
     values: dict[int, tuple[Any, set[str]]] = {}
     for name, module in modules:
         for value in list(vars(module).values()):

@@ -18,7 +18,7 @@ class DirtyMark(IntEnum):
     KEPT = 1  # kept instance of a class some of whose members behave differently
     INSTANCE = 2  # kept instance of a class whose attributes differ
     METHODS = 3  # class: only methods behave differently
-    CALLING = 4  # function: it calls what was patched in place
+    CALLING = 4  # function: it calls one that was patched in place
     FUNCTION = 5  # function: patched in place
     FLOWING = 6  # function: its result depends on a changed value
     SHAPE = 7  # class: attributes, bases or fields differ, patched in place
@@ -76,14 +76,14 @@ class ModulePlan(msgspec.Struct):
     edit: ModuleEdit
     run: set[int] = msgspec.field(default_factory=set)
     twin: set[int] = msgspec.field(default_factory=set)  # run too, but only for others to call
-    shadowed: set[str] = msgspec.field(default_factory=set)  # containers of what is twinned
+    shadowed: set[str] = msgspec.field(default_factory=set)  # containers of twins
     disguised: set[str] = msgspec.field(
         default_factory=set
-    )  # kept instances that what runs may look at
+    )  # kept instances that running statements may look at
     marks: dict[str, DirtyMark] = msgspec.field(default_factory=dict)
     forced_by: dict[int, set[str]] = msgspec.field(
         default_factory=dict
-    )  # names read, for what runs
+    )  # names read, for statements that run
 
     @property
     def is_staged(self) -> bool:

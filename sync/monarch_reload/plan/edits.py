@@ -136,7 +136,7 @@ def edited(
     namespace = vars(live.module)
     old = as_if(executed(live.source.statements, namespace), anew) if known else ()
     statements = executed(new.statements, namespace)
-    # Not by their names: what an unchanged statement binds and reads is known from before.
+    # Not by their names: those that an unchanged statement binds and reads are known already.
     if b"import *" in live.source.text or b"import *" in new.text:
         old = exports.split_before(old, package)
         statements = exports.split_after(statements, package)

@@ -34,14 +34,14 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
     """One module, edited or not, with what its names hold in this process."""
 
     name: str
-    package: str  # what relative imports start from
+    package: str  # the package from which relative imports start
     old: Sequence[Statement]
     new: Sequence[Statement]
     alignment: Alignment
     kinds: Mapping[str, NameKind]
     keep: frozenset[str] = frozenset()
     rereads: frozenset[int] = frozenset()  # statements that name a config file that changed
-    compiled: frozenset[str] = frozenset()  # names of what a compiler made
+    compiled: frozenset[str] = frozenset()  # names of compiled functions
     is_script: bool = False  # it is `__main__`, whose main guard has run
     is_program: bool = False  # its top level is still running, as that of a plain script does
     types: Mapping[str, Sequence[tuple[str, str]]] = msgspec.field(default_factory=dict)
@@ -272,7 +272,7 @@ def _sources(edit: ModuleEdit) -> dict[str, Origin]:
     found: dict[str, Origin] = {}
     for statement in edit.new:
         if isinstance(statement.node, ast.Delete):
-            continue  # The statements above it have read what was imported.
+            continue  # The statements above it have read the imported value.
         for name in statement.binds:
             found.pop(name, None)
         for name, source in imports_of(statement, edit.package):

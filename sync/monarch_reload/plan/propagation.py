@@ -39,7 +39,7 @@ class Propagation:
         edit = self.plans[module].edit
         binds = statement.binds
         data = (NameKind.DATA, NameKind.ROWS) if statement.is_computed_whole else (NameKind.DATA,)
-        # A definition may leave None behind: what it made is where its decorator has put it.
+        # A definition may leave None behind: its function is where the decorator has put it.
         makes_data = bool(binds) and not statement.is_definition
         makes_data = makes_data and all(edit.kinds.get(n) in data for n in binds)
         makes_objects = _makes_objects(edit, statement)

@@ -85,7 +85,7 @@ def _followed(
     else:
         return removed
     if "__wrapped__" in own_names(vars(owner).get(key)):
-        return removed  # it passes for what it wraps, which others may hold
+        return removed  # it passes for the function it wraps, which others may hold
     is_ours = name in sources and (not place[1] or _defines(sources[name].statements, place[1]))
     return replace(removed, place=place) if is_ours else removed
 

@@ -102,7 +102,7 @@ _SECONDS_A_BYTE = 0.5e-6  # to compile and run what was imported before it could
 # A virtual environment often lies inside the project.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
-# Python itself often lies in the home folder, which is a root of what a login starts.
+# Python itself often lies in the home folder, which is a root of programs that a login starts.
 _OF_PYTHON = tuple(
     os.path.join(os.path.realpath(sysconfig.get_path(one)), "") for one in ("stdlib", "platstdlib")
 )
@@ -252,7 +252,7 @@ class ImportHook:
         if type(spec.loader) is SourceFileLoader and self._sources.owns(spec.origin):
             spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
-            # A loader of another package (pytest rewrites asserts): what it reads is there now.
+            # A loader of another package (pytest rewrites asserts): its source is there now.
             self._sources.record(fullname, ModuleSource(spec.origin, read_text(spec.origin)))
         return spec
 

@@ -192,7 +192,7 @@ class HeldBack:
         if self._difference.gone:
             replace(self._difference, put=[live_of(value) for value in put]).apply(container)
             return
-        # Registering again what is registered already adds nothing.
+        # Registering an object again adds nothing.
         taken: set[int] = set()
         added: list[Any] = []
         there = Counter(map(id, container))

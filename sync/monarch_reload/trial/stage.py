@@ -195,7 +195,7 @@ class TrialStage:
             taken = {name: plan.edit.origins.get(name) for name in statement.binds}
             if any(taken.values()):
                 return functools.partial(self._take, taken)
-        # So that what is not edited has the code that it had.
+        # So that functions which are not edited keep their code.
         others: list[ast.stmt] = []
         if statement.is_definition:
             if path not in self._imported:

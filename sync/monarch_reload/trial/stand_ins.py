@@ -76,7 +76,7 @@ class StandIns:
     def of(self, instance: Any, staged: type) -> Any:
         """A stand-in for a kept instance, of the staged class."""
         if hasattr(staged, "__del__"):
-            return instance  # the stand-in would close what the instance goes on using
+            return instance  # the stand-in would close an object that the instance goes on using
         try:
             twin = _copied(instance, staged)
         except (TypeError, AttributeError):
@@ -92,7 +92,7 @@ class StandIns:
         live = [self._live[id(k)] for k in kinds if id(k) in self._live]
         if not live:
             return False
-        # Not `check`: what a live protocol asks for may not be what the new one does.
+        # Not `check`: a live protocol may ask for other members than the new one.
         cls = type(thing) if check is isinstance else thing
         return any(type.__subclasscheck__(one, cls) for one in live)
 

@@ -52,7 +52,7 @@ class Tracked:
         wanted: dict[str, frozenset[str]] = {}
         found: dict[str, None] = {}
         for path in self.below(relative):
-            # A folder in the place of a file is not what git tracks.
+            # A folder in the place of a tracked file is not tracked.
             if self._is_ours(path, wanted) and not _is_dir(f"{self._folder}/{path}"):
                 above = (at for at in folders_above(path) if _is_in(at, relative))
                 found.update(dict.fromkeys(above))

@@ -89,7 +89,7 @@ class Completion:
         except OSError as error:
             if error.errno not in FULL or not self._store.num_bytes:
                 raise
-            self._store.trim(0)  # the content that was there before gives way to what is there now
+            self._store.trim(0)  # the content of before gives way to the present one
             self._note(new, committer.lost)
         self._unsettled = None
         self._staging.drop()
@@ -155,7 +155,7 @@ class Completion:
 
     def _note_lost(self, manifest: Manifest, paths: list[str]) -> None:
         entries = [entry for entry in map(manifest.get, paths) if entry is not None]
-        # What the history cannot lead to any more, it says so.
+        # The history says which states it cannot lead to any more.
         with contextlib.suppress(OSError):
             self._history.lost(self._log.state.generation, entries)
 

@@ -206,7 +206,7 @@ class Replica:
         if not self._state.is_dir():
             where, reason = str(self._state), "it was removed while in use: start it anew"
         elif self._completion.is_interrupted:
-            # Past the point of no return: what is staged is needed to get to the end.
+            # Past the point of no return: staged content is needed to get to the end.
             reason += "; the commit was cut short, and goes on with the next message"
             return Refused("interrupted", reason, where, self.generation)
         if self._completion.is_settled:

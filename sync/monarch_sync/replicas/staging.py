@@ -191,7 +191,7 @@ class Staging:
         place = self._salvaged.get(entry.digest, "")
         at = (place, None) if place else self._on_disk.find(entry.digest, source)
         if at is None and source is None and self._store.has(entry.digest):
-            # Not what it should be any more, but it may stand elsewhere.
+            # The stored content has changed, but another file may have the right one.
             source = self._old.path_of(entry.digest)
             at = self._on_disk.find(entry.digest, source)
         if at is None:
@@ -327,7 +327,7 @@ class Staging:
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
                     os.unlink(entry.path)
-        self._num_places = 0  # what could not be thrown away keeps its name
+        self._num_places = 0  # a file that could not be deleted keeps its name
 
     def _new_place(self) -> str:
         self._num_places += 1

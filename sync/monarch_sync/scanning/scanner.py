@@ -49,7 +49,7 @@ class Scanner:
         self.contents = Contents(workspace)
         self._looking = Looking(workspace, self.contents, self._known)
         self._identities = Identities()
-        # What rules leave out, and what comes along all the same, because git tracks it.
+        # Paths that rules leave out, and those of them that come along because git tracks them.
         self._hidden: set[str] = set()
 
     def scan(self, follow: Callable[[Entry], None] | None = None) -> Scan:

@@ -61,7 +61,7 @@ class GitLocks:
             if self._old.get(lock) == identity:
                 break
             has_waited = True
-            # What has happened by then, we see, however long this thread stood still before.
+            # Changes until then are seen, however long this thread stood still before.
             now = time.monotonic()
             if (num := look()) > num_touched:
                 num_touched = num

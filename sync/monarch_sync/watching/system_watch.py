@@ -23,7 +23,7 @@ _STEP_MS = 10  # after the last event of a save
 _MAX_SETTLE_MS = 1000
 _QUIET_MS = 300  # before the look at everything that follows a burst
 _AUDIT_SECONDS = 5.0
-_AUDIT_SHARE = 50  # so many times what a look costs is the least time from one to the next
+_AUDIT_SHARE = 50  # the least time from one look to the next, in durations of a look
 
 
 class SystemWatch:

@@ -47,9 +47,9 @@ _MAX_SETTLE_SECONDS_OF_LARGE = 5.0
 _WRITE_SECONDS = 1.0  # for a file that is being written to be closed
 _FLOOD = 1000  # touched paths at once
 _QUIET_SECONDS = 0.3  # before the look at everything that follows a flood
-_IDLE_SECONDS = 1.0  # between two looks at what raises no events
+_IDLE_SECONDS = 1.0  # between two looks at folders that raise no events
 _POLL_SECONDS = 0.5
-_POLL_SHARE = 10  # so many times what a look costs is the least time from one to the next
+_POLL_SHARE = 10  # the least time from one look to the next, in durations of a look
 _GONE_SECONDS = 600.0
 
 
@@ -80,7 +80,7 @@ class Watcher:
         self._git = GitLocks(workspace, self._is_closed)
         self._lock = threading.Lock()
         self._waker = -1
-        # What was touched in a row, and until when. Paths: a log that grows all the time is one.
+        # Paths touched in a row, and until when. A log that grows all the time is one path.
         self._burst: tuple[frozenset[str], float] = frozenset(), 0.0
         self.polls_because = ""
         for folder in workspace.folders:

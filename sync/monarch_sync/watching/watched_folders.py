@@ -165,7 +165,7 @@ class WatchedFolders:
         mask, name = event.mask, event.name
         child = parent.children.get(name)
         if mask & inotify.MOVED_FROM:
-            # One that was touched before is not what was known by its name.
+            # A folder that was touched before is not the one known by its name.
             self._leaving = event.cookie, "" if path in self.touched else path
             if child is not None:
                 self._detach(child)
