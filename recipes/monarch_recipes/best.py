@@ -1,4 +1,4 @@
-"""The evaluations of a run: which was the best, and whether there will be a better one."""
+"""The evaluations of a run: which was the best, and whether to wait for a better one."""
 
 from __future__ import annotations
 

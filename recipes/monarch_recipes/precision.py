@@ -1,4 +1,4 @@
-"""In how many bits a rank computes, and what half precision needs besides."""
+"""The precision in which a rank computes, and the scaling that half precision needs."""
 
 from __future__ import annotations
 

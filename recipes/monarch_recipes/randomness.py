@@ -1,4 +1,4 @@
-"""Random numbers that depend on where one stands in a training, and on nothing else."""
+"""Random numbers that depend on the place in a training, and on nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the ranks of a process group meet.
+"""The rendezvous of a process group: the store at which its ranks meet.
 
 torch's stores, gloo and NCCL let in every client. So they listen on this machine alone where all
 ranks are on it, and otherwise at the one address that the other hosts use.

@@ -1,4 +1,4 @@
-"""Which samples a rank sees in a step, and how they reach its device."""
+"""The samples that a rank sees in a step, and their way to its device."""
 
 from __future__ import annotations
 

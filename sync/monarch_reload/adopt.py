@@ -1,4 +1,4 @@
-"""Turns what was staged into flips: live objects take new insides, the rest is bound anew."""
+"""Turns staged objects into flips: live objects take new insides, the rest is bound anew."""
 
 from __future__ import annotations
 

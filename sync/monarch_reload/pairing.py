@@ -1,4 +1,4 @@
-"""Which statement of a module's new state gives each name its value, and what goes on in what.
+"""The new statement that gives each name of a module its value, and the old object it goes on in.
 
 A name may be bound by several statements; a function may be held by a registry alone. Both are
 found here, one module at a time; `adopt` binds the names.

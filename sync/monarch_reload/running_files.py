@@ -1,4 +1,4 @@
-"""Which of the running modules' files are not what runs, by a look at the disk."""
+"""The files of running modules that differ from the code that runs, by a look at the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan: what turns one manifest into another. Pure; the replica carries it out.
+"""SyncPlan: the steps from one manifest to another. Pure; the replica carries them out.
 
 The order in which a plan is carried out is fixed: folders that move, then what gives way (deepest
 first), then folders (highest first), then files and links, then modes. A content that the old

@@ -1,4 +1,4 @@
-"""Faults on purpose: which process is to suffer what, and at which step.
+"""Faults on purpose: which process suffers which fault, and at which step.
 
     kill@40 group=1; hang@80 group=0 rank=1 when=commit; slow@60 seconds=2; lighthouse@100
     random every=50 seed=7 kinds=kill,exit

@@ -1,4 +1,4 @@
-"""The client's part of a run: what the controller tells goes into the record, and Ctrl-C and
+"""The client's part of a run: the controller's events go into the record, and Ctrl-C and
 edits of the config go to the controller."""
 
 from __future__ import annotations

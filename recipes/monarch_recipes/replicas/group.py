@@ -1,4 +1,4 @@
-"""One replica group: its processes, and what is known of it."""
+"""One replica group: its processes and its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run is driven, from the client: `run`, the attempts that it is made of, and the ranks.
+"""A run, driven from the client: `run`, the attempts that it is made of, and the ranks.
 
 `TitanTrainer` is the actor of one rank; `training` has what it does.
 """

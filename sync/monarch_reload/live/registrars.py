@@ -1,4 +1,4 @@
-"""Decorators that register what they decorate, and where they do."""
+"""Decorators that register the function they decorate, and the registries they use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How what staged code made becomes part of the live modules."""
+"""Settling: objects that staged code made become part of the live modules."""
 
 from __future__ import annotations
 

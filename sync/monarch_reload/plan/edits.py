@@ -1,4 +1,4 @@
-"""From sources to edits: what each module runs, what it shall run, what its names hold now."""
+"""From sources to edits: the code that each module runs and shall run, and its names' values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loaded modules that import what changed, directly or by way of others."""
+"""The loaded modules that import a changed one, directly or by way of others."""
 
 from __future__ import annotations
 

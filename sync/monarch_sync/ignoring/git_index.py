@@ -1,4 +1,4 @@
-"""GitIndex: which paths git tracks, read straight from `.git/index`.
+"""GitIndex: the paths that git tracks, read straight from `.git/index`.
 
 A tracked file is part of the work even where an ignore rule matches it, and no ignore library
 knows what is tracked. The format is git's own `gitformat-index`, versions 2 to 4; a split index

@@ -1,4 +1,4 @@
-"""Tracked: what git tracks of a workspace's folder although rules leave it out.
+"""Tracked: the files of a workspace's folder that git tracks although rules leave them out.
 
 It comes along, unless it is ours to leave out. Files that are not there at the moment count, too:
 they may be restored, and then nothing tells of one but its own path.

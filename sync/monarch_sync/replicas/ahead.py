@@ -1,4 +1,4 @@
-"""Ahead: what came of a first state before the author had seen all of it."""
+"""Ahead: the part of a first state that came before the author had seen all of it."""
 
 from __future__ import annotations
 

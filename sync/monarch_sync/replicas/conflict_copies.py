@@ -1,4 +1,4 @@
-"""Conflict copies: nothing is lost of what stands where a commit wants to put something.
+"""Conflict copies: a file that stands in the way of a commit is kept under another name.
 
 A file as we left it goes to the store. Files that others put there, or changed, get another name
 beside their own (`kept_name`), with the first digits of their digest, or zeros for want of one.

@@ -1,4 +1,4 @@
-"""Ground: what stands in a replica's folder now, whichever program put it there. No link is
+"""OnDisk: the present entries of a replica's folder, whichever program put them there. No link is
 followed."""
 
 from __future__ import annotations

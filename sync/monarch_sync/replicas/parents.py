@@ -1,4 +1,4 @@
-"""The parent folders of what a commit puts: real ones that we may write to."""
+"""The parent folders of the files that a commit puts: real folders that we may write to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replica's answers to questions about what it has and had. Nothing is changed by them."""
+"""A replica's answers about its present and earlier states. They change nothing."""
 
 from __future__ import annotations
 

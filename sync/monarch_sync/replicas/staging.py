@@ -1,4 +1,4 @@
-"""Staging: what is ready to be shown, beside the replica's folder and on its file system.
+"""Staging: content ready for a commit, beside the replica's folder and on its file system.
 
 A content gets here as it came, from a delta against what the host has, or from this host: the old
 state, or the store, where it may stay until it is shown. Whatever the way, its digest is verified

@@ -1,4 +1,4 @@
-"""States: what a stage says is to be, as a manifest; one that was here lately is known already.
+"""States: the state that a stage asks for, as a manifest; recent states are kept.
 
 So the way back to a branch that was here a moment ago costs no reading of what changes.
 """

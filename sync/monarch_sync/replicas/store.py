@@ -1,4 +1,4 @@
-"""Contents by digest, on a host's disk: what was there before, in case it comes back.
+"""Contents by digest, on a host's disk: those of earlier states, in case they come back.
 
 A file that a commit replaces changes places with its successor and is moved here afterwards,
 instead of being thrown away, so that switching a branch back, or a rollback, moves no bytes over

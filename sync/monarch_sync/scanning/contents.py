@@ -1,4 +1,4 @@
-"""Contents: what the author sends, and what it remembers of what it has sent.
+"""Contents: the content that the author sends, and its memory of what it has sent.
 
 Small contents are kept in memory, the least recently used let go; of a large one only its chunks.
 So the content that is pushed is the one that was scanned, though the file may be on its way to

@@ -1,4 +1,4 @@
-"""Looking: what stands at a path of a workspace, or why nothing of it comes along.
+"""Looking: the entry at a path of a workspace, or why the path does not come along.
 
 Where to look is the scanner's to say.
 """

@@ -1,4 +1,4 @@
-"""Readings: what files held when they were last read, so that they need not be read again.
+"""Readings: the content of files when they were last read, so that they need not be read again.
 
 The cache is not fooled by a change within the same clock tick: a file that was modified as late as
 it was read is read again next time, as git does; and one that claims to have been modified later

@@ -1,4 +1,4 @@
-"""Inotify: what the kernel tells of watched folders, as it happens.
+"""Inotify: the kernel's events about watched folders, as they happen.
 
 Bound by hand, because of what `watchfiles` keeps to itself: that the kernel's queue ran over and
 events are lost; in which order events came, without which a cookie proves nothing; and that a

@@ -1,4 +1,4 @@
-"""Outer rules: what decides, from outside a workspace's folders, which of their files belong to it.
+"""Outer rules: rule files and git indexes outside of a workspace's folders that bear on them.
 
 Rule files of the folders above, the repository's ``info/exclude``, the user's own, and what git
 tracks. They lie where no watch is, so they are looked at when the watch is asked: a stat each, and
