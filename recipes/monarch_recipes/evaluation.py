@@ -13,7 +13,7 @@ from monarch_recipes.samples import num_samples_in
 from monarch_recipes.tally import Tally, Weighted
 
 Share: TypeAlias = dict[str, tuple[float, float]]
-"""By name: the sum over a rank's samples, and its weight."""
+"""The sum over a rank's samples and its weight, by name of the measure."""
 
 
 def evaluate_share(

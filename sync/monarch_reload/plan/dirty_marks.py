@@ -58,7 +58,7 @@ RUNS_AGAIN: Mapping[DirtyMark, Mapping[Use, When]] = {
     },
     DirtyMark.VALUE: dict.fromkeys(Use, _ALWAYS),
 }
-"""By what the use comes to, through imports and attributes."""
+"""The answer by mark and by the use as it is after imports and attributes are followed."""
 
 # Data holds nothing that was passed: it was called, or looked at.
 _PASSED = {Use.PASSED: _BINDS_DATA, Use.WITHIN: _BINDS_DATA}
@@ -69,7 +69,7 @@ RUNS_AGAIN_AS_WRITTEN: Mapping[DirtyMark, Mapping[Use, When]] = {
     DirtyMark.FUNCTION: _PASSED,
     DirtyMark.FLOWING: _PASSED,
 }
-"""By the use as the statement has it, where the other table has nothing."""
+"""The answer by mark and by the use as written, where the other table has none."""
 
 
 class ModulePlan(msgspec.Struct):

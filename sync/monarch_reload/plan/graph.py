@@ -45,16 +45,16 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
     is_script: bool = False  # it is `__main__`, whose main guard has run
     is_program: bool = False  # its top level is still running, as that of a plain script does
     types: Mapping[str, Sequence[tuple[str, str]]] = msgspec.field(default_factory=dict)
-    """Of names that hold instances: the module and name of their class and of its bases."""
+    """The module and name of the class and its bases, for names that hold instances."""
     modules: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Of names that hold modules: which ones."""
+    """The names of the modules, for names that hold one."""
     origins: Mapping[str, Origin] = msgspec.field(default_factory=dict)
-    """Of names that an `if` or `try` imports from several places: where they come from."""
+    """The origin of names that an `if` or `try` imports from one of several places."""
 
     tables: Mapping[str, frozenset[HeldDefinition]] = msgspec.field(
         default_factory=lambda: defaultdict(frozenset)
     )
-    """By dotted names of containers, what they hold; of any name, it may be asked."""
+    """The definitions in containers, by their dotted names; any name may be looked up."""
 
     exports_others: bool = False  # a star import of it will bring other names
 

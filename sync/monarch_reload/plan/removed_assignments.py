@@ -41,7 +41,7 @@ class RemovedAssignment(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        return f"line {self.line} is gone, and what was there before it nobody knows"
+        return f"line {self.line} is gone, and the value before it is not known"
 
     def __str__(self) -> str:
         return f"{self.title}: {self.reason}, so what it set stays as long as this process lives"

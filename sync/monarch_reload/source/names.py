@@ -53,7 +53,7 @@ class Names(msgspec.Struct, frozen=True, dict=True):
     eager: frozenset[tuple[str, Use]]
     deferred: frozenset[str]
     items: frozenset[tuple[str, str, Use]] = frozenset()
-    """Of what containers hold: (container, attribute that is read of an entry, how)."""
+    """Uses of containers' entries: (container, attribute that is read of an entry, how)."""
 
     @property
     def all(self) -> frozenset[str]:

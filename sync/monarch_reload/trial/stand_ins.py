@@ -37,7 +37,7 @@ class StandIns:
             "isinstance": functools.partial(self._check, isinstance),
             "issubclass": functools.partial(self._check, issubclass),
         }
-        """What staged code gets for the built-in ones."""
+        """The functions that staged code gets in place of the built-in ones."""
 
     def take_over(self, plan: ModulePlan, index: int, live: Any, staged: Any) -> None:
         """A statement has defined `staged`: it takes over the state of what is live.

@@ -76,7 +76,7 @@ class OnDisk:
         for folder in self._foreign & {parent_of(path) for path in paths}:
             place = f"{self.root}/{folder}".rstrip("/")
             if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
-                reason = "this folder is somebody else's, and we may not write to it"
+                reason = "this folder belongs to another user, and we may not write to it"
                 raise PermissionError(errno.EACCES, reason, place)
 
     def check_short(self, plan: SyncPlan, new: Manifest) -> None:

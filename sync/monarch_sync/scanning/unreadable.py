@@ -58,8 +58,8 @@ def listing_fault(error: OSError) -> str:
 def tracking_fault(error: OSError) -> str:
     """Why it is not known what git tracks in a folder."""
     return (
-        f"the git index cannot be read ({error.strerror or error}), so nobody knows what git "
-        "tracks of what rules leave out"
+        f"the git index cannot be read ({error.strerror or error}), so it is not known which "
+        "files git tracks although rules leave them out"
     )
 
 
