@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 3
+PYTHONS ?= 3.10 3.12 3.13
 # Where PYTHONDONTWRITEBYTECODE is set, no import would keep what it compiled.
 COMPILE := $(BIN)/python -m compileall -q monarch sync recipes
 
@@ -43,6 +44,11 @@ PURE := mesh wire core config config_file tools
 .PHONY: test-fast
 test-fast: $(STAMP) ## run the tests of pure code only
 	@$(BIN)/python -m pytest -n 2 -q $(PURE:%=tests/%)
+
+# The tensors of wire want torch, which takes minutes to install for each.
+.PHONY: pythons
+pythons: ## on the other Pythons that are here: import all modules, run the tests of pure code
+	@tools/pythons.sh "$(PYTHONS)" $(patsubst %,tests/%,$(filter-out wire,$(PURE)))
 
 .PHONY: check
 check: $(STAMP) ## lint, types, layers

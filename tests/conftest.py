@@ -7,6 +7,7 @@ than most tests; what a test spawned is stopped after it, and the agent itself w
 from __future__ import annotations
 
 import compileall
+import contextlib
 import gc
 import logging
 import os
@@ -441,12 +442,30 @@ def leaves_no_client(zero_copy_collector: None) -> Iterator[None]:
 @pytest.fixture
 def program() -> Iterator[Callable[..., Program]]:
     """Starts scripts in processes of their own, and ends them after the test."""
+    with _ended_at_last() as started:
+
+        def start(script: str, **env: str) -> Program:
+            started.append(Program.of_script(script, **env))
+            return started[-1]
+
+        yield start
+
+
+@pytest.fixture
+def monarch_program() -> Iterator[Callable[..., Program]]:
+    """Starts `monarch` with arguments in this process's folder, and ends it after the test."""
+    with _ended_at_last() as started:
+
+        def start(*arguments: str) -> Program:
+            started.append(Program.of_command(*arguments))
+            return started[-1]
+
+        yield start
+
+
+@contextlib.contextmanager
+def _ended_at_last() -> Iterator[list[Program]]:
     started: list[Program] = []
-
-    def start(script: str, **env: str) -> Program:
-        started.append(Program(script, **env))
-        return started[-1]
-
-    yield start
+    yield started
     for one in started:
         one.close()

@@ -17,15 +17,17 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import psutil
 import pytest
 
 from monarch.runtime.ends.process_group import kill_lost_group
 from monarch.runtime.ends.process_start import process_start
+from tests.warm_python import WarmProgram, warm_python
 
 T = TypeVar("T")
+Process: TypeAlias = "subprocess.Popen[bytes] | WarmProgram"
 
 # On the path of each Python process that tests start: see `write_guard`.
 GUARD_FOLDER = Path(__file__).parent / "guard"
@@ -120,23 +122,15 @@ def scan_port(url: str, garbage: bytes) -> None:
 
 
 class Program:
-    """A Python script in a process of its own, whose output can be waited for."""
+    """A program in a process of its own, whose output can be waited for."""
 
-    def __init__(self, script: str, **env: str) -> None:
-        if "PYTHONPATH" in env:
-            env["PYTHONPATH"] = f"{GUARD_FOLDER}:{env['PYTHONPATH']}"
+    def __init__(self, process: Process, stdout: int, stderr: int) -> None:
+        """``process`` leads a session; the ends of the pipes that it writes to become ours."""
         self.lines: list[str] = []
         self.errors: list[str] = []
         self._arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(script)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **env},
-            start_new_session=True,
-        )
+        self.process = process
+        self._stdout, self._stderr = os.fdopen(stdout), os.fdopen(stderr)
         self._started = process_start(self.process.pid, even_ended=True)
         self._readers = [
             threading.Thread(target=self._read_out, daemon=True),
@@ -145,20 +139,60 @@ class Program:
         for reader in self._readers:
             reader.start()
 
+    @classmethod
+    def of_script(cls, script: str, **env: str) -> Program:
+        """A Python that has imported nothing."""
+        if "PYTHONPATH" in env:
+            env["PYTHONPATH"] = f"{GUARD_FOLDER}:{env['PYTHONPATH']}"
+        return cls._start(
+            lambda out, err: subprocess.Popen(
+                [sys.executable, "-c", textwrap.dedent(script)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, **env},
+                start_new_session=True,
+            )
+        )
+
+    @classmethod
+    def of_command(cls, *arguments: str) -> Program:
+        """`monarch` with these arguments, in the folder of this process."""
+        if not warm_python.fits(os.environ):
+            return cls.of_script(
+                f"import sys; sys.argv = {['monarch', *arguments]!r}\n"
+                "from monarch.cli.main import main; main()"
+            )
+        with open(os.devnull, "rb") as nothing:
+            return cls._start(
+                lambda out, err: warm_python.run(
+                    arguments, cwd=os.getcwd(), env=os.environ, own_session=True,
+                    stdin=nothing.fileno(), stdout=out, stderr=err,
+                )
+            )  # fmt: skip
+
+    @classmethod
+    def _start(cls, start: Callable[[int, int], Process]) -> Program:
+        out, its_out = os.pipe()
+        err, its_err = os.pipe()
+        try:
+            return cls(start(its_out, its_err), out, err)
+        finally:
+            os.close(its_out)
+            os.close(its_err)
+
     @property
     def pid(self) -> int:
         return self.process.pid
 
     def _read_out(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._stdout:
             self.lines.append(line.rstrip("\n"))
             self._arrived.put(line.rstrip("\n"))
         self._arrived.put(None)
 
     def _read_errors(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        for line in self._stderr:
             self.errors.append(line.rstrip("\n"))
 
     def line(self, start: str, timeout: float = 60.0) -> str:
@@ -203,9 +237,8 @@ class Program:
         self.process.wait()
         for reader in self._readers:
             reader.join(5.0)
-        for pipe in (self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
+        for pipe in (self._stdout, self._stderr):
+            pipe.close()
 
 
 def open_files() -> set[str]:

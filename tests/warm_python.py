@@ -109,13 +109,17 @@ class WarmPython:
         stdin: int,
         stdout: int,
         stderr: int,
+        own_session: bool = False,
     ) -> WarmProgram:
         """`monarch` with the arguments ``command``. The descriptors are the program's streams; they
-        stay the caller's to close."""
+        stay the caller's to close. With a session of its own it has begun it when this returns."""
         self._start()
         assert self._socket is not None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = {"command": list(command), "cwd": os.fspath(cwd), "env": dict(env)}
+        order = {
+            "command": list(command), "cwd": os.fspath(cwd), "env": dict(env),
+            "own_session": own_session,
+        }  # fmt: skip
         data = json.dumps(order).encode("utf-8", "surrogateescape")
         with theirs, os.fdopen(os.memfd_create("order"), "w+b") as file:
             file.write(data)
@@ -177,7 +181,6 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             pid = os.fork()
             if pid == 0:
                 control.close()
-                ended.close()
                 for child_fd, (_, other) in children.items():
                     os.close(child_fd)
                     other.close()
@@ -186,6 +189,10 @@ def _serve(control: socket.socket) -> dict[str, Any]:
                     order: dict[str, Any] = json.loads(
                         file.read().decode("utf-8", "surrogateescape")
                     )
+                if order["own_session"]:
+                    os.setsid()
+                with contextlib.suppress(OSError), ended:
+                    ended.send(str(os.getpid()).encode())
                 for number, fd_given in enumerate(fds[1:4]):
                     os.dup2(fd_given, number)
                 for fd_given in fds[1:4]:
@@ -197,8 +204,6 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             pidfd = os.pidfd_open(pid)
             children[pidfd] = pid, ended
             waiting.register(pidfd, select.POLLIN)
-            with contextlib.suppress(OSError):
-                ended.send(str(pid).encode())
 
 
 def _become(order: Mapping[str, Any]) -> None:

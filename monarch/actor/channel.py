@@ -69,29 +69,41 @@ class _Queue:
             promise.set(item)
 
     def mark(self, taken: Callable[[], None]) -> None:
-        """Call ``taken`` once all that is here now has been taken."""
+        """Call ``taken`` once all that is here now has been taken; more than once, maybe."""
         with self._lock:
             if self.items:
                 self.items.append(taken)
                 return
         taken()
 
-    def take(self) -> Promise[_Item]:
+    def take(self, taker: _Received[Any]) -> None:
+        """Have the next value be the claim of ``taker``, which gives it up if it is interrupted."""
         promise: Promise[_Item] = Promise()
-        marks = []
         with self._lock:
-            if self.items:
-                item = self.items.popleft()
-                assert isinstance(item, tuple)
-                promise.set(item)
-                while self.items and not isinstance(self.items[0], tuple):
-                    marks.append(self.items.popleft())
+            for index, item in enumerate(self.items):
+                if isinstance(item, tuple):
+                    promise.set(item)
+                    # No call stands between these two, so that Ctrl-C does not either.
+                    taker._claim = promise
+                    del self.items[index]
+                    break
             else:
+                taker._claim = promise
                 self._waiting.append(weakref.ref(promise))
-        for mark in marks:
-            assert not isinstance(mark, tuple)
+        self._pass_marks()
+
+    def _pass_marks(self) -> None:
+        """Call those before which nothing is left. One leaves when it was called: if that is
+        interrupted, the next who takes a value calls it."""
+        while True:
+            with self._lock:
+                mark = self.items[0] if self.items else ()
+            if isinstance(mark, tuple):
+                return
             mark()
-        return promise
+            with self._lock:
+                if self.items and self.items[0] is mark:
+                    del self.items[0]
 
 
 class _Inlet:
@@ -132,21 +144,23 @@ class _Received(Future[T]):
     """A value of a channel, which is claimed when it is first asked for.
 
     So one that is dropped before takes none, and of several the first to be asked gets the first.
-    One that has waited in vain, or was cancelled, has no claim any more: it has one again when it
-    is asked again.
+    One that has waited in vain, was cancelled, or was interrupted before it had returned the value,
+    has no claim any more: it has one again when it is asked again.
     """
 
     # The queue stays as long as a value of it may be asked for.
     _queue: _Queue
     _claim: Promise[_Item] | None
-    _num_waits: int
+    _waits: set[object]
+    _has_returned: bool
 
     @classmethod
     def of(cls, queue: _Queue, resolve: Callable[[_Item], T]) -> Future[T]:
         future: _Received[T] = object.__new__(cls)
         future._queue = queue
         future._claim = None
-        future._num_waits = 0
+        future._waits = set()
+        future._has_returned = False
         future._resolve = resolve
         future._lock = threading.Lock()
         future._outcome = None
@@ -157,40 +171,60 @@ class _Received(Future[T]):
         if self._claim is None:
             with self._lock:
                 if self._claim is None:
-                    self._claim = self._queue.take()
+                    self._queue.take(self)
+        assert self._claim is not None
         return self._claim
 
     def get(self, timeout: float | None = None) -> T:
-        self._begin_wait()
+        wait = object()
         try:
-            return super().get(timeout)
-        finally:
-            self._end_wait()
+            self._begin_wait(wait)
+            value, error = self._outcome_within(timeout)
+        except BaseException:
+            self._end_wait(wait)
+            raise
+        # Nothing is called from here on, so that Ctrl-C comes before, or when the caller has it.
+        self._has_returned = True
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
 
     def __await__(self) -> Generator[Any, None, T]:
-        self._begin_wait()
+        wait = object()
         try:
-            return (yield from super().__await__())
-        finally:
-            self._end_wait()
+            self._begin_wait(wait)
+            value, error = yield from self._outcome_awaited()
+        except BaseException:
+            self._end_wait(wait)
+            raise
+        self._has_returned = True
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
 
     def as_asyncio(self) -> asyncio.Future[T]:
-        self._begin_wait()
+        wait = object()
+        self._begin_wait(wait)
         observer = super().as_asyncio()
-        observer.add_done_callback(lambda _: self._end_wait())
+        observer.add_done_callback(lambda _: self._end_observing(wait, observer))
         return observer
 
-    def _begin_wait(self) -> None:
+    def _begin_wait(self, wait: object) -> None:
         with self._lock:
-            self._num_waits += 1
+            self._waits.add(wait)
 
-    def _end_wait(self) -> None:
+    def _end_observing(self, wait: object, observer: asyncio.Future[T]) -> None:
+        if self._outcome is not None and not observer.cancelled():
+            self._has_returned = True
+        self._end_wait(wait)
+
+    def _end_wait(self, wait: object) -> None:
         """Give up the claim, if the last one that waited has gone without the value."""
         with self._lock:
-            self._num_waits -= 1
-            if self._num_waits or self._outcome is not None or self._claim is None:
+            self._waits.discard(wait)
+            if self._waits or self._has_returned or self._claim is None:
                 return
-            claim, self._claim = self._claim, None
+            claim, self._claim, self._outcome = self._claim, None, None
         self._queue.give_up(claim)
 
 

@@ -22,6 +22,8 @@ from monarch.runtime.waits import Wait, waits
 R = TypeVar("R")
 T = TypeVar("T")
 
+_Outcome = tuple[R | None, BaseException | None]
+
 _OWN_FOLDER = os.path.dirname(os.path.dirname(__file__))
 _POLL_SECONDS = 2.0
 """A wait that is no longer than this is not watched for deadlocks: the waiter looks again
@@ -38,7 +40,7 @@ class Future(Generic[R]):
     _promise: Promise[Any]
     _resolve: Callable[[Any], R]
     _lock: threading.Lock
-    _outcome: tuple[R | None, BaseException | None] | None
+    _outcome: _Outcome[R] | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = f", and take no {', '.join(f'{name}=' for name in kwargs)}" if kwargs else ""
@@ -54,12 +56,15 @@ class Future(Generic[R]):
         lost), ``ActorError`` when the endpoint raised, ``SupervisionError`` when a member of
         the mesh has died.
         """
+        return self._given(self._outcome_within(timeout))
+
+    def _outcome_within(self, timeout: float | None) -> _Outcome[R]:
         self._check_timeout(timeout)
         if not self._promise.is_set:
             self._warn_inside_loop()
             if not self._wait(timeout):
                 raise TimeoutError(f"no answer within {timeout} s")
-        return self._take()
+        return self._computed()
 
     def _wait(self, timeout: float | None) -> bool:
         now = running.get()
@@ -88,27 +93,38 @@ class Future(Generic[R]):
                 "Future.get() was called from within an active event loop: nothing else runs on it "
                 "meanwhile. Use `await` instead.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
-    def _take(self) -> R:
-        """Unpickle the answer, once, on the thread that wants it."""
-        if self._outcome is None:
-            with self._lock:
-                if self._outcome is None:
-                    self._outcome = self._compute()
-        value, error = self._outcome
+    @staticmethod
+    def _given(outcome: _Outcome[R]) -> R:
+        value, error = outcome
         if error is not None:
             raise error
         return value  # type: ignore[return-value]
 
-    def _compute(self) -> tuple[R | None, BaseException | None]:
+    def _computed(self) -> _Outcome[R]:
+        """Unpickle the answer, once, on the thread that wants it."""
+        outcome = self._outcome
+        if outcome is None:
+            with self._lock:
+                if self._outcome is None:
+                    self._outcome = self._compute()
+                outcome = self._outcome
+        return outcome
+
+    def _compute(self) -> _Outcome[R]:
         try:
             return self._resolve(self._promise.value), None
+        except KeyboardInterrupt:
+            raise  # A person's, and no answer: whoever asks again may have it.
         except BaseException as error:
             return None, error
 
     def __await__(self) -> Generator[Any, None, R]:
+        return self._given((yield from self._outcome_awaited()))
+
+    def _outcome_awaited(self) -> Generator[Any, None, _Outcome[R]]:
         promise = self._promise
         is_idle = not promise.is_set and not _has_more_to_do(asyncio.get_running_loop())
         if is_idle and wait_a_moment(lambda: promise.is_set):
@@ -127,7 +143,7 @@ class Future(Generic[R]):
                     yield from waiter
                 finally:
                     waits.pop(task, None)
-        return self._take()
+        return self._computed()
 
     def as_asyncio(self) -> asyncio.Future[R]:
         """An asyncio future of the running loop with the same result."""
@@ -144,9 +160,13 @@ class Future(Generic[R]):
         if observer.done():
             return
         try:
-            observer.set_result(self._take())
-        except BaseException as error:
+            value, error = self._computed()
+        except KeyboardInterrupt as interrupt:
+            value, error = None, interrupt
+        if error is not None:
             observer.set_exception(error)
+        else:
+            observer.set_result(value)  # type: ignore[arg-type]
 
     def then(self, resolve: Callable[[R], T]) -> Future[T]:
         """A future of what ``resolve`` makes of this one's value, once it is asked for.
@@ -164,13 +184,11 @@ class Future(Generic[R]):
         """The error that ``get`` would raise, or ``None``."""
         try:
             self.get(timeout)
-        except TimeoutError:
-            if not self._promise.is_set:
+        except BaseException as error:
+            if self._outcome is None or self._outcome[1] is not error:
                 raise
-        except BaseException:
-            pass
-        assert self._outcome is not None
-        return self._outcome[1]
+            return error
+        return None
 
     def done(self) -> bool:
         """Whether the answer is there."""

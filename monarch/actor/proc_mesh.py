@@ -23,6 +23,7 @@ from monarch.core.fanout import Members, Tree, TreePlace
 from monarch.core.supervision import ROOT
 from monarch.errors import ActorError, SupervisionError
 from monarch.mesh import Point, Shape, Slice
+from monarch.net.identifiers import new_uid
 from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.cells.endpoint_spec import check_actor_class, is_async_actor
@@ -30,7 +31,7 @@ from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.runtime.context import qualified_name, running
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
-from monarch.wire.address import ProcAddress, Uid, new_uid
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.by_value import dump_arguments, is_by_value
 from monarch.wire.message import Ancestor, Inspect, SpawnActor, StopProcs
 

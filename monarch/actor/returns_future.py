@@ -84,7 +84,7 @@ class _BodyFuture(Future[R]):
             self._run_beside(body, timeout)
         else:
             self._run(body, timeout)
-        return self._take()
+        return self._given(self._computed())
 
     def _check_elsewhere(self) -> None:
         """Refuse to wait for what runs on a loop that stands still meanwhile."""

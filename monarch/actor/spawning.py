@@ -17,12 +17,13 @@ from monarch.actor.proc_mesh import ProcMesh, current_owner, stop_procs
 from monarch.config import inherited_config, settings
 from monarch.core.fanout import Tree, proc_uid
 from monarch.mesh import Extent, Point, Shape, Slice
+from monarch.net.identifiers import new_uid
 from monarch.runtime import process
 from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.runtime.procs.binding import check_binding
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
-from monarch.wire.address import ProcAddress, Uid, new_uid
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Command, ProcDown, ProcSpec, SpawnProcs
 
 

@@ -18,7 +18,7 @@ from monarch.core.rank_sets import BadRanks, is_in, parse_set
 from monarch.debugger.console import Console
 from monarch.debugger.running import stacks_lines
 from monarch.debugger.screen import make_screen
-from monarch.debugger.visit import SeenProc, Visit
+from monarch.debugger.visit import NotAnswered, SeenProc, Visit
 from monarch.errors import JobError
 from monarch.net.machine import machine_id
 from monarch.runtime.client_agent import client
@@ -89,7 +89,8 @@ def edit(mesh: str, ranks: str) -> None:
 
 
 def debug(name: str | None, rank: int | None) -> None:
-    """Read commands until the person leaves."""
+    """Read commands until the person leaves, from the debugger of a rank on, if one is named.
+    Raises ``JobError`` if that neither stands nor runs a call."""
     visit = visit_here()
     folder = Path(".monarch")
     history = folder / "debug_history" if folder.is_dir() else None
@@ -97,7 +98,10 @@ def debug(name: str | None, rank: int | None) -> None:
     screen = make_screen(lambda: toolbar[0](), history)
     console = Console(visit, screen)
     toolbar[0] = console.toolbar
-    console.run("" if name is None else f"attach {name} {rank or 0}")
+    try:
+        console.run(name or "", rank or 0)
+    except NotAnswered as error:
+        raise JobError(f"there is nothing to attach to: {error}") from None
 
 
 def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:

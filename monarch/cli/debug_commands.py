@@ -27,7 +27,8 @@ def debug(
 
     `breakpoint()` in an endpoint holds that call, and says so. This opens its debugger, for all
     hosts of this folder's allocation and all programs that you run on this machine: without a
-    port, and beside others. NAME and RANK attach to one call at once. `help` lists the commands.
+    port, and beside others. NAME and RANK attach to one call at once, and exit with 1 where that
+    rank neither stands nor runs a call. `help` lists the commands.
     """
     from monarch.cli.debug import debug, edit
 

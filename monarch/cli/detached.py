@@ -33,6 +33,7 @@ from monarch.job.contexts import JOB_PATH_VARIABLE
 from monarch.job.exec_run import ExecRun, Program
 from monarch.job.ranks import hosts_of, ranks_on
 from monarch.job.terminal_session import TerminalSession, terminal_size
+from monarch.net.identifiers import new_uid
 from monarch.net.machine import machine_id
 from monarch.runs import carry
 from monarch.runs.detached import (
@@ -46,7 +47,6 @@ from monarch.runs.folder import REMOTE, RUNS, RunFolder, find_run, runs_in
 from monarch.runtime.client_agent import client
 from monarch.runtime.programs.remote_program import ProgramEnd, RemoteProgram
 from monarch.runtime.secret import SECRET_VARIABLES
-from monarch.wire.address import new_uid
 
 _BEGIN_SECONDS = 120.0
 _LOOK_SECONDS = 0.3

@@ -24,7 +24,7 @@ from monarch.compat.debug_command import (
 from monarch.compat.debug_io import DebugCliIO, DebugIO, DebugIOError, DebugStdIO
 from monarch.compat.debug_session import DebugSession, DebugSessionInfo, DebugSessions
 from monarch.core.rank_sets import coordinates
-from monarch.debugger.console import grid
+from monarch.debugger.holds_table import grid
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
 

@@ -16,8 +16,8 @@ from monarch.actor import (
 from monarch.actor.spawn_hooks import listeners, spawned
 from monarch.errors import MonarchError
 from monarch.mesh import Extent
+from monarch.net.identifiers import new_uid
 from monarch.tools.network import free_port
-from monarch.wire.address import new_uid
 
 
 def create_local_host_mesh(

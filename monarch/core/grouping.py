@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from monarch.core.rank_sets import in_ranges
 
 A = TypeVar("A", bound=Hashable)
 
 
-class SameAnswer(NamedTuple, Generic[A]):
+@dataclass(frozen=True)  # Python 3.10 has no generic NamedTuple.
+class SameAnswer(Generic[A]):
     """``is_odd``: a few say this, where the rest, more than half of all, say another thing."""
 
     answer: A

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from monarch.core.grouping import SameAnswer, group, table
 from monarch.core.holds import named
-from monarch.core.rank_sets import RanksType, coordinates, is_in, unknown_dims
+from monarch.core.rank_sets import RanksType, is_in, unknown_dims
 from monarch.debugger.attachment import PDB_PROMPT, Attachment
 from monarch.debugger.breakpoints import Breakpoints
 from monarch.debugger.command_line import BANNER, COMMANDS, HELP, PROMPT, Typed, parse_line
+from monarch.debugger.holds_table import holds_table
 from monarch.debugger.running import RunningRanks
 from monarch.debugger.screen import ReadInterrupted, Screen
 from monarch.debugger.visit import NotAnswered, Visit
@@ -36,11 +37,13 @@ class Console:
         self._seen: list[HoldNote] = []
         self._is_together = False
 
-    def run(self, first: str = "") -> None:
-        """``first`` is a command to begin with."""
+    def run(self, actor: str = "", rank: int = 0) -> None:
+        """Attach to this rank of an actor first, if one is named. Raises ``NotAnswered`` if it
+        neither stands nor runs a call."""
+        attach = self._way_in(actor, rank) if actor else None
         self._screen.write(BANNER)
-        if first:
-            self._obey(first)
+        if attach is not None:
+            self._carry_out(attach)
         while True:
             prompt = "together> " if self._is_together else PROMPT
             try:
@@ -74,15 +77,18 @@ class Console:
         if typed.name == "quit":
             self._screen.write("Quitting debug session...\n")
             return False
+        self._carry_out(lambda: self._commands()[typed.name](typed))
+        return True
+
+    def _carry_out(self, command: Callable[[], None]) -> None:
         try:
-            self._commands()[typed.name](typed)
+            command()
         except KeyboardInterrupt:
             if not self._screen.is_terminal:
                 raise
             self._screen.write("interrupted\n")
         except (NotAnswered, ValueError) as error:
             self._screen.write(f"Error processing command: {error}\n")
-        return True
 
     def _commands(self) -> dict[str, Callable[[Typed], None]]:
         return {
@@ -124,12 +130,20 @@ class Console:
 
     def _attach(self, typed: Typed) -> None:
         assert isinstance(typed.ranks, int)
+        self._way_in(typed.actor, typed.ranks)()
+
+    def _way_in(self, actor: str, rank: int) -> Callable[[], None]:
+        """Into the debugger of a call that stands, or to a look at one that runs."""
         try:
-            hold = self._one(typed.actor, typed.ranks)
+            hold = self._one(actor, rank)
         except NotAnswered:
-            if not self._running.peek(typed.actor, typed.ranks):
+            running = self._running.call_of(actor, rank)
+            if running is None:
                 raise
-            return
+            return partial(self._running.peek, running)
+        return partial(self._attach_to, hold)
+
+    def _attach_to(self, hold: HoldNote) -> None:
         if others := self._running.others(hold):
             self._screen.write(f"{others}\n")
         attachment = Attachment(self._visit, self._screen, hold, self._why_no_redo)
@@ -339,56 +353,3 @@ def _lost(lost: LostHold) -> str:
         f"{hold.actor} {hold.rank} ended {ago} s ago, while it was held at {hold.place} in "
         f"{hold.function}: {lost.reason}"
     )
-
-
-_HEADERS = ["Actor Name", "Rank", "Coords", "Hostname", "Function", "Line No."]
-_LESS_NEEDED = ("Hostname", "Coords")  # The first of these gives way first.
-
-
-def holds_table(holds: Sequence[HoldNote], width: int | None = None) -> str:
-    """As upstream lists them; with fewer columns where they do not fit into ``width``."""
-    rows = [
-        [
-            hold.actor,
-            str(hold.rank),
-            str(coordinates(hold.rank, hold.labels, hold.sizes)),
-            hold.host or socket.gethostname(),
-            _function(hold),
-            str(hold.line),
-        ]
-        for hold in holds
-    ]
-    headers, table = _HEADERS, grid(_HEADERS, rows)
-    for name in _LESS_NEEDED:
-        if width is None or table.index("\n") <= width:
-            break
-        at = headers.index(name)
-        headers = headers[:at] + headers[at + 1 :]
-        rows = [row[:at] + row[at + 1 :] for row in rows]
-        table = grid(headers, rows)
-    return table
-
-
-def _function(hold: HoldNote) -> str:
-    stem = hold.file.rpartition("/")[2].removesuffix(".py")
-    return f"{stem}.{hold.function.rpartition('.')[2]}"
-
-
-def grid(headers: list[str], rows: list[list[str]]) -> str:
-    """A table in lines of ``+--+``; numbers stand right."""
-    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
-    numeric = [bool(rows) and all(row[i].isdigit() for row in rows) for i in range(len(headers))]
-
-    def line(cells: list[str]) -> str:
-        padded = [
-            cell.rjust(width) if is_number else cell.ljust(width)
-            for cell, width, is_number in zip(cells, widths, numeric, strict=True)
-        ]
-        return "| " + " | ".join(padded) + " |"
-
-    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-    head = rule.replace("-", "=")
-    parts = [rule, line(headers), head if rows else rule]
-    for row in rows:
-        parts += [line(row), rule]
-    return "\n".join(parts) + "\n"

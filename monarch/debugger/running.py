@@ -164,23 +164,23 @@ class RunningRanks:
                 "init_process_group makes new ones\n"
             )
 
-    def peek(self, actor: str, rank: int) -> bool:
-        """Look at the frames of a call that runs, and goes on; false where none does."""
-        visit = self._visit
-        seen = states_of(visit, visit.procs(), rank)
-        found = [state for state in seen if state.actor == actor and state.method]
-        if not found:
-            return False
-        state, number = found[0], 0
-        self._screen.write(f"{actor} {rank} runs, and does not stand: {state.doing(())}\n")
+    def call_of(self, actor: str, rank: int) -> ActorState | None:
+        """The call that a rank runs."""
+        seen = states_of(self._visit, self._visit.procs(), rank)
+        return next((state for state in seen if state.actor == actor and state.method), None)
+
+    def peek(self, state: ActorState) -> None:
+        """Look at the frames of a call that runs, and goes on."""
+        number, doing = 0, state.doing(())
+        self._screen.write(f"{state.actor} {state.rank} runs, and does not stand: {doing}\n")
         while True:
             try:
                 line = self._screen.read("(peek) ", lambda text: ()).strip()
             except (EOFError, KeyboardInterrupt):
                 self._screen.write("\n")
-                return True
+                return
             if line in ("detach", "q", "quit", "c", "continue"):
-                return True
+                return
             number += {"up": 1, "u": 1, "down": -1, "d": -1}.get(line, 0)
             number, text = self._peek_line(state, number, line)
             self._screen.write(text)

@@ -136,8 +136,13 @@ def _make(tag: str, platforms: Sequence[str]) -> str:
 
 def _write(path: Path, data: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(data)
-    os.replace(file.name, path)
+        try:
+            file.write(data)
+            file.flush()
+            os.replace(file.name, path)
+        except OSError:
+            os.unlink(file.name)
+            raise
 
 
 def _archive(files: Sequence[tuple[str, Path]]) -> bytes:

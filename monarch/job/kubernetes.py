@@ -29,8 +29,8 @@ from monarch.job.scheduled import (
     PlacedHost,
     ScheduledJob,
 )
+from monarch.net.identifiers import new_uid
 from monarch.runtime import process
-from monarch.wire.address import new_uid
 from monarch.wire.keys import SECRET_BYTES
 
 __all__ = ["ImageSpec", "KubeConfig", "KubernetesJob"]

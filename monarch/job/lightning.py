@@ -10,8 +10,8 @@ from monarch.errors import JobError
 from monarch.job.cloud import command_of_host
 from monarch.job.remote import job_secret
 from monarch.job.scheduled import LONGEST_LOOK_SECONDS, PlacedHost, ScheduledJob
+from monarch.net.identifiers import new_uid
 from monarch.runtime import process
-from monarch.wire.address import new_uid
 
 _PORT = 26600
 _GONE_SECONDS = 300.0

@@ -14,10 +14,10 @@ from monarch.errors import JobError
 from monarch.job.job import JobTrait
 from monarch.job.login_session import END_SECONDS, LoginSession, ask_all, end_all
 from monarch.job.remote import RemoteJob, job_secret
+from monarch.net.identifiers import new_uid
 from monarch.runtime import process
 from monarch.runtime.client_agent import client
 from monarch.runtime.uninterrupted import Uninterrupted
-from monarch.wire.address import new_uid
 
 _START_SECONDS = 90.0
 _REACH_SECONDS = 3.0

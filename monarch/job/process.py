@@ -21,6 +21,7 @@ from monarch.actor import attach_to_workers
 from monarch.config import runtime_dir
 from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
+from monarch.net.identifiers import new_secret, new_uid
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.ends.process_group import signal_process
@@ -28,8 +29,6 @@ from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.hosts.directory import sweep
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.runtime.uninterrupted import Uninterrupted
-from monarch.wire.address import new_uid
-from monarch.wire.keys import new_secret
 
 _TERM_SECONDS = 2.0
 _STATUS_SECONDS = 1.0

@@ -22,8 +22,8 @@ from monarch.job.scheduled import (
     PlacedHost,
     ScheduledJob,
 )
+from monarch.net.identifiers import new_uid
 from monarch.runtime import process
-from monarch.wire.address import new_uid
 
 _NAMESPACE = "monarch"
 _REACH_SECONDS = 5.0

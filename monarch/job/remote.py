@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 from monarch.actor import attach_to_workers
 from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
+from monarch.net.identifiers import new_secret
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts, closed_of
 from monarch.wire.address import ProcAddress
-from monarch.wire.keys import new_secret
 
 
 class RemoteHost(Protocol):

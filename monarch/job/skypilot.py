@@ -9,8 +9,8 @@ from monarch.errors import JobError
 from monarch.job.cloud import command_of_host
 from monarch.job.remote import job_secret
 from monarch.job.scheduled import PlacedHost, ScheduledJob
+from monarch.net.identifiers import new_uid
 from monarch.runtime import process
-from monarch.wire.address import new_uid
 
 _PORT = 22222
 # Of this machine, among the addresses of all, which SkyPilot lists by rank.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from pathlib import Path
@@ -47,9 +46,7 @@ class RunTelemetry:
         rows = [*drained.packed, live_rows(looks)]
         with self._writing:
             self._path.parent.mkdir(exist_ok=True)
-            unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-            unfinished.write_bytes(b"".join(rows))
-            os.replace(unfinished, self._path)
+            write_whole(self._path, b"".join(rows))
             report = hang_report(looks)
             if report.is_hang:
                 write_whole(self._path.parent / HANG_REPORT, json.dumps(report.to_data()))

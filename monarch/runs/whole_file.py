@@ -10,11 +10,13 @@ from pathlib import Path
 from monarch.errors import JobError
 
 
-def write_whole(path: Path, text: str) -> None:
-    """The old text stays until the new one is whole. Raises ``OSError``."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """The old content stays until the new one is whole. Raises ``OSError``."""
+    if isinstance(content, str):
+        content = content.encode("utf-8", "backslashreplace")
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
+        unfinished.write_bytes(content)
         os.replace(unfinished, path)
     except OSError:
         unfinished.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from monarch.core.rings import RingsTold, in_words
 from monarch.core.supervision import UnhandledFailure
 from monarch.errors import JobError
 from monarch.net.guest import invite
+from monarch.net.identifiers import new_uid
 from monarch.net.io_loop import IoLoop
 from monarch.net.machine import machine_id
 from monarch.runtime import process
@@ -31,13 +32,12 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.reachable import way_in
 from monarch.runtime.secret import take_secret
 from monarch.runtime.workspace.imported_texts import ImportedTexts
-from monarch.wire.address import ProcAddress, Uid, new_uid
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
     Bring,
-    ClocksStand,
     FlushLogs,
     Log,
     LogRoom,
@@ -120,7 +120,7 @@ class ClientAgent(ProcAgent):
         self.holds = self.host_agent.holds
         self.held_time = self.holds.time
         self.holds.tell = lambda text: _log.warning("%s", text)
-        self.holds.on_held = self._on_held
+        self.holds.on_held = self.clocks_stand
         self._rings_told = RingsTold()
         node.handle(RingFound, self._on_ring_found)
         node.handle(LogWindow, self._on_log_window)
@@ -268,11 +268,6 @@ class ClientAgent(ProcAgent):
     def _on_notice(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, Notice)
         _log.warning("%s", envelope.message.text)
-
-    def _on_held(self, is_held: bool) -> None:
-        """A call of ours stands, or none does any longer: clocks stand with it."""
-        for proc in self.owned_procs():
-            self.node.send(proc, ClocksStand(is_held))
 
     def _on_ring_found(self, envelope: Envelope) -> None:
         found = envelope.message

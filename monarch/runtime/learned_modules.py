@@ -82,6 +82,9 @@ def begin_as_fresh() -> None:
     """In a new proc whose paths are set: what it has imported is as if it had done that itself."""
     if _learned:
         drop_hidden(_learned)
-    numpy = sys.modules.get("numpy.random")
+    # Else all that are forked from one template draw the same numbers.
+    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch.random")
     if numpy is not None:
-        numpy.seed()  # Else all that are forked from one template draw the same numbers.
+        numpy.seed()
+    if torch is not None:
+        torch.default_generator.seed()

@@ -13,8 +13,8 @@ import sys
 from typing import Any, Protocol
 
 from monarch.actor import HostMesh, attach_to_workers
+from monarch.net.identifiers import new_uid
 from monarch.runtime.hosts.directory import new_directory
-from monarch.wire.address import new_uid
 
 _workers: list[subprocess.Popen[bytes]] = []
 

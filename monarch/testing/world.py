@@ -15,6 +15,7 @@ from typing import Any
 import monarch.actor
 from monarch.actor import ActorMesh, Endpoint, HostMesh, MeshFailure, ProcMesh, attach_to_workers
 from monarch.errors import SupervisionError
+from monarch.net.identifiers import new_uid
 from monarch.net.inproc_transport import InprocNetwork, InprocTransport
 from monarch.net.io_loop import IoLoop
 from monarch.net.loop import Loop
@@ -31,7 +32,7 @@ from monarch.testing.proc import InProcessAgent, InProcessLauncher, InProcessPro
 from monarch.testing.script import Hold, Script, dies, raises
 from monarch.testing.surroundings import simulated_surroundings
 from monarch.testing.threads import inherited, owner_of_thread
-from monarch.wire.address import Uid, new_uid
+from monarch.wire.address import Uid
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import Command

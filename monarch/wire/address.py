@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
-
 import msgspec
 
-Uid = str
-
-
-def new_uid() -> Uid:
-    """A name that no other process or mesh has: 12 hexadecimal digits."""
-    return secrets.token_hex(6)
+Uid = str  # of a process or a mesh; no other has it
 
 
 class ProcAddress(msgspec.Struct, frozen=True, array_like=True):

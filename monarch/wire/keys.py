@@ -10,14 +10,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
-import secrets
 from typing import NamedTuple
 
 SECRET_BYTES = 32
-
-
-def new_secret() -> bytes:
-    return secrets.token_bytes(SECRET_BYTES)
 
 
 class KeyPair(NamedTuple):

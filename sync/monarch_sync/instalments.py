@@ -12,7 +12,7 @@ from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.entry import Entry
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Instalment, Message, Need, encode
-from monarch_sync.push import MAX_UNASKED_BYTES, HostView, PushMessage, author_name
+from monarch_sync.push import MAX_UNASKED_BYTES, HostView, PushMessage
 from monarch_sync.scanning.contents import Contents
 
 _BYTES = 2 << 20
@@ -71,7 +71,7 @@ class Instalments:
     def _send_part(self) -> None:
         made = list(self._contents.packed(list(self._files.values()), is_near=self._is_near))
         message = Instalment(
-            self._generation, author_name(), [entry.to_row() for entry in self._entries],
+            self._generation, self._contents.author, [entry.to_row() for entry in self._entries],
             [blob for blob, _ in made],
         )  # fmt: skip
         self._send(PushMessage(message, [content for _, content in made]))

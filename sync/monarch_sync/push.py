@@ -6,9 +6,6 @@ the content that the host lacks. A host that has something else says so and gets
 
 from __future__ import annotations
 
-import functools
-import getpass
-import os
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -256,7 +253,8 @@ class Push:
     def _make_stage(self, change: _Change, wanted: frozenset[bytes]) -> PushMessage:
         made = self._made(change.entries, wanted)
         message = StageRequest(
-            self.generation, author_name(), self._manifest.digest_name, self._manifest.digest,
+            self.generation, self._contents.author,
+            self._manifest.digest_name, self._manifest.digest,
             change.base, change.rows, change.removed, [blob for blob, _ in made], change.moves,
             ahead=change.ahead,
         )  # fmt: skip
@@ -323,13 +321,3 @@ class Push:
                 whole.append(entry)
         made += self._contents.packed(whole, is_near=self._is_near)
         return made
-
-
-@functools.cache
-def author_name() -> str:
-    """The author of the push, for the other side to show."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{user}@{os.uname().nodename}"

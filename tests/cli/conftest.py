@@ -105,15 +105,14 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 @pytest.fixture
 def command(
-    program: Callable[..., Program], folder: CommandFolder, monkeypatch: pytest.MonkeyPatch
+    monarch_program: Callable[..., Program],
+    folder: CommandFolder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Program]:
     """Starts the command in the folder, to be watched while it runs."""
 
     def start(*arguments: str) -> Program:
         monkeypatch.chdir(folder.path)
-        return program(
-            f"import sys; sys.argv = {['monarch', *arguments]!r}\n"
-            "from monarch.cli.main import main; main()"
-        )
+        return monarch_program(*arguments)
 
     return start

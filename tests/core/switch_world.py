@@ -24,6 +24,7 @@ from monarch.core.code_switch.effects import (
     TellProcs,
     Work,
 )
+from monarch.core.code_switch.follower import HostTerms
 from monarch.core.code_switch.participant import Participant
 from monarch.core.code_switch.succession import Succession
 from monarch.core.code_switch.table import (
@@ -254,7 +255,11 @@ class Member:
             vote = world.vote(world.chances.refuse)
             self.gives_way |= self.parent is not None and world.happens(world.chances.gives_way)
         elif work is Work.HALT:
-            self.is_halted = self.machine.state is ParticipantState.HALTING
+            # A repeated one may end after an earlier one has halted them: they stay halted.
+            self.is_halted = self.machine.state in (
+                ParticipantState.HALTING,
+                ParticipantState.HALTED,
+            )
         elif work is Work.CLOSE_GATE:
             self.is_gate_closed = self.machine.state is ParticipantState.FENCING
         elif work is Work.PATCH:
@@ -280,9 +285,12 @@ class Host:
         self.is_alive = True
         self.is_staged = True
         self.files = "old"
+        self.terms = HostTerms()
 
-    def asked(self, order: SwitchOrder) -> bool:
-        """Whether it shows the new files, after this."""
+    def asked(self, order: SwitchOrder, sender: str) -> bool | None:
+        """Whether it shows the new files, after this; ``None`` if it does not obey."""
+        if not self.terms.obeys(sender, GENERATION):
+            return None
         if order is SwitchOrder.SHOW_FILES and self.is_staged:
             self.files, self.is_staged = "new", False
         elif order is SwitchOrder.TAKE_BACK_FILES:
@@ -330,7 +338,7 @@ class Driver:
 
         def arrive() -> None:
             if host.is_alive:
-                is_shown = host.asked(effect.order)
+                is_shown = host.asked(effect.order, self.sender)
                 world.post(host.name, me, lambda: self.heard(effect, host.name, is_shown))
             else:
                 world.post(me, me, lambda: self.heard(effect, host.name, None))

@@ -87,10 +87,6 @@ def test_a_late_order_of_a_dead_successor_is_not_obeyed_once_the_next_one_has_as
     world = World(1, num_owners=3, num_procs=0, num_hosts=1, chances=CALM)
     first, second, third = world.owners
     [host] = world.hosts
-
-    def leads(owner: Member, state: CoordinatorState) -> bool:
-        return owner.recovery is not None and owner.recovery.machine.state is state
-
     world.author.carry_out(world.author.machine.begin())
     world.settle(lambda: world.author.machine.state is CoordinatorState.PATCHING)
     world.kill("author")
@@ -107,6 +103,33 @@ def test_a_late_order_of_a_dead_successor_is_not_obeyed_once_the_next_one_has_as
     world.settle()
     world.check_end()
     assert {second.runs, third.runs} == {"old"}
+
+
+def test_no_host_obeys_a_dead_successor_once_the_next_one_has_asked() -> None:
+    """The first owner cannot run the new code, has the hosts take the files back, and dies. The
+    second, whose code can, has all go on. Then the first one's word arrives at a host."""
+    world = World(1, num_owners=3, num_procs=0, chances=CALM)
+    first, second, third = world.owners
+    host, other = world.hosts
+    world.author.carry_out(world.author.machine.begin())
+    world.settle(lambda: world.author.machine.state is CoordinatorState.PATCHING)
+    first.patch_vote = Vote.NO
+    world.kill("author")
+    world.settle(lambda: leads(first, CoordinatorState.UNDOING))
+    late = world.links.pop((first.name, host.name))
+    world.links.pop((first.name, other.name))
+    world.kill(first.name)
+    world.settle(lambda: leads(second, CoordinatorState.RELEASING))
+    assert late, "to take the files back"
+    for act, _ in late:
+        act()
+    world.settle()
+    world.check_end()
+    assert {second.runs, third.runs, host.files, other.files} == {"new"}
+
+
+def leads(owner: Member, state: CoordinatorState) -> bool:
+    return owner.recovery is not None and owner.recovery.machine.state is state
 
 
 def prepared(machine: Participant) -> None:

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from monarch.actor import Actor, concurrent_endpoint, current_rank, endpoint
+from monarch.actor import Actor, concurrent_endpoint, current_rank, endpoint, this_host
+from monarch.runs.clock import held_seconds
 
 
 def deeper(number: int) -> int:
@@ -138,6 +139,18 @@ class Stepper(Actor):
     @endpoint
     def set_loss(self, loss: float) -> None:
         self.loss = loss
+
+
+class Clocked(Actor):
+    """Tells of the clock of limits in its proc."""
+
+    @endpoint
+    def held_seconds(self) -> float:
+        return held_seconds()
+
+    @endpoint
+    def spawns(self) -> Any:
+        return this_host().spawn_procs(name="below").spawn("below", Clocked)
 
 
 class AsyncStepper(Actor):

@@ -15,7 +15,7 @@ from monarch.runs.ranks import answers_of
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import Workspace
-from tests.debugger.held_actors import Stepper
+from tests.debugger.held_actors import Clocked, Stepper
 from tests.debugger.typist import console, wait_for_holds
 from tests.support import wait_for
 
@@ -40,6 +40,29 @@ def test_a_limit_does_not_run_out_while_a_rank_is_held(monkeypatch: pytest.Monke
     console("continue")
     asking.join(60)
     assert answers == [2, 2]
+
+
+def test_clocks_stand_in_procs_that_begin_while_a_rank_is_held() -> None:
+    stepper = this_host().spawn_procs().spawn("stepper", Stepper)
+    answer = stepper.step.call_one(1)
+    wait_for_holds(1)
+    newborn = this_host().spawn_procs(name="newborn").spawn("newborn", Clocked)
+    below = newborn.spawns.call_one().get(timeout=60)
+    for clocked in (newborn, below):
+        wait_for(lambda clocked=clocked: clocked.held_seconds.call_one().get(timeout=60) > 0)
+    console("continue")
+    assert answer.get(timeout=60) == 2
+    for clocked in (newborn, below):
+        wait_for(lambda clocked=clocked: _stands_still(clocked))
+    told = newborn.held_seconds.call_one().get(timeout=60)
+    later = this_host().spawn_procs(name="later").spawn("later", Clocked)
+    assert later.held_seconds.call_one().get(timeout=60) == 0
+    assert newborn.held_seconds.call_one().get(timeout=60) == told
+
+
+def _stands_still(clocked: Any) -> bool:
+    """Whether its sum of held time grows no longer."""
+    return len({clocked.held_seconds.call_one().get(timeout=60) for _ in range(2)}) == 1
 
 
 def test_a_push_waits_and_names_who_is_held(

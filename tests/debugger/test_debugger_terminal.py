@@ -71,6 +71,15 @@ def _typed(text: str, **how: Any) -> str:
     return done.stdout + done.stderr
 
 
+def test_a_rank_to_attach_to_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "monarch.cli.main", "debug", "nobody", "3"],
+        input="list\n", capture_output=True, text=True, timeout=90, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    why = "there is nothing to attach to: No debug sessions for actor nobody"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"monarch: {why}\n")
+
+
 def _listening(pids: list[int]) -> list[Any]:
     of_all = [one for pid in pids for one in psutil.Process(pid).net_connections("inet")]
     return [one.laddr for one in of_all if one.status == psutil.CONN_LISTEN]

@@ -324,7 +324,7 @@ def own_program() -> Any:
     programs: list[Program] = []
 
     def run(script: str) -> Program:
-        programs.append(Program(script))
+        programs.append(Program.of_script(script))
         return programs[-1]
 
     yield run

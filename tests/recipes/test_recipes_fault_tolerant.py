@@ -26,12 +26,12 @@ from monarch.runs import LiveConfig, Record
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 from monarch_recipes.extras import Extras
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, GroupsOutcome, run
-from monarch_recipes.replicas import controller
+from monarch_recipes.replicas import client, controller
 from monarch_recipes.replicas.controller import Controller
 from monarch_recipes.replicas.group import Group
 from monarch_recipes.replicas.groups import GroupsError
 from monarch_recipes.replicas.lighthouse import LighthouseError
-from monarch_recipes.replicas.messages import TaskError
+from monarch_recipes.replicas.messages import StepMetrics, TaskError
 from monarch_sync import Workspace
 
 pytestmark = pytest.mark.timeout(300)  # Libraries that are imported take long under load.
@@ -414,6 +414,26 @@ def test_a_run_that_is_interrupted_saves_first(folder: Path) -> None:
     timer.join()
     assert one.events("stopped")
     assert checkpoint_paths(one.record.checkpoint_dir)
+
+
+def test_what_was_told_just_before_ctrl_c_is_written_down(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_down, interrupted = client._write_down, list[int]()
+
+    def write(said: Any, record: Any) -> None:
+        if isinstance(said, StepMetrics) and said.step == 20 and not interrupted:
+            interrupted.append(said.step)
+            raise KeyboardInterrupt
+        write_down(said, record)
+
+    monkeypatch.setattr(client, "_write_down", write)
+    one = Run(folder)
+    with pytest.raises(KeyboardInterrupt):
+        one.go(num_steps=LONG)
+    steps = [step for step, _ in one.rows]
+    assert steps == list(range(1, len(steps) + 1))
+    assert interrupted
 
 
 @pytest.mark.long

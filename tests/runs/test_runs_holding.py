@@ -94,7 +94,7 @@ class Loop:
         self.begin()
 
     def begin(self) -> None:
-        self.procs = this_host().spawn_procs({"procs": 2})
+        self.procs = this_host().spawn_procs({"procs": 2}, preload=["torch"])
         self.adders = self.procs.spawn("adder", Adder)
         self.holding = Holding(self.procs, self.adders, self.record, seconds=60.0)
         self.total = 0

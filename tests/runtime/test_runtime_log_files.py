@@ -8,6 +8,9 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from monarch.config import configured
+from monarch.runtime.node import Node
 from monarch.runtime.output import log_sender
 from monarch.runtime.output.log_files import LogFile, LogFiles
 from monarch.runtime.output.log_sender import LastWords, LogSender
@@ -186,9 +190,9 @@ def test_the_report_of_a_death_says_where_the_output_is(
 ) -> None:
     printed = Printed(monkeypatch)
     _delay_writes(monkeypatch, 0.1)
-    # The first write begins long before the death is noticed, where the machine is busy.
-    for patience in ("_PATIENCE_SECONDS", "_DISK_SECONDS"):
-        monkeypatch.setattr(log_sender, patience, float(SECONDS))
+    # Where the machine is busy, the disk may take longer.
+    for patience in ("_PATIENCE_SECONDS", "_LOOKS_AT_DISK"):
+        monkeypatch.setattr(log_sender, patience, 10**4)
     prints = this_host().spawn_procs({"gpus": 2}, name="dying").spawn("prints", Prints)
     with pytest.raises(SupervisionError) as caught:
         prints.slice(gpus=1).then_exit.call_one(500).get(timeout=SECONDS)
@@ -207,6 +211,68 @@ def test_the_report_of_a_death_says_where_the_output_is(
         *(f"[prints 1] line {number}" for number in range(500)),
         "[prints 1] without an end",
     ]
+
+
+class StillDisk:
+    """A host whose disk has taken nothing for long, when two procs die that have just printed their
+    last words. It goes on after ``num_looks`` at whether it has."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_looks = 10**9
+        self.num_looked = 0
+        self._goes_on = threading.Event()
+        is_writing = threading.Event()
+
+        def write(file: LogFile, lines: bytes) -> None:
+            is_writing.set()
+            assert self._goes_on.wait(SECONDS)
+
+        monkeypatch.setattr(LogFile, "write", write)
+        self._node = Node("host")
+        self._node.start()
+        self.sender = LogSender(self._node, "host", lambda: None)
+        opened = [self.sender.open(f"proc {rank}", "m", "m", rank, "") for rank in range(2)]
+        os.write(opened[0][0], b"first words\n")
+        assert is_writing.wait(SECONDS)
+        for ends in opened:
+            os.write(ends[0], b"last words\n")
+            for end in ends:
+                os.close(end)
+        self._now = time.monotonic() + 1.0
+        clock = types.SimpleNamespace(monotonic=self._look)
+        monkeypatch.setattr(log_sender, "time", clock)
+        monkeypatch.setattr(log_sender, "_PATIENCE_SECONDS", 10.0**9)
+        monkeypatch.setattr(log_sender, "_LOOK_SECONDS", 0.001)
+
+    def _look(self) -> float:
+        self.num_looked += 1
+        if self.num_looked == self.num_looks:
+            self._goes_on.set()
+        return self._now
+
+    def close(self) -> None:
+        self._goes_on.set()
+        self.sender.close()
+        self._node.close()
+
+
+@pytest.fixture
+def still_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[StillDisk]:
+    disk = StillDisk(monkeypatch)
+    yield disk
+    disk.close()
+
+
+def test_a_write_that_began_long_before_a_death_has_its_time_to_end(still_disk: StillDisk) -> None:
+    still_disk.num_looks = 3
+    assert still_disk.sender.end("proc 0").lines == ("first words", "last words")
+
+
+def test_a_disk_that_stands_still_holds_up_one_report_and_not_each(still_disk: StillDisk) -> None:
+    assert still_disk.sender.end("proc 0").lines == ("first words",)
+    before = still_disk.num_looked
+    assert still_disk.sender.end("proc 1").lines == ()
+    assert still_disk.num_looked <= before + 2
 
 
 def test_what_procs_of_actors_print_arrives_too(monkeypatch: pytest.MonkeyPatch) -> None:

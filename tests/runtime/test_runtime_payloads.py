@@ -26,7 +26,7 @@ def pool() -> Any:
 
 @pytest.fixture
 def procs() -> ProcMesh:
-    return this_host().spawn_procs({"gpus": 2})
+    return this_host().spawn_procs({"gpus": 2}, preload=["torch"])
 
 
 VALUES = {

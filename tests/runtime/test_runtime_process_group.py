@@ -64,7 +64,7 @@ def test_the_process_itself_is_reached(stranger: subprocess.Popen[bytes], end: s
 
 
 def test_what_a_dead_process_has_left_behind_is_reached() -> None:
-    left = Program("""
+    left = Program.of_script("""
         import subprocess, sys
         child = subprocess.Popen(["sleep", "1000"], stdout=sys.stderr)
         print("child", child.pid, flush=True)

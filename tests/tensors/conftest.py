@@ -1,5 +1,5 @@
 """Procs with distributed tensors, shared by the tests of a module: torch takes a while to
-import."""
+import. They begin with it; those that tests start for themselves import it as they need it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ pytest.importorskip("torch")
 
 from monarch.actor import ProcMesh, this_host
 from monarch.tensors.client.ambient import MAIN, Activation, ambient
+
+WITH_TORCH = ("monarch.tensors.worker.worker",)
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +29,7 @@ def leaves_nothing(leaves_no_client: None, no_fault: None) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def procs() -> Iterator[ProcMesh]:
     """Two procs, along "gpus"."""
-    mesh = this_host().spawn_procs({"gpus": 2})
+    mesh = this_host().spawn_procs({"gpus": 2}, preload=WITH_TORCH)
     yield mesh
     mesh.stop().get()
 
@@ -35,7 +37,7 @@ def procs() -> Iterator[ProcMesh]:
 @pytest.fixture(scope="module")
 def four() -> Iterator[ProcMesh]:
     """Two by two procs."""
-    mesh = this_host().spawn_procs({"hosts": 2, "gpus": 2})
+    mesh = this_host().spawn_procs({"hosts": 2, "gpus": 2}, preload=WITH_TORCH)
     yield mesh
     mesh.stop().get()
 

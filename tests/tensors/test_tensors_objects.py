@@ -30,6 +30,7 @@ from monarch.opaque_module import OpaqueModule
 from monarch.opaque_object import OpaqueObject, opaque_method
 from monarch.tensors.worker.packing import packed, unpacked
 from tests.support import wait_for
+from tests.tensors.conftest import WITH_TORCH
 
 
 def _hold(number: int) -> OpaqueRef:
@@ -239,7 +240,7 @@ def test_unasked_failures_are_raised_at_the_end() -> None:
 
 @pytest.mark.usefixtures("faults")
 def test_the_death_of_a_worker_in_a_collective_is_a_supervision_error() -> None:
-    procs = this_host().spawn_procs({"gpus": 2})
+    procs = this_host().spawn_procs({"gpus": 2}, preload=WITH_TORCH)
     with procs.activate():
         x = torch.ones(2)
         assert inspect(x.reduce("gpus")).tolist() == [2, 2]
@@ -259,7 +260,7 @@ def test_the_death_of_a_worker_in_a_collective_is_a_supervision_error() -> None:
 
         wait_for(refuses)
     procs.stop().get()
-    again = this_host().spawn_procs({"gpus": 2})
+    again = this_host().spawn_procs({"gpus": 2}, preload=WITH_TORCH)
     with again.activate():
         assert inspect(torch.ones(1).reduce("gpus")).item() == 2
     again.stop().get()

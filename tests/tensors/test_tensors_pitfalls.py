@@ -24,6 +24,7 @@ from monarch.config import configured
 from monarch.tensors.client.ambient import MAIN
 from monarch.tensors.core.templates import TemplateCache
 from tests.debugger.typist import console, wait_for_holds
+from tests.tensors.conftest import WITH_TORCH
 from tests.workspace.conftest import Project
 
 PITFALLS = {
@@ -132,7 +133,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 def procs(project: Project) -> Iterator[ProcMesh]:
     """Two procs, whose calls wait at breakpoints as at a terminal."""
     with configured(breakpoint="wait"):
-        mesh = this_host().spawn_procs({"gpus": 2})
+        mesh = this_host().spawn_procs({"gpus": 2}, preload=WITH_TORCH)
         yield mesh
         mesh.stop().get()
 

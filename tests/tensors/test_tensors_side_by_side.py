@@ -14,6 +14,7 @@ from monarch import RemoteException, Stream, fetch_shard, remote
 from monarch import compile as record
 from monarch.actor import Actor, ProcMesh, SupervisionError, endpoint, this_host
 from monarch.worker import _testing_function as functions
+from tests.tensors.conftest import WITH_TORCH
 
 _SECONDS = 60
 
@@ -161,7 +162,7 @@ def test_a_recording_refuses_actors_that_it_would_not_call(procs: ProcMesh) -> N
 
 
 def test_a_mesh_ends_and_begins_again() -> None:
-    procs = this_host().spawn_procs({"gpus": 2})
+    procs = this_host().spawn_procs({"gpus": 2}, preload=WITH_TORCH)
     for number in range(3):
         with procs.activate():
             with Stream("side").activate():
@@ -178,7 +179,7 @@ def test_a_mesh_ends_and_begins_again() -> None:
 @pytest.mark.usefixtures("faults")
 def test_a_fetch_that_waits_for_a_worker_that_dies_is_told(procs: ProcMesh) -> None:
     """And so is who borrows, and who comes later. The procs of another mesh are not concerned."""
-    others = this_host().spawn_procs({"gpus": 2})
+    others = this_host().spawn_procs({"gpus": 2}, preload=WITH_TORCH)
     other, dies = Stream("other"), remote("os._exit", propagate="inspect")
     with procs.activate():
         kept = torch.ones(1)
@@ -207,7 +208,7 @@ def test_a_fetch_that_waits_for_a_worker_that_dies_is_told(procs: ProcMesh) -> N
 
 @pytest.mark.usefixtures("faults")
 def test_a_stream_that_ends_by_a_fault_does_not_keep_others_waiting() -> None:
-    procs = this_host().spawn_procs({"gpus": 1})
+    procs = this_host().spawn_procs({"gpus": 1}, preload=WITH_TORCH)
     other = Stream("other")
 
     def leave(x: Any) -> None:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zmq.utils import z85
 
-from monarch.wire.keys import JobKeys, new_secret
+from monarch.net.identifiers import new_secret
+from monarch.wire.keys import JobKeys
 
 secrets = st.binary(min_size=32, max_size=32)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from monarch.core.code_switch.table import successor_of
 from monarch.runtime.workspace.code_switch.author_lost import AuthorLost
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 
@@ -13,6 +14,7 @@ class Slow:
 
     def __init__(self, body: dict[str, Any]) -> None:
         self.value = self
+        self.error = ""
         self.body = body
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -60,7 +62,7 @@ def test_what_a_slow_host_shows_already_is_not_taken_back() -> None:
     node: Any = Node()
     owner: Any = Owner(is_halted=True)
     plan = ReloadPlan(7, "new", "auto", hosts={"host": []})
-    AuthorLost(node, plan, [owner]).settle()
+    AuthorLost(node, plan, [owner], successor_of("author", 1)).settle()
     assert owner.done == ["patch 7", "go 7"]
 
 
@@ -70,5 +72,5 @@ def test_hosts_drop_what_was_staged_before_anybody_may_push_again() -> None:
     owner: Any = Owner(is_halted=False)
     plan = ReloadPlan(8, "newer", "auto", hosts={"a": [], "b": []})
     owner.done = node.done
-    AuthorLost(node, plan, [owner]).settle()
+    AuthorLost(node, plan, [owner], successor_of("author", 1)).settle()
     assert node.done == ["ask a", "ask b", "revert"]

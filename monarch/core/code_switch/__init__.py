@@ -8,7 +8,8 @@ back as data. ``monarch.runtime.workspace.code_switch`` carries them out.
   the procs that takes its place when the author has died (cooperative termination).
 - ``participant``: a process that switches. That is an owner or a proc, which has its own procs
   follow.
-- ``follower``: whose orders count for a participant; ``succession``: who orders next.
+- ``follower``: whose orders count for a participant, and for a host; ``succession``: who orders
+  next.
 - ``barrier``: one barrier, as a participant knows it.
 
 What to open, by what is to be changed:

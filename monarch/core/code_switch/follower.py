@@ -1,4 +1,5 @@
-"""A participant of a code switch as a follower: whose orders count for it, and how far it is."""
+"""A participant of a code switch as a follower: whose orders count for it, and how far it is; and
+whose count at a host."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from monarch.core.code_switch.table import (
 )
 
 _NUM_WENT = 32
+_MOST_KEPT = 32
 
 
 class Follower:
@@ -69,3 +71,30 @@ class Follower:
 
     def _go_to(self, event: SwitchOrder | Said) -> None:
         self.state = next_of(PARTICIPANT, self.state, event)
+
+
+class HostTerms:
+    """Whose orders count at a host that has the files of a push.
+
+    It takes part in no barrier, and so has no state in a switch: an order of the author, or of an
+    owner that has taken its place, counts unless one of a later term has come before it.
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[str, int], int] = {}
+
+    def begins(self, author: str, generation: int) -> None:
+        """The author lives, and has begun a push of this number, perhaps once more."""
+        self._latest.pop((author, generation), None)
+
+    def obeys(self, sender: str, generation: int) -> bool:
+        """Whether an order counts that is given in this name. From then on none of an earlier term
+        does."""
+        push, term = (author_of(sender), generation), term_of(sender)
+        if term < self._latest.get(push, term):
+            return False
+        if term >= 0:
+            self._latest[push] = term
+            while len(self._latest) > _MOST_KEPT:
+                del self._latest[next(iter(self._latest))]
+        return True

@@ -43,7 +43,6 @@ class ObserveDoor:
         self._looks: Any = None
         self._lock = threading.Lock()
         self._promised: dict[str, tuple[int, float]] = {}
-        self._clocks_stand = False
 
     def open(self) -> None:
         node = self._agent.node
@@ -97,7 +96,7 @@ class ObserveDoor:
             return False
         is_wanted = settings().on_error == "all" or self.holds.has_call()
         if settings().on_error == "first":
-            is_wanted = is_wanted or not self._clocks_stand
+            is_wanted = is_wanted or not self._agent.held_time.is_held
         return is_wanted and bool(self.holds.at_error(error))
 
     def ended(self) -> None:
@@ -146,8 +145,5 @@ class ObserveDoor:
 
     def _on_clocks(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, ClocksStand)
-        self._clocks_stand = envelope.message.is_held
-        self._agent.held_time.hold(self._clocks_stand, self._agent.node.loop.time())
-        hold_process_groups(self._clocks_stand)
-        for proc in self._agent.owned_procs():
-            self._agent.node.send(proc, ClocksStand(self._clocks_stand))
+        self._agent.clocks_stand(envelope.message.is_held)
+        hold_process_groups(envelope.message.is_held)

@@ -29,8 +29,9 @@ _WINDOW_BYTES = 4 << 20
 _BACKLOG_BYTES = 512 * 1024
 # A report of a death waits this long for the proc's last lines, on a machine that is short of time;
 _PATIENCE_SECONDS = 2.0
-# but no longer than this where the disk stands still, to which they are written.
-_DISK_SECONDS = 0.2
+# but for no more looks than these at a write that does not end, where the disk stands still. Looks,
+# not seconds: where the machine has no time for them, it has none for the write either.
+_LOOKS_AT_DISK = 10
 _LOOK_SECONDS = 0.02
 
 
@@ -64,7 +65,9 @@ class LogSender:
         self._waiting: dict[Uid, _LogSource] = {}
         self._reader: Uid = ""
         self._room = _WINDOW_BYTES
-        self._writes_since: float | None = None
+        # The write under way, and one that was not worth the wait.
+        self._write: object | None = None
+        self._still: object | None = None
         self._streams_by_default = True
         self.level = logging.INFO
         node.handle(LogRoom, self._on_room)
@@ -104,10 +107,16 @@ class LogSender:
         return LastWords(source.stream.tail(settings().log_tail_lines), source.file.path)
 
     def _wait_for(self, is_read: threading.Event) -> None:
+        """However long a write has taken by now, it has its looks from here on; but only once, if
+        many die."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not is_read.wait(_LOOK_SECONDS):
-            now, since = time.monotonic(), self._writes_since
-            if now > deadline or (since is not None and now - since > _DISK_SECONDS):
+        seen, num_looks = self._write, 0
+        while not is_read.wait(_LOOK_SECONDS) and time.monotonic() <= deadline:
+            write = self._write
+            num_looks = num_looks + 1 if write is seen else 1
+            seen = write
+            if write is not None and (write is self._still or num_looks > _LOOKS_AT_DISK):
+                self._still = write
                 return
 
     def _end(self, source: _LogSource, is_read: threading.Event) -> None:
@@ -128,9 +137,9 @@ class LogSender:
             self._loop = None
 
     def _on_lines(self, source: _LogSource, stream: int, written: Written) -> None:
-        self._writes_since = time.monotonic()
+        self._write = object()
         source.file.write(written.raw)
-        self._writes_since = None
+        self._write = None
         if written.shown and source.is_streamed:
             source.backlog.put(stream, written.shown, source.stream.labels[stream])
             self._waiting[source.uid] = source

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from monarch.core.event_ring import EventRing
@@ -45,6 +45,7 @@ from monarch.wire.message import (
     ActorFailed,
     AskOrigin,
     Call,
+    ClocksStand,
     Command,
     Inspect,
     ProcAgain,
@@ -173,6 +174,21 @@ class ProcAgent:
             if self.node.failure_of(proc.uid) is not None:
                 # It died before it was entered here, and its end will not be reported again.
                 self._owned_procs.pop(proc.uid, None)
+        if self.held_time.is_held:
+            self.node.loop.call_soon(lambda: self._tell_newborn(procs))
+
+    def clocks_stand(self, is_held: bool) -> None:
+        """Somebody of the program is held from now on, or nobody is any longer: the procs that were
+        spawned here hear of it. On the node's I/O loop."""
+        self.held_time.hold(is_held, self.node.loop.time())
+        for proc in self.owned_procs():
+            self.node.send(proc, ClocksStand(is_held))
+
+    def _tell_newborn(self, procs: Iterable[ProcAddress]) -> None:
+        """Those that begin while somebody is held have not heard of it."""
+        if self.held_time.is_held:
+            for proc in procs:
+                self.node.send(proc, ClocksStand(True))
 
     def forget_mesh(self, mesh: Uid) -> None:
         """A mesh that was spawned here has ended."""
@@ -211,6 +227,8 @@ class ProcAgent:
         with self.node.casting:
             for spawn, data in self.kept_spawns.again(again.uid):
                 self.node.send(proc, spawn, data.data, data.buffers)
+        if again.uid in self._owned_procs:
+            self._tell_newborn([proc])
         for cell in self.cells:
             if cell.record.owner.uid == again.uid:
                 self.end_actor(cell.record.uid, "its owner was replaced", failed=False)

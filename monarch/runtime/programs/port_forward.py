@@ -8,13 +8,14 @@ import socket
 import threading
 from collections.abc import Callable
 
+from monarch.net.identifiers import new_uid
 from monarch.net.io_loop import IoLoop
 from monarch.net.machine import machine_id
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.programs.port_connections import StreamedSocket
 from monarch.runtime.programs.remote_program import streams_of
-from monarch.wire.address import ProcAddress, Uid, new_uid
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import AnyMessage, LeaveProgram, OpenPort
 
 _CONNECT_SECONDS = 20.0

@@ -8,12 +8,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from monarch.net.identifiers import new_uid
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.programs.byte_flows import CHUNK_BYTES, WINDOW_BYTES
 from monarch.runtime.programs.stream_router import stream_router
 from monarch.runtime.promise import Promise
-from monarch.wire.address import ProcAddress, Uid, new_uid
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     LeaveProgram,

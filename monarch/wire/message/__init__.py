@@ -39,6 +39,7 @@ from monarch.wire.message.generations import (
     Bring,
     BusyActor,
     HeldUp,
+    InspectFiles,
     LeftBehind,
     Onward,
     Prepare,
@@ -179,6 +180,7 @@ __all__ = [
     "IdleLimit",
     "Imported",
     "Inspect",
+    "InspectFiles",
     "Introduce",
     "KeepRows",
     "LastRows",
@@ -259,7 +261,7 @@ AnyMessage = (
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
     | SpawnActor | StopActor | ActorFailed | AskOrigin
     | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Settle | Waiting | HeldUp
-    | LeftBehind
+    | LeftBehind | InspectFiles
     | Grow | Cast | Replies | Wither
     | AskWait | Chase | RingFound | AskMemory
     | HoldsChanged | HoldsAsked | HoldLine | HoldText | HoldNames | ClocksStand

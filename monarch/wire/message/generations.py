@@ -23,7 +23,7 @@ class Sync(Message, tag=28):
 
     ``folders`` are the landing places of the workspace's folders below the replica's root, and
     ``pid`` is the author's, whose end is to be noticed. The host passes it to ``onward``, in
-    ``degree`` shares.
+    ``degree`` shares. Where the author has died, an owner orders in the name ``instead_of``.
     """
 
     port: int
@@ -32,6 +32,7 @@ class Sync(Message, tag=28):
     pid: int = 0
     onward: tuple[Onward, ...] = ()
     degree: int = 1
+    instead_of: Uid = ""
 
 
 class Bring(Message, tag=51, kw_only=True):
@@ -62,11 +63,27 @@ class Share(Message, tag=52):
 
 
 class TakeBack(Message, tag=50):
-    """To a host agent: back to the files before ``generation``, if that is what is there."""
+    """To a host agent: back to the files before ``generation``, if that is what is there.
+
+    Where the author has died, an owner orders in the name ``instead_of``.
+    """
 
     generation: int
     port: int
     sender: Uid
+    instead_of: Uid = ""
+
+
+class InspectFiles(Message, tag=55):
+    """To a host agent: which ``generation`` and ``digest`` does it show, after all orders that have
+    come by now? From an owner that orders in the name ``instead_of`` in the push of
+    ``generation``, whose author has died: no order counts that is of an earlier one and comes
+    later."""
+
+    generation: int
+    port: int
+    sender: Uid
+    instead_of: Uid
 
 
 class Prepare(Message, tag=44):

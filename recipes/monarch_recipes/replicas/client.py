@@ -69,25 +69,28 @@ def _train_on(
     asked_to_stop = is_interrupted = False
     held, left = HoldReport(record, hosts), hosts
     warnings = hosts.on_warning(record.warned)
+    said: Any = None
     try:
         while True:
             try:
-                said = _next_news(news)
+                # What Ctrl-C has kept from being written down comes first.
+                said = _next_news(news) if said is None else said
                 if isinstance(said, Finished):
                     break
                 if isinstance(said, Failed):
                     _look_after(left, record)
                     raise said.error
                 _write_down(said, record)
-                if isinstance(said, Holds):
-                    if said.failure is not None:
+                noted, said = said, None
+                if isinstance(noted, Holds):
+                    if noted.failure is not None:
                         held.answer(
-                            said.failure, record.edits, in_place=said.in_place, state=said.state,
-                            begins_anew=said.begins_anew,
+                            noted.failure, record.edits, in_place=noted.in_place,
+                            state=noted.state, begins_anew=noted.begins_anew,
                         )  # fmt: skip
                     else:
-                        held.over(said.doing, said.generation)
-                if isinstance(said, RunEvent) and said.kind == "died":
+                        held.over(noted.doing, noted.generation)
+                if isinstance(noted, RunEvent) and noted.kind == "died":
                     # Before its restart, which waits until this is written down.
                     now = _look_after(left, record)
                     if now is not left:

@@ -9,6 +9,8 @@ has.
 from __future__ import annotations
 
 import contextlib
+import functools
+import getpass
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -49,6 +51,7 @@ class Contents:
     """
 
     def __init__(self, workspace: Workspace, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self.author = author_name()
         self._workspace = workspace
         self._max_bytes = max_bytes
         self._num_bytes = 0
@@ -190,3 +193,13 @@ def _pack(
     if len(parts) == 1:
         return Blob(parts[0][0], size), pack[0]
     return Blob(b"", size, "pack", parts=parts), b"".join(pack)
+
+
+@functools.cache
+def author_name() -> str:
+    """The user and machine that push, for hosts to show."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"

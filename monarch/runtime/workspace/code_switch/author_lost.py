@@ -17,7 +17,7 @@ from monarch.runtime.workspace.code_switch.coordinating import Coordinating, Pur
 from monarch.runtime.workspace.code_switch.owner import Owner
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import Uid
-from monarch.wire.message import Inspect, Sync, TakeBack
+from monarch.wire.message import InspectFiles, Sync, TakeBack
 from monarch_sync.messages import Abort, Commit, Message, encode
 
 _log = logging.getLogger("monarch.reload")
@@ -28,7 +28,8 @@ others must not be taken back behind its back."""
 
 
 class AuthorLost:
-    """A push without its author, which is brought to its end for ``owners``.
+    """A push without its author, which is brought to its end for ``owners``, by orders to hosts in
+    the ``name`` of a successor.
 
     ``is_told``: people have been told of its end.
     """
@@ -38,18 +39,20 @@ class AuthorLost:
         node: Node,
         plan: ReloadPlan,
         owners: Sequence[Owner],
+        name: Uid,
         *,
         is_told: bool = False,
     ) -> None:
         self._node = node
         self._plan = plan
         self._owners = owners
+        self._name = name
         self._is_told = is_told
 
     def settle(self) -> None:
         """Finish the push or take it back, and say so. Blocks."""
         number, author = self._plan.generation, self._plan.author
-        files = _HostFiles(self._node, self._plan)
+        files = _HostFiles(self._node, self._plan, self._name)
         switch = Coordinating(self._owners, self._plan, files)
         is_done = switch.recover()
         _wait_for(files.dropped)
@@ -75,11 +78,13 @@ class AuthorLost:
 
 
 class _HostFiles(Purpose):
-    """The files of a push, at the hosts that it was for."""
+    """The files of a push, at the hosts that it was for. Orders are given in ``name``, so that none
+    counts any more of those in whose place it comes."""
 
-    def __init__(self, node: Node, plan: ReloadPlan) -> None:
+    def __init__(self, node: Node, plan: ReloadPlan, name: Uid) -> None:
         self._node = node
         self._plan = plan
+        self._name = name
         self._is_inspected = False
         self.dropped: list[Promise[Response]] = []
         self.why_not = ""
@@ -89,14 +94,19 @@ class _HostFiles(Purpose):
 
     def inspect(self) -> Vote:
         self._is_inspected = True
+        plan, me, name = self._plan, self._node.uid, self._name
         answers = [
             self._node.request(
-                self._node.address_of(uid), lambda port: Inspect(port, self._node.uid)
+                self._node.address_of(uid),
+                lambda port: InspectFiles(plan.generation, port, me, name),
             )
-            for uid in self._plan.hosts
+            for uid in plan.hosts
         ]
-        plan = self._plan
-        bodies = [a.value.body for a in answers if a.wait(_ANSWER_SECONDS) and a.value.body]
+        bodies = [
+            answer.value.body
+            for answer in answers
+            if answer.wait(_ANSWER_SECONDS) and answer.value.body and not answer.value.error
+        ]
         # Where nothing was staged, the files may have been there before, under another number.
         having = [body for body in bodies if body.get("digest") == plan.digest]
         if not any(body.get("generation") == plan.generation for body in having):
@@ -120,22 +130,24 @@ class _HostFiles(Purpose):
         return self.inspect()
 
     def take_back(self) -> None:
-        number, uid = self._plan.generation, self._node.uid
+        number, uid, name = self._plan.generation, self._node.uid, self._name
         answers = [
             self._node.request(
-                self._node.address_of(host), lambda port: TakeBack(number, port, uid)
+                self._node.address_of(host), lambda port: TakeBack(number, port, uid, name)
             )
             for host in self._plan.hosts
         ]
         _wait_for(answers)
 
     def _ask(self, message: Message) -> list[Promise[Response]]:
-        data, sender = encode(message), self._node.uid
+        data, sender, name = encode(message), self._node.uid, self._name
         folders = tuple(self._plan.folders)
         hosts: Iterable[Uid] = self._plan.hosts
         return [
             self._node.request(
-                self._node.address_of(uid), lambda port: Sync(port, sender, folders), data
+                self._node.address_of(uid),
+                lambda port: Sync(port, sender, folders, instead_of=name),
+                data,
             )
             for uid in hosts
         ]

@@ -126,7 +126,7 @@ class Succeeding:
         leading += [RemoteOwner(node, owners[uid], instead_of=name) for uid in succession.others()]
         # Asked again by an owner that the author's last message has reached since.
         is_again, self._settled = plan.attempt == self._settled, plan.attempt
-        AuthorLost(node, plan, leading, is_told=is_again).settle()
+        AuthorLost(node, plan, leading, name, is_told=is_again).settle()
         for host in plan.places:
             if host in unmet:
                 node.peer_down.left(host.uid)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from monarch.net.identifiers import new_uid
 from monarch.net.machine import machine_id
 from monarch.runtime.workspace.packages.host_environment import import_place
 from monarch.runtime.workspace.pushing.host_in_push import HostInPush
@@ -14,10 +15,10 @@ from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadPlan
-from monarch.wire.address import Uid, new_uid
+from monarch.wire.address import Uid
 from monarch_sync.entry import from_wire
 from monarch_sync.manifest import Manifest
-from monarch_sync.push import author_name
+from monarch_sync.scanning.contents import author_name
 
 
 class Planned(NamedTuple):

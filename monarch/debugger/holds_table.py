@@ -1,0 +1,61 @@
+"""The table of the calls that stand, as upstream's console draws it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from monarch.core.rank_sets import coordinates
+from monarch.wire.hold import HoldNote
+
+_HEADERS = ["Actor Name", "Rank", "Coords", "Hostname", "Function", "Line No."]
+_LESS_NEEDED = ("Hostname", "Coords")  # The first of these gives way first.
+
+
+def holds_table(holds: Sequence[HoldNote], width: int | None = None) -> str:
+    """As upstream lists them; with fewer columns where they do not fit into ``width``."""
+    rows = [
+        [
+            hold.actor,
+            str(hold.rank),
+            str(coordinates(hold.rank, hold.labels, hold.sizes)),
+            hold.host or socket.gethostname(),
+            _function(hold),
+            str(hold.line),
+        ]
+        for hold in holds
+    ]
+    headers, table = _HEADERS, grid(_HEADERS, rows)
+    for name in _LESS_NEEDED:
+        if width is None or table.index("\n") <= width:
+            break
+        at = headers.index(name)
+        headers = headers[:at] + headers[at + 1 :]
+        rows = [row[:at] + row[at + 1 :] for row in rows]
+        table = grid(headers, rows)
+    return table
+
+
+def _function(hold: HoldNote) -> str:
+    stem = hold.file.rpartition("/")[2].removesuffix(".py")
+    return f"{stem}.{hold.function.rpartition('.')[2]}"
+
+
+def grid(headers: list[str], rows: list[list[str]]) -> str:
+    """A table in lines of ``+--+``; numbers stand right."""
+    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
+    numeric = [bool(rows) and all(row[i].isdigit() for row in rows) for i in range(len(headers))]
+
+    def line(cells: list[str]) -> str:
+        padded = [
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(cells, widths, numeric, strict=True)
+        ]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+    head = rule.replace("-", "=")
+    parts = [rule, line(headers), head if rows else rule]
+    for row in rows:
+        parts += [line(row), rule]
+    return "\n".join(parts) + "\n"
