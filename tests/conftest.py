@@ -47,7 +47,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 
 class _Loggers(dict[str, Any]):
-    """What pytest goes through as a test begins, while threads of fixtures may add to it."""
+    """The loggers that pytest visits as a test begins, while threads of fixtures may add to
+    them."""
 
     def values(self) -> Any:
         return list(super().values())
@@ -100,7 +101,7 @@ class _Guarded:
         self.is_on = True
 
     def refused(self) -> list[str]:
-        """What was refused since this was last asked."""
+        """Returns the refusals since the last call."""
         if os.stat(self.report).st_size == 0:
             return []
         refused = Path(self.report).read_text().splitlines()
@@ -116,8 +117,9 @@ _ALWAYS_SO = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
 
 
 def _take_usual_signals() -> None:
-    """What a shell makes its children ignore (`pytest &`, nohup) would be ignored by all that tests
-    start, too: the tests are about programs that somebody sits at."""
+    """Give signals their usual effect. A shell may have had them ignored (`pytest &`, nohup), and
+    all programs that tests start would inherit that: the tests are about programs at a person's
+    terminal."""
     for number in signal.valid_signals() - _ALWAYS_SO:
         if signal.getsignal(number) is signal.SIG_IGN:
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
@@ -148,7 +150,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """What the tests import stays: no collection need look through it, half a second each time.
+    """Keep the objects that tests import out of garbage collections, which take half a second each.
 
     A proc does the same when it has imported what it is to run.
     """
@@ -161,8 +163,8 @@ _PATIENCE_SECONDS = 60.0
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test whose main thread no signal wakes, or that hangs in what comes after it, ends its
-    worker. What is printed there xdist throws away, so this says which it was."""
+    """Ends the worker of a test whose main thread no signal wakes, or that hangs after its end;
+    says which test it was, as xdist throws away all that is printed there."""
     stderr = item.config.stash[fault_handler_stderr_fd_key]
 
     def end() -> None:
@@ -269,7 +271,7 @@ _CLIENTS = "monarch.runtime.ends.end_program"
 
 
 def _handlers() -> dict[int, object]:
-    """What this process does about signals, but for the one that a client keeps for its end."""
+    """The signal handlers of this process, except the one that a client keeps for its end."""
     found = {kind: signal.getsignal(kind) for kind in signal.valid_signals() - _OF_PYTEST}
     return {
         kind: signal.SIG_DFL if getattr(handler, "__module__", "") == _CLIENTS else handler
@@ -310,7 +312,7 @@ def _end_activations() -> bool:
 
 @pytest.fixture
 def refusals() -> Callable[[], list[str]]:
-    """What the write guard has refused so far, for a test that is about that."""
+    """The refusals of the write guard so far, for a test that is about them."""
     return _guarded.refused
 
 
@@ -399,7 +401,7 @@ def no_fault(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def faults(no_fault: None, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The failures that nobody handled, for a test that is about them."""
+    """The failures that no handler took, for a test that is about them."""
     import monarch.actor
 
     seen: list[Any] = []

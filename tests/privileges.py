@@ -1,4 +1,4 @@
-"""What root would not notice: permission bits that forbid."""
+"""Permission bits that forbid something, which root would not notice."""
 
 from __future__ import annotations
 

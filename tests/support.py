@@ -1,4 +1,4 @@
-"""What the tests share: waiting for a condition, and programs in processes of their own."""
+"""Helpers of all tests: waiting for a condition, and programs in processes of their own."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def small_files(num_bytes: int) -> Iterator[None]:
 
 
 class Printed:
-    """What the printer of this process prints for its procs, both streams kept apart.
+    """The output of this process's printer for its procs, both streams kept apart.
 
     pytest's own fixtures lose what another thread prints while they are read, and it puts its
     streams back between a fixture and a test: the printer gets others.
@@ -196,7 +196,7 @@ class Program:
             self.errors.append(line.rstrip("\n"))
 
     def line(self, start: str, timeout: float = 60.0) -> str:
-        """What follows ``start`` in the next line of its output that begins with it."""
+        """Returns the rest of the next line of output that begins with ``start``."""
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -220,7 +220,7 @@ class Program:
 
     @property
     def has_closed(self) -> bool:
-        """Whether nobody, of those that it started neither, holds its output any more."""
+        """Whether the output is closed in the program, and in all processes that it started."""
         return not any(reader.is_alive() for reader in self._readers)
 
     def send_signal(self, number: int) -> None:
@@ -242,7 +242,7 @@ class Program:
 
 
 def open_files() -> set[str]:
-    """What this process has open, by path, as far as it has one."""
+    """The files that this process has open, by path, if they have one."""
     found = set()
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

@@ -58,7 +58,7 @@ def places(tmp_path: Path) -> Path:
 
 
 def run(places: Path, script: str) -> list[str]:
-    """What was refused of a script that owns `inside` alone."""
+    """Returns the refused acts of a script that owns `inside` alone."""
     environ = {
         **os.environ,
         "PYTHONPATH": str(GUARD_FOLDER),

@@ -40,7 +40,7 @@ _IMPORTED = (
 
 
 class WarmProgram:
-    """What ``subprocess.Popen`` would be; the parent of the process is another, which waits."""
+    """Stands in for a ``subprocess.Popen``; the process has another parent, which waits for it."""
 
     def __init__(self, pid: int, ended: socket.socket) -> None:
         self.pid = pid

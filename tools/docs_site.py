@@ -31,6 +31,7 @@ _API = {
     "monarch.runs": "What a recipe, or a training loop of your own, needs of a run.",
     "monarch.testing": "Hosts and procs without processes, for tests.",
     "monarch_sync": "Folders kept equal on many machines.",
+    "monarch_reload": "Changed modules reloaded in a running process.",
 }
 
 

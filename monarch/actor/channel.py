@@ -242,6 +242,7 @@ class PortReceiver(Generic[T]):
         return _Received.of(self._queue, lambda item: value_of(item[1]))
 
     def ranked(self) -> RankedPortReceiver[T]:
+        """The same values, each with the rank of its sender."""
         return RankedPortReceiver(self._queue)
 
 
@@ -252,6 +253,7 @@ class RankedPortReceiver(Generic[T]):
         self._queue = queue
 
     def recv(self) -> Future[tuple[int, T]]:
+        """The next value, as (rank, value); an exception that was sent is raised."""
         return _Received.of(self._queue, _ranked_value_of)
 
 
@@ -260,6 +262,8 @@ class Channel(Generic[T]):
 
     @staticmethod
     def open(once: bool = False) -> tuple[Port[Any], PortReceiver[Any]]:
+        """A port, which may be sent to other processes, and its receiver, which stays in this one.
+        With ``once``, for a single value."""
         queue = _Queue(once)
         node = process.current().node
         number = node.open_port(_Inlet(queue), [])
@@ -269,5 +273,6 @@ class Channel(Generic[T]):
 
     @staticmethod
     def open_ranked(once: bool = False) -> tuple[Port[Any], RankedPortReceiver[Any]]:
+        """As ``open``; the values come with the rank of their sender."""
         port, receiver = Channel.open(once)
         return port, receiver.ranked()

@@ -176,6 +176,8 @@ class Future(Generic[R]):
         return make_future(self._promise, lambda value: resolve(self._resolve(value)))
 
     def result(self, timeout: float | None = None) -> R:
+        """As ``get``: the value, within ``timeout`` seconds. Raises ``TimeoutError``, and what the
+        call raises."""
         return self.get(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:

@@ -38,6 +38,7 @@ class Uid(msgspec.Struct, frozen=True):
 
     @staticmethod
     def instance_from_value(value: int, label: str | None = None) -> Uid:
+        """A uid with a given number, from 0 to 2**64 - 1. Raises ``ValueError`` for any other."""
         return Uid(label, value)
 
     @staticmethod
@@ -55,10 +56,12 @@ class Uid(msgspec.Struct, frozen=True):
 
     @property
     def is_instance(self) -> bool:
+        """Whether it has a number, beside a label or instead of one."""
         return self.instance_value is not None
 
     @property
     def is_singleton(self) -> bool:
+        """Whether it is a label alone."""
         return self.instance_value is None
 
     def __str__(self) -> str:
@@ -79,10 +82,12 @@ class ProcId(msgspec.Struct, frozen=True):
 
     @staticmethod
     def from_string(proc_id: str) -> ProcId:
+        """The id that ``str()`` wrote. Raises ``ValueError`` for anything else."""
         return ProcId(Uid.from_string(proc_id))
 
     @property
     def label(self) -> str | None:
+        """The label of its uid; ``None`` where that is a number alone."""
         return self.uid.label
 
     def __str__(self) -> str:
@@ -102,10 +107,12 @@ class ActorAddr(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str | None:
+        """The actor's name; ``None`` if it is empty."""
         return self.actor_name or None
 
     @property
     def proc_label(self) -> str | None:
+        """The name of its process; ``None`` if it is empty."""
         return self.proc_name or None
 
     @property
@@ -115,6 +122,7 @@ class ActorAddr(msgspec.Struct, frozen=True):
 
     @property
     def proc_id(self) -> str:
+        """Its process and where that listens, as ``name@address``."""
         return f"{self.proc_name}@{self.addr}"
 
     @property

@@ -89,6 +89,7 @@ class Instance:
 
     @property
     def proc_id(self) -> str:
+        """The process of this actor and where it listens, as ``name@address``."""
         return self.actor_id.proc_id
 
     def stop(self, reason: str | None = None) -> None:

@@ -14,9 +14,9 @@ TIMEOUT_AFTER_KILL = 300
 def _refuse(what: str) -> NoReturn:
     raise NotImplementedError(
         f"monarch.tools: {what} needs the schedulers of TorchX, which this release does not "
-        "drive. Make the allocation with monarch.job (ProcessJob) or `monarch apply`, or start "
-        "`monarch host` on each machine and use attach_to_workers; end it with job.kill() or "
-        "`monarch kill`"
+        "drive. Make the allocation with a job of monarch.job (ProcessJob on this machine; SSHJob, "
+        "SlurmJob, KubernetesJob or RayJob on others) or `monarch apply`, or start `monarch host` "
+        "on each machine and use attach_to_workers; end it with job.kill() or `monarch kill`"
     )
 
 

@@ -34,12 +34,15 @@ class BatchJob(JobTrait):
         self.job._kill()
 
     def urls(self) -> list[str]:
+        """Those of the job that runs the program."""
         return self.job.urls()
 
     def names_by_url(self) -> dict[str, str]:
+        """Those of the job that runs the program."""
         return self.job.names_by_url()
 
     def can_run(self, spec: JobTrait) -> bool:
+        """Whether this program is the one that the job runs; then it serves for any ``spec``."""
         return os.environ.get(BATCH_VARIABLE) == "1"
 
     def _to_data(self) -> dict[str, Any]:

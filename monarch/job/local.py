@@ -47,6 +47,7 @@ class LocalJob(JobTrait):
         return True
 
     def can_run(self, spec: JobTrait) -> bool:
+        """Never: its hosts live in this program."""
         # It ends with its program: no later one can use it.
         return False
 

@@ -84,10 +84,12 @@ class LoginJob(RemoteJob):
 
     @property
     def meshes(self) -> dict[str, int]:
+        """The number of hosts of each mesh, by its name."""
         return {name: len(hosts) for name, hosts in self.names.items()}
 
     @property
     def hosts(self) -> Sequence[LoginHost]:
+        """The hosts that are up, mesh by mesh; none before the job is applied."""
         return self._hosts
 
     def _begin(self, client_script: str | None) -> None:
@@ -157,6 +159,8 @@ class LoginJob(RemoteJob):
             raise JobError(_told("the login ended too soon on", wrong))
 
     def repair(self) -> list[str]:
+        """Starts the agents of hosts that have ended again, at their ports; returns the hosts'
+        names. Raises ``JobError``."""
         gone = set(self.ended())
         ended = [host for host in self._hosts if host.url in gone]
         orders = {}
@@ -177,6 +181,7 @@ class LoginJob(RemoteJob):
         return [host.name for host in ended]
 
     def why_ended(self) -> str:
+        """A line for each host that has ended, asked by a login to it."""
         gone = set(self.ended())
         ended = [host for host in self._hosts if host.url in gone]
         answers = self._log_in_and({
@@ -231,6 +236,7 @@ class LoginJob(RemoteJob):
             end_all(logins)
 
     def can_run(self, spec: JobTrait) -> bool:
+        """Whether ``spec`` asks for the same kind of job with the same hosts and settings."""
         return isinstance(spec, type(self)) and self._wanted() == spec._wanted()
 
     def _wanted(self) -> dict[str, Any]:

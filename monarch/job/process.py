@@ -185,6 +185,8 @@ class ProcessJob(JobTrait):
             self.hosts = noted.hosts
 
     def repair(self) -> list[str]:
+        """Starts hosts that have ended again, at their addresses; returns their names. Raises
+        ``JobError`` where the allocation was ended."""
         if not os.path.isdir(self._directory):
             raise JobError("the allocation has been ended: bring one up with `monarch apply`")
         with Uninterrupted(), _locked(self._directory):
@@ -200,21 +202,26 @@ class ProcessJob(JobTrait):
             return [host.name for host in ended]
 
     def running_urls(self) -> list[str]:
+        """The URLs of the hosts with a running process."""
         return [host.url for host in self.hosts if host.is_running]
 
     def _is_running(self) -> bool:
         return bool(self.hosts) and all(host.is_running for host in self.hosts)
 
     def urls(self) -> list[str]:
+        """The URLs of all hosts, mesh by mesh."""
         return [host.url for host in self.hosts]
 
     def names_by_url(self) -> dict[str, str]:
+        """The names of all hosts, by URL."""
         return {host.url: host.name for host in self.hosts}
 
     def why_ended(self) -> str:
+        """A line for each host that has ended: how, and its last words."""
         return "\n".join(host.how_ended() for host in self.hosts if not host.is_running)
 
     def can_run(self, spec: JobTrait) -> bool:
+        """Whether ``spec`` asks for the same meshes, environment and preloaded modules."""
         return (
             isinstance(spec, ProcessJob)
             and self.meshes == spec.meshes

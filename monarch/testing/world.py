@@ -176,6 +176,8 @@ class World:
             self._transports[uid].sever()
 
     def new_node(self, uid: Uid, machine: str) -> Node:
+        """A node for the process ``uid`` on ``machine``, over connections that can be severed."""
+
         def transport(loop: Loop, receive: Any) -> SeverableTransport:
             made = SeverableTransport(loop, receive, self._network)
             self._transports[uid] = made
@@ -185,6 +187,7 @@ class World:
         return Node(uid, loop=loop, transport=transport, machine=machine)
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        """A loop on the virtual clock; an ordinary one where there is no such clock."""
         return self.clock.event_loop() if self.clock is not None else asyncio.new_event_loop()
 
     def _launchers(self, machine: str) -> StartLauncher:

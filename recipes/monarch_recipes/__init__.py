@@ -9,4 +9,19 @@ What to open, by what is to be changed:
 - what a titan run saves; what of its config is refused: `titan/checkpoints.py`;
   `titan/config.py`, `titan/machine.py`
 - what of TorchTitan is used; how it runs on CPUs: `titan/api.py`; `titan/cpu.py`
+
+The modules that serve more than one recipe:
+
+    schedule, randomness   learning rate and batches by step; random numbers by place in a run
+    samples, digits        the share of samples of each rank; the data set of the examples
+    task                   parts of a recipe that a module of the user's replaces
+    optimizer, precision,  a step: rates and clipping; float16 and bfloat16;
+      buffers, tally         BatchNorm's statistics; means over micro-batches and ranks
+    evaluation, best       the held-out samples; the best evaluation, and when to stop early
+    checkpoint, export     saved states; their weights as a plain file
+    rendezvous, device     where the ranks of a process group meet; the device of a rank
+    collective             results and checks that all ranks share
+    results                messages from ranks to the client, and from that to its caller
+    extras, profiling      the config's table `extras`; a trace of a few steps
+    memory, next_start     the memory of a step; whether the next start can go on
 """

@@ -1,4 +1,4 @@
-"""The evaluations of a run: which was the best, and whether there will be a better one."""
+"""The evaluations of a run: which was the best, and whether to wait for a better one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEST = "best"
 
 @dataclass(frozen=True)
 class EvaluationVerdict:
-    """Of the last evaluation. ``reason_to_stop`` is empty where the run is to go on."""
+    """The verdict on the last evaluation. ``reason_to_stop`` is empty where the run is to go on."""
 
     is_best: bool
     reason_to_stop: str = ""
@@ -26,8 +26,8 @@ def judge(
     extras: Extras,
     should_stop: Callable[[Sequence[Mapping[str, float]]], Any] | None = None,
 ) -> EvaluationVerdict:
-    """By the keys ``best_metric``, ``best_is`` and ``patience``, and by the task's
-    own ``should_stop``, if it has one.
+    """Judges the last evaluation by the keys ``best_metric``, ``best_is`` and ``patience``, and by
+    the task's own ``should_stop``, if it has one.
 
     ``history`` has the values of each evaluation with its ``step``, the last one at the end.
     """

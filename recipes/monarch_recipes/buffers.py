@@ -1,4 +1,4 @@
-"""What a model keeps besides its parameters, and learns by no gradient: BatchNorm's statistics.
+"""The buffers of a model, which no gradient trains: BatchNorm's statistics, for one.
 
 The rule: after each step those of floating point are the mean over all ranks, and over all replica
 groups that took part. Others, as counters, stay as they are, which is the same everywhere.
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Buffers:
-    """Those that a checkpoint of the model has, if any."""
+    """The buffers that a checkpoint of the model has, if any."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -19,23 +19,24 @@ class Buffers:
         self._names = [name for name, _ in model.named_buffers() if name in saved]
 
     def now(self) -> dict[str, torch.Tensor]:
-        """By name, as they are now; code may have put others in their places."""
+        """The present buffers by name; code may have put others in their places."""
         if not self._names:
             return {}
         found = dict(self._model.named_buffers())
         return {name: found[name] for name in self._names}
 
     def copies(self) -> dict[str, torch.Tensor]:
-        """Of all of them, to be `restored`."""
+        """Copies of all buffers, for `restore`."""
         return {name: tensor.clone() for name, tensor in self.now().items()}
 
     def restore(self, copies: dict[str, torch.Tensor]) -> None:
-        """As if nothing had been computed since the copies were made."""
+        """Put the copied values back in place."""
         for name, tensor in self.now().items():
             tensor.copy_(copies[name])
 
     def packed(self) -> torch.Tensor:
-        """What is to be averaged, in one row. In float64 the mean of equal numbers is exact."""
+        """Returns the values to average as one row, shape (n,), float64: the mean of equal numbers
+        is exact."""
         rows = [tensor.detach().double().reshape(-1) for tensor in self._averaged()]
         return torch.cat(rows) if rows else torch.zeros(0, dtype=torch.float64)
 

@@ -46,7 +46,7 @@ class CheckpointMisfit(CheckpointError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was saved at `step`: tensors, numbers, texts, and lists and dicts of these."""
+    """The state that was saved at `step`: tensors, numbers, texts, and lists and dicts of these."""
 
     step: int
     path: Path
@@ -84,7 +84,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: in
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of ``step`` lies."""
+    """The path of the checkpoint of ``step``."""
     return folder / f"step-{step:08}.pt"
 
 
@@ -241,8 +241,8 @@ def optimizer_difference(there: dict[str, Any], here: dict[str, Any]) -> str:
 
 
 def _what_now(checkpoint: Checkpoint, generation: int, otherwise: str) -> tuple[str, int | None]:
-    """In words, and with the last generation that fits it, where an edit did it that can be told
-    from the numbers."""
+    """Advice in words; and the last generation that fits the checkpoint, where the numbers tell
+    that an edit did it."""
     before: int = checkpoint.state.get("generation") or 0
     unfit_since: int = checkpoint.state.get("unfit_since", 0)
     if not before < generation and not 0 < unfit_since <= before == generation:

@@ -1,4 +1,4 @@
-"""What all ranks of a process group do together, and come to the same result by."""
+"""Decisions that all ranks of a process group reach together, with the same result."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_weight(weight: float, step: int) -> None:
 
 
 def average_buffers(buffers: Buffers) -> None:
-    """By the rule that `buffers` states, over all ranks."""
+    """Average the buffers over all ranks, by the rule in `buffers`."""
     row = buffers.packed()
     if row.numel():
         dist.all_reduce(row)
@@ -80,7 +80,8 @@ def check_gradient(norm: float, step: int) -> None:
 
 
 def from_rank_0(find: Callable[[], T], expected: type[Exception]) -> T:
-    """What rank 0 finds, on all ranks; or the error of that kind that it meets, on all ranks."""
+    """Returns rank 0's result on all ranks; raises its error of the `expected` kind on all
+    ranks."""
     found: list[Any] = [None]
     if dist.get_rank() == 0:
         try:
@@ -117,12 +118,12 @@ def find_checkpoint_for_all(
 
 
 def from_all_ranks(mine: T) -> list[T]:
-    """What each rank has, by rank."""
+    """Returns the value of each rank, by rank."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, mine)
     return found
 
 
 def all_random_states(device: torch.device) -> list[dict[str, torch.Tensor]]:
-    """Of the generators that each rank draws from, by rank."""
+    """The states of the random generators of each rank, by rank."""
     return from_all_ranks(random_state(device))

@@ -111,7 +111,7 @@ class DDPConfig:
     num_threads: int = 1  # of each rank, on a CPU
     master_port: int = 0  # where the ranks meet; 0 is any port that is free
 
-    # What may go wrong.
+    # Hangs and deaths.
     collective_timeout_seconds: float = 300.0  # a step that takes longer hangs
     max_restarts: int = 5  # after deaths and hangs, in a row without a new checkpoint
 
@@ -142,7 +142,7 @@ class DDPConfig:
         check_range(self, "master_port", least=0, most=65535)
 
 
-# What is learned from what. Edit it while a run is going on, with `monarch sync --watch` beside it:
+# The task: model, data, loss. Edit it while a run goes on, with `monarch sync --watch` beside it:
 # all ranks take the new loss or schedule between two steps, and keep weights and optimizer.
 
 
@@ -183,8 +183,8 @@ def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> Weighted:
 
 
 def metrics(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Weighted]:
-    """What else is measured, in training and of the held-out samples, by name; means like the loss.
-    All ranks measure the same. Here the share of right answers, where there are classes."""
+    """Further measures by name, in training and of the held-out samples; means like the loss. All
+    ranks measure the same. Here the share of right answers, where there are classes."""
     return accuracy(logits, labels)
 
 
@@ -207,7 +207,7 @@ class DDPTrainer(Actor):
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
-        """Where the ranks meet. For rank 0 only, and before `setup`."""
+        """Opens the store where the ranks meet: (host, port). On rank 0 only, before `setup`."""
         self.store, host, port = open_store(self.config.master_port, other_hosts())
         return host, port
 
@@ -248,7 +248,7 @@ class DDPTrainer(Actor):
         # Ranks draw their dropout from different streams.
         torch.manual_seed(config.seed + 1 + self.rank)
         resumed_from, skipped = self.resume()
-        # Wrapped last, so that rank 0's weights reach everybody, resumed or fresh.
+        # Wrapped last, so that rank 0's weights reach all ranks, resumed or fresh.
         self.wrap()
         self.buffers = Buffers(self.model)
         return TrainingPlan(
@@ -271,7 +271,7 @@ class DDPTrainer(Actor):
             )  # fmt: skip
 
     def builders(self) -> Builders:
-        """What a start makes model and optimizer with."""
+        """The functions with which a start makes model and optimizer."""
         return Builders.of(self.config, build_model, build_optimizer)
 
     @endpoint
@@ -302,7 +302,7 @@ class DDPTrainer(Actor):
         self.parallel_model = DistributedDataParallel(
             self.model, device_ids=device_ids, init_sync=not is_same_everywhere
         )
-        # Rank 0's buffers, as BatchNorm's statistics, reach everybody here; later means over ranks.
+        # Rank 0's buffers, as BatchNorm's statistics, reach all ranks here; later means over ranks.
         self.parallel_model.broadcast_buffers = False
 
     @endpoint
@@ -341,7 +341,7 @@ class DDPTrainer(Actor):
             self.optimizer, self.model,
             factor=config.global_batch_size / totals[1], clip_norm=config.clip_norm, step=step,
         )  # fmt: skip
-        # Here, so that what fails before there is a new one has nothing to put back.
+        # Here, so that a failure before there is a new one has nothing to put back.
         self.optimizer.zero_grad()
         self.num_steps_done = step
         self.profiler.after(step)
@@ -410,7 +410,7 @@ class DDPTrainer(Actor):
 
     @endpoint
     def system_info(self) -> SystemInfo:
-        """Where this rank runs."""
+        """The machine, process and device of this rank."""
         return system_info(self.device)
 
     def resume(self) -> tuple[Path | None, tuple[str, ...]]:
@@ -440,7 +440,7 @@ class DDPTrainer(Actor):
 
     @property
     def name(self) -> str:
-        """For errors."""
+        """The name of this rank and its step, for errors."""
         return f"rank {self.rank}, in step {self.num_steps_done + 1},"
 
     def __cleanup__(self, error: Exception | None) -> None:

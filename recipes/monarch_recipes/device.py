@@ -1,4 +1,4 @@
-"""What a rank computes on."""
+"""The device on which a rank computes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pick_backend(device: torch.device, num_on_host: int) -> str:
 
 @dataclass(frozen=True)
 class SystemInfo:
-    """Where a rank runs."""
+    """The machine, process and device of a rank."""
 
     rank: int
     world_size: int
@@ -45,7 +45,7 @@ class SystemInfo:
 
 
 def system_info(device: torch.device) -> SystemInfo:
-    """Of this process, which is in a process group."""
+    """Describes this process, which must be in a process group."""
     return SystemInfo(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),

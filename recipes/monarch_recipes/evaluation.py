@@ -1,4 +1,4 @@
-"""What a model is worth on the held-out samples, of which each rank looks at a share."""
+"""Evaluation of a model on the held-out samples; each rank looks at a share of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from monarch_recipes.samples import num_samples_in
 from monarch_recipes.tally import Tally, Weighted
 
 Share: TypeAlias = dict[str, tuple[float, float]]
-"""By name: the sum over a rank's samples, and its weight."""
+"""The sum over a rank's samples and its weight, by name of the measure."""
 
 
 def evaluate_share(
@@ -58,12 +58,12 @@ def means_of(shares: Iterable[Share]) -> dict[str, float]:
 
 
 def held_out_names(values: Mapping[str, float]) -> dict[str, float]:
-    """As they are called in a run's records, beside those of training."""
+    """The same values under the names of a run's records, beside those of training."""
     return {f"held_out_{name}": value for name, value in values.items()}
 
 
 def told(values: Mapping[str, float]) -> str:
-    """In a line for people: ``held-out loss 0.0712, held-out accuracy 98.1%``."""
+    """A line for people: ``held-out loss 0.0712, held-out accuracy 98.1%``."""
     parts = []
     for name, value in values.items():
         number = f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""What every recipe can do besides training, by the keys of its config's table `extras`."""
+"""The abilities of every recipe besides training, by the keys of its config's table `extras`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from monarch.runs.loggers import check_loggers
 
 @dataclass(frozen=True)
 class Extras:
-    """Nothing of it changes what is learned, but for `patience`."""
+    """The table `extras` of a config. Only `patience` changes what is learned."""
 
     # Where metrics go besides metrics.jsonl: "tensorboard", "wandb" (offline, to be synced later).
     log_to: tuple[str, ...] = ()

@@ -7,8 +7,8 @@ Each group has the whole model and its own share of every batch; TorchFT average
 gradients, and says in each step who takes part. A group that dies is started again, alone,
 while the others train; it gets the parameters from one of them. The defaults fit two groups of
 one process on two CPU cores: a small network learns handwritten digits. With CUDA each process
-takes a GPU, and the groups meet over NCCL. Read this file from top to bottom; copy it, and
-make it yours.
+takes a GPU, and the groups meet over NCCL. `monarch recipe cp fault_tolerant` copies this file, to
+be made your own; the parts that keep groups alive are in `replicas/`, which says where to begin.
 
 What a batch is: in every step each process of each group that takes part learns from
 ``batch_size`` samples, and the gradient is the mean over them. So a step without a group has a
@@ -126,17 +126,17 @@ class FaultTolerantConfig:
     clip_norm: float | None = 1.0  # of the whole gradient; "none" does not clip
 
     # Where and how it computes.
-    seed: int = 0  # decides the first weights, and what chaos leaves open
+    seed: int = 0  # decides the first weights, and the choices that chaos leaves open
     device: Literal["auto", "cpu", "cuda"] = "auto"
     num_threads: int = 1  # of each process, on a CPU
 
-    # When somebody is given up. A group whose heartbeats stay out is gone from the next quorum.
+    # When a group is given up. One whose heartbeats stay out is gone from the next quorum.
     heartbeat_timeout_seconds: float = 1.0
     collective_timeout_seconds: float = 10.0  # a step that waits longer is discarded
     join_timeout_seconds: float = 10.0  # not less than that, or two groups may train apart
     quorum_timeout_seconds: float = 60.0
     hang_timeout_seconds: float = 5.0  # after the others have gone on, it is started again
-    step_timeout_seconds: float = 180.0  # the same for a step that nobody makes
+    step_timeout_seconds: float = 180.0  # the same for a step that no group makes
     max_restarts: int = 5  # of one group within the window; then the run goes on without it
     restart_window_seconds: float = 300.0
     lighthouse: str = ""  # the URL of one that runs elsewhere; ours is started where it is empty
@@ -186,7 +186,7 @@ class FaultTolerantConfig:
             raise ConfigError(str(error), key="chaos", suggestion=error.suggestion) from None
 
     def faults(self) -> list[InjectedFault]:
-        """What `chaos` comes to."""
+        """The faults that `chaos` describes."""
         return read_chaos(
             self.chaos,
             num_steps=self.num_steps,
@@ -196,7 +196,7 @@ class FaultTolerantConfig:
         )
 
 
-# What is learned from what. Edit it while a run is going on, with `monarch sync --watch` beside it.
+# The task: model, data, loss. Edit it while a run goes on, with `monarch sync --watch` beside it.
 
 
 def load_data(config: FaultTolerantConfig) -> Data:
@@ -230,8 +230,8 @@ def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> Weighted:
 
 
 def metrics(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Weighted]:
-    """What else is measured, in training and of the held-out samples, by name; means like the loss.
-    All processes measure the same. Here the share of right answers, where there are classes."""
+    """Further measures by name, in training and of the held-out samples; means like the loss. All
+    processes measure the same. Here the share of right answers, where there are classes."""
     return accuracy(logits, labels)
 
 
@@ -266,7 +266,7 @@ class ReplicaTrainer(Actor):
             )  # fmt: skip
 
     def builders(self) -> Builders:
-        """What a start makes model and optimizer with."""
+        """The functions with which a start makes model and optimizer."""
         return Builders.of(self.config, build_model, build_optimizer)
 
     @endpoint
@@ -319,7 +319,8 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def open_store(self, peers: tuple[str, ...] = ()) -> tuple[str, int]:
-        """Where the ranks of this group meet, a new place each time. Call it on its rank 0.
+        """Opens a new store where the ranks of this group meet; returns its host and port. On its
+        rank 0 only.
 
         ``peers`` are the hosts of all groups: at a step's quorum, they all meet at one of these.
         """
@@ -501,7 +502,7 @@ class ReplicaTrainer(Actor):
             check_gradient(norm, step + 1)
 
     def place_of(self, batch: int) -> str:
-        """For errors: the group, the host, and the samples."""
+        """The group, the host and the samples, for errors."""
         samples = some([str(index) for index in self.order.of(batch)], 8)
         return f"{self.seat.name}, on {socket.gethostname()}, in batch {batch}, samples {samples}"
 
@@ -517,7 +518,8 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def fingerprint(self) -> str:
-        """Of the parameters; with ddp of the optimizer too, which groups have in common then."""
+        """The fingerprint of the parameters; with ddp of the optimizer too, as groups then share
+        its state."""
         has_all = self.config.algorithm == "ddp"
         return fingerprint_of(self.model, self.optimizer if has_all else None)
 
@@ -540,7 +542,7 @@ class ReplicaTrainer(Actor):
             return judge(history, extras, own_part(self.config.task, "should_stop"))
 
     def state(self) -> dict[str, Any]:
-        """What another group heals from."""
+        """Returns the state from which another group heals."""
         # Parameters do not change while it is fetched; buffers may.
         model = {**self.model.state_dict(), **self.buffers.copies()}
         return {"model": model, "optimizer": self.optimizer.state_dict()}
@@ -551,7 +553,7 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def hand_over(self) -> bytes:
-        """What a checkpoint would have of this process, after `leave`."""
+        """Returns the content of a checkpoint of this process, after `leave`."""
         out = io.BytesIO()
         outer = self.outer_optimizer.state_dict()
         torch.save({**self.state(), "outer_optimizer": outer, "progress": self.progress}, out)
@@ -627,7 +629,8 @@ def check(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> N
 
 
 def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> dict[str, Any]:
-    """For `monarch run fault_tolerant --plan`: computed without a process, or the weights."""
+    """The plan for `monarch run fault_tolerant --plan`: computed without a process, or the
+    weights."""
     places = place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
     data: Data = part(config.task, load_data)(config)
     num_procs = config.num_groups * config.procs_per_group

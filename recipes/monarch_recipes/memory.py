@@ -1,4 +1,4 @@
-"""What a step of training needs of a rank's memory, worked out without allocating any of it."""
+"""The memory that a step of training needs on a rank, worked out without allocating any of it."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ def memory_of_step(
     num_samples: int,
     collate: Collate | None = None,
 ) -> StepMemory:
-    """For one micro-batch of samples (input, label) like this one; only their shapes matter.
+    """The memory for one micro-batch of samples (input, label) like this one; only shapes matter.
 
-    Activations are what the backward pass keeps of a forward one, on torch's meta device.
+    Activations are the tensors that the forward pass keeps for the backward one, on torch's meta
+    device.
     """
     batch = (collate or default_collate)([sample] * num_samples)
     inputs, labels = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), batch)
@@ -85,7 +86,7 @@ def memory_of_step(
     trained = [p for p in model.parameters() if p.requires_grad]
     bytes_trained = sum(p.numel() * p.element_size() for p in trained)
     weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    del value  # It holds the graph, and with it what was counted, until here.
+    del value  # It holds the graph, and with it the counted tensors, until here.
     return StepMemory(
         num_parameters=sum(p.numel() for p in model.parameters()),
         weights=weights,

@@ -1,4 +1,4 @@
-"""What an edit means for the next start of a run: whether that could go on from a checkpoint."""
+"""The effect of an edit on the next start of a run: whether that could go on from a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MOST_PARAMETERS = 50_000_000
 
 @dataclass(frozen=True)
 class Builders:
-    """What a start makes model and optimizer with, as the code is now; ``others`` are what it
-    calls besides."""
+    """The functions with which a start makes model and optimizer, as the code is now; ``others``
+    are further ones that it calls."""
 
     config: Any
     model: Callable[[Any], nn.Module]
@@ -141,7 +141,8 @@ def difference_of(new: nn.Module, old: nn.Module) -> str:
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """By the names that a checkpoint has: compiled or wrapped, the parts have the same ones."""
+    """The shapes of a model's tensors, by the names in a checkpoint: a compiled or wrapped part has
+    the same names."""
     found = {}
     for name, value in model.state_dict().items():
         for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):

@@ -1,4 +1,4 @@
-"""What recipes do to an optimizer in each step."""
+"""The changes that recipes make to an optimizer in each step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 def set_rates(
     optimizer: torch.optim.Optimizer, learning_rate: float, weight_decay: float | None = None
 ) -> None:
-    """From the next step on; a weight decay that is not given stays.
+    """Set the rates from the next step on; a weight decay that is not given stays.
 
     A parameter group may have `lr_scale` and `weight_decay_scale`, by which they are multiplied
     for it; an optimizer without weight decay gets none.
@@ -23,7 +23,7 @@ def set_rates(
 
 
 def scale_gradient(model: nn.Module, factor: float) -> None:
-    """In place; by 1 costs nothing and changes no bit."""
+    """Multiply all gradients in place; a factor of 1 costs nothing and changes no bit."""
     if factor != 1.0:
         for parameter in model.parameters():
             if parameter.grad is not None:

@@ -1,4 +1,4 @@
-"""In how many bits a rank computes, and what half precision needs besides."""
+"""The precision in which a rank computes, and the scaling that half precision needs."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ class Precision:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Of another precision too, as far as that has something to go on with."""
+        """Load a state, also of another precision, as far as that has one."""
         if self._scaler.is_enabled() and state:
             self._scaler.load_state_dict(state)

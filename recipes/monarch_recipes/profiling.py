@@ -11,7 +11,7 @@ from monarch_recipes.extras import Extras
 
 
 class Profiler:
-    """Of one process, by the keys `profile_step` and `profile_num_steps`.
+    """The profiler of one process, by the keys `profile_step` and `profile_num_steps`.
 
     The trace is for chrome://tracing or https://ui.perfetto.dev.
     """
@@ -29,7 +29,7 @@ class Profiler:
             self._profile.start()
 
     def after(self, step: int) -> None:
-        """It was made. The trace is written after the last."""
+        """The step was made. The trace is written after the last profiled one."""
         if self._profile is not None and step >= self._end - 1:
             profile, self._profile = self._profile, None
             profile.stop()

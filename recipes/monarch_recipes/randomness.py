@@ -1,4 +1,4 @@
-"""Random numbers that depend on where one stands in a training, and on nothing else."""
+"""Random numbers that depend on the place in a training, and on nothing else."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 
 def draw_from(*place: int) -> None:
-    """From now on torch, `random` and, where it is used, numpy draw what they always draw at this
-    place: the run's seed, the replica, the step. So nothing of it need be saved."""
+    """From now on torch, `random` and, where it is used, numpy draw the numbers that belong to this
+    place: the run's seed, the replica, the step. So no state of theirs need be saved."""
     digest = hashlib.blake2b(repr(place).encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, "little") >> 1
     if _has_accelerator():

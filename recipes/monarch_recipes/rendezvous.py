@@ -1,4 +1,4 @@
-"""Where the ranks of a process group meet.
+"""The rendezvous of a process group: the store at which its ranks meet.
 
 torch's stores, gloo and NCCL let in every client. So they listen on this machine alone where all
 ranks are on it, and otherwise at the one address that the other hosts use.
@@ -70,7 +70,7 @@ def leave_limits_to_client() -> None:
     """From here on collectives of the default group wait as long as it takes.
 
     The client knows how long a step may take, and ends ranks that hang. Its clock stands still
-    while somebody is held in a debugger, which torch's cannot for a collective that is under way.
+    while a person has a rank in a debugger; torch's cannot, for a collective that is under way.
     """
     _set_pg_timeout(_NO_LIMIT, dist.group.WORLD)
 

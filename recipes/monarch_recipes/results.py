@@ -11,7 +11,7 @@ from monarch_recipes.schedule import BatchSplit
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What `setup` found: how long the run is, and where it goes on."""
+    """The result of `setup`: how long the run is, and where it goes on."""
 
     first_step: int  # steps done before, by the run that is resumed
     num_steps: int

@@ -1,4 +1,4 @@
-"""Which samples a rank sees in a step, and how they reach its device."""
+"""The samples that a rank sees in a step, and their way to its device."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class ReadingAhead:
         self._batches, self._next = iter(()), None
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: where a step is made again, it is read again, whichever code has read ahead of
+        """An empty state: a step that is made again is read again, whichever code has read ahead of
         it."""
         return {}
 
@@ -167,7 +167,7 @@ class ReadingAhead:
 def reading_ahead(
     data: Any, order: SampleOrder, size: int, *, num_workers: int, **how: Any
 ) -> ReadingAhead | None:
-    """None where no worker is wanted."""
+    """Returns a reader that has workers read ahead; None where no worker is wanted."""
     if not num_workers:
         return None
     return ReadingAhead(data, order, size, num_workers=num_workers, **how)
@@ -181,7 +181,8 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class _Unread:
-    """In place of a batch: an exception would come with the traceback of torch's own loop."""
+    """Takes the place of a batch that could not be read: an exception would come with the traceback
+    of torch's own loop."""
 
     why: str
     place: tuple[str, int]
@@ -219,7 +220,7 @@ def _read(data: Any, indices: Sequence[int], collate: Collate | None) -> Any:
 
 
 def _told(error: Exception) -> str:
-    """What it says, and the line that raised it."""
+    """The text of an error, and the line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{in_words(error)} ({last.filename}:{last.lineno})"
 

@@ -1,4 +1,4 @@
-"""What a step of training consists of: how fast it learns, and which samples it sees.
+"""A step of training by its number: how fast it learns, and which samples it sees.
 
 Computed here and nowhere else, so that every recipe and every number of ranks agree.
 """
@@ -53,7 +53,8 @@ def split_batch(global_batch_size: int, world_size: int, max_micro_batch_size: i
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the data a step begins: the epoch, and how many steps of it are done."""
+    """The place in the data at which a step begins: the epoch, and the number of its steps that are
+    done."""
 
     epoch: int
     step_in_epoch: int

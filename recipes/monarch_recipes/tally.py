@@ -39,13 +39,14 @@ def sum_and_weight(value: Weighted, num_samples: int) -> tuple[Any, Any]:
 
 
 class Tally:
-    """What is measured, by name, in the order in which the names were first heard."""
+    """The measures by name, in the order in which the names first came."""
 
     def __init__(self) -> None:
         self._totals: dict[str, list[Number]] = {}
 
     def add(self, name: str, value: Weighted, num_samples: int) -> None:
-        """Nothing is waited for: tensors stay where they are until `packed`."""
+        """Add a value with its weight. Nothing is waited for: tensors stay where they are until
+        `packed`."""
         total = self._totals.setdefault(name, [0.0, 0.0])
         for place, one in enumerate(sum_and_weight(value, num_samples)):
             total[place] += one.detach().double() if isinstance(one, torch.Tensor) else one

@@ -16,7 +16,8 @@ _used: set[tuple[str, str]] = set()  # by module and name, in this process
 
 
 def part(task: str | None, default: F) -> F:
-    """What the module `task` has under the name of `default`, where it has it; else `default`.
+    """Returns the object with the name of `default` in the module `task`, if it has one; else
+    `default`.
 
     Call it at each use: code may have changed since. Raises ConfigError where there is no such
     module.

@@ -39,6 +39,7 @@ What to open, by what is to be changed:
 - which edits count only when a run begins again: `at_start.py`; whether that could go on from a
   checkpoint: `monarch_recipes/next_start.py`, `monarch_recipes/titan/next_start.py`
 - a class that came by value: `upgrade.py`
+- which files on disk differ from the code that runs: `running_files.py`
 - reload in a notebook: `ipython.py`
 """
 

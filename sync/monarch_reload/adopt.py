@@ -1,4 +1,4 @@
-"""Turns what was staged into flips: live objects take new insides, the rest is bound anew."""
+"""Turns staged objects into flips: live objects take new insides, the rest is bound anew."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Adoption:
         self.functions = functions
         self.classes = ClassPatch(functions, self._made_here)
         self.bindings: list[Flip] = []
-        self.deleted: Mapping[str, ModuleSource] = {}  # what modules without a file run
+        self.deleted: Mapping[str, ModuleSource] = {}  # the sources of modules without a file
         self.moved: list[str] = []  # classes, by where they are now
         self._edits: dict[str, ModuleEdit] = {}
         self._displaced: dict[int, tuple[Any, Any]] = {}  # by the id of the new one of a name
         self.gone: list[Any] = []  # decorated definitions that are in no source any more
-        self.undecorated: list[tuple[Any, list[Any]]] = []  # with what decorated them
+        self.undecorated: list[tuple[Any, list[Any]]] = []  # with their decorators
         self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
 
     def adopt(self, plan: EditPlan, live: Mapping[str, LiveModule]) -> None:
@@ -75,7 +75,7 @@ class Adoption:
     def _module(
         self, name: str, plan: ModulePlan, module: LiveModule | None
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """What the names of a module are bound to from now on: (namespace, name, value)."""
+        """Yields the new bindings of a module's names: (namespace, name, value)."""
         live_names = vars(sys.modules[name])
         self.classes.refused = self.refused.setdefault(name, {})
         pairing = Pairing(
@@ -98,7 +98,7 @@ class Adoption:
     def _bindings(
         self, name: str, plan: ModulePlan, pairing: Pairing, live_names: dict[str, Any]
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """Of the names that statements bind, the ones whose statements ran."""
+        """Yields the new bindings of names whose binding statements ran."""
         staged = self._stage.namespaces.get(name, {})
         for bound, (index, statement) in pairing.definitions.items():
             live, value = live_names.get(bound, MISSING), staged.get(bound, MISSING)
@@ -132,7 +132,7 @@ class Adoption:
     def _bound_unseen(
         self, name: str, edit: ModuleEdit, live_names: dict[str, Any]
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """What `exec`, `globals()` and `global` statements bound in the staged namespace."""
+        """Yields what `exec`, `globals()` and `global` statements bound in the staged namespace."""
         staged = self._stage.namespaces.get(name, {})
         seen = {bound for statement in edit.new for bound in statement.binds}
         assigned = self._stage.assigned.get(name, set())
@@ -213,7 +213,7 @@ class Adoption:
         )
 
     def _rewrapped(self, live: Any, value: Any) -> Any:
-        """Of two wrappers of one function the one to bind; holders of the old one follow."""
+        """Returns the one of two wrappers of a function to bind; holders of the old one follow."""
         befores = [live] if is_a(live, FunctionType) else wrapped_in(live)
         afters = [value] if is_a(value, FunctionType) else list(wrapped_in(value))
         pairs = ((one, other) for one in befores for other in afters if made_alike(one, other))

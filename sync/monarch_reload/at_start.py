@@ -53,7 +53,7 @@ def helpers_of_the_start(
     functions: Collection[tuple[str, str]],
     values: Collection[tuple[str, str]],
 ) -> Iterator[str]:
-    """Those of some functions and values, by module and name, that only such functions take.
+    """Yields a line about functions and values, by module and name, that only such functions use.
 
     `sources` are the modules of the workspace, as they will be.
     """

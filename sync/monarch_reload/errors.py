@@ -1,4 +1,4 @@
-"""What a reload that changed nothing says about why."""
+"""The errors of a reload that changed nothing; each says why."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class ReloadError(Exception):
 
     @classmethod
     def of_syntax(cls, error: Exception, path: str, source: bytes = b"") -> ReloadError:
-        """From what `compile` raised; but for SyntaxError, a null byte or too deep a nesting.
+        """Makes the error from one of `compile`: SyntaxError, or a null byte, or too deep a
+        nesting.
 
         The line is taken from `source`: `compile` may have read it from the file as it is on
         disk, which need not hold this text yet.
@@ -71,7 +72,8 @@ class ReloadError(Exception):
         path: str | None = None,
         sources: Mapping[str, bytes] | None = None,
     ) -> ReloadError:
-        """From what new code raised; the place is the deepest frame in `path`, else the deepest.
+        """Makes the error from one that new code raised; its place is the deepest frame in `path`,
+        if there is one, else the deepest.
 
         `sources` are the texts being tried: the file on disk may not hold them yet.
         """
@@ -137,7 +139,7 @@ class NeedsRespawn(ReloadError):
 
     @classmethod
     def of_verdicts(cls, verdicts: Sequence[ModuleVerdict]) -> NeedsRespawn:
-        """From the verdicts that ask for a new process, at least one."""
+        """Makes the error from the verdicts that ask for a new process, at least one."""
         by_reason: dict[str, list[str]] = {}
         for verdict in verdicts:
             by_reason.setdefault(verdict.reason, []).append(verdict.module)

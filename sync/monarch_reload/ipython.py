@@ -82,6 +82,8 @@ def project_roots() -> list[str]:
 
 
 def load_ipython_extension(ip: Any) -> None:
+    """Reload what changed before each cell; registers ``%monarch_reload``. IPython calls it at
+    ``%load_ext``."""
     before_cell = ReloadBeforeCell(Reloader(project_roots()))
     setattr(ip, _ATTRIBUTE, before_cell)
     ip.events.register(_BEFORE, before_cell)
@@ -90,6 +92,7 @@ def load_ipython_extension(ip: Any) -> None:
 
 
 def unload_ipython_extension(ip: Any) -> None:
+    """Take all of that back. IPython calls it at ``%unload_ext``."""
     before_cell = getattr(ip, _ATTRIBUTE)
     ip.events.unregister(_BEFORE, before_cell)
     ip.events.unregister(_AFTER, before_cell.follow_path)

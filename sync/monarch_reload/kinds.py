@@ -1,7 +1,7 @@
-"""What an object is, by its type alone.
+"""The kind of an object, by its type alone.
 
-`isinstance` asks an object for its `__class__` as well: a lazy one wakes up, and a proxy says that
-it is what it wraps, so that an edit would go to the proxy and not to the function inside.
+`isinstance` asks an object for its `__class__` as well. A lazy object would wake up. A proxy would
+say that it is the function it wraps, and an edit would go to the proxy instead of that function.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def is_a(value: object, kind: Any) -> bool:
 
 
 def own_names(holder: object) -> dict[str, Any]:
-    """What a module or an instance holds; one that wakes up when it is first used does not."""
+    """Returns the attributes of a module or an instance; none for one that loads when first
+    used."""
     try:
         held = object.__getattribute__(holder, "__dict__")
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Which statement of a module's new state gives each name its value, and what goes on in what.
+"""The new statement that gives each name of a module its value, and the old object it goes on in.
 
 A name may be bound by several statements; a function may be held by a registry alone. Both are
 found here, one module at a time; `adopt` binds the names.
@@ -23,11 +23,12 @@ from monarch_reload.trial.stage import TrialStage
 
 
 class Pairing:
-    """Of one module; `made` gives the functions that staged code made.
+    """The pairing of one module's old and new definitions; `made` gives the functions that staged
+    code made.
 
     `definitions`: by name, the statement that binds it at the end, with its index. `strangers`:
-    names under which the live module has what goes on under another one. `undecorated`: live
-    objects, each with the decorators that it has no more.
+    names under which the live module has an object that goes on under another name. `undecorated`:
+    live objects, each with the decorators that it has lost.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ Mode = Literal["auto", "patch", "respawn", "off"]
 
 
 class Process:
-    """What all reloads of one reloader share; the generation counts commits and undos."""
+    """The state that all reloads of one reloader share; the generation counts commits and undos."""
 
     def __init__(self, imported: Callable[[], Mapping[str, bytes]]) -> None:
         self.sources = RunningSources(imported)
@@ -94,11 +94,12 @@ class Prepared:
 
     @property
     def needs_respawn(self) -> bool:
+        """Whether some module can change only in a new process."""
         return any(verdict.action == "respawn" for verdict in self.verdicts.values())
 
     @property
     def report(self) -> ReloadReport:
-        """What a commit will report; its `seconds` are still to come."""
+        """The report that a commit will give; its `seconds` are not known yet."""
         return self._report
 
     def patches_as_far_as_possible(self, is_partial: bool) -> None:
@@ -106,7 +107,7 @@ class Prepared:
         self._adoption.classes.is_partial = is_partial
 
     def respawns(self, names: Collection[str], reason: str) -> None:
-        """Nothing of these modules changes in this process."""
+        """Note for these modules that they need a new process; they do not change in this one."""
         for name in names:
             self.verdicts[name] = ModuleVerdict(
                 name, self._process.sources[name].path, "respawn", reason
@@ -165,8 +166,7 @@ class Prepared:
         changed: Mapping[str, ModuleSource],
         exports: Exports,
     ) -> tuple[list[ModuleEdit], list[tuple[str, RemovedAssignment]]]:
-        """What was edited; and assignments to others that are gone, by the module that had them,
-        as far as the edits do not make again what was there before."""
+        """The edits; and removed assignments, by module, whose old values these do not restore."""
         edits: list[ModuleEdit] = []
         for name, source in changed.items():
             self._budget.check()
@@ -182,7 +182,7 @@ class Prepared:
         return make_plan(edits, importers, known, self._budget.check)
 
     def _leave_out(self, all_removed: list[tuple[str, RemovedAssignment]]) -> None:
-        """Of the plan, what cannot run in this process; what is said of it."""
+        """Take out of the plan what cannot run in this process, and note why."""
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
         for name, removed in all_removed:

@@ -60,6 +60,7 @@ class Reloader:
         sys.meta_path.insert(0, self._hook)
 
     def add_root(self, root: PathLike) -> None:
+        """Follow modules whose files lie in the folder ``root``, too."""
         with self._lock:
             path = os.path.abspath(os.fspath(root))
             if path not in self._roots:
@@ -82,9 +83,10 @@ class Reloader:
         yield from self._sources.running()
 
     def changed_paths(self) -> list[str]:
-        """Files of loaded modules whose text on disk is not what runs, deleted ones once.
+        """Files of loaded modules whose text on disk is not the text that runs; a deleted file
+        comes once.
 
-        Config files that they name are in it once for every save.
+        Config files that these modules name are among them, once for every save.
         """
         with self._lock:
             return self._files.changed()
@@ -145,16 +147,18 @@ class Reloader:
         arriving: Mapping[str, str] | None = None,
         folders: Sequence[str] = (),
     ) -> Prepared:
-        """Compile, plan and run beside the live modules; None for a deleted file.
+        """Compile, plan and run the new code beside the live modules; None stands for a deleted
+        file.
 
-        `arriving` are more files that are not there yet, with where their texts lie until then.
-        They are looked at when new code imports them. `folders` will come first on `sys.path`: a
-        module whose file goes while another of its name comes there, or elsewhere on `sys.path`,
-        is that from now on.
+        `arriving` are more files that are not there yet, each with the place where its text lies
+        until then. They are looked at when new code imports them. `folders` will come first on
+        `sys.path`: where the file of a module goes, and a file with another module of its name
+        comes there or elsewhere on `sys.path`, that file is the module from now on.
 
-        Nothing visible changes. Raises ReloadError for code that does not compile or does not
-        run, and with mode "patch" for what only a new process could take. A class that cannot
-        change in place keeps all it has; `as_far_as_possible`, it takes new methods nevertheless.
+        Nothing visible changes. Raises ReloadError for code that does not compile or does not run,
+        and with mode "patch" for an edit that only a new process could take. A class that cannot
+        change in place keeps all it has; with `as_far_as_possible` it takes new methods
+        nevertheless.
         """
         with self._lock, _collector_paused():
             budget = Budget(self._sources.import_seconds())
@@ -233,7 +237,8 @@ class Reloader:
         arriving: Mapping[str, str],
         folders: Sequence[str],
     ) -> NewState:
-        """What will be on disk, and the modules that are loaded and will still be there."""
+        """The files that will be on disk, and the modules that are loaded and will still be
+        there."""
         files: dict[str, bytes | str | None] = {**arriving, **texts}
         paths = {name: path for path, names in moved.items() for name in names}
         modules = [

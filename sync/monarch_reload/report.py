@@ -1,4 +1,4 @@
-"""What a prepare found and what a commit did."""
+"""The findings of a prepare and the report of a commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPOKEN: Mapping[Action, str] = {
 
 
 class ModuleVerdict(msgspec.Struct, frozen=True):
-    """What becomes of one module.
+    """The verdict on one module.
 
     patch: functions and classes change in place. rerun: top-level statements run too.
     respawn: something in it needs a new process. unloaded: nothing to do in this one.
@@ -84,10 +84,10 @@ class ReloadReport:
         )
 
     def warn(self, text: str, *, for_next_start: bool = False) -> None:
-        """For `__reload__`: tell it to the author of the change. Nothing is refused by it.
+        """Tell the author of the change something, from a `__reload__`. Nothing is refused by it.
 
-        `for_next_start`: it is of what will be then. Where all begins anew with the change, which
-        shows that, it is not told.
+        `for_next_start`: the text is about the next start of the run. It is not told where
+        everything begins anew with this change, which shows the same.
         """
         if text not in self.warnings:
             self.warnings.append(text)

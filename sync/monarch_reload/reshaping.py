@@ -14,13 +14,13 @@ _INIT = "__init__.py"
 
 
 def other_shape(path: str) -> str:
-    """Where the same module would be found if it were a package, or if it were none."""
+    """The path of the same module as a package; of a package, as a single file."""
     folder, name = os.path.split(path)
     return f"{folder}.py" if name == _INIT else os.path.join(path.removesuffix(".py"), _INIT)
 
 
 def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
-    """Where a module would be found if its file were not there, in one of these folders perhaps."""
+    """Yields the paths at which a module would be found if its file were not there."""
     yield other_shape(path)
     if name == "__main__":
         return
@@ -30,7 +30,7 @@ def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
 
 
 def reshaped(module: ModuleType, path: str) -> Iterator[Attribute]:
-    """What tells a module where it is, and what lies in it."""
+    """Yields the attributes that tell a module where it is and where its submodules lie."""
     name, folder = module.__name__, os.path.dirname(path)
     places = [folder] if os.path.basename(path) == _INIT else None
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=places)

@@ -1,4 +1,4 @@
-"""Which of the running modules' files are not what runs, by a look at the disk."""
+"""The files of running modules that differ from the code that runs, by a look at the disk."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ class RunningFiles:
 
 
 def stat_of(path: str) -> _Stat | None:
-    """What changes whenever the file does; None for one that is not there."""
+    """Times, size and inode, which change whenever the file does; None for a file that is not
+    there."""
     try:
         found = os.stat(path)
     except OSError:

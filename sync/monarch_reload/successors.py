@@ -1,4 +1,4 @@
-"""Definitions of an edited module: what they made, what goes on in which, what registers itself."""
+"""Definitions of an edited module: the objects they made, their successors, those that register."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Turns:
-    """Of one thread, which asks whether others may have run."""
+    """The stretches of work of one thread; it asks whether others may have run meanwhile."""
 
     def __init__(self) -> None:
         self._began = -_FRESH_SECONDS
@@ -113,15 +113,15 @@ def _num_switches() -> int:
 
 
 def _places() -> dict[int, tuple[FrameType, int]]:
-    """Where other threads are. A thread that has run since is elsewhere, or in another frame: these
-    stay."""
+    """The frame and instruction of each other thread. The frames are kept: a thread that has run
+    since is at another instruction, or in another frame."""
     me = threading.get_ident()
     frames = sys._current_frames().items()
     return {thread: (frame, frame.f_lasti) for thread, frame in frames if thread != me}
 
 
 def _worked() -> dict[int, int]:
-    """What other threads have worked so far."""
+    """The processor time of each other thread so far, in nanoseconds, by native thread id."""
     me, found = threading.get_native_id(), {}
     for thread in threading.enumerate() if _CAN_ASK else ():
         number = thread.native_id

@@ -73,6 +73,7 @@ class Action(msgspec.Struct, frozen=True, eq=False):
     do: Callable[[], Callable[[], None]]
 
     def apply(self) -> Callable[[], None]:
+        """Do it; returns a function that undoes it."""
         return self.do()
 
 
@@ -102,7 +103,7 @@ def contents_of(cell: CellType) -> Any:
 
 
 def _own_attributes(owner: Any) -> Any:
-    """Where an attribute would be stored; None where it sits in the object's layout."""
+    """The stored attributes of a class; None for any other object."""
     if isinstance(owner, type):
         return _ClassAttributes(owner)
     return None

@@ -57,7 +57,7 @@ class ClassUpgrade:
         )
 
     def abort(self) -> None:
-        """Nothing has changed, so there is nothing to do."""
+        """Nothing to do: nothing has changed yet."""
 
     def commit(self) -> ReloadReport:
         """Raises ReloadError, and has put everything back, where something cannot be changed."""
@@ -125,7 +125,8 @@ def _rename(staged: type, live: type) -> None:
 
 
 def _place_of(part: FunctionType | type, cls: type) -> tuple[str, str] | None:
-    """Where the class was defined, and the name of its part from the class on."""
+    """The qualified prefix of the class, and the name of `part` within it; None where it is
+    elsewhere."""
     outer, own, inner = part.__qualname__.rpartition(f"{cls.__name__}.")
     return (outer, own + inner) if own else None
 

@@ -1,5 +1,5 @@
-"""What a reload comes to: a verdict for every module, what edited functions will trip over, and
-which caches hold what is no more."""
+"""The result of a reload: a verdict for every module, warnings about edited functions, and the
+caches that hold values of code that is gone."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def judge(
 
 
 def _makers_that_come_or_go(plan: EditPlan, changed: Mapping[str, ModuleSource]) -> Iterator[str]:
-    """Of modules of torch that have an `__init__` of their own now, or had one until now."""
+    """Yields the names of `__init__` methods that classes of torch modules have gained or lost."""
     for name in changed:
         edit = plan.modules[name].edit
         for index, statement in enumerate(edit.new):
@@ -105,7 +105,8 @@ def _helpers(
     changed: Mapping[str, ModuleSource],
     patched: Collection[FunctionType],
 ) -> Iterator[str]:
-    """What is edited, and taken by nothing but what runs when a run begins."""
+    """Yields lines about edited functions and values that only code at the beginning of a run
+    uses."""
     functions = [
         (function.__module__, function.__qualname__)
         for function in patched
@@ -128,7 +129,7 @@ def warnings_of(
     changed: Mapping[str, ModuleSource],
     namespaces: Mapping[str, Mapping[str, object]],
 ) -> Iterator[str]:
-    """What edited functions will trip over. ``namespaces`` are those of modules made anew."""
+    """Yields warnings about edited functions. ``namespaces`` are those of modules made anew."""
 
     def source_of(name: str) -> ModuleSource | None:
         if name in changed:
@@ -153,7 +154,7 @@ def caches_of(plan: EditPlan) -> Iterator[Callable[[], None]]:
     for name, module_plan in plan.modules.items():
         module = sys.modules[name]
         touched = {b for i in module_plan.twin for b in module_plan.edit.new[i].binds}
-        # A cache of what only calls something edited may hold a loaded model: it stays.
+        # The cache of a function that only calls an edited one may hold a loaded model: it stays.
         marked = {key for key, mark in module_plan.marks.items() if mark is not DirtyMark.CALLING}
         for key in touched | marked:
             for part in parts_of(vars(module).get(key), name):

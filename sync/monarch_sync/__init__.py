@@ -9,6 +9,9 @@
 Over a network, a ``Push`` for each host makes the messages that its ``Replica`` answers; the user
 of this package carries them. ``monarch_reload`` changes the code of a running process.
 
+Its folders: ``ignoring`` has git's rules, ``scanning`` reads folders into a manifest, ``watching``
+notices saves, ``replicas`` is a host's copy: staged, committed, remembered.
+
 What to open, by what is to be changed:
 
 - how a first sync is sent while the author still scans: `instalments.py`,
@@ -19,6 +22,21 @@ What to open, by what is to be changed:
   image: `mounts.py`; `monarch_sync/replicas/whole_folders.py`
 - how an edit travels: `delta.py`, `monarch_sync/scanning/contents.py`,
   `monarch_sync/replicas/staging.py`, for large files `monarch_sync/replicas/patch_file.py`
+
+The other files:
+
+    workspace, editable        the folders of a workspace; packages that are installed editable
+    entry, tree, tree_making,  one path; the folders that manifests share, and how they are made;
+      manifest                   all entries and their digest
+    digest, chunks, stamps     content: its digest; a large file in pieces; when to read it again
+    diff                       the plan that leads from one manifest to another
+    messages, frames           messages between author and host; records in an appended file
+    report, host_report,       the report of a sync; of one host; how far a push is;
+      progress, large_files      large files that it is about to send
+    touched                    the paths that a watcher names
+    disk, local                single changes of a disk; a sync without a network
+    words, errors              numbers and names in texts; all errors
+    reload                     an alias of `monarch_reload`
 """
 
 from __future__ import annotations
@@ -39,7 +57,7 @@ if TYPE_CHECKING:  # Type checkers take the names from their homes.
     from monarch_sync.watching.watch import *  # noqa: F403
     from monarch_sync.workspace import *  # noqa: F403
 
-# Each home, and what this package shows of it.
+# Each home, and the names of it that this package shows.
 _NAMES = {
     "errors": """
         BadManifest BadMessage ContentGone GenerationUnknown MovedUnderfoot PushRefused

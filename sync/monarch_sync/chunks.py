@@ -20,7 +20,7 @@ from monarch_sync.digest import (
 )
 
 _CHUNK = 64 << 10
-_WINDOW = 8 << 20  # how far an insertion may shift what follows, to be found again
+_WINDOW = 8 << 20  # how far an insertion may shift the bytes behind it, to be found again
 _STEPS = (0, 1, 2, 4, 8, 16, 64, 256)  # which of the next chunks are looked for
 _PATIENCE = 64
 _ANCHOR = 32
@@ -41,7 +41,7 @@ class Chunks(NamedTuple):
     blocks: QuickBlocks = QuickBlocks()
 
     def places(self) -> tuple[dict[bytes, int], dict[int, bytes]]:
-        """Where a chunk lies, by digest; and which chunk lies where."""
+        """The offset of each chunk, by digest; and the digest of the chunk at each offset."""
         places: dict[bytes, int] = {}
         at: dict[int, bytes] = {}
         offset = 0
@@ -102,7 +102,7 @@ class _Tape:
 
 
 def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
-    """What is left in `stream`: its digest, its size, its chunks."""
+    """Cuts the rest of `stream`; returns its digest, its size in bytes and its chunks."""
     tape = _Tape(stream, old.blocks if old else QuickBlocks())
     chunks = list(_follow(tape, old.chunks if old else []))
     digest = tape.digest()
@@ -110,7 +110,7 @@ def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
 
 
 def _follow(tape: _Tape, old: list[ContentChunk]) -> Iterator[ContentChunk]:
-    at = 0  # the old chunk that would come next, if what changed is as long as what it replaced
+    at = 0  # the old chunk that would come next, if the change is as long as the bytes it replaced
     last = 0  # the old chunk after the last that was met
     patience = 0  # how many chunks are to go by before the next search
     is_even = all(chunk.size == _CHUNK for chunk in old[:-1])

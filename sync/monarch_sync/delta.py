@@ -33,7 +33,7 @@ _MAX_WINDOW_LOG = 27  # a frame that wants more memory than 128 MiB for its wind
 
 
 def patch(old: bytes, new: bytes) -> bytes:
-    """What turns `old` into `new`, as a frame."""
+    """Returns the zstd frame that turns `old` into `new`."""
     options: dict[int, int] = {
         zstd.CompressionParameter.compression_level: 3,
         zstd.CompressionParameter.window_log: _window_log(len(old) + len(new)),
@@ -116,7 +116,8 @@ def apply(pieces: Iterable[Piece], old: bytes | memoryview) -> bytes:
 
 
 def between_chunks(old: Chunks, new: Chunks, read: Reader) -> list[Piece]:
-    """What turns one large file into another; `read(offset, size)` gives bytes of the new."""
+    """Returns the pieces that turn one large file into another; `read(offset, size)` gives bytes of
+    the new one."""
     first, last = _same_ends(old, new)
     size = sum(chunk.size for chunk in new.chunks[:first])
     pieces: list[Piece] = [(0, size)]

@@ -1,4 +1,4 @@
-"""Plan: what turns one manifest into another. Pure; the replica carries it out.
+"""SyncPlan: the steps from one manifest to another. Pure; the replica carries them out.
 
 The order in which a plan is carried out is fixed: folders that move, then what gives way (deepest
 first), then folders (highest first), then files and links, then modes. A content that the old
@@ -53,8 +53,9 @@ def diff(
     old: Manifest, new: Manifest, folders_moved: Sequence[tuple[str, str]] | None = None,
     is_here: Callable[[bytes], bool] = lambda digest: False,
 ) -> SyncPlan:  # fmt: skip
-    """What turns ``old`` into ``new``. ``folders_moved``: the folders to move whole, if it is not
-    for the plan to find them. ``is_here``: which contents need not be looked for."""
+    """Returns the plan that turns ``old`` into ``new``. ``folders_moved``: the folders to move
+    whole, if the plan is not to find them itself. ``is_here``: which contents need not be looked
+    for."""
     if folders_moved is None:
         folders_moved = find_moved_folders(old, new)
     plan = SyncPlan(folders_moved=list(folders_moved))
@@ -150,7 +151,7 @@ def _gone_and_new_folders(
 
 
 def _key(child: Child) -> _Key:
-    """What a folder is, whatever its name."""
+    """The mode and the content digest of a folder, which do not depend on its name."""
     mode = child.entry.mode if child.entry is not None else -1
     return mode, child.node.digest if child.node is not None else b""
 

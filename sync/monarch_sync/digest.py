@@ -1,13 +1,13 @@
-"""Digest of content: what a file is known by, on both ends.
+"""Digest of content: the name by which both ends know a content.
 
-The first half of SHA-256: two contents with one digest are beyond anybody who writes what others
-sync, as a pull request or a data set; and processors have instructions for it. The name travels in
-every manifest, so that two sides with different digests refuse each other.
+It is the first half of SHA-256. The content may come from strangers, as a pull request or a data
+set, and nobody can make two contents with one digest; processors have instructions for it. The name
+of the digest travels in every manifest, so that two sides with different digests refuse each other.
 
 A large content is known by the digest of its blocks' digests. So a program that knows those, and
-changes a block, knows the new digest without reading the rest. Which blocks of a file have changed
-since this process last read it, a quick look tells (`QuickBlocks`): xxh3 with a secret number,
-which like its results never leaves the process.
+changes a block, knows the new digest without reading the rest. A quick look tells which blocks of a
+file have changed since this process last read it (`QuickBlocks`): xxh3 with a secret number, which
+like its results never leaves the process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def digest_of_blocks(blocks: bytes | bytearray) -> bytes:
 
 
 class QuickBlocks(NamedTuple):
-    """Of each block of a large content a quick look, and its digest."""
+    """The blocks of a large content: of each a quick hash, and its digest."""
 
     quick: bytes = b""
     digests: bytes = b""
@@ -126,7 +126,7 @@ class ContentHasher:
                 self.blocks += blocks_of(view[start : start + BLOCK_BYTES])
 
     def digest(self) -> bytes:
-        """Of all so far; nothing may come after it."""
+        """The digest of all bytes so far; none may come after it."""
         if self.size < LARGE_BYTES:
             return digest_bytes(b"".join(self._held))
         if self._rest:

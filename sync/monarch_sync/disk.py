@@ -158,14 +158,14 @@ class Disk:
         self.rename(beside, one)
 
     def finish_exchanges(self, folder: str) -> None:
-        """Where files cannot change places at once: put in order what an `exchange` with a file of
-        this folder, that was cut short, has left beside that."""
+        """Finish exchanges of files in this folder that were cut short, on file systems where two
+        files cannot change places at once."""
         for name in os.listdir(folder):
             if not name.endswith(_BESIDE):
                 continue
             beside, one = f"{folder}/{name}", f"{folder}/{name.removesuffix(_BESIDE)}"
             if os.path.lexists(one):
-                os.unlink(beside)  # it had not begun: what is beside still stands where it stood
+                os.unlink(beside)  # it had not begun: the other file is still in its place
             else:
                 os.rename(beside, one)
 

@@ -31,7 +31,8 @@ class Editable(NamedTuple):
 
 
 def editable_folders(workspace: Workspace, path: Iterable[str] | None = None) -> list[Folder]:
-    """Where the editable installs outside of ``workspace`` are, and where they are to land.
+    """The folders of editable installs outside of ``workspace``, with the places where they are to
+    land.
 
     ``path`` stands in for ``sys.path``. Empty where the workspace does not want them.
     """

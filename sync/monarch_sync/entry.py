@@ -30,7 +30,7 @@ Row = tuple[bytes, str, int, int, bytes, bytes, tuple[tuple[bytes, int], ...]]
 
 
 class EntryKind(str, enum.Enum):
-    """What stands at a path."""
+    """The kind of entry at a path."""
 
     FILE = "file"
     DIR = "dir"

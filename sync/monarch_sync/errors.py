@@ -43,8 +43,8 @@ class WorkspaceMissing(SyncError):
 
 
 class WorkspaceEmptied(SyncError):
-    """Nothing of a workspace folder is there to be synced, and hosts have files of it; a push that
-    is not told to ``allow_empty`` changes nothing then."""
+    """A workspace folder has nothing to be synced, and hosts have files of it. Nothing was changed;
+    a push with ``allow_empty`` empties them."""
 
     def __init__(self, folder: str, num_files: int) -> None:
         super().__init__(folder, num_files)

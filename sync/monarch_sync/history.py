@@ -235,7 +235,7 @@ def _records_in(data: bytes) -> Iterator[tuple[_Record, int]]:
 def _way_back(
     old: Manifest, new: Manifest, moves: Sequence[tuple[str, str]] | None
 ) -> tuple[list[tuple[str, str]], list[EntryChange]]:
-    """From ``new`` to ``old``: the folders that move first, and what changes then."""
+    """The way from ``new`` to ``old``: the folders that move first, and the changes after that."""
     if moves is None:
         back = find_moved_folders(new, old) if len(old) else []
     else:

@@ -1,4 +1,4 @@
-"""What one host got of a push, and the table of all that got something."""
+"""The report of one host about a push, and the table of all hosts that got something."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from monarch_sync.words import byte_size, num_cells
 
 @dataclass
 class HostReport:
-    """What one host got. ``kept`` are files that were changed there, saved under other names.
+    """The changes that one host got. ``kept`` are files that were changed there, saved under other
+    names.
 
     The first four numbers are of files. ``num_links``: links that were made, changed or deleted;
     ``num_modes``: files and folders of which only the mode has changed; ``num_folders``: empty

@@ -63,8 +63,8 @@ class Instalments:
 
     @staticmethod
     def answered(view: HostView, reply: Message) -> None:
-        """What a host says to one. Unless it has kept it, no stage builds on it: to be told after
-        the `end`, and before the push."""
+        """Take in a host's answer to an instalment; call it after the `end`, and before the push.
+        Unless the host has kept the instalment, no stage builds on it."""
         if reply != Need([]):
             view.ahead = None
 
@@ -84,7 +84,8 @@ class Instalments:
         self._entries, self._files = [], {}
 
     def _sent_of(self, manifest: Manifest) -> Manifest:
-        """What was sent, as a manifest that has as much as can be in common with this one."""
+        """Returns the entries that were sent, as a manifest that has as much in common with this
+        one as it can have."""
         unsent: list[str] = []
         num_equal = 0
         for entry in manifest:

@@ -27,7 +27,7 @@ _T = TypeVar("_T", bound=_Sized)
 
 
 def large_among(files: Iterable[_T]) -> list[_T]:
-    """Those of these that should not be sent without a thought."""
+    """The files that are so large that a push should not send them unasked."""
     return [one for one in files if one.size >= _MIN_BYTES]
 
 

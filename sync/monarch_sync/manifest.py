@@ -44,7 +44,7 @@ class _Lineage(NamedTuple):
 
 
 class EntryChange(NamedTuple):
-    """What stands at a path where two manifests differ, before and now."""
+    """The entries at a path where two manifests differ, before and now."""
 
     path: str
     before: Entry | None
@@ -108,7 +108,7 @@ class Manifest:
         return node.children.get(name if folder else path)
 
     def folder(self, path: str) -> TreeNode:
-        """What is in a folder ("" = the root); nothing, if there is no such folder."""
+        """The content of a folder ("" = the root); empty if there is no such folder."""
         node = self._folders.get(path)
         if node is None:
             above, name = split(path)
@@ -141,7 +141,7 @@ class Manifest:
     def files_below(self, path: str) -> Iterator[str]:
         """The same of files alone; for a caller that wants the first of many."""
         children = self.folder(path).children
-        # A folder's name sorts as what is in it does.
+        # A folder's name sorts as its content does.
         names = [name if child.node is None else f"{name}/" for name, child in children.items()]
         for name in sorted(names):
             if name.endswith("/"):
@@ -150,7 +150,8 @@ class Manifest:
                 yield join(path, name)
 
     def changes(self, base: Manifest) -> list[EntryChange]:
-        """Where this manifest and `base` differ, in canonical order. Kept for the next who asks."""
+        """The differences between this manifest and `base`, in canonical order. Kept for the next
+        call."""
         if self._changes is None or self._changes[0] != base.digest:
             self._changes = base.digest, self._compare(base)
         return self._changes[1]
@@ -212,7 +213,7 @@ class Manifest:
                 _check(path, child)
 
     def _unsure(self, base: Manifest | None) -> Iterator[tuple[str, Child | None]]:
-        """What `check` has to look at."""
+        """Yields the paths that `check` has to look at, each with its entry."""
         if base is None or not len(base):
             for folder, node in self.root.walk():
                 is_deep = is_too_deep(f"{folder}/x")

@@ -34,7 +34,7 @@ PROTOCOL_VERSION = 5
 
 
 class Blob(msgspec.Struct, array_like=True, frozen=True):
-    """What travels beside a message.
+    """One piece of content that travels beside a message.
 
     ``raw``: a content. ``delta``: pieces, and ``patch``: a frame, that make it from ``base``, a
     content that the host has. ``pack``: ``parts`` one after the other, each (digest, size);
@@ -95,7 +95,7 @@ class Abort(msgspec.Struct, tag=3, array_like=True, frozen=True):
 
 
 class Need(msgspec.Struct, tag=4, array_like=True, frozen=True):
-    """Not yet: these contents are missing; or, where ``whole``, the manifest itself is."""
+    """Not ready: these contents are missing; or, where ``whole``, the manifest itself is."""
 
     digests: list[bytes]
     whole: bool = False
@@ -173,7 +173,7 @@ class HistoryReply(msgspec.Struct, tag=41, array_like=True, frozen=True):
 
 
 class AskState(msgspec.Struct, tag=42, array_like=True, frozen=True):
-    """What was in a generation? 0: in the one that is here now."""
+    """Asks for the entries of a generation; 0 means the present one."""
 
     generation: int
 
@@ -209,15 +209,15 @@ class Piece(msgspec.Struct, tag=46, array_like=True, frozen=True):
 
 
 class AskChanges(msgspec.Struct, tag=47, array_like=True, frozen=True):
-    """What has changed from one generation to another?"""
+    """Asks for the changes from one generation to another."""
 
     since: int
     generation: int
 
 
 class Changes(msgspec.Struct, tag=48, array_like=True, frozen=True):
-    """The entries that differ, as they were and as they are in ``generation``, whose ``digest`` and
-    age these are."""
+    """The entries that differ, as they were and as they are in ``generation``. ``digest`` and
+    ``age_seconds`` are of that generation."""
 
     generation: int
     digest: bytes

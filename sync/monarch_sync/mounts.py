@@ -33,7 +33,8 @@ class _MountTable:
 
     @property
     def is_ours(self) -> bool:
-        """Not so in a forked child: the first of the two to ask would hear of a change."""
+        """Whether this process opened it. A forked child must not use it: the first of the two to
+        ask would take a change from the other."""
         return self._pid == os.getpid()
 
     def inside(self, folder: str) -> set[str]:

@@ -49,10 +49,11 @@ Outgoing = PushMessage  # its former name, which the package still has
 
 
 class HostView:
-    """What the author knows of one host: the state it has, as far as we were told. ``is_near``:
+    """The author's knowledge of one host: the state it has, as far as it has told. ``is_near``:
     bytes reach it at the speed of memory, as on one machine, so they are not compressed.
-    ``is_empty``: it said that nothing was pushed to it yet, so that it needs not be asked what it
-    lacks. ``ahead``: what it got of its first state before there was a push, in so many bytes."""
+    ``is_empty``: it said that nothing was pushed to it yet, so that it need not be asked what it
+    lacks. ``ahead``: the part of its first state that it got before there was a push, in
+    ``bytes_ahead`` bytes."""
 
     def __init__(self, *, is_near: bool = False, is_empty: bool = False) -> None:
         self.generation = 0
@@ -65,10 +66,10 @@ class HostView:
 
 
 class _Change(NamedTuple):
-    """What leads from a host's state to the new one, or, to a first one, from what went ahead, by
-    its digest. ``contents`` are those of the files that change, as far as they may be sent unasked;
-    ``unsure`` those of them that the host may have somewhere else, so that it is worth a look;
-    ``replaced`` those of the old state that are shown no more."""
+    """The changes that lead from a host's state to the new one, or, to a first one, from the state
+    that went ahead, known by its digest. ``contents`` are those of the files that change, as far as
+    they may be sent unasked; ``unsure`` those of them that the host may have somewhere else, so
+    that it is worth a look; ``replaced`` those of the old state that no file shows any more."""
 
     base: bytes
     entries: list[Entry]
@@ -107,14 +108,14 @@ class Push:
 
     @property
     def base(self) -> Manifest | None:
-        """What the host had, as far as that is known."""
+        """The state that the host had, as far as that is known."""
         return self._base
 
     def first(self, *, brings_content: bool = True) -> PushMessage:
-        """What to send first. Raises ``MovedUnderfoot`` if a file is no longer as scanned.
+        """Returns the first message. Raises ``MovedUnderfoot`` if a file is no longer as scanned.
 
-        Without ``brings_content`` the host is trusted to have what it needs in its store, as it
-        has when it goes back to a state that it had.
+        Without ``brings_content`` the host is trusted to have the contents in its store. It has
+        them when it goes back to a state that it had.
         """
         self._brings_content = brings_content
         return self._stage()
@@ -189,7 +190,8 @@ class Push:
         return out
 
     def _shared(self, key: tuple[Hashable, ...], make: Callable[[], _T]) -> _T:
-        """What was made for another host that needs the same, or made now."""
+        """Returns the object made for another host with the same needs; makes it if there is
+        none."""
         shared = self._contents.shared
         if key not in shared:
             for other in [other for other in shared if other[0] != self.generation]:
@@ -219,7 +221,7 @@ class Push:
             encode_paths(path for path, _, now in changes if now is None),
             encode_pairs(moves),
             frozenset(now.digest for _, now in written),
-            # An edit makes what was nowhere before. To look all over the tree for it costs more
+            # An edit makes a new content. To look all over the tree for it costs more
             # than a few bytes in vain.
             frozenset(
                 now.digest for was, now in written
@@ -259,8 +261,9 @@ class Push:
         return PushMessage(message, [content for _, content in made])
 
     def files(self) -> list[tuple[bytes, bytes]]:
-        """What the host, once ready, told of its files (`Staged.files`), with those in folders that
-        only get another name; these lie at their old places below the root, by relative path."""
+        """The changes of files that the host, once ready, told (`Staged.files`), with those in
+        folders that only get another name; these lie at their old places below the root, by
+        relative path."""
         if self.staged is None:
             return []
         files = list(self.staged.files)
@@ -297,7 +300,8 @@ class Push:
     def _made(
         self, entries: Iterable[Entry], wanted: frozenset[bytes]
     ) -> list[tuple[Blob, Content]]:
-        """What goes along: every wanted content once, as a delta where that is known to do."""
+        """Returns the blobs to send: every wanted content once, as a delta where that is known to
+        do."""
         made: list[tuple[Blob, Content]] = []
         whole: list[Entry] = []
         missing = set(wanted)
@@ -306,7 +310,7 @@ class Push:
                 continue
             missing.discard(entry.digest)
             delta = None
-            # For a host so near, what makes and reads a small delta costs more than its bytes.
+            # For a host so near, making and reading a small delta costs more than its bytes.
             if self._base is not None and (not self._is_near or entry.size >= LARGE_BYTES):
                 before = self._base.get(entry.path)
                 if before is not None and before.is_file:

@@ -1,4 +1,4 @@
-"""What a sync did: rich enough to assert on, short enough to read."""
+"""The report of a sync: rich enough to assert on, short enough to read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Problem:
         return f"{printable(self.path)}: {plain(self.reason)}"
 
     def line(self) -> str:
-        """What a push does about it, and why."""
+        """One line: what a push does about it, and why."""
         return f"{_FATES[self.is_kept]} {self}"
 
 
@@ -70,7 +70,7 @@ class Refusal:
             lines.append(f"    {plain(stripped)}")
             indent = len(self.text) - len(self.text.lstrip())
             if self.column:
-                # As wide as what it stands under, tabs included.
+                # As wide as the text above it, tabs included.
                 before = stripped[: max(0, self.column - 1 - indent)]
                 blank = "".join(c if c == "\t" else " " * num_cells(printable(c)) for c in before)
                 lines.append(f"    {blank}^")
@@ -124,7 +124,7 @@ class SyncReport:
         return not self.errors
 
     def owe(self) -> None:
-        """From here on a refusal is told on stderr, should this report never be looked at."""
+        """From here on a refusal is printed on stderr if nobody looks at this report."""
         if self.errors:
             vars(self)[_OWED] = True
 
@@ -136,7 +136,7 @@ class SyncReport:
             sys.stderr.write(f"{self}\n")
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What a notebook shows of it."""
+        """The text that a notebook shows."""
         printer.text(str(self))
 
     @property
@@ -252,6 +252,7 @@ class SyncReport:
         return "\n".join(lines)
 
     def warning_lines(self) -> list[str]:
+        """A line for each warning about the new code."""
         return [f"warning: {printable(text)}" for text in self.warnings]
 
     def behind_lines(self) -> list[str]:

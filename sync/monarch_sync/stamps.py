@@ -1,4 +1,4 @@
-"""Stamps: which content a file has, read again only if the file may have changed.
+"""Stamps: the content of a file by its status: it is read again only if it may have changed.
 
 A file is known by its inode, so a renamed folder costs no reading. As git does it, a file that was
 changed as late as it was read is read again: another change might bear the same time. Of a file
@@ -67,7 +67,7 @@ class Stamps:
 
 
 def lstat(path: str) -> os.stat_result | None:
-    """What stands at a path; None where there is nothing, or no way there."""
+    """The status of the entry at a path; None where there is none, or no way there."""
     try:
         return os.lstat(path)
     except OSError as error:

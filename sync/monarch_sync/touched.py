@@ -1,4 +1,4 @@
-"""Touched: what a watcher tells of the paths that may have changed."""
+"""Touched: the paths that may have changed, as a watcher names them."""
 
 from __future__ import annotations
 

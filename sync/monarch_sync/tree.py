@@ -18,8 +18,8 @@ from monarch_sync.entry import Entry
 
 
 class Child(msgspec.Struct, frozen=True, gc=False):
-    """What bears one name in a folder. ``node``: what is in it, if it is a folder with anything in
-    it; where an entry is missing, or is no folder, a manifest is unsound. ``fold``: its digest."""
+    """One name in a folder. ``node``: its content, if it is a folder that is not empty; where an
+    entry is missing, or is no folder, a manifest is unsound. ``fold``: the digest."""
 
     entry: Entry | None
     node: TreeNode | None

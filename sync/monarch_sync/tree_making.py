@@ -9,7 +9,7 @@ from monarch_sync.entry import Entry, EntryKind, to_wire
 from monarch_sync.tree import Child, TreeNode, located, split
 
 _NO_FOLD = b""
-_FEW = 8  # changes to a folder that are worked into what is known of it
+_FEW = 8  # changes to a folder that are worked into its known state
 _FILE = EntryKind.FILE
 _NAMES = {kind: kind.value for kind in EntryKind}
 
@@ -205,7 +205,7 @@ def _with(folds: bytes, gone: Iterable[bytes], came: Iterable[bytes]) -> bytes:
 
 
 def _place(folds: bytearray, fold: bytes) -> int:
-    """Where a fold is among those, or would be."""
+    """The offset of a fold among sorted folds, or the one at which it would be."""
     low, high = 0, len(folds) // DIGEST_BYTES
     while low < high:
         middle = (low + high) // 2

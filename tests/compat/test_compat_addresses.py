@@ -207,7 +207,9 @@ def test_a_command_for_other_schedulers_says_what_to_use(name: str) -> None:
         called = getattr(commands, name)("slurm:///1", *["config"] * (name == "get_or_create"))
         called.send(None)
 
-    with pytest.raises(NotImplementedError, match="attach_to_workers"):
+    with pytest.raises(
+        NotImplementedError, match=r"SlurmJob, KubernetesJob or RayJob on others.*attach_to_workers"
+    ):
         call()
 
 

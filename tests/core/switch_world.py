@@ -615,7 +615,7 @@ class World:
         return [member for member in self.members.values() if member.is_alive]
 
     def decided(self, member: Member) -> None:
-        """Somebody is told to run the new code: nobody may have stayed behind."""
+        """A process is told to run the new code: by now every living one must have it."""
         self.has_gone.add(member.name)
         for other in self.living():
             if other.gives_way:
@@ -631,7 +631,7 @@ class World:
             assert member.runs == "new", f"{member.name} is left on the old code"
 
     def check_end(self) -> None:
-        """Nobody is halted for ever, and all run one generation, which is that of the files."""
+        """No process is halted for ever, and all run one generation, which is that of the files."""
         living = self.living()
         for member in living:
             ends = (

@@ -88,7 +88,7 @@ class DapClient:
         self.answer(self.send("continue", threadId=self._stopped))
 
     def value(self, expression: str, frame: int) -> str:
-        """What it is in a frame."""
+        """The value of an expression in a frame."""
         asked = self.send("evaluate", expression=expression, frameId=frame)
         return str(self.answer(asked)["result"])
 

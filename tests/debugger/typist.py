@@ -55,7 +55,8 @@ class Typist:
 
 
 def visit_self(seconds: float = SECONDS) -> Visit:
-    """What a console would see of the program that the test is; it waits so long for answers."""
+    """The view that a console gets of the program that the test is; it waits so long for
+    answers."""
     agent = client()
     return Visit(agent.node, lambda: [agent.node.address], seconds)
 
@@ -66,7 +67,7 @@ def type_into(visit: Visit, typist: Typist) -> None:
 
 
 def console(*lines: str, seconds: float = SECONDS) -> str:
-    """What a console shows where these lines are typed."""
+    """Returns the output of a console in which these lines are typed."""
     typist = Typist(lines)
     type_into(visit_self(seconds), typist)
     return typist.shown_text

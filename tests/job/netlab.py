@@ -167,7 +167,7 @@ class NetLab:
         return subprocess.Popen(self.inside(name, command), text=True, **options)
 
     def run(self, name: str, command: Sequence[str], **options: Any) -> str:
-        """What a command on a host prints. Raises ``CalledProcessError``."""
+        """Returns the output of a command on a host. Raises ``CalledProcessError``."""
         done = subprocess.run(
             self.inside(name, command), text=True, check=True, capture_output=True, **options
         )

@@ -150,7 +150,7 @@ PartitionName=brief Nodes=ALL MaxTime=5 PriorityTier=5 PreemptMode=OFF
         ).returncode
 
     def said(self, *command: str) -> str:
-        """What a command of Slurm's prints."""
+        """Returns the output of a command of Slurm's."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )

@@ -72,7 +72,7 @@ class Sshd:
         return key
 
     def trust(self, host_key: Path) -> None:
-        """What the user knows the host by."""
+        """Note the key by which the user knows the host."""
         kind, key, *_ = host_key.with_suffix(".pub").read_text().split()
         self.known_hosts.write_text(f"monarch-tests {kind} {key}\n")
 

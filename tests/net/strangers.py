@@ -1,4 +1,4 @@
-"""What knocks at an open port: bytes as strangers send them, and a wire to tamper with."""
+"""Strangers at an open port: the bytes that they send, and a wire to tamper with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever is asked has time to answer: a loaded machine is no silent one."""
+"""Gives processes time to answer: on a loaded machine they are slow, not silent."""
 
 from __future__ import annotations
 

@@ -191,7 +191,8 @@ class Reader(Actor):
 
     @endpoint
     def use_without_descriptors(self, buffer: RDMABuffer) -> list[str]:
-        """What reading, writing, adding and making say while none can be opened."""
+        """Returns the errors of reading, writing, adding and making while no descriptor can be
+        opened."""
         memory = bytearray(8)
         mine, kept = RDMABuffer(memory), memory
         uses = (

@@ -1,4 +1,5 @@
-"""What test_recipes_titan_ranks.py looks at, run once, on two procs: `titan_scenarios.py FOLDER`.
+"""The scenarios of test_recipes_titan_ranks.py, run once, on two procs: `titan_scenarios.py
+FOLDER`.
 
 Importing TorchTitan takes seconds, and so all happens in the same two processes.
 """
@@ -111,7 +112,7 @@ def scenario(name: str) -> Iterator[dict[str, Any]]:
 
 
 def refusal(action: Callable[[], object]) -> str:
-    """What is told to the person, of something that must not work."""
+    """The message to the person about something that must not work."""
     try:
         action()
     except ActorError as error:
@@ -250,7 +251,7 @@ def children() -> list[psutil.Process]:
 
 
 def go(record: Meddled, *overrides: str) -> dict[str, Any]:
-    """What became of a run, and what it left."""
+    """Returns the outcome of a run, and the files that it left."""
     loaded = load_config(TitanConfig, workspace / "titan.toml", [*SMALL, *overrides])
     report: dict[str, Any] = {}
     try:

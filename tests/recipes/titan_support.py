@@ -1,4 +1,4 @@
-"""What the tests of the titan recipe share. Import it before anything else that uses TorchTitan."""
+"""Helpers of the titan recipe's tests. Import it before anything else that uses TorchTitan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of the runtime are given."""
+"""Fixtures for several tests of the runtime."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ REST_SECONDS = 60.0
 
 
 class Measure(NamedTuple):
-    """What there is while nobody plays. Memory in MB; hosts and templates: the largest one."""
+    """The resources in use while no player plays. Memory in MB; of hosts and templates the largest
+    one."""
 
     seconds: float
     client: float
@@ -185,7 +186,7 @@ def megabytes(one: psutil.Process) -> float:
 
 
 def growth(measures: list[Measure]) -> list[str]:
-    """What is more at the end than after the warm-up, which is the first quarter."""
+    """The growth from the end of the warm-up, which is the first quarter, to the end."""
     if len(measures) < 2:
         return ["nothing was measured"]
     base, last = measures[len(measures) // 4], measures[-1]

@@ -1,4 +1,4 @@
-"""What the soak test does to the runtime: players that each own a mesh and make random moves."""
+"""The players of the soak test: each owns a mesh and makes random moves."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Field:
         return {rank: numbers[rank] for rank in ranks}
 
     def audit(self) -> None:
-        """What every rank has received is what was sent to it."""
+        """Check that every rank has received all that was sent to it."""
         for rank, (last, complaints) in enumerate(self.get(self.ledger.books.call()).values()):
             for complaint in complaints:
                 self.ground.wrong(f"{self.name}: {complaint}")

@@ -1,4 +1,4 @@
-"""What happens to a tree while somebody works in it."""
+"""Changes to a tree, as they happen while a person works in it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _folders(tree: Tree) -> set[str]:
 
 
 def read_tree(root: Path) -> Tree:
-    """What stands below a folder."""
+    """Returns the entries below a folder."""
     tree: Tree = {}
     for folder, names, files in os.walk(root):
         for name in (*names, *files):

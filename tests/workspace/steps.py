@@ -175,7 +175,7 @@ class Stamps:
         assert not mixed, f"calls that met several generations: {mixed}"
 
     def _copies(self) -> dict[int, dict[int, int]]:
-        """What there is at this moment; answers go on coming in, on other threads."""
+        """A copy of the present answers; more may come in meanwhile, on other threads."""
         return {port: dict(stamps) for port, stamps in list(self.by_port.items())}
 
     def close(self) -> None:

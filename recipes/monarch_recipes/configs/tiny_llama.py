@@ -49,7 +49,7 @@ def build_loss(job_config, **others):
 
 
 def rate_factor(num_warmup_steps, num_steps, step):
-    """What the learning rate is multiplied by in `step`, counted from 0."""
+    """The factor of the learning rate in `step`, counted from 0."""
     return learning_rate_factor(step, num_warmup_steps, num_steps)
 
 

@@ -17,12 +17,12 @@ class Barrier:
             self._all_there.set()
 
     def arrive(self, number: int) -> None:
-        """One less to wait for; anybody else may arrive too."""
+        """Count one arrival; also one that was not waited for."""
         self.members.add(number)
         self._is_found(number)
 
     def lose(self, number: int) -> None:
-        """It is not there any more, or will not come."""
+        """Stop waiting for a group that is gone, or will not come."""
         self.members.discard(number)
         self._is_found(number)
 

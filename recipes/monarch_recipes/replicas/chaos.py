@@ -1,4 +1,4 @@
-"""Faults on purpose: which process is to suffer what, and at which step.
+"""Faults on purpose: which process suffers which fault, and at which step.
 
     kill@40 group=1; hang@80 group=0 rank=1 when=commit; slow@60 seconds=2; lighthouse@100
     random every=50 seed=7 kinds=kill,exit
@@ -49,10 +49,10 @@ class ChaosError(ValueError):
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """What happens to one process while it makes ``step``; steps count from 1.
+    """A fault of one process while it makes ``step``; steps count from 1.
 
     ``kill`` is SIGKILL, ``exit`` a status that is not 0, ``hang`` SIGSTOP, ``slow`` a sleep of
-    ``seconds``; ``lighthouse`` kills that, whatever ``group`` and ``rank`` say.
+    ``seconds``; ``lighthouse`` kills the lighthouse, whatever ``group`` and ``rank`` say.
     """
 
     kind: str

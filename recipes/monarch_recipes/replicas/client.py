@@ -1,4 +1,4 @@
-"""The client's part of a run: what the controller tells goes into the record, and Ctrl-C and
+"""The client's part of a run: the controller's events go into the record, and Ctrl-C and
 edits of the config go to the controller."""
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def train_groups(
 
 
 class _Moved(Exception):
-    """None of the hosts is one of those before, as where the allocation was replaced: all begin
-    again on ``hosts``, from the last checkpoint."""
+    """None of the hosts is one of those before, as after the allocation was replaced. All groups
+    begin again on ``hosts``, from the last checkpoint."""
 
     def __init__(self, hosts: HostMesh) -> None:
         super().__init__(hosts)
@@ -137,7 +137,7 @@ def _look_after(hosts: HostMesh, record: Record) -> HostMesh:
 
 
 def _next_news(news: PortReceiver[Any]) -> Any:
-    """What the controller tells next; ``None`` if that is nothing for a while."""
+    """Returns the next message of the controller; ``None`` if none comes for a while."""
     try:
         return news.recv().get(timeout=_LOOK_SECONDS)
     except TimeoutError:

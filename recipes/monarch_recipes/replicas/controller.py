@@ -55,7 +55,7 @@ from monarch_recipes.schedule import is_due
 
 # All wait for it, so it is never away for long.
 _LONGEST_LIGHTHOUSE_DELAY_SECONDS = 1.0
-_AHEAD_SECONDS = 0.2  # beside a step that takes longer, what is saved is nothing
+_AHEAD_SECONDS = 0.2  # beside a longer step, the time saved is nothing
 
 
 class Controller(Actor):
@@ -125,7 +125,7 @@ class Controller(Actor):
     async def reconfigure(
         self, learning_rate: float, evaluate_every: int, checkpoint_every: int, extras: Extras
     ) -> None:
-        """From the next step on."""
+        """Apply live keys of the config from the next step on."""
         self.learning_rate, self.checkpoint_every = learning_rate, checkpoint_every
         self.evaluations.every, self.evaluations.extras = evaluate_every, extras
 
@@ -275,7 +275,7 @@ class Controller(Actor):
         group.is_training, group.num_met = True, len(self.joined.members)
 
     def join_anew(self) -> None:
-        """The lighthouse has died: let go of all who wait for it, to meet again at the next."""
+        """The lighthouse has died: waiting tasks go on, and all groups meet at the next one."""
         training = self.groups.training()
         before, self.joined = self.joined, Barrier(group.number for group in training)
         before.give_way()
@@ -349,8 +349,8 @@ class Controller(Actor):
         return step < self.last_step and not (is_faulty or any(is_due(step, n) for n in every))
 
     async def evaluate_if_due(self, group: Group) -> None:
-        """By the first group that has committed the step; the others wait. All end with this step
-        where that says so."""
+        """Have the first group that has committed the step evaluate it; the others wait. If the
+        evaluation says so, all groups end with this step."""
         if group.step >= self.last_step:
             return
 

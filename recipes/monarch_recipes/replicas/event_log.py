@@ -1,4 +1,4 @@
-"""What is told of a run, and what is remembered of it to tell: metrics, faults, and fingerprints.
+"""The events of a run, and the memory behind them: metrics, faults, and fingerprints.
 
 A fingerprint is a digest of parameters and buffers: whether replicas still have the same ones. Two
 groups that went on alone, each taking the other for dead, look healthy: their losses fall, their
@@ -54,7 +54,8 @@ class EventLog:
         )  # fmt: skip
 
     def committed(self, group: int, results: Sequence[GroupStep]) -> dict[int, str]:
-        """A group has committed a step; tells what is wrong with whose parameters, if anything."""
+        """Take in a committed step of a group; returns the groups whose parameters differ, each
+        with how."""
         result, name, now = results[0], f"group {group}", time.monotonic()
         healed = self.recovery.committed(name, result.step, result.participants, now)
         if healed is not None:
@@ -107,7 +108,7 @@ class EventLog:
         self.history = [row for row in self.history if row["step"] <= step]
 
     def evaluated(self, step: int) -> dict[str, float] | None:
-        """What the held-out samples said after a step, if they were looked at."""
+        """The measures of the held-out samples after a step; None if they were not looked at."""
         for row in reversed(self.history):
             if row["step"] == step:
                 return {name: value for name, value in row.items() if name != "step"}
@@ -149,7 +150,8 @@ def fingerprint_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) ->
 
 
 class FingerprintBook:
-    """What each group had at a step; the first to tell is right, until there are more of another.
+    """The fingerprints of each group by step. The first one told is right, until another has more
+    groups.
 
     ``agreed_step`` is the last step at which two groups were found equal.
     """
@@ -159,7 +161,8 @@ class FingerprintBook:
         self._told: dict[int, dict[int, str]] = {}
 
     def add(self, step: int, group: int, digests: Sequence[str]) -> dict[int, str]:
-        """What is wrong, by the group that it is wrong with; ``digests`` has one of each rank."""
+        """Returns a complaint for each group that differs; ``digests`` has one fingerprint of each
+        rank."""
         told = self._told.setdefault(step, {})
         self._forget_all_but_the_newest()
         if len(set(digests)) > 1:

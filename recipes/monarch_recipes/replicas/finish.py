@@ -149,8 +149,8 @@ async def conclude(
 
 
 async def _compare(groups: Groups, event_log: EventLog, group: Group, last_step: int) -> None:
-    """Where the run ends sooner than was known in its last step, the groups were not compared
-    there."""
+    """Compare a group's fingerprint at the last step, where that has not been done: the run may
+    have ended sooner than was known in that step."""
     if not group.has_finished or group.number in event_log.fingerprints.of(last_step):
         return
     try:
@@ -200,10 +200,10 @@ async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: 
 
 
 async def _take_over(groups: Groups, event_log: EventLog, group: Group, checkpoint: Path) -> str:
-    """What a group that was set up has now, in words.
+    """Gives a group that was set up late the finished state; returns in words where that came from.
 
-    A host of its own disk has not the file that another one's group has saved, or an older one of
-    that name: the group has loaded something else then, and is given what a finished group has.
+    On a host with a disk of its own the file of another host's group is missing, or one of that
+    name is older: then the group has loaded something else, and gets the state of a finished group.
     Raises GroupLost where there is none.
     """
     book, step = event_log.fingerprints, groups.saved_step

@@ -1,4 +1,4 @@
-"""One replica group: its processes, and what is known of it."""
+"""One replica group: its processes and its state."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The group's name for people."""
         return f"group {self.number}"
 
     def spawn(
@@ -121,9 +121,9 @@ class Group:
 
 
 def first_cause(error: MonarchError) -> str:
-    """Why, in one line, without who."""
+    """The cause of an error in one line, without the name of the actor that failed."""
     failure = error.failure if isinstance(error, SupervisionError) else None
     why = str(error) if failure is None else failure.root_cause.reason
     first, *rest = why.strip().splitlines()
-    # What was raised is the last line of a traceback: "__init__ failed." alone helps nobody.
+    # The error is the last line of a traceback: "__init__ failed." alone does not help.
     return f"{first} {rest[-1].strip()}" if rest and first.endswith("failed.") else first

@@ -50,7 +50,7 @@ class GroupsError(RunLost):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run goes by; see the recipe's config for each."""
+    """The settings of a run; see the recipe's config for each."""
 
     num_groups: int
     procs_per_group: int
@@ -81,7 +81,7 @@ class Limits:
         return LighthouseTimes(self.heartbeat_timeout_seconds, self.join_timeout_seconds)
 
     def new_budget(self, longest_wait_seconds: float = 30.0) -> Restarts:
-        """For one that may be started again."""
+        """A budget of restarts, for something that may be started again."""
         return Restarts(self.max_restarts, self.restart_window_seconds, longest_wait_seconds)
 
 
@@ -128,11 +128,11 @@ class Groups:
         return any(group.has_finished for group in self.all)
 
     def training(self) -> list[Group]:
-        """Those that take part, or are to as soon as there is a lighthouse."""
+        """The groups that take part, or will as soon as there is a lighthouse."""
         return [group for group in self.all if group.is_training]
 
     def newest_step(self) -> int:
-        """The last step that anybody alive has committed, or that is on disk."""
+        """The last step that a training group has committed, or that is on disk."""
         return max([self.saved_step, *(group.step for group in self.training())])
 
     def step_of_others(self, group: Group) -> int:
@@ -155,7 +155,7 @@ class Groups:
         group.spawn(
             self.hosts, len(self.all), self._trainer_class, self._config, self._checkpoint_dir
         )
-        await self.ask(group, group.trials.report.call())  # It is to see what comes now.
+        await self.ask(group, group.trials.report.call())  # It is to see the events from now on.
         ready = await self.set_up(group, self.saved_path)
         first = ready[0]
         if self.saved_path is None:
@@ -226,7 +226,7 @@ class Groups:
         return True
 
     def give_up_elsewhere(self, hosts: Collection[int]) -> None:
-        """Only these hosts are left: groups on others are not started again."""
+        """Give up the groups on other hosts: only these hosts are left."""
         for group in self.all:
             first, num = group.place.first_host, group.place.num_hosts
             if not group.is_given_up and not set(range(first, first + num)).issubset(hosts):
@@ -247,7 +247,7 @@ class Groups:
         return path
 
     def accuse(self, complaints: dict[int, str]) -> None:
-        """Have groups started again whose parameters are not the others'."""
+        """Mark the groups with diverging parameters, so that they are started again."""
         for number, what in complaints.items():
             self.all[number].accused_of = f"its parameters have come apart: {what}"
 
@@ -263,7 +263,7 @@ class Groups:
         return text
 
     def how_to_go_on(self) -> str:
-        """For the reader of why a run has ended."""
+        """A sentence on how to go on, for the message that says why a run has ended."""
         place = "the beginning" if self.saved_path is None else shown(self.saved_path)
         return f"What happened is in events.jsonl; the same command goes on from {place}"
 
@@ -276,10 +276,11 @@ class Groups:
     async def ask(
         self, group: Group, call: Any, patience: Callable[[], float | None] = lambda: None
     ) -> list[Any]:
-        """What all ranks answer, by rank; GroupLost when they cannot, or take too long.
+        """Returns the answers of all ranks, by rank. Raises GroupLost when they cannot answer, or
+        take too long.
 
-        ``patience`` is how long new code may take; None where it is none. It is interrupted then,
-        which is a TaskError.
+        ``patience`` gives the seconds that new code may take; None where there is no new code. Code
+        that takes longer is interrupted, which is a TaskError.
         """
         waiting = call.as_asyncio()
         asked_at = looked_at = unheld_time()
@@ -324,7 +325,8 @@ class Groups:
         return TaskError(f"{group.name}, interrupted", told, stuck[0].file, stuck[0].line)
 
     def meaning_of(self, group: Group, error: BaseException) -> BaseException:
-        """What an exception in a trainer comes to."""
+        """Returns the error of the run or of the group that an exception in a trainer stands
+        for."""
         is_first_start = group.num_starts == 1 and not group.is_training
         if isinstance(error, (TaskError, Unsaved)) or (
             isinstance(error, LighthouseError) and is_first_start
@@ -379,7 +381,7 @@ def _why_gone(group: Group, error: SupervisionError) -> Exception:
 
 
 async def _stacks(group: Group) -> str:
-    """Where each rank of a group is; it is asked in a thread, because others must not wait."""
+    """The stack of each rank of a group; asked in a thread, because other groups must not wait."""
     found = await asyncio.to_thread(stacks_of, group.witnesses, _STACK_SECONDS)
     return tell_stacks(found)
 

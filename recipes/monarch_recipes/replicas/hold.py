@@ -20,8 +20,8 @@ _LOOK_SECONDS = 0.05
 
 
 class GroupsHold:
-    """Of one run. ``is_local`` where groups do not share each step; ``step_seconds`` is how long
-    a step may take; events are told to ``news``. ``report`` knows whether a person watches."""
+    """The hold of one run. ``is_local`` where groups do not share each step; ``step_seconds`` is
+    how long a step may take; events go to ``news``. ``report`` knows whether a person watches."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class GroupsHold:
     async def begin_after_error(
         self, activity: str, doing: str, error: TaskError, *, is_anew: bool = False
     ) -> None:
-        """All groups wait for newer code from here on; nothing of a step was committed. Raises
-        the error where the code is no newer than that with which the run began, and no person is
-        there who may mend it. ``is_anew``: the group is started again after the mend."""
+        """All groups wait for newer code from here on; nothing of a step was committed. Raises the
+        error where the code is no newer than that with which the run began, and no person is there
+        to mend it. ``is_anew``: the group is started again after the mend."""
         generation = process.current().generation
         if not self.edits.is_edited(generation) and not await self._is_worth_a_mend(
             activity, error

@@ -1,6 +1,5 @@
-"""TorchFT's lighthouse, which says who takes part in a step: an actor in a proc of its own, and the
-keeper that starts it again when it dies.
-"""
+"""TorchFT's lighthouse, which forms the quorum of each step: an actor in a proc of its own; and the
+keeper that starts it again when it dies."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class LighthouseError(MonarchError):
 
 
 class LighthouseLost(LighthouseError, RunLost):
-    """It has died too often."""
+    """The lighthouse has died too often."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Lighthouse(Actor):
 
     @endpoint
     def pid(self) -> int:
-        """Of the process it lives in."""
+        """The id of the lighthouse's process."""
         return os.getpid()
 
     @endpoint
@@ -120,7 +119,8 @@ _PORT_PATIENCE_SECONDS = 10.0
 
 
 class LighthouseKeeper:
-    """On the first of ``hosts``; or none, where there is a ``url`` that another program keeps.
+    """Keeps a lighthouse on the first of ``hosts``; none, where there is a ``url`` of one that
+    another program keeps.
 
     ``number`` counts the lighthouses: each knows nothing of the one before.
     """

@@ -38,10 +38,10 @@ def become_member(
     state: Callable[[], dict[str, Any]],
     load_state: Callable[[dict[str, Any]], None],
 ) -> CarefulManager:
-    """From now on the others wait for this process in every step.
+    """Join the quorum: from now on the others wait for this process in every step.
 
-    ``state`` is what others heal from, with ``load_state``. Within a group of more than one the
-    default process group is made. Raises LighthouseError.
+    ``state`` gives the state that others heal from, with ``load_state``. Within a group of more
+    than one the default process group is made. Raises LighthouseError.
     """
     check_reachable(meet.lighthouse, patience.collective_seconds)
     timeout = timedelta(seconds=patience.collective_seconds)
@@ -85,8 +85,9 @@ def become_member(
 
 
 class Averaging:
-    """From the time a group joins until it leaves. Train `model`, which is the group's own one,
-    or around it; `num_ranks` is how many the group has, and shares the batches of."""
+    """Averages between groups, from the time a group joins until it leaves. Train `model`, which is
+    the group's own one or a wrapper of it; `num_ranks` is the number of ranks that share the
+    group's batches."""
 
     def __init__(
         self,
@@ -123,8 +124,9 @@ class Averaging:
 
 
 class SharedNumbers:
-    """What travels beside the gradient of one batch and is averaged like it: what was measured, and
-    the model's buffers. Make one before the batch is computed, which may change the buffers."""
+    """The numbers that travel beside the gradient of one batch and are averaged like it: the
+    measures, and the model's buffers. Make one before the batch is computed, which may change the
+    buffers."""
 
     def __init__(self, manager: CarefulManager, buffers: Buffers) -> None:
         self._manager = manager
@@ -149,14 +151,15 @@ class SharedNumbers:
         self._buffers.unpack(self._row[self._num_numbers :])
 
     def drop(self) -> None:
-        """It is not: the buffers are as they were before the batch."""
+        """The step is not committed: put the buffers back as they were before the batch."""
         self._buffers.restore(self._before)
 
 
 def average_buffers_of_groups(
     manager: CarefulManager, buffers: Buffers, device: torch.device
 ) -> None:
-    """Where a step that all share was committed; parameters have been averaged before."""
+    """Average the buffers after a committed step that all groups share; parameters have been
+    averaged before."""
     row = buffers.packed().to(device)
     if row.numel() and manager.has_committed:
         average_in_group(row)

@@ -1,4 +1,4 @@
-"""What the controller, the trainers of the groups and the client say to each other."""
+"""The messages between the controller, the trainers of the groups and the client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Seat:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the rank and its group, for people."""
         return f"group {self.group}, rank {self.rank}"
 
 
@@ -52,10 +52,10 @@ class TrainerReady:
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where a group meets: its own store, and the lighthouse that all groups share.
+    """The meeting points of a group: its own store, and the lighthouse that all groups share.
 
-    ``peers`` are the hosts of all groups, where they are not all on one machine: they are to reach
-    what the group's processes listen at.
+    ``peers`` are the hosts of all groups, where they are not all on one machine; they must be able
+    to reach the group's processes.
     """
 
     store_host: str
@@ -116,7 +116,7 @@ class GroupsOutcome:
 
 @dataclass(frozen=True)
 class RunEvent:
-    """For ``Record.event``."""
+    """An event for ``Record.event``."""
 
     kind: str
     text: str
@@ -125,14 +125,14 @@ class RunEvent:
 
 @dataclass(frozen=True)
 class RunMessage:
-    """For ``Record.message``."""
+    """A text for ``Record.message``."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """For ``Record.metrics``."""
+    """The metrics of a step for ``Record.metrics``."""
 
     step: int
     num_steps: int

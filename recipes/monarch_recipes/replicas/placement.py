@@ -67,7 +67,7 @@ def place_groups(
 
 
 def describe_places(places: Sequence[GroupPlace], num_procs: int) -> dict[str, Any]:
-    """Where each group is, of so many procs in all, for people."""
+    """The hosts of each group, and the idle procs of ``num_procs`` in all, in words."""
     rows = {
         f"group {number}": f"{counted(place.num_procs, 'proc')} on "
         + ", ".join(f"host {place.first_host + i}" for i in range(place.num_hosts))

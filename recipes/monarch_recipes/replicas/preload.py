@@ -1,4 +1,4 @@
-"""Imported by the template process, so that a group that is started again is there at once.
+"""Imports of the template process: a group that is started again is there at once.
 
 Only libraries: code of a workspace would stay as it was when the template was started.
 """

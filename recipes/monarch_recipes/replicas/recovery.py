@@ -33,23 +33,23 @@ class Incident:
 
     @property
     def detection_seconds(self) -> float | None:
-        """From the fault to its discovery."""
+        """Seconds from the fault to its discovery; None where the fault was not injected."""
         return self.detected_at - self.began_at if self.on_purpose else None
 
     @property
     def restart_seconds(self) -> float | None:
-        """From its discovery to processes that have the model built, the back-off included."""
+        """Seconds from the discovery to processes with the model built, the back-off included."""
         return None if self.ready_at is None else self.ready_at - self.detected_at
 
     @property
     def heal_seconds(self) -> float | None:
-        """From there to the first step that it shares in again."""
+        """Seconds from then to the first step that the victim shares in again."""
         if self.ready_at is None or self.healed_at is None:
             return None
         return self.healed_at - self.ready_at
 
     def row(self) -> dict[str, Any]:
-        """As data, rounded to milliseconds."""
+        """The incident as data, rounded to milliseconds."""
         return {
             "victim": self.victim,
             "cause": self.cause,
@@ -88,7 +88,7 @@ class RecoveryReport:
         return max((one.stall_seconds for one in self.incidents), default=0.0)
 
     def data(self) -> dict[str, Any]:
-        """What JSON can hold."""
+        """The same as plain data for JSON, with the goodput and the longest stall in seconds."""
         plain = asdict(self)
         plain["incidents"] = [incident.row() for incident in self.incidents]
         return {
@@ -155,7 +155,7 @@ class RecoveryBook:
         return incident
 
     def ready(self, victim: str, now: float) -> None:
-        """It has been started again."""
+        """Note that a victim has been started again."""
         for incident in self._open(victim):
             incident.ready_at = incident.ready_at or now
 

@@ -170,7 +170,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
 
 
 def _nothing() -> None:
-    """What there is to wait for after an error."""
+    """Takes the place of a wait after an error: there is nothing to wait for."""
 
 
 class _CurrentManager:
@@ -201,19 +201,19 @@ class _InMemory:
 class ReachableTransport(HTTPTransport):  # type: ignore[misc]
     """Serves checkpoints at one address of this machine, and nowhere else.
 
-    As it is, it serves every client, on all interfaces, and names the hostname, which need not
+    TorchFT's own serves every client, on all interfaces, and names the hostname, which need not
     resolve.
 
-    Large tensors are not sent: whoever heals reads them from this process's memory (RDMABuffer),
-    and keeps the connection until it has, as the parameters must not change before. Where
-    that fails, or would go over TCP, it fetches all of it over HTTP.
+    Large tensors are not sent: a process that heals reads them from this process's memory
+    (RDMABuffer), and keeps the connection until it has, as the parameters must not change before.
+    Where that fails, or would go over TCP, it fetches all of it over HTTP.
     """
 
     def __init__(self, timeout: timedelta, address: str) -> None:
         self._address = address
         self._buffers: list[RDMABuffer] = []
         self._in_memory = b""
-        # The quorum is had in a thread of its own; what is registered there is this actor's.
+        # The quorum is had in a thread of its own; buffers registered there are this actor's.
         self._context = contextvars.copy_context()
 
         class Server(ThreadingHTTPServer):
@@ -252,7 +252,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         self._in_memory = pickle.dumps(places) if self._buffers else b""
 
     def disallow_checkpoint(self) -> None:
-        """From now on the parameters may change; whoever still reads is waited for."""
+        """From now on the parameters may change; waits for the processes that still read them."""
         super().disallow_checkpoint()
         for buffer in self._buffers:
             buffer.drop().get()
@@ -264,7 +264,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         the connection."""
         if not request.path.endswith("/memory"):
             return False
-        # Who goes away, or comes when nothing may be read, has no answer.
+        # A peer that goes away, or comes when nothing may be read, gets no answer.
         with contextlib.suppress(OSError, ValueError), self._checkpoint_lock.r_lock():
             step = int(request.path.split("/")[2])
             if step != self._step or not self._in_memory:
@@ -273,14 +273,14 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
             request.send_response(200)
             request.send_header("Content-Length", str(len(self._in_memory) + 1))
             request.end_headers()
-            # The last byte is not read there: who has all of an answer gives up the connection.
+            # The last byte is not read there: a client with a whole answer gives up the connection.
             request.wfile.write(self._in_memory + b".")
             request.wfile.flush()
             request.rfile.read(1)
         return True
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
-        """What a peer serves."""
+        """Returns the checkpoint that a peer serves."""
         with warnings.catch_warnings():
             # Its tensors are only copied from.
             warnings.filterwarnings("ignore", "The given buffer is not writable")
@@ -312,7 +312,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         return state
 
     def address(self) -> str:
-        """Where peers fetch from; the step comes after it."""
+        """The URL from which peers fetch; the step comes after it."""
         port = self._server.socket.getsockname()[1]
         return f"http://{self._address}:{port}/checkpoint/"
 
@@ -342,7 +342,7 @@ class DistributedDataParallel(torchft.DistributedDataParallel):  # type: ignore[
 
 
 def silence_logs() -> None:
-    """Of what TorchFT logs: a traceback for each fault that it survives, and empty lines."""
+    """Silence TorchFT's logs: a traceback for each fault that it survives, and empty lines."""
     for name in ("torchft", "torchft_quorums", "torchft_commits", "torchft_errors"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 

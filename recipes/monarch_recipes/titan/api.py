@@ -1,4 +1,4 @@
-"""All that the titan recipe uses of TorchTitan, whose next version will name it otherwise."""
+"""All that the titan recipe uses of TorchTitan; a next version may have other names for it."""
 
 from __future__ import annotations
 

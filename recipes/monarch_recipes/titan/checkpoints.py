@@ -25,13 +25,13 @@ from monarch_recipes.checkpoint import CheckpointError
 
 from .config import Degrees, TitanConfig
 
-# What a checkpoint holds besides the model's parameters, which have no prefix.
+# The parts of a checkpoint besides the model's parameters, which have no prefix.
 _OTHERS = ("optimizer", "lr_scheduler", "dataloader", "train_state")
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a training goes on, and what a person should know of it."""
+    """The checkpoint from which a training goes on, if any, and notes about that for a person."""
 
     path: Path | None
     notes: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Saved:
-    """What became of a save: a whole checkpoint, which is of `step`, or why there is none. Neither
+    """The result of a save: a whole checkpoint, which is of `step`, or why there is none. Neither
     if none was due."""
 
     path: Path | None = None
@@ -224,7 +224,8 @@ def _saved_at(path: Path) -> int:
 
 
 def read_checkpoint(path: Path) -> Metadata:
-    """What a checkpoint holds. Raises CheckpointError if one of its files is short or gone."""
+    """Returns the metadata of a checkpoint. Raises CheckpointError if one of its files is short or
+    gone."""
     try:
         metadata = FileSystemReader(path).read_metadata()
     except Exception as error:  # A pickle that was cut may raise anything.

@@ -75,7 +75,7 @@ class ValidationSection(titan.Validation):  # type: ignore[misc]
 
 @dataclass
 class FaultToleranceSection(titan.FaultTolerance):  # type: ignore[misc]
-    """What is done about ranks that die or hang: all begin again from the last checkpoint."""
+    """The settings for ranks that die or hang: all begin again from the last checkpoint."""
 
     max_restarts: int = 5
     """Restarts in a row without a new checkpoint; 0 ends the run with the first loss."""
@@ -124,7 +124,7 @@ def from_flags(flags: Sequence[str]) -> TitanConfig:
 
 
 def _plain(text: str) -> str:
-    """What tyro printed, without its frame and colours."""
+    """Returns the text that tyro printed, without its frame and colours."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     lines = (line.strip("│╭╮╰╯─ ") for line in text.splitlines())
     return "\n".join(line for line in lines if line)
@@ -142,7 +142,8 @@ class Degrees:
 
     @staticmethod
     def of(config: TitanConfig, world_size: int) -> "Degrees":
-        """As TorchTitan works them out: `data_parallel_shard_degree = -1` takes what is left.
+        """The degrees as TorchTitan works them out: `data_parallel_shard_degree = -1` takes what is
+        left.
 
         Raises ConfigError where they do not multiply to the world size.
         """
@@ -202,7 +203,7 @@ class Degrees:
 
 
 def check_config(config: TitanConfig, world_size: int) -> Degrees:
-    """What can be known to be wrong before a process starts. Raises ConfigError."""
+    """Checks all that can be known before a process starts. Raises ConfigError."""
     if config.job.config_file is not None:
         raise ConfigError(
             f"= {config.job.config_file!r} would not be read: give the file with "

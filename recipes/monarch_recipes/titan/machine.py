@@ -1,4 +1,4 @@
-"""What a titan config means on the machine of a rank: where its files lie, what it cannot do."""
+"""A titan config on the machine of a rank: where its files lie, and what that machine cannot do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt")
 
 
 def with_paths_here(config: TitanConfig) -> TitanConfig:
-    """With relative paths that lie in this host's copy of the workspace, where they do."""
+    """The config with relative paths replaced by those in this host's copy of the workspace, where
+    they lie there."""
 
     def here(path: str | None) -> str | None:
         copy = Path(os.environ.get("WORKSPACE_DIR", ""), path or "")

@@ -1,4 +1,4 @@
-"""What an edit of a TorchTitan model means for the next start: told at the push, and tried."""
+"""The effect of an edit of a TorchTitan model on the next start: told at the push, and tried."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .config import TitanConfig, look_up_model, with_values
 
 
 class TitanNextStart:
-    """Of a trainer that is set up by ``config``. The code that its `TrainSpec` builds it with is
-    marked as code that runs when a run begins."""
+    """The next start of a trainer that is set up by ``config``. The code that its `TrainSpec`
+    builds it with is marked as code that runs when a run begins."""
 
     def __init__(self, config: TitanConfig, trainer: Any) -> None:
         self._config = config
@@ -86,7 +86,7 @@ def _model(config: TitanConfig) -> nn.Module:
 
 
 def _run_once(config: TitanConfig) -> Iterator[Callable[..., Any]]:
-    """What the trainer calls while it is made, and never again."""
+    """Yields the functions that the trainer calls while it is made, and never again."""
     spec = look_up_model(config)
     found = [
         spec.parallelize_fn, spec.pipelining_fn, spec.build_optimizers_fn,

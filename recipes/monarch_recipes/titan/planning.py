@@ -54,7 +54,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class TitanPlan:
-    """What a run would be. Bytes are of rank 0, whose shard is among the largest."""
+    """The plan of a run. Bytes are of rank 0, whose shard is among the largest."""
 
     procs_per_host: int
     degrees: Degrees
@@ -63,7 +63,7 @@ class TitanPlan:
     num_parameters: int  # of the whole model; of the first stage, in a pipeline
     parameter_bytes: int
     gradient_bytes: int
-    optimizer_bytes: int | None  # None for one whose state is not known
+    optimizer_bytes: int | None  # None for an optimizer of unknown state
     global_batch_size: int  # sequences
     num_micro_batches: int
     seq_len: int
@@ -75,7 +75,7 @@ class TitanPlan:
         return self.global_batch_size * self.seq_len
 
     def rows(self) -> dict[str, str]:
-        """For a person."""
+        """The plan as rows of a table, for a person."""
         stage = " in the first stage" if self.degrees.pp > 1 else ""
         state = "unknown" if self.optimizer_bytes is None else _size(self.optimizer_bytes)
         passes = "1 pass" if self.num_micro_batches == 1 else f"{self.num_micro_batches} passes"
@@ -104,7 +104,8 @@ def plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> dict[str, 
 
 
 def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> TitanPlan:
-    """What `config` would be on so many procs. Raises ConfigError for what could not be built."""
+    """Returns the plan of `config` on so many procs. Raises ConfigError for what could not be
+    built."""
     world_size = num_hosts * procs_per_host
     degrees = check_config(config, world_size)
     environment = {
@@ -143,7 +144,7 @@ def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> Tita
 
 
 def _build(config: TitanConfig) -> Mapping[str, Any]:
-    """What rank 0's trainer has. Runs in a process that ends with it."""
+    """Builds rank 0's trainer and returns its sizes. Runs in a process that ends with it."""
     spec = look_up_model(config)
     # A plan needs neither data nor a tokenizer, which may be only on the hosts.
     register_model(

@@ -80,7 +80,7 @@ def _quiet_torchtitan() -> Iterator[None]:
             return False
         return not any(text in record.getMessage() for text in _IDLE)
 
-    # A filter is for what is logged to its logger itself, not to those below it.
+    # A filter sees the records of its own logger, not those of loggers below it.
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
         logger.addFilter(is_worth_it)

@@ -1,4 +1,4 @@
-"""How a run is driven, from the client: `run`, the attempts that it is made of, and the ranks.
+"""A run, driven from the client: `run`, the attempts that it is made of, and the ranks.
 
 `TitanTrainer` is the actor of one rank; `training` has what it does.
 """
@@ -31,7 +31,7 @@ from .checkpoints import Saved
 from .config import TitanConfig, check_config, in_folder, with_values
 from .training import Setup, TitanStep, Training
 
-# What `monarch recipe prepare titan-...` may make.
+# The variants of `monarch recipe prepare titan-...`.
 PREPARED_VARIANTS = ("tiny",)
 # Imported once a host, ahead of the procs: it takes seconds.
 PRELOAD = ("torch", "monarch_recipes.titan.training")
@@ -45,7 +45,8 @@ class TitanTrainer(Actor):
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
-        """Where the ranks meet. For rank 0 only, and before each `setup`."""
+        """Opens the store where the ranks meet; returns its host and port. On rank 0 only, before
+        each `setup`."""
         self.let_go()
         self.store, host, port = open_store(peers=other_hosts())
         return host, port
@@ -204,8 +205,8 @@ class Driver:
         seconds: float | None = None,
         unless: Unless | None = None,
     ) -> list[Any]:
-        """What all ranks answer, unless one hangs. An error that a person can mend is a
-        RunFailed."""
+        """Returns the answers of all ranks, unless one hangs. An error that a person can mend
+        becomes a RunFailed."""
         patience = seconds or float(self.config.comm.init_timeout_seconds)
         try:
             if self.holding is not None:

@@ -61,7 +61,7 @@ _METRICS_LEFT_OUT = ("time_metrics/", "memory/", "validation_metrics/")  # but f
 
 @dataclass(frozen=True)
 class Setup:
-    """What a rank found when it got ready."""
+    """The result of a rank's setup."""
 
     rank: int
     first_step: int  # steps done before, by the run that is resumed
@@ -126,7 +126,7 @@ class Training:
         self._seconds = time.perf_counter() - started
 
     def setup(self) -> Setup:
-        """What there is, and where it goes on."""
+        """Returns the size and layout of the run, and where it goes on."""
         parts = self.trainer.model_parts
         count = torch.tensor(sum(p.numel() for part in parts for p in part.parameters()))
         if self.degrees.pp > 1:
@@ -264,7 +264,7 @@ class MetricsBuffer(BaseLogger):  # type: ignore[misc]
         self._values: dict[str, float] = {}
 
     def take(self) -> dict[str, float]:
-        """Those that were logged since the last time."""
+        """Returns the metrics logged since the last call."""
         taken, self._values = self._values, {}
         return taken
 
@@ -287,10 +287,10 @@ class MetricsBuffer(BaseLogger):  # type: ignore[misc]
 
 
 def _with_later_timeouts(config: TitanConfig) -> TitanConfig:
-    """The client, which waits for this rank, looks for one that hangs when the config says so, and
-    can only ask ranks that torch has not ended yet. After the first step its clock alone counts: it
-    stands still while somebody is held in a debugger, which torch's does not for a collective that
-    is under way."""
+    """Returns the config with timeouts that leave hangs to the client. The client waits for this
+    rank, and can only ask ranks that torch has not ended yet. After the first step its clock alone
+    counts: it stands still while a person has a rank in a debugger; torch's does not, for a
+    collective that is under way."""
     comm = config.comm
     return with_values(
         config,

@@ -97,7 +97,7 @@ class ClassPatch:
         self.flips: list[Flip] = []
         self.patched: list[type] = []
         self.refused: dict[str, str] = {}
-        self.is_partial = False  # refused classes take what they can
+        self.is_partial = False  # refused classes take the new methods
         # Names from outside that the class body reads anew.
         self.changed: AbstractSet[str] = frozenset()
         self._moving = ("", "")  # the module where the class was, and where it is
@@ -183,7 +183,7 @@ class ClassPatch:
         old: Statement | None = None,
         new: Statement | None = None,
     ) -> Any:
-        """What to have under `names`, the qualified one before and the one after."""
+        """Returns the object to bind; `names` are the qualified names before and after the edit."""
         functions = self._functions
         if current is MISSING or current is value:
             return functions.live_of(value)
@@ -327,9 +327,9 @@ def _mangled(class_name: str, name: str) -> str:
 
 
 class LateDefault:
-    """In the class, for instances that were made when there was no such field.
+    """The default of a new field in a class, for instances that were made without the field.
 
-    The first to read the field of an instance makes its value; on the class there is none.
+    The first read of the field makes the instance's value; the class itself has none.
     """
 
     def __init__(self, name: str, factory: Callable[[], Any]) -> None:
@@ -342,7 +342,7 @@ class LateDefault:
 
 
 def late_defaults(live: type, staged: type) -> Iterator[tuple[str, LateDefault]]:
-    """What live instances of a dataclass lack, and how it is made."""
+    """Yields the fields that live instances of a dataclass lack, with the maker of each default."""
     before = live.__dict__.get("__dataclass_fields__", {})
     after = staged.__dict__.get("__dataclass_fields__", {})
     for name, field in after.items() if before else ():

@@ -1,7 +1,7 @@
-"""What happened to a list, deque, dict or set between two looks at it. Pure.
+"""The difference between two looks at a list, deque, dict or set. Pure.
 
-A difference is applied entry by entry, to what the container holds by then: what others did to
-it meanwhile stays, and in its order.
+A difference is applied entry by entry, to the present content of the container: entries that other
+code changed meanwhile stay, and keep their order.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
     start: int = 0
     at_end: bool = False
     order: Sequence[Any] = ()  # of the keys afterwards
-    replaced: Any = None  # what the keys that were put held before
+    replaced: Any = None  # values of before, of the keys that were put
 
     @classmethod
     def between(cls, before: Any, after: Any) -> Difference | None:
@@ -133,7 +133,8 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
         return replace(self, put=type(self.put)(v for v in self.put if not is_left_out(v)))
 
     def apply(self, container: Any, over_others: bool = True) -> None:
-        """Not `over_others`: a key that holds something else than it did is left alone."""
+        """Repeat the difference on a container. Unless `over_others`, keys that another has changed
+        meanwhile are left alone."""
         if isinstance(container, dict):
             for key, value in self.gone.items():
                 if over_others or container.get(key) is value:
@@ -203,7 +204,7 @@ def _set_slice(container: Any, start: int, stop: int, entries: list[Any]) -> Non
             now[start:stop] = entries
             refill(container, now)
             return
-        # Entry by entry: what others put at its ends meanwhile stays.
+        # Entry by entry: entries that others put at its ends meanwhile stay.
         for _ in range(stop - start):
             del container[start]
         for place, entry in enumerate(entries, start):

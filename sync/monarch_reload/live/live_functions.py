@@ -29,7 +29,7 @@ class Functions:
         return (one for one in self._all if one.__code__.co_filename == path)
 
     def at_top_level(self, namespace: Mapping[str, Any]) -> Mapping[Place, list[FunctionType]]:
-        """What the top level of a module has defined that has these globals."""
+        """The functions defined at the top level of the module that has these globals, by place."""
         found: defaultdict[Place, list[FunctionType]] = defaultdict(list)
         for function in self._all:
             code = function.__code__
@@ -39,7 +39,7 @@ class Functions:
         return found
 
     def wrappers_of(self, function: FunctionType) -> list[FunctionType]:
-        """Those that close over it."""
+        """The functions that close over `function`."""
         return self._by_contents.get(id(function), [])
 
     @cached_property

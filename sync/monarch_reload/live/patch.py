@@ -133,7 +133,8 @@ def same_behaviour(one: CodeType, other: CodeType) -> bool:
 
 
 def _call(code: CodeType) -> tuple[Any, ...]:
-    """What the instructions do not say: how arguments come, and which `try` they stand in."""
+    """The part of a code object that its instructions lack: kinds and counts of arguments, and the
+    exception table."""
     kinds = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
     return kinds, counts, getattr(code, "co_exceptiontable", None)  # not in Python 3.10
@@ -203,7 +204,8 @@ class FunctionPatch:
                 self.flips.append(Attribute(live, name, value))
 
     def _heir(self, live: Any, staged: Any) -> Any:
-        """What to hold where the live function holds `live`. Classes are patched elsewhere."""
+        """Returns the object that takes the place of `live` in a live function. Classes are patched
+        elsewhere."""
         if is_a(staged, FunctionType) and made_alike(live, staged):
             return self.function(live, staged)
         return self.live_of(staged)

@@ -1,4 +1,4 @@
-"""Decorators that register what they decorate, and where they do."""
+"""Decorators that register the function they decorate, and the registries they use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monarch_reload.source.statements import Statement
 
 
 def taken_away(old: Statement, new: Statement, namespace: Mapping[str, Any]) -> Iterator[Any]:
-    """What decorates a definition no longer: the decorators, or the objects that they are of."""
+    """Yields the decorators that a definition has lost, or the objects whose methods they are."""
     for name in _decorators(old) - _decorators(new):
         found: Any = None
         inside = namespace

@@ -47,7 +47,7 @@ class Registry(msgspec.Struct, frozen=True, eq=False):
 
 
 def parts_of_entry(value: Any) -> tuple[Any, ...]:
-    """What an entry speaks of: `(priority, function)` of the function, too."""
+    """Returns the objects in an entry: of a tuple such as `(priority, function)` each part."""
     return (*value,) if type(value) is tuple else (value,)
 
 
@@ -104,7 +104,7 @@ def without(registry: Registry, ids: Collection[int]) -> Action:
 
 
 def registries(held: Iterable[Any]) -> Iterable[Registry]:
-    """In what `holders` gives, and in instances of others that are held there."""
+    """The registries in the objects that `holders` gives, and in instances of others held there."""
     found: dict[int, Registry] = {}
     held = list(held)
     ours = set(map(id, held))

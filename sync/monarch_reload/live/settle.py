@@ -1,4 +1,4 @@
-"""How what staged code made becomes part of the live modules."""
+"""Settling: objects that staged code made become part of the live modules."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _slots(cls: type) -> Iterator[MemberDescriptorType]:
 
 
 def _replace_in_tuple(holder: tuple[Any, ...], twins: Mapping[int, tuple[Any, Any]]) -> None:
-    # It is new, but deep inside of what holds it; the items follow the header of the object.
+    # It is new, but deep inside of its holder; the items follow the header of the object.
     slots = (c_void_p * len(holder)).from_address(id(holder) + tuple.__basicsize__)
     for index, item in enumerate(holder):
         if id(item) in twins and slots[index] == id(item):
@@ -79,7 +79,8 @@ def _replace_in_tuple(holder: tuple[Any, ...], twins: Mapping[int, tuple[Any, An
 
 
 def sort_in_again(holder: Any, keys: Collection[int]) -> None:
-    """For a new dict or set with keys (by their ids) whose hash is another one now."""
+    """Insert all entries anew where the hashes of some keys have changed; `keys` are ids of such
+    keys."""
     if type(holder) is dict and any(id(key) in keys for key in holder):
         items = list(dict(holder).items())
         holder.clear()
@@ -119,5 +120,5 @@ def rehome(function: FunctionType, namespace: dict[str, Any]) -> None:
             pythonapi.Py_IncRef(py_object(value))
             slots[index] = id(value)
             pythonapi.Py_DecRef(c_void_p(old))
-    # Tells the interpreter that what it specialised for this function no longer holds.
+    # Tells the interpreter that its specialised code for this function is out of date.
     function.__code__ = function.__code__

@@ -1,4 +1,4 @@
-"""What staged code sees of a module."""
+"""The view of a module that staged code gets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monarch_reload.undo_log import MISSING
 
 
 class AttributeAccess(Protocol):
-    """Of the modules as they will be. `assign` with MISSING deletes."""
+    """Access to attributes of modules as they will be. `assign` with MISSING deletes one."""
 
     def attribute(self, module: ModuleType, name: str) -> Any: ...
 

@@ -33,7 +33,8 @@ class HeldDefinition(msgspec.Struct, frozen=True):
 
 
 class Tables(dict[str, frozenset[HeldDefinition]]):
-    """What the containers of a module hold, by their dotted names there; found when asked for."""
+    """The definitions that a module's containers hold, by the containers' dotted names; found on
+    demand."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         super().__init__()
@@ -45,8 +46,8 @@ class Tables(dict[str, frozenset[HeldDefinition]]):
 
 
 def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str], set[str]]:
-    """By module and name of a definition, the modules whose containers hold it."""
-    # Most of what modules hold they share: the builtins above all, which each of them has.
+    """Maps (module, name) of a definition to the names of the modules whose containers hold it."""
+    # Modules share most of their values: above all the builtins, which each of them has.
     values: dict[int, tuple[Any, set[str]]] = {}
     for name, module in modules:
         for value in list(vars(module).values()):
@@ -61,7 +62,7 @@ def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str
 
 
 def held_in(value: Any) -> Iterator[HeldDefinition]:
-    """Of a container, a registry, a dispatcher or a `partial`."""
+    """Yields the definitions held in a container, a registry, a dispatcher or a `partial`."""
     kind = type(value)
     if kind is FunctionType:
         registry = value.__dict__.get("registry")
@@ -115,7 +116,8 @@ def _functions(function: FunctionType) -> Iterator[HeldDefinition]:
 
 
 def _value_of(name: str, namespace: Mapping[str, Any]) -> Any:
-    """Without waking anybody: plain attributes only."""
+    """Returns the value of a dotted name, read from plain attributes only: no lazy object wakes
+    up."""
     head, *rest = name.split(".")
     value = namespace.get(head, MISSING)
     for part in rest:

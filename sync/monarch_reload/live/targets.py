@@ -37,7 +37,8 @@ class Target:
     def find(
         cls, node: ast.Attribute | ast.Subscript, namespace: Mapping[str, Any]
     ) -> Target | None:
-        """None where the object cannot be told without running code."""
+        """The target of an assignment; None where the object cannot be told without running
+        code."""
         owner = value_of(node.value, namespace)
         if owner is MISSING or type(owner) is StagedModule:
             return None

@@ -1,4 +1,5 @@
-"""What an edit has to run, in which order, and what it will trip over.
+"""The plan of an edit: the statements that have to run, their order, and warnings about the new
+code.
 
 What to open, by what is to be changed:
 
@@ -9,5 +10,5 @@ What to open, by what is to be changed:
   imports to decide: `reached_modules.py`
 - assignments taken away: `removed_assignments.py`; what `import *` brings: `stars.py`
 - which edits count only when a run begins again: `start_helpers.py`
-- what edited functions will trip over: `code_warnings.py`, `unbound_names.py`, `misfit_calls.py`
+- warnings about edited functions: `code_warnings.py`, `unbound_names.py`, `misfit_calls.py`
 """

@@ -1,4 +1,4 @@
-"""What an edit will trip over when it is run: names that nowhere exist, calls that do not fit."""
+"""Warnings about edited code: names that exist nowhere, and calls that do not fit."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _NEVER_CALLED = f"{_HOOK} of a module is never called: it is a method of an acto
 
 
 class CodeWarnings:
-    """Of one edited module. `sources` are of all modules, as they will be; `namespaces` what they
-    have by now."""
+    """The warnings about one edited module. `sources` are of all modules, as they will be;
+    `namespaces` are theirs at present."""
 
     def __init__(
         self, edit: ModuleEdit, source: ModuleSource, sources: Sources, namespaces: Namespaces
@@ -68,7 +68,8 @@ class CodeWarnings:
                 yield statement
 
     def _edited(self, statement: Statement) -> Iterator[Statement]:
-        """What of a definition is new: of a class perhaps one method."""
+        """Yields the new parts of a definition: the whole, or of a class only the functions that
+        changed."""
         index = self._edit.new.index(statement)
         origin = self._edit.alignment.narrow.get(index)
         if origin is None:

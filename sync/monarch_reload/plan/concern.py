@@ -11,7 +11,8 @@ from monarch_reload.source.spelling import ABSOLUTE
 
 
 class Concern:
-    """Of one module: what of it leads to marks, so far. A yes may be wrong, a no never is."""
+    """The statements of one module that lead to marks, so far. A yes may be wrong, a no never
+    is."""
 
     def __init__(self, reach: Propagation, edit: ModuleEdit) -> None:
         self._reach = reach

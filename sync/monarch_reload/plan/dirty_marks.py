@@ -1,4 +1,5 @@
-"""What an edit does to a name, which uses of it must run again, and what a plan holds."""
+"""The marks that an edit puts on names, the uses that force a statement to run again, and the
+plan."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from monarch_reload.source.names import Use
 
 
 class DirtyMark(IntEnum):
-    """What an edit did to a name; the higher one wins."""
+    """The effect of an edit on a name; of two marks the higher one counts."""
 
     KEPT = 1  # kept instance of a class some of whose members behave differently
     INSTANCE = 2  # kept instance of a class whose attributes differ
     METHODS = 3  # class: only methods behave differently
-    CALLING = 4  # function: it calls what was patched in place
+    CALLING = 4  # function: it calls one that was patched in place
     FUNCTION = 5  # function: patched in place
     FLOWING = 6  # function: its result depends on a changed value
     SHAPE = 7  # class: attributes, bases or fields differ, patched in place
@@ -57,7 +58,7 @@ RUNS_AGAIN: Mapping[DirtyMark, Mapping[Use, When]] = {
     },
     DirtyMark.VALUE: dict.fromkeys(Use, _ALWAYS),
 }
-"""By what the use comes to, through imports and attributes."""
+"""The answer by mark and by the use as it is after imports and attributes are followed."""
 
 # Data holds nothing that was passed: it was called, or looked at.
 _PASSED = {Use.PASSED: _BINDS_DATA, Use.WITHIN: _BINDS_DATA}
@@ -68,21 +69,21 @@ RUNS_AGAIN_AS_WRITTEN: Mapping[DirtyMark, Mapping[Use, When]] = {
     DirtyMark.FUNCTION: _PASSED,
     DirtyMark.FLOWING: _PASSED,
 }
-"""By the use as the statement has it, where the other table has nothing."""
+"""The answer by mark and by the use as written, where the other table has none."""
 
 
 class ModulePlan(msgspec.Struct):
     edit: ModuleEdit
     run: set[int] = msgspec.field(default_factory=set)
     twin: set[int] = msgspec.field(default_factory=set)  # run too, but only for others to call
-    shadowed: set[str] = msgspec.field(default_factory=set)  # containers of what is twinned
+    shadowed: set[str] = msgspec.field(default_factory=set)  # containers of twins
     disguised: set[str] = msgspec.field(
         default_factory=set
-    )  # kept instances that what runs may look at
+    )  # kept instances that running statements may look at
     marks: dict[str, DirtyMark] = msgspec.field(default_factory=dict)
     forced_by: dict[int, set[str]] = msgspec.field(
         default_factory=dict
-    )  # names read, for what runs
+    )  # names read, for statements that run
 
     @property
     def is_staged(self) -> bool:

@@ -1,4 +1,4 @@
-"""From sources to edits: what each module runs, what it shall run, what its names hold now."""
+"""From sources to edits: the code that each module runs and shall run, and its names' values."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class LiveModule:
         return self._living().at_top_level(vars(self.module))
 
     def functions_of(self, definition: Statement) -> list[FunctionType]:
-        """What a definition of the running source made."""
+        """Returns the live functions that a definition of the running source made."""
         assert definition.name is not None
         place = definition.name, definition.first
         if place not in self.functions and (hidden := self.hidden_of(definition)):
@@ -89,7 +89,7 @@ class LiveModule:
         return [one for one in found if code and same_behaviour(one.__code__, code)]
 
     def wrappers_of(self, function: FunctionType) -> Sequence[FunctionType]:
-        """What closes over a function that no name leads to."""
+        """Returns the functions that close over `function`; none where a name leads to it."""
         place = function.__code__.co_name, function.__code__.co_firstlineno
         return () if place in self._reached else self._living().wrappers_of(function)
 
@@ -136,7 +136,7 @@ def edited(
     namespace = vars(live.module)
     old = as_if(executed(live.source.statements, namespace), anew) if known else ()
     statements = executed(new.statements, namespace)
-    # Not by their names: what an unchanged statement binds and reads is known from before.
+    # Not by their names: those that an unchanged statement binds and reads are known already.
     if b"import *" in live.source.text or b"import *" in new.text:
         old = exports.split_before(old, package)
         statements = exports.split_after(statements, package)
@@ -272,7 +272,8 @@ _DATA = (int, float, complex, bool, str, bytes, type(None), range, slice)
 
 
 def _types(value: object) -> tuple[tuple[str, str], ...]:
-    """Where the class of an instance, and its bases, were defined; not for builtin ones."""
+    """The classes of an instance, as (module, name), with their bases; builtin ones are left
+    out."""
     cls = type(value)
     if not cls.__flags__ & _HEAP_TYPE or issubclass(cls, (type, ModuleType, FunctionType)):
         return ()

@@ -20,7 +20,7 @@ Origin = tuple[str, str | None]
 
 
 class NameKind(Enum):
-    """What a name of a running module holds."""
+    """The kind of value that a name of a running module holds."""
 
     FUNCTION = "function"
     CLASS = "class"
@@ -34,27 +34,27 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
     """One module, edited or not, with what its names hold in this process."""
 
     name: str
-    package: str  # what relative imports start from
+    package: str  # the package from which relative imports start
     old: Sequence[Statement]
     new: Sequence[Statement]
     alignment: Alignment
     kinds: Mapping[str, NameKind]
     keep: frozenset[str] = frozenset()
     rereads: frozenset[int] = frozenset()  # statements that name a config file that changed
-    compiled: frozenset[str] = frozenset()  # names of what a compiler made
+    compiled: frozenset[str] = frozenset()  # names of compiled functions
     is_script: bool = False  # it is `__main__`, whose main guard has run
     is_program: bool = False  # its top level is still running, as that of a plain script does
     types: Mapping[str, Sequence[tuple[str, str]]] = msgspec.field(default_factory=dict)
-    """Of names that hold instances: the module and name of their class and of its bases."""
+    """The module and name of the class and its bases, for names that hold instances."""
     modules: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Of names that hold modules: which ones."""
+    """The names of the modules, for names that hold one."""
     origins: Mapping[str, Origin] = msgspec.field(default_factory=dict)
-    """Of names that an `if` or `try` imports from several places: where they come from."""
+    """The origin of names that an `if` or `try` imports from one of several places."""
 
     tables: Mapping[str, frozenset[HeldDefinition]] = msgspec.field(
         default_factory=lambda: defaultdict(frozenset)
     )
-    """By dotted names of containers, what they hold; of any name, it may be asked."""
+    """The definitions in containers, by their dotted names; any name may be looked up."""
 
     exports_others: bool = False  # a star import of it will bring other names
 
@@ -74,7 +74,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def binders(self) -> Mapping[str, Sequence[int]]:
-        """By name, the new statements that bind it."""
+        """The new statements that bind a name, by name."""
         found = defaultdict(list)
         for index, statement in enumerate(self.new):
             for name in statement.binds:
@@ -83,7 +83,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def last_binders(self) -> Mapping[str, int]:
-        """By name, the old statement that bound it last."""
+        """The old statement that bound a name last, by name."""
         return {name: i for i, statement in enumerate(self.old) for name in statement.binds}
 
     def live_definition(self, index: int) -> Statement | None:
@@ -116,7 +116,8 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def displaced(self) -> frozenset[str]:
-        """Names whose last binder of old is not their last binder now, though both exist still."""
+        """Names whose last binder before the edit is another statement than their last binder now,
+        though both still exist."""
         after = {name: i for i, statement in enumerate(self.new) for name in statement.binds}
         return frozenset(
             name
@@ -165,7 +166,7 @@ class ImportGraph:
                     yield self.resolve(edit.name, dotted)[0]
 
     def source(self, module: str, name: str) -> Origin | None:
-        """Where a name comes from that its module imported last."""
+        """The module and name from which a module last imported a name."""
         return self._sources[module].get(name)
 
     def module_of(self, module: str, name: str) -> str | None:
@@ -271,7 +272,7 @@ def _sources(edit: ModuleEdit) -> dict[str, Origin]:
     found: dict[str, Origin] = {}
     for statement in edit.new:
         if isinstance(statement.node, ast.Delete):
-            continue  # The statements above it have read what was imported.
+            continue  # The statements above it have read the imported value.
         for name in statement.binds:
             found.pop(name, None)
         for name, source in imports_of(statement, edit.package):

@@ -31,14 +31,15 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Definitions:
-    """What a module's text says for sure about the functions and classes at its top level."""
+    """The functions and classes at the top level of a module, as far as its text alone tells for
+    sure."""
 
     def __init__(self, body: Sequence[ast.stmt]) -> None:
         self._body = body
 
     @cached_property
     def _binders(self) -> Mapping[str, Sequence[ast.AST]]:
-        """By name, all that may bind it at the top level, from wherever."""
+        """All nodes that may bind a name of the top level, wherever they stand, by name."""
         found: dict[str, list[ast.AST]] = {}
         for node in self._walked():
             if isinstance(node, (ast.Global, ast.Nonlocal)):
@@ -78,14 +79,14 @@ class Definitions:
             yield from ast.walk(statement)
 
     def _only(self, name: str) -> ast.AST | None:
-        """What binds a name, where that is one statement of the top level."""
+        """Returns the top-level statement that binds a name; None where others may bind it, too."""
         binders = self._binders.get(name, ())
         is_plain = len(binders) == 1 and any(binders[0] is node for node in self._body)
         return binders[0] if is_plain else None
 
     @cached_property
     def subclassed(self) -> Mapping[str, Sequence[ast.ClassDef]]:
-        """By the last part of a base's name, the classes that have it."""
+        """The classes with a base, by the last part of the base's name."""
         found: dict[str, list[ast.ClassDef]] = {}
         for node in self._walked():
             if isinstance(node, ast.ClassDef):
@@ -101,8 +102,8 @@ Find = Callable[[str], Function | None]
 def misfit_calls(
     definition: ast.stmt, find: Find, overridden: Callable[[str, str], bool]
 ) -> Iterator[Misfit]:
-    """In a function or a class at the top level. `overridden(class, method)` says whether a
-    subclass may have another method of that name."""
+    """Yields the misfit calls in a function or a class at the top level. `overridden(class,
+    method)` says whether a subclass may have another method of that name."""
     local = {name for node in ast.walk(definition) for name in _bound_by(node)}
     local -= {getattr(definition, "name", "")}
     skipped = set(_prepared_for_errors(definition))

@@ -1,13 +1,13 @@
-"""What an edit has to run, and in which order. Pure.
+"""The plan of an edit: which statements have to run, and in which order. Pure.
 
 Marks say what happened to a name, and a table says which uses of it force a statement to run
-again. State comes first: a function or class is patched in place, so an object that merely holds it
-follows without running, and an instance follows its class. A value that was *computed* from a
-changed value, by calling a changed function, or by looking into a changed class, is computed again.
-A change also spreads through the functions that read it (`D = make()` follows `C` where `make`
-reads `C`, or calls what does). Where only some members of a class changed, what was made of the
-class stays, and what was read from those members follows: an edited layer does not rebuild the
-model that is made of it.
+again. State is kept where it can be: a function or class is patched in place, so an object that
+merely holds it follows without running, and an instance follows its class. A value that was
+*computed* from a changed value, by calling a changed function, or by looking into a changed class,
+is computed again. A change also spreads through the functions that read it (`D = make()` follows
+`C` where `make` reads `C`, or calls a function that does). Where only some members of a class
+changed, objects made of the class stay, and values read from those members are computed again: an
+edited layer does not rebuild the model that is made of it.
 """
 
 from __future__ import annotations
@@ -223,7 +223,8 @@ class _Planner:
                 )
 
     def _mark(self, plan: ModulePlan, index: int, name: str) -> DirtyMark | None:
-        """What running, patching or its callees do to a name that this statement binds."""
+        """The mark on a name that this statement binds, from running, from patching or from its
+        callees."""
         edit, statement = plan.edit, plan.edit.new[index]
         if statement.is_import:
             source = next((s for n, s in imports_of(statement, edit.package) if n == name), None)

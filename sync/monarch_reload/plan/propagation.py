@@ -35,11 +35,11 @@ class Propagation:
         self.num_hops: dict[tuple[str, str], int] = {}
 
     def forcing(self, module: str, statement: Statement) -> Iterator[str]:
-        """The names it reads whose marks make it run again."""
+        """Yields the names that the statement reads and whose marks force it to run again."""
         edit = self.plans[module].edit
         binds = statement.binds
         data = (NameKind.DATA, NameKind.ROWS) if statement.is_computed_whole else (NameKind.DATA,)
-        # A definition may leave None behind: what it made is where its decorator has put it.
+        # A definition may leave None behind: its function is where the decorator has put it.
         makes_data = bool(binds) and not statement.is_definition
         makes_data = makes_data and all(edit.kinds.get(n) in data for n in binds)
         makes_objects = _makes_objects(edit, statement)
@@ -88,7 +88,8 @@ class Propagation:
         )
 
     def reads(self, module: str, statement: Statement) -> Iterator[tuple[str, Use]]:
-        """What it reads when it runs, by name and by way of containers."""
+        """Yields the names that the statement reads when it runs, directly and by way of
+        containers."""
         yield from statement.names.eager
         makes_objects = _makes_objects(self.plans[module].edit, statement)
         for container, attribute, use in statement.names.items:
@@ -141,7 +142,7 @@ class Propagation:
         )
 
     def _forces(self, module: str, dotted: str, declared: Use, use: Use) -> bool:
-        """Whether it reads a changed member, or a module whose names changed as a whole."""
+        """Whether the use reads a changed member, or a module whose names changed as a whole."""
         is_held = declared in (Use.HELD, Use.PASSED)
         owner, name, rest = self.graph.resolve(module, dotted)
         members = self.members_of(owner, name)
@@ -205,7 +206,8 @@ class Propagation:
         return mark is not None and RUNS_AGAIN[mark].get(use) is When.ALWAYS
 
     def spread(self, module: str, dotted: str) -> tuple[DirtyMark | None, int]:
-        """What becomes of a function that reads the name, and how many modules away that began."""
+        """Returns the mark of a function that reads the name, and how many module borders it has
+        crossed."""
         if self._is_another(module, dotted):
             return DirtyMark.FLOWING, 0
         owner, name, rest = self.graph.resolve(module, dotted)

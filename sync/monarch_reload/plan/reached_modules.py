@@ -1,4 +1,4 @@
-"""The loaded modules that import what changed, directly or by way of others."""
+"""The loaded modules that import a changed one, directly or by way of others."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def _takes(imports: Collection[str] | None, names: Collection[str]) -> bool:
 
 
 def _imports(name: str, source: ModuleSource) -> Collection[str] | None:
-    """What the module's imports name, with the packages above; None where it has no syntax tree.
+    """The names that the module's imports mention, with the packages above; None without a syntax
+    tree.
 
     Imports in functions count as well: an import of the module may call them.
     """

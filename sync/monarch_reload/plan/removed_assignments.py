@@ -1,9 +1,9 @@
-"""Assignments to what others made, `other.FLAG = 1` or `Class.method = f`, whose statement is gone.
+"""Removed assignments to objects of other modules, as `other.FLAG = 1` or `Class.method = f`.
 
-The value that was there before can be made again where a module of ours says what that was: its
-source is taken for one in which the statement that binds the name is new, or one that bound it is
-gone. Where none does, code that was put in the place of other code asks for a new process; a plain
-value stays, as whatever else a program has brought about, and that is told.
+The value of before can be made again where one of our modules binds it: the source of that module
+is taken for one in which the statement that binds the name is new, or one that bound it is gone.
+Elsewhere code that took the place of other code asks for a new process. A plain value stays, like
+any other effect of a program, and the report says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RemovedAssignment(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        return f"line {self.line} is gone, and what was there before it nobody knows"
+        return f"line {self.line} is gone, and the value before it is not known"
 
     def __str__(self) -> str:
         return f"{self.title}: {self.reason}, so what it set stays as long as this process lives"
@@ -85,7 +85,7 @@ def _followed(
     else:
         return removed
     if "__wrapped__" in own_names(vars(owner).get(key)):
-        return removed  # it passes for what it wraps, which others may hold
+        return removed  # it passes for the function it wraps, which others may hold
     is_ours = name in sources and (not place[1] or _defines(sources[name].statements, place[1]))
     return replace(removed, place=place) if is_ours else removed
 
@@ -97,7 +97,7 @@ def _without(owner: dict[Any, Any], key: Any) -> Action:
 def as_if(
     statements: tuple[Statement, ...], places: Collection[tuple[str, str]]
 ) -> tuple[Statement, ...]:
-    """What a module would have run, for the names in `places` to be made again."""
+    """Returns a module's statements, changed so that a plan makes the names in `places` again."""
     found = list(statements)
     for cls, name in places:
         if not cls:

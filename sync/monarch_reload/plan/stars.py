@@ -1,9 +1,9 @@
-"""What `from m import *` brings: name by name, as if each were imported by itself.
+"""The names that `from m import *` brings, each treated as if it were imported by itself.
 
 A star import becomes one statement for each name, so that names come, go and win over others as
 those of any import do. The names that a module will export are told from its new source. Where that
-cannot be told, as when `__all__` is computed, the last statement of a star brings what the others
-left.
+cannot be told, as when `__all__` is computed, the last statement of a star brings the names that
+the others left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EXTENDS = ("__all__.append", "__all__.extend", "__all__.remove")
 
 
 class Exports:
-    """What modules export, before and after an edit of some of them."""
+    """The names that modules export, before and after an edit of some of them."""
 
     def __init__(self, running: RunningSources, changed: Mapping[str, ModuleSource]) -> None:
         self._running = running
@@ -37,7 +37,7 @@ class Exports:
         self._after: dict[str, frozenset[str]] = {}
 
     def before(self, module: str) -> frozenset[str] | None:
-        """None for a module that is not there."""
+        """The names that a module exports before the edit; None for a module that is not there."""
         loaded = sys.modules.get(module)
         if module not in self._before and loaded is not None:
             self._before[module] = exports(_names_of(loaded))
@@ -112,7 +112,7 @@ class Exports:
 
 
 def exports(namespace: Mapping[str, Any]) -> frozenset[str]:
-    """What an `import *` of a module with these names brings."""
+    """Returns the names that an `import *` of a module with this namespace brings."""
     names = namespace.get("__all__")
     if names is None:
         return frozenset(name for name in dict(namespace) if name[:1] != "_")
@@ -165,7 +165,7 @@ def _owners(statement: Statement, package: str) -> Iterator[str]:
 
 
 def _listed(statements: Sequence[Statement]) -> frozenset[str] | None:
-    """What `__all__` says, where that is to be seen without running it."""
+    """The names in `__all__`; None where the text alone does not tell them."""
     names: list[str] | None = None
     for statement in statements:
         node = statement.node

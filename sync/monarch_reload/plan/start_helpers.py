@@ -1,8 +1,8 @@
-"""What only the beginning of a run takes: helpers of functions that are called once. Pure.
+"""Helpers of functions that are called once: edits of them count only when a run begins. Pure.
 
-A function or a constant counts from the next start, too, where all that mentions it is in functions
-that do. That is said only where it is plain to see: each mention is a direct call, or a reading, in
-the body of such a function, and nothing in the workspace finds functions by computed names.
+A function or a constant counts from the next start where every mention of it is in functions that
+do. That is said only where it is plain to see: each mention is a direct call, or a reading, in the
+body of such a function, and no code in the workspace finds functions by computed names.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SIGN = re.compile(rb"\b(globals|locals|exec|eval|import_module|__import__|getat
 
 
 class _Mention(msgspec.Struct, frozen=True):
-    """`within` is the function, by its qualified name, whose body has it; empty for elsewhere.
-    `is_call`: it is called there, at once."""
+    """One mention of a name. `within` is the qualified name of the function whose body has it, or
+    "". `is_call`: it is called there, at once."""
 
     within: str
     is_call: bool
@@ -65,7 +65,8 @@ class _Text:
                 self._otherwise.update(node.names)
 
     def mentions(self, name: str, *, is_home: bool) -> list[_Mention]:
-        """Of something that is defined here, or elsewhere: then an import may bring it."""
+        """The mentions of a name that is defined here (`is_home`), or elsewhere: then an import may
+        bring it."""
         found: list[_Mention] = []
         is_known = is_home or not self._imported.isdisjoint((name, "*"))
         if is_known:
@@ -87,8 +88,8 @@ class StartHelpers:
         self._texts: dict[str, _Text] = {}
 
     def is_helper(self, module: str, name: str, asked: frozenset[str] = frozenset()) -> bool:
-        """Of a plain function at the top level of a module. Of those `asked`, which call each
-        other, it is asked already."""
+        """Whether a name is a plain function at the top level of a module that only the start uses.
+        Those `asked` are being judged already, as functions that call each other are."""
         if (me := f"{module}:{name}") in asked:
             return True
         node = self._text(module).definitions.function(name)
@@ -98,7 +99,8 @@ class StartHelpers:
         return not is_lazy and self._is_used_at_start(module, name, asked | {me}, must_call=True)
 
     def is_setting(self, module: str, name: str) -> bool:
-        """Of a name that one statement at the top level assigns."""
+        """Whether a name is assigned by one statement at the top level, and only the start uses
+        it."""
         return self._text(module).definitions.is_assigned_once(name) and self._is_used_at_start(
             module, name, frozenset(), must_call=False
         )
@@ -153,8 +155,8 @@ class StartHelpers:
 
 
 def _placed(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Each node with the function whose body it is directly in; with nothing for what runs when a
-    module is imported, and for what a function makes to be run later."""
+    """Yields each node with the name of the function that directly contains it; "" for code that
+    runs when the module is imported, and for code that a function makes to be run later."""
     pending: list[tuple[str, str, ast.AST]] = [("", "", node) for node in tree.body]
     while pending:
         owner, within, node = pending.pop()

@@ -18,7 +18,7 @@ _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _STORES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
 _OPERATIONS = {dis.opmap[name]: name for name in (*_LOADS, *_STORES) if name in dis.opmap}
 _SHIFT = {"LOAD_GLOBAL": 1} if sys.version_info >= (3, 11) else {}  # its lowest bit is a flag
-# What binds names that are not to be seen.
+# Uses of these may bind names that the text does not show.
 _UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr", "__dict__", "execfile"})
 # Put into builtins by other code, or there on another system.
 _ELSEWHERE = frozenset({"_", "__class__", "WindowsError", "get_ipython", "reveal_type", "profile"})

@@ -1,4 +1,5 @@
-"""What modules are made of: statements, the names in them, which new one comes from which old one.
+"""The sources of modules: their statements, the names in them, and which new one replaces which
+old.
 
 What to open, by what is to be changed:
 

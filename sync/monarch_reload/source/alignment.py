@@ -190,9 +190,9 @@ def changed_functions(old: Statement, new: Statement) -> Iterator[tuple[Statemen
 
 
 def kept_class_values(old: Statement, new: Statement, changed: AbstractSet[str]) -> set[str]:
-    """Names that statements of a class body bind which need not run again, definitions apart.
+    """Names that statements of a class body bind and that need not run again, definitions apart.
 
-    `changed` are the dotted names from outside whose values are not what they were.
+    `changed` are the dotted names from outside whose values are no longer the same.
     """
     alignment = align(old.body, new.body)
     kept: set[str] = set()

@@ -31,9 +31,10 @@ class Codes(Mapping[Place, CodeType]):
         return cls({place: code for place, code in found.items() if code is not None})
 
     def spliced(self, window: range, others: Codes, distance: int) -> Codes:
-        """With others in place of those in a window of lines; all code below has moved down.
+        """Returns the code objects with others in place of those in a window of lines; those below
+        it have moved down by `distance` lines.
 
-        Raises ValueError for what cannot be moved.
+        Raises ValueError for code that cannot be moved.
         """
         found = dict(others._found)
         for (name, line), (code, moved) in self._found.items():

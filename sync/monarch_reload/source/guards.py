@@ -1,4 +1,4 @@
-"""What of a module its import executes: branches that are not taken bind and read nothing. Pure.
+"""The parts of a module that its import executes: other branches bind and read nothing. Pure.
 
 `if __name__ == "__main__":` may bind names that a definition above it binds. In an imported module
 the definition is the one that counts.
@@ -95,7 +95,8 @@ class _Taken(ast.NodeTransformer):
         return node
 
     def _value(self, node: ast.expr) -> Any:
-        """What a test gives in every run of this process; ValueError where that is unknown."""
+        """The value of a test in every run of this process. Raises ValueError where that is
+        unknown."""
         if isinstance(node, ast.BoolOp):
             return self._any_or_all(node.values, isinstance(node.op, ast.Or))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

@@ -53,7 +53,7 @@ class Names(msgspec.Struct, frozen=True, dict=True):
     eager: frozenset[tuple[str, Use]]
     deferred: frozenset[str]
     items: frozenset[tuple[str, str, Use]] = frozenset()
-    """Of what containers hold: (container, attribute that is read of an entry, how)."""
+    """Uses of containers' entries: (container, attribute that is read of an entry, how)."""
 
     @property
     def all(self) -> frozenset[str]:
@@ -264,7 +264,8 @@ class _Reader:
 
 
 def _containers(node: ast.expr) -> Iterator[str]:
-    """Where the parts of an expression come from: `enumerate(TABLE)`, `TABLE.values()`."""
+    """Yields the names of the containers in an expression, as in `enumerate(TABLE)`,
+    `TABLE.values()`."""
     name = dotted(node)
     if name is not None:
         yield name

@@ -32,7 +32,7 @@ def bound_by_pattern(node: ast.AST) -> str | None:
 
 
 def header_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
-    """What runs when the `def` runs, decorators apart."""
+    """Yields the expressions that run when the `def` runs, decorators apart."""
     yield from node.args.defaults
     yield from (default for default in node.args.kw_defaults if default is not None)
     for argument in _arguments(node.args):
@@ -94,6 +94,6 @@ def free_names(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
             if bound:
                 stores.add(bound)
             pending.extend(ast.iter_child_nodes(node))
-    # A function that imports reads what it imports when it is called.
+    # A function that imports reads the imported names when it is called.
     taken = {from_import(name, imported) for name in loads if root_of(name) in imported}
     return taken | {name for name in loads if root_of(name) not in stores - declared}

@@ -1,4 +1,4 @@
-"""What every module of ours is running: its source as it was when it was imported.
+"""The source that each of our modules is running: its text as it was imported.
 
 The file on disk may already be the next version when a reload is asked for, so an import hook
 remembers the bytes. It compiles them itself: a bytecode file is trusted by whole-second mtime
@@ -74,7 +74,7 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def flags(self) -> int:
-        """Those of its `from __future__` imports, for whatever is compiled of it."""
+        """The compiler flags of its `from __future__` imports, for all that is compiled of it."""
         flags: int = self.code.co_flags & _FUTURE_FLAGS
         return flags
 
@@ -102,7 +102,7 @@ _SECONDS_A_BYTE = 0.5e-6  # to compile and run what was imported before it could
 # A virtual environment often lies inside the project.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
-# Python itself often lies in the home folder, which is a root of what a login starts.
+# Python itself often lies in the home folder, which is a root of programs that a login starts.
 _OF_PYTHON = tuple(
     os.path.join(os.path.realpath(sysconfig.get_path(one)), "") for one in ("stdlib", "platstdlib")
 )
@@ -193,7 +193,7 @@ class RunningSources:
             self._inside.seconds = outside + seconds
 
     def import_seconds(self) -> float:
-        """What it takes to import all that is loaded, in processor time."""
+        """The processor time that the import of all loaded modules takes, in seconds."""
         return sum(
             self._seconds.get(name, len(source.text) * _SECONDS_A_BYTE)
             for name, source in self.running()
@@ -252,7 +252,7 @@ class ImportHook:
         if type(spec.loader) is SourceFileLoader and self._sources.owns(spec.origin):
             spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
-            # A loader of another package (pytest rewrites asserts): what it reads is there now.
+            # A loader of another package (pytest rewrites asserts): its source is there now.
             self._sources.record(fullname, ModuleSource(spec.origin, read_text(spec.origin)))
         return spec
 
@@ -300,7 +300,7 @@ class ImportHook:
         return spec
 
     def _places(self, fullname: str, path: Sequence[str] | None) -> Iterator[str]:
-        """Where a module may lie, without a suffix."""
+        """Yields the paths, without a suffix, at which a module may lie."""
         if self.pending or self.arriving:
             for folder in sys.path if path is None else path:
                 yield os.path.join(
@@ -308,7 +308,7 @@ class ImportHook:
                 )
 
     def text_of(self, path: str) -> bytes | None:
-        """What a file will hold that is not there yet."""
+        """The content that a file will have, where it is still to come; else None."""
         real = os.path.realpath(path)
         if real in self.arriving:
             return Path(self.arriving[real]).read_bytes()
@@ -364,7 +364,7 @@ def forget_bytecode(paths: Iterable[str]) -> None:
 
 
 def real_path(path: str) -> str:
-    """For many files of few folders, which are no links themselves."""
+    """The real path of a file that is no link itself; quick for many files of few folders."""
     folder, name = os.path.split(path)
     return os.path.join(_real_folder(folder), name)
 

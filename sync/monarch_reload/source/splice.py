@@ -18,7 +18,8 @@ from monarch_reload.source.statements import Statement, split
 
 
 def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
-    """None for an edit that has to be read with all the rest."""
+    """Returns the new source, made by parsing only the lines that changed; None where all of it has
+    to be read."""
     if not (is_plain(before.text) and is_plain(text)):
         return None
     lines = decoded_lines(text)
@@ -58,7 +59,8 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
 
 
 def as_imported(names: Iterable[str]) -> list[ast.stmt]:
-    """What has statements compiled as if their module imported these names, and does nothing.
+    """Returns statements that do nothing when they run, and by which others are compiled as if
+    their module imported these names.
 
     Which instructions call `os.read` depends on whether `os` was imported.
     """

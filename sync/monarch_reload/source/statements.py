@@ -63,14 +63,14 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         return ast.increment_lineno(copy.deepcopy(self.node), self.moved_by)
 
     def take_analysis(self, other: Statement) -> None:
-        """What is known about the same text."""
+        """Take over the analysis of another statement with the same text."""
         if self.brought == other.brought and "names" not in vars(self):
             other.names  # noqa: B018  found out once: it is asked of both
             known = vars(other)
             vars(self).update({name: known[name] for name in _ANALYSIS if name in known})
 
     def take_members(self, other: Statement) -> None:
-        """What is known about the unchanged members of a class that was edited."""
+        """Take over the analysis of the unchanged members of an edited class."""
         known = {one.text: one for one in other.body}
         for one in self.body:
             if one.text in known:
@@ -119,7 +119,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def imports(self) -> tuple[ast.Import | ast.ImportFrom, ...]:
-        """What it imports when it runs."""
+        """The imports that the statement makes when it runs."""
         if self.is_definition:
             return ()
         found = ast.walk(self.node)

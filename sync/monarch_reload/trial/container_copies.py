@@ -47,7 +47,7 @@ class ContainerCopies:
     @contextlib.contextmanager
     def in_place(self, namespaces: Namespaces, statement: Statement) -> Iterator[None]:
         """While a statement runs."""
-        # Decorators register; they do not look into what is there.
+        # Decorators register; they do not look at the entries.
         looks = bool(statement.names.items) or not statement.is_function
         read = {part for name, _ in statement.names.eager for part in name.split(".")}
         wanted = (read | self._read_late) if looks and self.twins else set()

@@ -20,7 +20,8 @@ Lookup = Callable[[Any], Any]
 
 
 def may_be_set(owner: Any) -> bool:
-    """Of classes, only those that are told what becomes of them: there are so many others."""
+    """Whether attributes of an object are watched. Of classes, which are many, only those with a
+    metaclass or a classmethod are."""
     if not is_a(owner, type):
         return True
     return type(owner) is not type or any(
@@ -29,7 +30,8 @@ def may_be_set(owner: Any) -> bool:
 
 
 class ObjectAttributes:
-    """Those of one live object before staged code runs, and which code sets them meanwhile."""
+    """The attributes of one live object before staged code runs, and the code that sets them
+    meanwhile."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
@@ -46,7 +48,7 @@ class ObjectAttributes:
         return self._seen is not self._before
 
     def look(self) -> dict[str, Any] | None:
-        """What was set since the last look."""
+        """Returns the attributes that were set since the last look; None if none were."""
         if _is_same(self._seen, self._names):
             return None
         seen, self._seen = self._seen, dict(self._names)
@@ -67,7 +69,10 @@ class ObjectAttributes:
                 self._assigned[name] = value, whose
 
     def take_out(self, is_made_here: Callable[[Any], bool]) -> Iterator[HeldAttribute]:
-        """Where it is not clear who set something, only new definitions are staged code's doing."""
+        """Undo the assignments of staged code; yields each, to be repeated at the commit.
+
+        Where it is unclear which code made one, only a new definition counts as staged code's.
+        """
         self.note(self.look(), Whose.OTHERS)
         for name, (value, whose) in self._assigned.items():
             before = self._before.get(name, MISSING)

@@ -1,7 +1,7 @@
-"""What staged code does to registries: taken out again, and kept for the commit.
+"""The changes that staged code makes to registries: taken out again, and kept for the commit.
 
-Changes that other threads make to them meanwhile are told apart from it, by looking at them before
-and after each statement, and go straight through.
+Changes that other threads make meanwhile are told apart by a look at the registry before and after
+each statement, and stay in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Whose(Enum):
 
 
 class WatchedObject(Protocol):
-    """What may change while staged code runs. `look` says what did since the last look."""
+    """An object that may change while staged code runs. `look` returns the changes since the last
+    look."""
 
     def look(self) -> Any: ...
 
@@ -55,13 +56,13 @@ class Snapshot:
         return self._seen is not self._before
 
     def spoken_of(self) -> Iterator[Any]:
-        """What its entries speak of."""
+        """Yields the objects in the registry's entries."""
         held = self._before.values() if isinstance(self._before, dict) else self._before
         for entry in held:
             yield from parts_of_entry(entry)
 
     def look(self) -> Difference | None:
-        """What happened since the last look."""
+        """Returns the changes since the last look; None if there are none."""
         if is_same(self._seen, self._registry.container):
             return None
         now = self._registry.container.copy()
@@ -85,10 +86,10 @@ class Snapshot:
         return Withdrawn(self._registry, before, ids)
 
     def take_out(self, is_made_here: Callable[[Any], bool]) -> HeldBack | None:
-        """Take staged code's doing out of the container; the result can repeat it.
+        """Take the changes of staged code out of the container; the result can repeat them.
 
-        Changes that other code made stay. Where it is not clear who did something, new definitions
-        are staged code's doing, and everything else is theirs: nothing of it may be lost.
+        Changes that other code made stay. Where it is unclear which code made one, new definitions
+        count as staged code's, and everything else as other code's: no entry of that may be lost.
         """
         self.note(self.look(), Whose.OTHERS)
         if self._seen is self._before:
@@ -191,7 +192,7 @@ class HeldBack:
         if self._difference.gone:
             replace(self._difference, put=[live_of(value) for value in put]).apply(container)
             return
-        # Registering again what is registered already adds nothing.
+        # Registering an object again adds nothing.
         taken: set[int] = set()
         added: list[Any] = []
         there = Counter(map(id, container))
@@ -221,7 +222,7 @@ class HeldBack:
 
 
 def _places_of_parts(entries: Iterable[tuple[Any, Any]]) -> Mapping[int, Sequence[Any]]:
-    """Where in a container something is spoken of, by its id."""
+    """The places in a container at which an object occurs, by the object's id."""
     places = defaultdict(list)
     for place, entry in entries:
         for part in parts_of_entry(entry):
@@ -250,7 +251,8 @@ def _is_made_again(value: Any, known: Any) -> bool:
 def left_behind(
     known: Iterable[Registry], held_back: Collection[HeldBack], live_of: Lookup
 ) -> Iterator[Action]:
-    """What was registered again in another part of a registry, `@on("start")` for `@on("end")`."""
+    """Yields the removal of entries registered again in another part of a registry, as in an edit
+    of `@on("end")` to `@on("start")`."""
     renewed: dict[int, set[int]] = {}
     here: dict[int, set[int]] = {}
     for held in held_back:

@@ -1,7 +1,7 @@
-"""What code that runs ahead of a commit does to the process, outside of all modules.
+"""The effects on the process, outside of all modules, of code that runs ahead of a commit.
 
 Handlers for the exit, for signals and of loggers are taken back, and repeated by the commit. A
-thread that was started runs; it is noted, so that the reader of the report knows.
+thread that was started keeps running; the report names it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from monarch_reload.undo_log import Action
 
 
 class Outside:
-    """What one thread did while it was watched.
+    """The effects of one thread while it was watched.
 
-    `threads` are the names of those it started, `loggers` what those it touched held, by name.
+    `threads` are the names of the threads it started. `loggers` are the loggers it touched, by
+    name, each with its handlers of before.
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,8 @@ class Outside:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """For the thread that calls; others do what they do."""
+        """Note the effects of the calling thread inside the block; other threads are not
+        affected."""
         me = threading.get_ident()
         register, start = atexit.register, threading.Thread.start
         set_handler = signal.signal

@@ -84,7 +84,7 @@ class SideEffects:
 
     @cached_property
     def _holding(self) -> Mapping[int, Sequence[Snapshot]]:
-        """By the ids of what they speak of, the containers, as they were before."""
+        """The containers as they were before, by the ids of the objects in their entries."""
         found = defaultdict(list)
         for snapshot in self._snapshots:
             for part in snapshot.spoken_of():
@@ -115,7 +115,7 @@ class SideEffects:
         return self._looked is not None and self._turns.undisturbed_since(self._looked, seconds)
 
     def _changed(self) -> Sequence[WatchedObject]:
-        """Where to look closer."""
+        """The watched objects that a first glance found changed."""
         return [one for glance, part in self._glances if glance.has_changed() for one in part]
 
 

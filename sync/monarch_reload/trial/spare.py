@@ -83,7 +83,8 @@ def is_surely_wrong(error: ReloadError, changed: Mapping[str, ModuleSource]) -> 
 def _laid_out(
     files: Mapping[str, bytes | str | None], folder: Path
 ) -> Sequence[tuple[str, str | None]]:
-    """Where the text of each file lies."""
+    """Writes the texts into `folder`; returns each file with the path of its text, None for a
+    deleted one."""
     found: list[tuple[str, str | None]] = []
     for number, (path, content) in enumerate(files.items()):
         if isinstance(content, bytes):

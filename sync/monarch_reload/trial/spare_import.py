@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
 
 class NewText(SourceFileLoader):
-    """A file whose text lies elsewhere until it is switched to."""
+    """A file whose text lies elsewhere until the switch."""
 
     def __init__(self, name, path, place):
         super().__init__(name, path)

@@ -57,8 +57,8 @@ class TrialStage:
         self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
         self.assigned: dict[str, set[str]] = {}  # from other modules, by module
         self.left_alone: dict[tuple[str, int], set[str]] = {}
-        self._imported: dict[str, list[ast.stmt]] = {}  # by path: see `as_imported`
         """Names that a statement may bind and did not, as in a branch that was not taken."""
+        self._imported: dict[str, list[ast.stmt]] = {}  # by path: see `as_imported`
         self._plan = EditPlan({})
         self.stand_ins = StandIns(self.namespaces)
         self.stores: list[HeldStore | HeldAttribute] = []
@@ -179,7 +179,7 @@ class TrialStage:
     def _runner(
         self, plan: ModulePlan, index: int, path: str, flags: int
     ) -> Callable[[dict[str, Any]], None]:
-        """What runs a statement in a namespace."""
+        """Returns a function that runs the statement in a namespace."""
         statement = plan.edit.new[index]
         node = statement.placed
         if statement.is_star:
@@ -195,7 +195,7 @@ class TrialStage:
             taken = {name: plan.edit.origins.get(name) for name in statement.binds}
             if any(taken.values()):
                 return functools.partial(self._take, taken)
-        # So that what is not edited has the code that it had.
+        # So that functions which are not edited keep their code.
         others: list[ast.stmt] = []
         if statement.is_definition:
             if path not in self._imported:
@@ -272,7 +272,7 @@ class TrialStage:
         return self._view(module)
 
     def _import_module(self, real: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
-        """For code that runs here; other threads get modules as ever."""
+        """An `import_module` that gives staged views to this thread, and real modules to others."""
         thread = threading.get_ident()
 
         def import_module(name: str, package: str | None = None) -> ModuleType:

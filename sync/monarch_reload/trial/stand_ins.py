@@ -37,7 +37,7 @@ class StandIns:
             "isinstance": functools.partial(self._check, isinstance),
             "issubclass": functools.partial(self._check, issubclass),
         }
-        """What staged code gets for the built-in ones."""
+        """The functions that staged code gets in place of the built-in ones."""
 
     def take_over(self, plan: ModulePlan, index: int, live: Any, staged: Any) -> None:
         """A statement has defined `staged`: it takes over the state of what is live.
@@ -65,8 +65,8 @@ class StandIns:
                 keep_live_values(live, staged, kept_names(live, old, statement, changed))
 
     def _pass_for(self, live: type, staged: type) -> None:
-        """From here on a live class passes for the staged one, and kept instances look like ones
-        of the staged class, to code that reads them here."""
+        """From here on a live class passes for the staged one, and kept instances look like
+        instances of the staged class, to code that reads them here."""
         self._live[id(staged)] = live
         for name, key in self.kept:
             namespace = self._namespaces[name]
@@ -76,7 +76,7 @@ class StandIns:
     def of(self, instance: Any, staged: type) -> Any:
         """A stand-in for a kept instance, of the staged class."""
         if hasattr(staged, "__del__"):
-            return instance  # the stand-in would close what the instance goes on using
+            return instance  # the stand-in would close an object that the instance goes on using
         try:
             twin = _copied(instance, staged)
         except (TypeError, AttributeError):
@@ -92,14 +92,14 @@ class StandIns:
         live = [self._live[id(k)] for k in kinds if id(k) in self._live]
         if not live:
             return False
-        # Not `check`: what a live protocol asks for may not be what the new one does.
+        # Not `check`: a live protocol may ask for other members than the new one.
         cls = type(thing) if check is isinstance else thing
         return any(type.__subclasscheck__(one, cls) for one in live)
 
 
 def twins_of(module: str, live: Any, staged: Any) -> dict[int, Any]:
-    """What is staged, by the id of what it is live: a definition, and what its decorators were
-    given, as a container may hold either."""
+    """Maps the ids of live objects to their staged twins: the definition, and what its decorators
+    were given, as a container may hold either."""
     before, after = (
         {part.__qualname__: part for part in parts_of(one, module) if is_a(part, _NAMED)}
         for one in (live, staged)

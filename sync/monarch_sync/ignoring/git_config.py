@@ -26,7 +26,7 @@ def config_files(repository: str | None) -> list[str]:
 
 
 def personal_rule_file(repository: str | None) -> str:
-    """Where the user's own rules are, if there are any."""
+    """The path of the user's own rules, whether or not there are any."""
     found = None
     for config in _top_files(repository):
         found = excludes_file(config) or found
@@ -34,7 +34,8 @@ def personal_rule_file(repository: str | None) -> str:
 
 
 def excludes_file(config: str) -> str | None:
-    """What one file of the configuration says, and what it includes."""
+    """Returns the path of the user's rule file that one configuration file, or one it includes,
+    names."""
     *_, (_, found) = _read(config)
     return found
 
@@ -74,7 +75,7 @@ def _read(config: str, depth: int = 0) -> list[tuple[str, str | None]]:
 
 
 def _value(text: str) -> str:
-    """Without quotes, and without the comment behind it."""
+    """The value without its quotes, and without a comment behind it."""
     value, at = "", 0
     while part := _VALUE.match(text, at):
         quoted, plain = part.groups()

@@ -1,4 +1,4 @@
-"""GitIndex: which paths git tracks, read straight from `.git/index`.
+"""GitIndex: the paths that git tracks, read straight from `.git/index`.
 
 A tracked file is part of the work even where an ignore rule matches it, and no ignore library
 knows what is tracked. The format is git's own `gitformat-index`, versions 2 to 4; a split index
@@ -44,7 +44,8 @@ def git_dir_of(work_tree: str) -> str | None:
 
 
 def common_dir(git_dir: str) -> str:
-    """Where a repository's own rules and configuration are; a second work tree has the first's."""
+    """The folder of a repository's own rules and configuration; a second work tree has the
+    first's."""
     try:
         with open(f"{git_dir}/commondir", encoding="utf-8", errors="surrogateescape") as file:
             return os.path.join(git_dir, file.read().strip())

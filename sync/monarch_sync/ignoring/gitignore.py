@@ -184,7 +184,7 @@ def _parse(text: str) -> Iterator[_IgnoreRule]:
 
 
 def _trimmed(line: str) -> str:
-    """Without the spaces at the end, but for those behind a backslash."""
+    """The line without spaces at its end, except those behind a backslash."""
     if line[-1:] != " ":
         return line
     end = at = 0
@@ -300,7 +300,7 @@ class _Stepwise:
 
 
 def _starts(text: str, at: int, reach: str) -> Iterator[int]:
-    """Where a part may begin that comes after this."""
+    """Yields the positions at which the next part may begin."""
     if reach == _ANYTHING:
         yield from range(at, len(text) + 1)
         return
@@ -320,7 +320,7 @@ def _end_of(part: Sequence[re.Pattern[str]], text: str, at: int) -> int | None:
 
 
 def _never(text: str) -> None:
-    """What a pattern that can match nothing says of every text."""
+    """The matcher of a pattern that can match nothing: None for every text."""
 
 
 def _bracket(pattern: str, at: int) -> tuple[str, int] | None:

@@ -39,7 +39,7 @@ class _Level(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """What counts for one workspace folder, beside the rules of its levels."""
+    """The rules that count for one workspace folder, beside the rules of its levels."""
 
     never: RuleFile | None
     personal: RuleFile | None
@@ -103,8 +103,8 @@ def walk_kinds(
     on_environment: Callable[[str], None] | None = None,
     uses_git: bool = True,
 ) -> Iterator[tuple[str, bool]]:
-    """As `walk`; with each path, whether it is a folder. ``on_environment`` is told of folders that
-    would belong to a workspace, were they no virtual environments."""
+    """As `walk`; yields each path with whether it is a folder. ``on_environment`` is told of
+    virtual environments, which would belong to a workspace as ordinary folders."""
     root = str(folder).rstrip("/")
     top = f"{root}/{below}" if below else root
     repository = find_git_dir(root)

@@ -1,4 +1,4 @@
-"""Tracked: what git tracks of a workspace's folder although rules leave it out.
+"""Tracked: the files of a workspace's folder that git tracks although rules leave them out.
 
 It comes along, unless it is ours to leave out. Files that are not there at the moment count, too:
 they may be restored, and then nothing tells of one but its own path.
@@ -17,7 +17,8 @@ from monarch_sync.workspace import Folder
 
 
 class Tracked:
-    """Of one folder, without what `walk` has ``listed``. Paths are relative to the folder.
+    """The files of one folder that git tracks, without those that `walk` has ``listed``. Paths are
+    relative to the folder.
 
     ``ways`` are all folders above these paths. Raises ``OSError`` where it is not known what git
     tracks.
@@ -47,11 +48,11 @@ class Tracked:
         return [*paths[at : at + (paths[at : at + 1] == [relative])], *paths[first:last]]
 
     def there(self, relative: str = "") -> list[str]:
-        """Those of them that are there and come along, with the folders that lead to them."""
+        """The paths that exist and come along, with the folders that lead to them."""
         wanted: dict[str, frozenset[str]] = {}
         found: dict[str, None] = {}
         for path in self.below(relative):
-            # A folder in the place of a file is not what git tracks.
+            # A folder in the place of a tracked file is not tracked.
             if self._is_ours(path, wanted) and not _is_dir(f"{self._folder}/{path}"):
                 above = (at for at in folders_above(path) if _is_in(at, relative))
                 found.update(dict.fromkeys(above))

@@ -7,4 +7,17 @@ What to open, by what is to be changed:
   `conflict_copies.py`
 - what brings a commit to its end, also after a crash: `completion.py`
 - what a replica notes on disk, and when: `state_log.py`
+
+The other files:
+
+    ahead          the part of a first state that comes before its push
+    states         the manifest that a stage asks for; recent ones are kept
+    on_disk        the entries in the folder now, whichever program put them there
+    ready          the way each file gets its content
+    store          contents by digest, kept in case they come back
+    patch_file     a large file changed where it stands
+    whole_folders  folders that may be moved whole
+    recall         answers about present and earlier states
+    state_folder   the folder beside the replica for its notes
+    older_digests  notes that were made with an earlier digest
 """

@@ -1,4 +1,4 @@
-"""Ahead: what came of a first state before the author had seen all of it."""
+"""Ahead: the part of a first state that came before the author had seen all of it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from monarch_sync.replicas.states import manifest_of
 
 
 class Ahead:
-    """Of one replica. It is staged as the plan of the stage would have it, so that of this only the
-    rest is left to do; unless some of it has changed since, which makes it worthless."""
+    """The content of one replica that came ahead of its stage. It is staged as the plan of the
+    stage would have it, so that only the rest is left to do; it is worthless if some of it has
+    changed since."""
 
     def __init__(self, on_disk: OnDisk, staging: Staging) -> None:
         self._on_disk = on_disk
@@ -72,7 +73,8 @@ class Ahead:
         return msgspec.structs.replace(stage, changed=rows, removed=[], ahead=b""), manifest
 
     def rest_of(self, plan: SyncPlan) -> SyncPlan:
-        """What there is left to begin of a plan; all of it, where what came does not fit."""
+        """Returns the part of a plan that is still to begin; all of it, where what came does not
+        fit."""
         entries = self._entries
         if not entries:
             return plan

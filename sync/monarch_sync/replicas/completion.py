@@ -30,8 +30,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Completion:
-    """Of the commits of one replica, below ``root``. ``boot`` tells one start of this machine from
-    the next, and one folder of this name from another."""
+    """Completes the commits of one replica, below ``root``. ``boot`` differs between starts of this
+    machine, and between folders of the same name."""
 
     def __init__(
         self, root: str, log: StateLog, history: History, staging: Staging, store: ContentStore,
@@ -89,7 +89,7 @@ class Completion:
         except OSError as error:
             if error.errno not in FULL or not self._store.num_bytes:
                 raise
-            self._store.trim(0)  # the content that was there before gives way to what is there now
+            self._store.trim(0)  # the content of before gives way to the present one
             self._note(new, committer.lost)
         self._unsettled = None
         self._staging.drop()
@@ -155,13 +155,13 @@ class Completion:
 
     def _note_lost(self, manifest: Manifest, paths: list[str]) -> None:
         entries = [entry for entry in map(manifest.get, paths) if entry is not None]
-        # What the history cannot lead to any more, it says so.
+        # The history says which states it cannot lead to any more.
         with contextlib.suppress(OSError):
             self._history.lost(self._log.state.generation, entries)
 
 
 def _boot_id() -> str:
-    """What tells one start of this machine from the next; "" where there is no such thing."""
+    """The kernel's id of this start of the machine; "" where there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

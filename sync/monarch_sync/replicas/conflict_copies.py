@@ -1,4 +1,4 @@
-"""Conflict copies: nothing is lost of what stands where a commit wants to put something.
+"""Conflict copies: a file that stands in the way of a commit is kept under another name.
 
 A file as we left it goes to the store. Files that others put there, or changed, get another name
 beside their own (`kept_name`), with the first digits of their digest, or zeros for want of one.
@@ -22,7 +22,7 @@ _Rename = Callable[[str, str], None]
 
 
 class ConflictCopies:
-    """Of one commit; ``old`` is the state that it starts from. ``kept``: the names given."""
+    """The conflict copies of one commit; ``old`` is the state before it. ``kept``: their names."""
 
     def __init__(
         self, root: str, store: ContentStore, disk: Disk, stamps: Stamps, old: Manifest
@@ -35,8 +35,8 @@ class ConflictCopies:
         self.kept: list[str] = []
 
     def give_way(self, name: str, status: os.stat_result, digest: bytes | None) -> None:
-        """See that what stands here may be renamed over: a file of anybody else's has a second
-        name. It stays visible until it is replaced."""
+        """Make sure that the file here may be renamed over: a file that is not ours gets a second
+        name first. It stays visible until it is replaced."""
         if stat.S_ISREG(status.st_mode):
             try:
                 self._set_aside(name, status, digest, self._disk.link)

@@ -1,4 +1,4 @@
-"""Ground: what stands in a replica's folder now, whichever program put it there. No link is
+"""OnDisk: the present entries of a replica's folder, whichever program put them there. No link is
 followed."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class OnDisk:
         for folder in self._foreign & {parent_of(path) for path in paths}:
             place = f"{self.root}/{folder}".rstrip("/")
             if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
-                reason = "this folder is somebody else's, and we may not write to it"
+                reason = "this folder belongs to another user, and we may not write to it"
                 raise PermissionError(errno.EACCES, reason, place)
 
     def check_short(self, plan: SyncPlan, new: Manifest) -> None:
@@ -121,7 +121,8 @@ class OnDisk:
         return entry.is_file and digest == entry.digest
 
     def look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
-        """What stands at a path that is reached by no link, and what it holds."""
+        """The status and the digest of the file at a path; None for both where nothing is there, or
+        a link is on the way."""
         if not self.is_real(parent_of(path)):
             return None, None
         full = f"{self.root}/{path}"

@@ -1,4 +1,4 @@
-"""The parent folders of what a commit puts: real ones that we may write to."""
+"""The parent folders of the files that a commit puts: real folders that we may write to."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from monarch_sync.stamps import lstat
 
 
 class ParentFolders:
-    """Of one commit. ``sound``: folders known to be in order; ``opened``: those that were closed to
-    writing, and that were opened for us."""
+    """The parent folders of one commit. ``sound``: folders known to be in order; ``opened``:
+    folders that were closed to writing, and were opened for the commit."""
 
     def __init__(self, root: str, disk: Disk, conflicts: ConflictCopies) -> None:
         self._root = root

@@ -33,8 +33,8 @@ Write = tuple[int, bytes]
 
 
 class Patch(msgspec.Struct, array_like=True, frozen=True):
-    """From the content ``base``, of ``base_size`` bytes, to the content ``digest`` of ``size``:
-    ``writes`` are (offset, bytes); ``undo`` leads back."""
+    """The patch from the content ``base``, of ``base_size`` bytes, to the content ``digest`` of
+    ``size``: ``writes`` are (offset, bytes); ``undo`` leads back."""
 
     base: bytes
     base_size: int
@@ -67,7 +67,8 @@ class Patch(msgspec.Struct, array_like=True, frozen=True):
 
 
 def writes_of(pieces: Sequence[Piece]) -> list[Write] | None:
-    """What a delta writes, if it leaves all else where it is; None if it does not."""
+    """Returns the writes of a delta that leaves all else where it is; None for any other delta, and
+    for one that writes more than ``MAX_PATCH_BYTES``."""
     writes: list[Write] = []
     at = num_bytes = 0
     for piece in pieces:
@@ -109,7 +110,8 @@ class Blocks:
         return digest
 
     def undo(self, path: str, size: int, writes: Sequence[Write]) -> list[Write] | None:
-        """What leads back from these writes, and from the new ``size``; None if that is much."""
+        """Returns the writes that undo these, and the change to ``size``; None if that is too
+        much."""
         with open(path, "rb", buffering=0) as file:
             fd = file.fileno()
             old_size = os.fstat(fd).st_size

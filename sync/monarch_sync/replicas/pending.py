@@ -15,8 +15,8 @@ from monarch_sync.replicas.state_log import Journal
 
 @dataclass
 class Pending:
-    """From ``old``, which is shown, to ``new``. ``is_told``: the stage says all that leads there.
-    Once all content is there, ``journal`` is what the log will note."""
+    """The change from ``old``, which is shown, to ``new``. ``is_told``: the stage names all steps
+    that lead there. Once all content is there, ``journal`` is what the log will note."""
 
     stage: StageRequest
     old: Manifest

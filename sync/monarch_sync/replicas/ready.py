@@ -13,12 +13,13 @@ SECOND_NS = 1_000_000_000
 
 
 class ReadyContent(NamedTuple):
-    """How a file gets its content: ``place`` is where that lies, "" if it is there already.
+    """The way a file gets its content: ``place`` is where that lies, "" if it is there already.
 
-    ``before`` and ``digest``: what stood at the file's path when we looked. ``is_stored``: the
-    place is in the store. ``is_linked``: it is another name of a file that is visible. ``patch``:
-    the file is to be changed where it stands; at the place is a note of how. ``mtime_ns``: the time
-    of what lies at the place, by which anybody else's change is known; 0 of a file that is new.
+    ``before`` and ``digest``: the status and content at the file's path when we looked.
+    ``is_stored``: the place is in the store. ``is_linked``: it is another name of a file that is
+    visible. ``patch``: the file is to be changed where it stands; the place has a note of how.
+    ``mtime_ns``: the time of the file at the place, which shows a change by any other program; 0
+    for a file that is new.
     """
 
     place: str
@@ -47,9 +48,9 @@ class Swap(NamedTuple):
 
 
 def time_after(before: os.stat_result | None) -> int | None:
-    """The time for what replaces a file; not the present one, so that a change by anybody else
-    shows. Python takes bytecode for fresh if source size and mtime in whole seconds agree, so
-    it must not be the second of the file before, either."""
+    """The mtime for a file that replaces another. It is not the present time, so that a change by
+    another program shows. Python takes bytecode for fresh if source size and mtime in whole seconds
+    agree, so it must not be the second of the file before, either."""
     if before is None or not stat.S_ISREG(before.st_mode):
         return None
     return max(int(before.st_mtime) + 1, int(time.time()) - 1)

@@ -1,4 +1,4 @@
-"""A replica's answers to questions about what it has and had. Nothing is changed by them."""
+"""A replica's answers about its present and earlier states. They change nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_PIECE_BYTES = 8 << 20
 
 
 class _Remembering(Protocol):
-    """What is asked: a `Replica`."""
+    """The questions that a `Replica` answers here."""
 
     @property
     def generation(self) -> int: ...

@@ -115,7 +115,7 @@ class Replica:
 
     @property
     def state_folder(self) -> Path:
-        """Where it keeps what it knows, and what is not shown."""
+        """The folder for the replica's notes, and for content that is not shown."""
         return self._state
 
     @property
@@ -130,7 +130,7 @@ class Replica:
 
     @property
     def manifest(self) -> Manifest:
-        """What of the folder is ours."""
+        """The entries of the folder that came by a push."""
         return self._log.state.manifest
 
     @property
@@ -206,7 +206,7 @@ class Replica:
         if not self._state.is_dir():
             where, reason = str(self._state), "it was removed while in use: start it anew"
         elif self._completion.is_interrupted:
-            # Past the point of no return: what is staged is needed to get to the end.
+            # Past the point of no return: staged content is needed to get to the end.
             reason += "; the commit was cut short, and goes on with the next message"
             return Refused("interrupted", reason, where, self.generation)
         if self._completion.is_settled:
@@ -215,8 +215,8 @@ class Replica:
         return Refused("disk", reason, where, self.generation)
 
     def _make_room(self, message: Message, blobs: Sequence[Content]) -> bool:
-        """On a full disk: whether what is kept of earlier states has given way to a new one, which
-        could fit then."""
+        """Drop the contents of earlier states on a full disk; returns whether a new state could fit
+        then."""
         is_staging = isinstance(message, StageRequest | Supply) and self._pending is None
         room = self._store.num_bytes
         is_done = self._completion.is_settled and not self._completion.is_interrupted
@@ -233,7 +233,7 @@ class Replica:
         return self._history.walk(self.manifest, self._store.has)
 
     def missing(self, digests: Sequence[bytes]) -> list[bytes]:
-        """Those of these contents that are not here, as far as is known without a look at them;
+        """The contents among these that are not here, as far as is known without reading files;
         `find` makes sure."""
         shown, is_stored = self.manifest.paths_of(digests), self._store.has
         return [digest for digest in digests if digest not in shown and not is_stored(digest)]
@@ -337,7 +337,7 @@ class Replica:
         return pending.staged(self._where)
 
     def _where(self, path: str) -> str:
-        """Where a file's new content lies now, or will once it is patched."""
+        """The path at which a file's new content lies now, or will once it is patched."""
         ready = self._staging.ready[path]
         return ready.place if ready.place and ready.patch is None else f"{self.root}/{path}"
 

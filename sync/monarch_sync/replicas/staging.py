@@ -1,4 +1,4 @@
-"""Staging: what is ready to be shown, beside the replica's folder and on its file system.
+"""Staging: content ready for a commit, beside the replica's folder and on its file system.
 
 A content gets here as it came, from a delta against what the host has, or from this host: the old
 state, or the store, where it may stay until it is shown. Whatever the way, its digest is verified
@@ -32,8 +32,9 @@ _NOBODY: dict[str, str] = {}
 
 
 class Staging:
-    """What the next commit needs. `ready`: by path; `swaps`: what is plainest of it, once all is.
-    `tops`: new folders that are whole here, and where; `folders`: all folders in those."""
+    """The preparations for the next commit. `ready`: by path; `swaps`: the plainest of these, once
+    all are ready. `tops`: new folders that are whole here, and where; `folders`: all folders in
+    those."""
 
     def __init__(self, folder: str, on_disk: OnDisk, store: ContentStore, disk: Disk) -> None:
         self.folder = folder
@@ -56,7 +57,8 @@ class Staging:
         os.makedirs(self.folder, exist_ok=True)
 
     def begin(self, plan: SyncPlan, old: Manifest) -> None:
-        """What is to be got ready, from what is shown now; or what more, of a first state."""
+        """Begin to prepare a plan, from the state shown now; or, of a first state, the next part of
+        it."""
         if not os.path.isdir(self.folder):  # A clean-up takes empty folders away.
             with contextlib.suppress(FileExistsError):  # Any other trouble shows when it is used.
                 os.mkdir(self.folder)
@@ -102,8 +104,8 @@ class Staging:
                 self._disk.make_link(f"{above}/{entry.path.rpartition('/')[2]}", entry.target)
 
     def add(self, blob: Blob, content: Content) -> None:
-        """Take in what came. Raises `BadMessage` if it is not what it should be. Of a delta whose
-        base is not to be had nothing is kept, so that the whole is asked for."""
+        """Take in a blob. Raises `BadMessage` if its content is not what it should be. Nothing is
+        kept of a delta whose base is missing, so that the whole content is asked for."""
         self.num_bytes += blob.size
         if blob.encoding == "delta":
             self._add_pieces(blob, content)
@@ -189,7 +191,7 @@ class Staging:
         place = self._salvaged.get(entry.digest, "")
         at = (place, None) if place else self._on_disk.find(entry.digest, source)
         if at is None and source is None and self._store.has(entry.digest):
-            # Not what it should be any more, but it may stand elsewhere.
+            # The stored content has changed, but another file may have the right one.
             source = self._old.path_of(entry.digest)
             at = self._on_disk.find(entry.digest, source)
         if at is None:
@@ -325,7 +327,7 @@ class Staging:
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
                     os.unlink(entry.path)
-        self._num_places = 0  # what could not be thrown away keeps its name
+        self._num_places = 0  # a file that could not be deleted keeps its name
 
     def _new_place(self) -> str:
         self._num_places += 1

@@ -1,10 +1,10 @@
-"""StateLog: what a replica holds, on disk, for the price of what changes.
+"""StateLog: the state of a replica on disk; an update costs no more than the changes in it.
 
-`current.2` is a whole state; `log.2` has what happened since, appended: a journal before each
+`current.2` is a whole state; `log.2` has the changes since, appended: a journal before each
 commit, and a mark behind it. From time to time a new whole state is written beside the old one and
-renamed over it, and the log is emptied; if that is cut short between the two, what the log has is
-older than the state and is passed over. Without the 2 they are of replicas whose entries have
-other digests (`older_digests.py`).
+renamed over it, and the log is emptied; if that is cut short between the two, the entries of the
+log are older than the state and are passed over. Files without the 2 are of replicas whose entries
+have other digests (`older_digests.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MIN_LOG_BYTES = 256 << 10  # below this, a new `current` is not worth its while
 
 
 class LoggedState(NamedTuple):
-    """What a replica holds. `boot`: which start of the machine it was noted in."""
+    """The state of a replica. `boot`: the start of the machine in which it was noted."""
 
     generation: int = 0
     author: str = ""
@@ -34,9 +34,9 @@ class LoggedState(NamedTuple):
 
 
 class Journal(msgspec.Struct, tag="commit", array_like=True):
-    """What a commit is about to do: enough to do it again from the state that it starts from.
-    ``moves`` and ``takes_back``: as in ``StageRequest``; ``folder_moves``: those that the
-    disk makes as one. ``seconds``: when that was, since the epoch."""
+    """The steps of a commit that is about to happen: enough to do it again from the state before
+    it. ``moves`` and ``takes_back``: as in ``StageRequest``; ``folder_moves``: those that the disk
+    makes as one. ``seconds``: the time of the commit, since the epoch."""
 
     generation: int
     author: str

@@ -1,4 +1,4 @@
-"""States: what a stage says is to be, as a manifest; one that was here lately is known already.
+"""States: the state that a stage asks for, as a manifest; recent states are kept.
 
 So the way back to a branch that was here a moment ago costs no reading of what changes.
 """
@@ -16,7 +16,8 @@ _MAX_STATES = 8
 
 
 class States:
-    """Of one replica. They share what they have in common, so a few more cost little."""
+    """The recent states of one replica. They share what they have in common, so a few more cost
+    little."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[bytes, Manifest] = OrderedDict()

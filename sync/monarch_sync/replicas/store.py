@@ -1,4 +1,4 @@
-"""Contents by digest, on a host's disk: what was there before, in case it comes back.
+"""Contents by digest, on a host's disk: those of earlier states, in case they come back.
 
 A file that a commit replaces changes places with its successor and is moved here afterwards,
 instead of being thrown away, so that switching a branch back, or a rollback, moves no bytes over
@@ -50,8 +50,7 @@ class ContentStore:
         return self._num_bytes
 
     def find(self, digest: bytes) -> tuple[str, os.stat_result] | None:
-        """Where a content lies, if it is here and still what it should be; with the file's
-        status."""
+        """The path of a content that is here and still right, with the file's status; else None."""
         name = digest.hex()
         if name not in self._sizes:
             return None
@@ -99,7 +98,8 @@ class ContentStore:
         self._sizes[name] = size
 
     def find_patch(self, digest: bytes, base: bytes) -> Patch | None:
-        """What makes a content of another, in as many steps as it takes; None if nothing does."""
+        """Returns the patch that makes one content of another, in one or more steps; None if there
+        is none."""
         found: Patch | None = None
         for _ in range(_MAX_STEPS):
             name = f"{digest.hex()}{_PATCH}"

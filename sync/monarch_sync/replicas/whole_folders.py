@@ -49,7 +49,7 @@ class WholeFolders:
         """Whether the file system lets a folder have another name. The one of a container keeps
         those where they are that came with the image."""
         try:
-            # Nothing can take the place of what has something in it: this only asks.
+            # Nothing can take the place of a folder that is not empty: this only asks.
             os.rename(f"{self._root}/{folder}", self._full)
         except OSError as error:
             return error.errno != errno.EXDEV

@@ -10,4 +10,6 @@ What to open, by what is to be changed:
 - what is left out of a scan; what becomes of files that cannot be read: `left_out.py`;
   `unreadable.py`, `monarch/runtime/workspace/pushing/host_states.py`
 - how files are read that may change meanwhile, or are being written: `reading.py`
+- which files need not be read again: `readings.py`; what is sent of them: `contents.py`
+- why a path belongs to a workspace or not, in words: `explain.py`
 """

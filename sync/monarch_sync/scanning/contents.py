@@ -1,4 +1,4 @@
-"""Contents: what the author sends, and what it remembers of what it has sent.
+"""Contents: the content that the author sends, and its memory of what it has sent.
 
 Small contents are kept in memory, the least recently used let go; of a large one only its chunks.
 So the content that is pushed is the one that was scanned, though the file may be on its way to
@@ -44,10 +44,10 @@ class _Delta(NamedTuple):
 
 
 class Contents:
-    """Of one workspace. Not for several threads at once.
+    """The contents of one workspace. Not for several threads at once.
 
-    ``elsewhere`` gives a content that no file here has, if it can: hosts may have what the author
-    cannot read.
+    ``elsewhere`` gives a content that no file here has, if it can: hosts may have files that the
+    author cannot read.
     """
 
     def __init__(self, workspace: Workspace, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -125,7 +125,7 @@ class Contents:
             yield _pack(parts, pack, size, is_near=is_near)
 
     def delta(self, base: bytes, entry: Entry) -> tuple[Blob, bytes] | None:
-        """What leads from the content `base` to a file's; None if that saves little.
+        """The delta from the content `base` to a file's content; None if that saves little.
 
         A file that moves while it is read gives a delta to something else: the host, which
         verifies what comes out, asks for the whole.

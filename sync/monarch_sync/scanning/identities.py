@@ -2,8 +2,8 @@
 they were on.
 
 A mount point whose disk was unmounted is a folder like any other, and an empty one: to push it
-would empty the hosts. The other disk tells it from a folder whose last file was deleted, or that
-was made anew. One that does and holds something may be: a remounted disk.
+would empty the hosts. Its device number differs, unlike that of a folder that lost its last file or
+was made anew. A folder on another disk that is not empty is accepted: a disk mounted again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _UNMOUNTED = (
 
 
 class Identities:
-    """Of the folders of a workspace, as they were when they were checked last."""
+    """The disks of a workspace's folders, as they were when they were checked last."""
 
     def __init__(self) -> None:
         self._known: dict[Folder, int] = {}
 
     def check(self, folder: Folder) -> None:
-        """As `Folder.check`; raises `WorkspaceMissing` also where the folder has given way to
-        one on another disk, which is empty."""
+        """As `Folder.check`; raises `WorkspaceMissing` also where an empty folder on another disk
+        has taken the folder's place."""
         folder.check()
         try:
             now = _disk_of(folder.local)
@@ -42,7 +42,7 @@ class Identities:
 
 
 class InnerFolders:
-    """Of a scanner, by manifest paths; from one look at everything to the next."""
+    """The disks of inner folders, by manifest paths, from one full scan to the next."""
 
     def __init__(self) -> None:
         self._disks: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What a scan leaves out of a manifest, path by path, and why."""
+"""The paths that a scan leaves out of a manifest, each with the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monarch_sync.scanning.unreadable import ROOT, listing_fault, tracking_fault
 
 
 class LeftOut:
-    """Of one scanner; kept from scan to scan. By manifest paths."""
+    """The paths that a scanner leaves out, as manifest paths; kept from scan to scan."""
 
     def __init__(self) -> None:
         self._problems: dict[str, Problem] = {}
@@ -36,7 +36,7 @@ class LeftOut:
         self._ways.clear()
 
     def forget(self, path: str) -> None:
-        """It is about to be looked at, with all that is in it."""
+        """Drop all notes about a path and below it, before it is looked at again."""
         for problems in (self._problems, self._unreadable):
             problems.pop(path, None)
             if path in self._ways:
@@ -44,21 +44,21 @@ class LeftOut:
                     del problems[other]
 
     def note(self, path: str, reason: str) -> None:
-        """It cannot come along."""
+        """Note that a path cannot come along, and why."""
         self._problems[path] = Problem(path, reason)
         self._ways.update(folders_above(path))
 
     def note_unread(self, path: str, error: OSError) -> None:
-        """It cannot be read."""
+        """Note that a path cannot be read."""
         self._note_unreadable(path, error.strerror or str(error))
 
     def note_unlisted(self, path: str, error: OSError) -> None:
-        """It cannot be told what is in a folder; no fault where the folder has gone."""
+        """Note that a folder cannot be listed; no fault where the folder has gone."""
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             self._note_unreadable(path or ROOT, listing_fault(error))
 
     def note_untracked(self, path: str, error: OSError) -> None:
-        """It cannot be told what git tracks in a folder."""
+        """Note that it is unknown which files of a folder git tracks."""
         if (path or ROOT) not in self._unreadable:
             self._note_unreadable(path or ROOT, tracking_fault(error))
 
@@ -67,7 +67,7 @@ class LeftOut:
         self._ways.update(folders_above(path))
 
     def note_fine(self, path: str) -> None:
-        """It comes along."""
+        """Note that a path comes along."""
         if self._problems:
             self._problems.pop(path, None)
 

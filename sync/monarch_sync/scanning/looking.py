@@ -1,4 +1,4 @@
-"""Looking: what stands at a path of a workspace, or why nothing of it comes along.
+"""Looking: the entry at a path of a workspace, or why the path does not come along.
 
 Where to look is the scanner's to say.
 """
@@ -20,9 +20,10 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Looking:
-    """Of one scanner; kept from scan to scan. ``known`` gives what the last scan found at a path.
+    """The look of one scanner at the disk; kept from scan to scan. ``known`` gives the entry that
+    the last scan found at a path.
 
-    ``tracked`` is, of each folder, what git tracks though rules leave it out.
+    ``tracked`` has, for each folder, the files that git tracks though rules leave them out.
     """
 
     def __init__(

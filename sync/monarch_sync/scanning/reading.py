@@ -30,7 +30,7 @@ def open_file(path: str | os.PathLike[str]) -> int:
 
 
 def is_being_written(fd: int) -> bool:
-    """Whether anybody has this file open to write, as far as that is to be found out."""
+    """Whether any program has this file open to write, as far as that can be found out."""
     if sys.platform != "linux":
         return False
     try:
@@ -47,7 +47,7 @@ def is_being_written(fd: int) -> bool:
 
 
 def read_exactly(fd: int, size: int, offset: int) -> bytes:
-    """So many bytes of a file. Raises ``OSError`` where it ends before."""
+    """Returns ``size`` bytes of a file from ``offset``. Raises ``OSError`` where it ends before."""
     data = os.pread(fd, size, offset)
     if len(data) < size:
         raise OSError("the file has become shorter")
@@ -55,7 +55,8 @@ def read_exactly(fd: int, size: int, offset: int) -> bytes:
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes | memoryview:
-    """What a file holds now, whatever becomes of it. Raises ``OSError``, also where it is no file.
+    """Returns the present content of a file; a later change of the file does not change it. Raises
+    ``OSError``, also where it is no file.
 
     A large one is not held in memory. Nor is it mapped into it: a program that cut it short would
     end this process. The mapping is of a copy without a name, which no other program can get at. It

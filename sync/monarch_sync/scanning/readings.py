@@ -1,4 +1,4 @@
-"""Readings: what files held when they were last read, so that they need not be read again.
+"""Readings: the content of files when they were last read, so that they need not be read again.
 
 The cache is not fooled by a change within the same clock tick: a file that was modified as late as
 it was read is read again next time, as git does; and one that claims to have been modified later
@@ -51,7 +51,8 @@ class Reading(NamedTuple):
 
 
 class Readings:
-    """Of one workspace, by inode, so that a folder that was renamed is not read again."""
+    """The readings of one workspace, by inode, so that a folder that was renamed is not read
+    again."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -82,7 +83,8 @@ class Readings:
         return stale
 
     def look(self, local: str, status: os.stat_result, last: Entry | None) -> Reading:
-        """What a regular file holds; ``last`` is what its path held. Raises ``OSError``."""
+        """Returns the reading of a regular file; ``last`` is the entry that its path had. Raises
+        ``OSError``."""
         key = (status.st_dev, status.st_ino)
         reading = self._known.get(key) or self._before.get(key)
         if status.st_nlink > 1:

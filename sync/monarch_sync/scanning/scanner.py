@@ -49,7 +49,7 @@ class Scanner:
         self.contents = Contents(workspace)
         self._looking = Looking(workspace, self.contents, self._known)
         self._identities = Identities()
-        # What rules leave out, and what comes along all the same, because git tracks it.
+        # Paths that rules leave out, and those of them that come along because git tracks them.
         self._hidden: set[str] = set()
 
     def scan(self, follow: Callable[[Entry], None] | None = None) -> Scan:
@@ -174,10 +174,10 @@ class Scanner:
         return manifest, gone | {new for _, new in moves}
 
     def _places(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
-        """Where to look, by the folder above, which is one that we know and that stands.
+        """The paths to look at, by the folder above, which is known and still stands.
 
         Changes in a folder that is new, gone, or no folder any more, or that was touched itself,
-        show with that.
+        show when that folder is looked at.
         """
         assert self.manifest is not None
         inside = sorted(inside)
@@ -328,7 +328,8 @@ def add_way(landing: str, entries: dict[str, Entry]) -> None:
 
 
 def way_to(landing: str, entries: dict[str, Entry]) -> Iterator[Entry]:
-    """What `add_way` would add, highest first, and then the landing, which is in ``entries``."""
+    """Yields the folders that `add_way` would add, highest first, then the landing, from
+    ``entries``."""
     for folder in reversed(list(folders_above(landing))):
         if folder not in entries:
             yield Entry(folder, EntryKind.DIR, _MODE)

@@ -1,11 +1,11 @@
 """Paths that the author could not read: they are not gone, so they stay as the hosts have them.
 
 A file or folder that is there and cannot be read (no permission, a disk that fails, a mount that
-went stale) says nothing of what is in it. To leave it out would delete it on every host. Nor does
-anybody know what belongs to a folder whose rules, or whose git index, cannot be read.
+went stale) tells nothing of its content. To leave it out would delete it on every host. It is also
+unknown what belongs to a folder whose rules, or whose git index, cannot be read.
 
-If the folder around it has got another name meanwhile, hosts have it under the old one. Which that
-was, all else tells that came along from there.
+If the folder around it has got another name meanwhile, hosts have it under the old one. All other
+entries that came along from there tell which name that was.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def listing_fault(error: OSError) -> str:
 def tracking_fault(error: OSError) -> str:
     """Why it is not known what git tracks in a folder."""
     return (
-        f"the git index cannot be read ({error.strerror or error}), so nobody knows what git "
-        "tracks of what rules leave out"
+        f"the git index cannot be read ({error.strerror or error}), so it is not known which "
+        "files git tracks although rules leave them out"
     )
 
 
 def _moved(path: str, manifest: Manifest, base: Manifest, closed: set[str]) -> list[Entry]:
-    """What a manifest has at a path and in it, in a folder that had another name then."""
+    """The entries at a path and below it, taken from the name that a folder above had before."""
     for above in reversed(list(folders_above(path))):
         if above in base or above not in manifest:
             continue
@@ -110,7 +110,7 @@ def _is_in(path: str, folders: set[str]) -> bool:
 
 
 def _held(base: Manifest, path: str) -> Iterator[Entry]:
-    """What a manifest has at a path and in it, folders before what is in them."""
+    """The entries of a manifest at a path and below it, folders before their content."""
     inside = base.below("" if path == ROOT else path)
     entries = (base.get(one) for one in (path, *inside))
     return (entry for entry in entries if entry is not None)

@@ -39,7 +39,8 @@ class CannotWatch(Exception):
 
 
 class Cover:
-    """Of one folder, whose watches are among ``watched``. Raises ``OSError``, ``CannotWatch``."""
+    """The watches of one folder, among those in ``watched``. Raises ``OSError``,
+    ``CannotWatch``."""
 
     def __init__(self, folder: Folder, patterns: Sequence[str], watched: WatchedFolders) -> None:
         self.root = str(folder.local)
@@ -48,7 +49,7 @@ class Cover:
         self._folder = folder
         self._patterns = patterns
         self._watched = watched
-        self._closed: set[str] = set()  # what could not be looked into
+        self._closed: set[str] = set()  # folders that could not be listed
         self._environments: set[str] = set()
         self._tracked: Tracked | None = None
         self.has_new_rules = False  # in a folder that has appeared
@@ -109,7 +110,7 @@ class Cover:
                 changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
                 youngest_ns = max(youngest_ns, changed_ns)
                 is_new |= self._watched.add(self.root, relative)
-            # A file that was written to while we listed may hold what we have not seen.
+            # A file that was written to while we listed may hold bytes that we have not seen.
             if not is_new or not (below or youngest_ns >= began_ns):
                 return
 

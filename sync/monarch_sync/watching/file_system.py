@@ -15,7 +15,7 @@ _LOCAL = frozenset({
     0x9123683E,  # btrfs
     0x01021994,  # tmpfs
     0x858458F6,  # ramfs
-    0x794C7630,  # overlay: what goes through it is told; its layers are not to be touched anyway
+    0x794C7630,  # overlay: changes through it are told; its layers are not to be touched anyway
     0xF2F52010,  # f2fs
     0x2FC12FC1,  # zfs
     0xCA451A4E,  # bcachefs

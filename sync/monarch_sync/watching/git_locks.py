@@ -16,8 +16,8 @@ _STEP_SECONDS = 0.002
 
 
 class GitLocks:
-    """Of one workspace. Waiting ends once ``is_closed``. The places of the locks are looked up each
-    time, unless a watch tells of other repositories (`rely`)."""
+    """The locks of git in one workspace. Waiting ends once ``is_closed``. The places of the locks
+    are looked up each time, unless a watch tells of other repositories (`rely`)."""
 
     def __init__(self, workspace: Workspace, is_closed: Event) -> None:
         self._folders = [str(f.local) for f in workspace.folders if f.follows_git]
@@ -36,8 +36,7 @@ class GitLocks:
         return has_waited
 
     def rely(self) -> None:
-        """From here on a watch tells when a repository begins, ends, or is another one; and tells
-        with `doubt`."""
+        """Look the locks up now. From here on a watch tells of other repositories, by `doubt`."""
         self._known = self._find()
 
     def doubt(self) -> None:
@@ -62,7 +61,7 @@ class GitLocks:
             if self._old.get(lock) == identity:
                 break
             has_waited = True
-            # What has happened by then, we see, however long this thread stood still before.
+            # Changes until then are seen, however long this thread stood still before.
             now = time.monotonic()
             if (num := look()) > num_touched:
                 num_touched = num

@@ -1,4 +1,4 @@
-"""Inotify: what the kernel tells of watched folders, as it happens.
+"""Inotify: the kernel's events about watched folders, as they happen.
 
 Bound by hand, because of what `watchfiles` keeps to itself: that the kernel's queue ran over and
 events are lost; in which order events came, without which a cookie proves nothing; and that a
@@ -67,7 +67,7 @@ class Inotify:
         self._buffer = bytearray(_READ_BYTES)
 
     def watch(self, folder: str) -> int:
-        """From here on, tell of what happens to a folder and right inside it; the watch's number.
+        """Watch a folder and the entries right inside it from here on; returns the watch's number.
 
         Raises ``OSError``: ENOSPC when the user has no watches left.
         """
@@ -75,7 +75,7 @@ class Inotify:
         return self._checked(self._libc.inotify_add_watch(self._fd, raw, _FOLDER), folder)
 
     def watch_file(self, path: str) -> int:
-        """From here on, tell when the content of a file is written."""
+        """Watch the content of a file for writes from here on; returns the watch's number."""
         added = self._libc.inotify_add_watch(self._fd, os.fsencode(path), MODIFY)
         return self._checked(added, path)
 

@@ -157,9 +157,10 @@ class LiveWatch:
 
 
 def _open_cookie(folder: str) -> int:
-    """A file to write to that no other program ever sees: it has no name, and ends with us.
+    """Opens a file to write to that no other program ever sees: it has no name, and ends with us.
 
-    Not where the workspace is, if possible, whose file system could not be unmounted then.
+    It lies outside the workspace if possible: an open file would keep that file system from being
+    unmounted.
     """
     try:
         fd, path = tempfile.mkstemp(prefix="monarch-cookie-")

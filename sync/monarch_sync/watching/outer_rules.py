@@ -1,4 +1,4 @@
-"""Outer rules: what decides, from outside a workspace's folders, which of their files belong to it.
+"""Outer rules: rule files and git indexes outside of a workspace's folders that bear on them.
 
 Rule files of the folders above, the repository's ``info/exclude``, the user's own, and what git
 tracks. They lie where no watch is, so they are looked at when the watch is asked: a stat each, and
@@ -50,7 +50,7 @@ class _Way:
 
 
 class OuterRules:
-    """Of one workspace folder, as they were when last looked at."""
+    """The outer rules of one workspace folder, as they were when last looked at."""
 
     def __init__(self, folder: Path, patterns: Sequence[str]) -> None:
         self._folder = folder
@@ -98,7 +98,7 @@ class OuterRules:
         )
 
     def _read_index(self) -> frozenset[str] | None:
-        """What git tracks; ``None`` where that is not known."""
+        """The paths that git tracks; ``None`` where they are not known."""
         try:
             return tracked_paths(self._git_dir) if self._git_dir else frozenset()
         except OSError:
@@ -109,7 +109,7 @@ class OuterRules:
             way.look()
 
     def _find_git_dir(self) -> tuple[str, str]:
-        """As `find_git_dir`, of the folders as they were just looked at; or ("", "")."""
+        """As `find_git_dir`, from the folders as they were just looked at; or ("", "")."""
         for way in self._ways:
             if _DOT_GIT in way.names and (git_dir := git_dir_of(way.folder)) is not None:
                 return way.folder, git_dir

@@ -23,12 +23,12 @@ _STEP_MS = 10  # after the last event of a save
 _MAX_SETTLE_MS = 1000
 _QUIET_MS = 300  # before the look at everything that follows a burst
 _AUDIT_SECONDS = 5.0
-_AUDIT_SHARE = 50  # so many times what a look costs is the least time from one to the next
+_AUDIT_SHARE = 50  # the least time from one look to the next, in durations of a look
 
 
 class SystemWatch:
-    """Of one workspace, until one of its folders is another one, or gone. The work is done by the
-    iteration: sets of touched paths, an empty one for a look at everything.
+    """The watch of one workspace, until one of its folders is replaced or gone. The iteration does
+    the work: it yields sets of touched paths, an empty one for a look at everything.
 
     Raises ``OSError`` and ``RuntimeError`` where the system tells nothing.
     """

@@ -47,9 +47,9 @@ _MAX_SETTLE_SECONDS_OF_LARGE = 5.0
 _WRITE_SECONDS = 1.0  # for a file that is being written to be closed
 _FLOOD = 1000  # touched paths at once
 _QUIET_SECONDS = 0.3  # before the look at everything that follows a flood
-_IDLE_SECONDS = 1.0  # between two looks at what raises no events
+_IDLE_SECONDS = 1.0  # between two looks at folders that raise no events
 _POLL_SECONDS = 0.5
-_POLL_SHARE = 10  # so many times what a look costs is the least time from one to the next
+_POLL_SHARE = 10  # the least time from one look to the next, in durations of a look
 _GONE_SECONDS = 600.0
 
 
@@ -80,7 +80,7 @@ class Watcher:
         self._git = GitLocks(workspace, self._is_closed)
         self._lock = threading.Lock()
         self._waker = -1
-        # What was touched in a row, and until when. Paths: a log that grows all the time is one.
+        # Paths touched in a row, and until when. A log that grows all the time is one path.
         self._burst: tuple[frozenset[str], float] = frozenset(), 0.0
         self.polls_because = ""
         for folder in workspace.folders:
@@ -186,7 +186,7 @@ class Watcher:
                 self._release()
 
     def _bursts(self, live: LiveWatch, waked: int) -> Iterator[AbstractSet[Path]]:
-        """What events tell, until they no longer tell all."""
+        """Yields the paths that events tell, a burst at a time, until events no longer tell all."""
         folders, needs_audit = live.folders, False
         while not self._is_closed.is_set():
             if not folders.touched:
@@ -233,7 +233,8 @@ class Watcher:
                 return
 
     def _in_burst(self, touched: set[str]) -> frozenset[str]:
-        """With the paths touched just before: a slow writer pauses, and goes on."""
+        """The paths of a burst, with those touched just before: a slow writer pauses, and goes
+        on."""
         before, until = self._burst
         if len(touched) >= _LARGE or time.monotonic() - until > _STILL_A_BURST_SECONDS:
             return frozenset(touched)
@@ -241,7 +242,7 @@ class Watcher:
         return before if len(before) >= _MOST_COUNTED else before | touched
 
     def _told(self) -> Iterator[set[Path]]:
-        """What the system tells, and a look at everything behind it."""
+        """Yields the paths that the system's notifications tell; polls where these fail."""
         # Few systems need it, and it takes a while to load.
         from monarch_sync.watching.system_watch import SystemWatch
 

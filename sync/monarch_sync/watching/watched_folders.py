@@ -98,7 +98,8 @@ class WatchedFolders:
         return True
 
     def take_fresh(self) -> set[str]:
-        """Where folders have appeared since the last call, as far as they still stand there."""
+        """The paths of folders that have appeared since the last call, as far as they still
+        stand."""
         fresh, self._fresh = self._fresh, set()
         paths = [(self._path(parent), name) for parent, name in fresh]
         return {f"{above}/{name}" for above, name in paths if above is not None}
@@ -164,7 +165,7 @@ class WatchedFolders:
         mask, name = event.mask, event.name
         child = parent.children.get(name)
         if mask & inotify.MOVED_FROM:
-            # One that was touched before is not what was known by its name.
+            # A folder that was touched before is not the one known by its name.
             self._leaving = event.cookie, "" if path in self.touched else path
             if child is not None:
                 self._detach(child)
@@ -213,7 +214,7 @@ class WatchedFolders:
         return node
 
     def _path(self, node: _Node) -> str | None:
-        """Where a folder is now; None while it is on its way elsewhere."""
+        """The present path of a folder; None while it is being moved elsewhere."""
         names: list[str] = []
         while node.parent is not None:
             names.append(node.name)

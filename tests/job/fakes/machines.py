@@ -40,7 +40,7 @@ def new_addresses(num: int) -> list[str]:
 
 
 def refusal() -> str:
-    """What the cloud says to every order; empty where it takes them."""
+    """The cloud's refusal of every order; empty where it takes them."""
     path = folder() / "refusal"
     return path.read_text() if path.exists() else ""
 
