@@ -1,4 +1,4 @@
-"""User data to bytes and back. This is the only module that unpickles."""
+"""User data to bytes and back: what arrives for actors is unpickled here, and nowhere else."""
 
 from __future__ import annotations
 
