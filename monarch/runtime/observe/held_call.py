@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -81,11 +82,10 @@ class HeldCall:
 
     def _stops(self, frame: FrameType | None, why: str) -> None:
         if frame is not None:
-            code = frame.f_code
             self.about = msgspec.structs.replace(
                 self.about,
-                file=code.co_filename,
-                function=getattr(code, "co_qualname", code.co_name),
+                file=frame.f_code.co_filename,
+                function=_function(frame),
                 line=frame.f_lineno,
             )
 
@@ -93,3 +93,13 @@ class HeldCall:
         self.last_touch = time.monotonic()
         self.about = msgspec.structs.replace(self.about, is_waiting=is_waiting)
         self._changed()
+
+
+def _function(frame: FrameType) -> str:
+    """``Trainer.step``. Python 3.10 does not keep the class: there it is that of ``self``."""
+    code = frame.f_code
+    if sys.version_info >= (3, 11):
+        return code.co_qualname
+    if code.co_argcount and code.co_varnames[0] == "self":
+        return f"{type(frame.f_locals['self']).__qualname__}.{code.co_name}"
+    return code.co_name

@@ -52,6 +52,11 @@ class HeldPdb(pdb.Pdb):
         sys.settrace(None)
         super().reset()
 
+    def set_stepinstr(self) -> None:
+        """Stands at the line after ``breakpoint()`` on all Pythons: from 3.13 on it would be the
+        line of ``breakpoint()`` itself."""
+        self.set_step()
+
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
         self._enters = False
         tb = traceback.__traceback__ if isinstance(traceback, BaseException) else traceback
