@@ -22,6 +22,7 @@ MOST_LINES = 400
 # Recipes that a user copies whole and edits: to split them would hide what is there to be edited.
 MOST_LINES_OF = {"monarch_recipes.ddp": 580, "monarch_recipes.fault_tolerant": 650}
 FEW_LINES = 70
+MOST_ARGUMENTS_BY_ORDER = 5
 # What a checkout brings along for ever: no packages, data or builds.
 MOST_BYTES_OF_A_TRACKED_FILE = 200_000
 ROOT_FILES = {
@@ -56,6 +57,26 @@ def test_no_class_name_means_two_things(modules: dict[str, Path]) -> None:
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(name)
     assert not {cls: found for cls, found in homes.items() if len(found) > 1}
+
+
+def test_many_arguments_are_given_by_name(modules: dict[str, Path]) -> None:
+    """With more than five by their order, two that are swapped are easily overlooked."""
+    trees = {name: ast.parse(path.read_text()) for name, path in modules.items()}
+    classes = {
+        node.name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    assert not {
+        f"{name}:{node.lineno} {node.func.id}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in classes
+        and len(node.args) > MOST_ARGUMENTS_BY_ORDER
+    }
 
 
 def test_a_helper_with_one_importer_lives_with_it(modules: dict[str, Path]) -> None:

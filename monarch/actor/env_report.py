@@ -68,7 +68,17 @@ def ask_environment(
 ) -> EnvReport:
     """Asks these procs for their variables; a rank is a place in ``procs``."""
     salt, uid = secrets.token_hex(8), process.current().node.uid
-    answers = _ask(procs, lambda port: EnvAsked(tuple(patterns), at_start, salt, False, port, uid))
+    answers = _ask(
+        procs,
+        lambda port: EnvAsked(
+            patterns=tuple(patterns),
+            at_start=at_start,
+            salt=salt,
+            versions=False,
+            port=port,
+            sender=uid,
+        ),
+    )
     told = {rank: dict(one.body["env"]) for rank, one in answers.items() if not one.error}
     return EnvReport(told, {rank: one.error for rank, one in answers.items() if one.error})
 

@@ -159,7 +159,14 @@ def _ask(
     salt = salt or secrets.token_hex(8)
     answers = visit.ask_many(
         procs,
-        lambda port: EnvAsked(patterns, at_start, salt, versions, port, visit.uid),
+        lambda port: EnvAsked(
+            patterns=patterns,
+            at_start=at_start,
+            salt=salt,
+            versions=versions,
+            port=port,
+            sender=visit.uid,
+        ),
         _VERSIONS_SECONDS if versions else 3.0,
     )
     found = {}

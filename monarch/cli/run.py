@@ -130,9 +130,17 @@ def run(
                 was = "had" if left.status == "failed" else "was"
                 display.message(f"going on with {left.path}, which {was} {left.status}")
             session = RunSession(
-                left or new_run(found.name), display, loaded, request.typed, request.config_path,
-                overrides, os.environ, target.procs_per_host, code, generation,
-            )  # fmt: skip
+                folder=left or new_run(found.name),
+                display=display,
+                loaded=loaded,
+                command=request.typed,
+                config_file=request.config_path,
+                overrides=overrides,
+                environment=os.environ,
+                procs_per_host=target.procs_per_host,
+                code=code,
+                generation=generation,
+            )
             record = session.record
             if on_edit_error is not None:
                 record.edits.policy = on_edit_error
@@ -140,10 +148,11 @@ def run(
             session_of(client()).reload.on_waiting = record.message
             client().holds.tell = record.message
             record.allocation = target.allocation(
-                project, record,
+                project,
+                record,
                 functools.partial(_after_host_loss, record, on_host_loss),
                 lambda num_hosts: _why_unfit(found, loaded, num_hosts, target.procs_per_host),
-            )  # fmt: skip
+            )
             display.message(f"{request.recipe} on {target.text}")
             with session, _logs_of(session.folder, found.name):
                 folder = session.folder

@@ -61,13 +61,23 @@ def sweep(
     config = ["--config", config_file] if config_file else []
     with sweep_display(len(trials)) as display:
         waiting = [
-            _Trial(label := label_of(given, overrides), RunSession(
-                new_run(recipe.name), display.of(label), loaded,
-                ["monarch", "run", name, *config, *given],
-                path, given, os.environ, slots[0].procs_per_host, None, generation,
-            ))
+            _Trial(
+                label := label_of(given, overrides),
+                RunSession(
+                    folder=new_run(recipe.name),
+                    display=display.of(label),
+                    loaded=loaded,
+                    command=["monarch", "run", name, *config, *given],
+                    config_file=path,
+                    overrides=given,
+                    environment=os.environ,
+                    procs_per_host=slots[0].procs_per_host,
+                    code=None,
+                    generation=generation,
+                ),
+            )
             for given, loaded in trials
-        ]  # fmt: skip
+        ]
         errors = _run_all(recipe, waiting, hosts, slots, code, display)
     sessions = [trial.session for trial in waiting]
     begun = [session.folder for session in sessions if session.folder.status != "empty"]

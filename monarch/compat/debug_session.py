@@ -61,7 +61,12 @@ class DebugSession:
             stem = hold.file.rpartition("/")[2].removesuffix(".py")
             function, lineno = f"{stem}.{hold.function.rpartition('.')[2]}", hold.line
         return DebugSessionInfo(
-            self.actor_name, self.rank, self.coords, self.hostname, function, lineno
+            actor_name=self.actor_name,
+            rank=self.rank,
+            coords=self.coords,
+            hostname=self.hostname,
+            function=function,
+            lineno=lineno,
         )
 
     async def attach(
@@ -109,7 +114,12 @@ class DebugSession:
         answer = await _asked(
             hold,
             lambda port, uid: HoldText(
-                hold.id, self._number, was_waiting, _LISTEN_SECONDS, port, uid
+                hold=hold.id,
+                number=self._number,
+                was_waiting=was_waiting,
+                seconds=_LISTEN_SECONDS,
+                port=port,
+                sender=uid,
             ),
         )
         if answer.error:
@@ -118,7 +128,12 @@ class DebugSession:
 
     async def _type(self, line: str) -> None:
         hold = self._held()
-        await _asked(hold, lambda port, uid: HoldLine(hold.id, line, "", port, uid, True))
+        await _asked(
+            hold,
+            lambda port, uid: HoldLine(
+                hold=hold.id, line=line, who="", port=port, sender=uid, is_quiet=True
+            ),
+        )
 
     def _held(self) -> HoldNote:
         if self.hold is None:

@@ -83,9 +83,14 @@ class TensorGroup:
             self._first[storage._cdata] = place
             where = OwnStorage(storage.nbytes() // tensor.element_size())
         return PatternEntry(
-            tuple(tensor.size()), tuple(tensor.stride()), int(tensor.storage_offset()),
-            tensor.dtype, tensor.layout, tensor.device, where,
-        )  # fmt: skip
+            size=tuple(tensor.size()),
+            stride=tuple(tensor.stride()),
+            storage_offset=int(tensor.storage_offset()),
+            dtype=tensor.dtype,
+            layout=tensor.layout,
+            device=tensor.device,
+            storage=where,
+        )
 
     def _alias(self, storage: int) -> AliasOf | None:
         group: TensorGroup | None = self

@@ -125,7 +125,13 @@ def follow(path: Path, asked: Asked, found: Waiter) -> tuple[Path, bool]:
 
 def _asking(waiter: Waiter, method: str) -> Waiter:
     return Waiter(
-        waiter.proc, waiter.actor, waiter.number, waiter.name, waiter.rank, waiter.endpoint, method
+        proc=waiter.proc,
+        actor=waiter.actor,
+        number=waiter.number,
+        name=waiter.name,
+        rank=waiter.rank,
+        endpoint=waiter.endpoint,
+        asks=method,
     )
 
 

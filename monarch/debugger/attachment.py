@@ -125,7 +125,12 @@ class Attachment:
                 body = visit.ask(
                     hold.proc,
                     lambda port, n=number, w=was: HoldText(  # type: ignore[misc]
-                        hold.id, n, w, _LISTEN_SECONDS, port, visit.uid
+                        hold=hold.id,
+                        number=n,
+                        was_waiting=w,
+                        seconds=_LISTEN_SECONDS,
+                        port=port,
+                        sender=visit.uid,
                     ),
                     _LISTEN_SECONDS,
                 )

@@ -35,7 +35,9 @@ class Breakpoints:
     def _known(self, ask: BreakPlace | None = None) -> dict[int, BreakPlace]:
         """The breakpoints that the hosts remember, after they were told of one."""
         visit = self._visit
-        told = ask or BreakPlace(0, "", 0, "", False, 0, visit.uid)
+        told = ask or BreakPlace(
+            number=0, file="", line=0, condition="", is_gone=False, port=0, sender=visit.uid
+        )
         found: dict[int, BreakPlace] = {}
         answers = visit.ask_places(
             visit.places(), lambda port: msgspec.structs.replace(told, port=port)
@@ -64,7 +66,18 @@ class Breakpoints:
         procs = chosen(everybody, parsed) if everybody else []
         who = visit.who.partition(":")[0]
         number = max(self._known(), default=0) + 1
-        place = BreakPlace(number, at, line, condition, False, 0, visit.uid, ranks, "", who)
+        place = BreakPlace(
+            number=number,
+            file=at,
+            line=line,
+            condition=condition,
+            is_gone=False,
+            port=0,
+            sender=visit.uid,
+            ranks=ranks,
+            text="",
+            who=who,
+        )
         answers = self._send(procs, place)
         text = next((text for text in answers if text), "")
         place = msgspec.structs.replace(place, text=text)

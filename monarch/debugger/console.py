@@ -222,7 +222,7 @@ class Console:
             visit.begin(
                 hold.proc,
                 lambda port, h=hold: HoldLine(  # type: ignore[misc]
-                    h.id, line, visit.who, port, visit.uid, True
+                    hold=h.id, line=line, who=visit.who, port=port, sender=visit.uid, is_quiet=True
                 ),
             )
         deadline = time.monotonic() + seconds
@@ -257,7 +257,14 @@ class Console:
         visit = self._visit
         return visit.ask(
             hold.proc,
-            lambda port: HoldText(hold.id, number, False, seconds, port, visit.uid),
+            lambda port: HoldText(
+                hold=hold.id,
+                number=number,
+                was_waiting=False,
+                seconds=seconds,
+                port=port,
+                sender=visit.uid,
+            ),
             seconds,
         )
 
@@ -270,7 +277,12 @@ class Console:
                     visit.ask(
                         hold.proc,
                         lambda port, h=hold, text=line: HoldLine(  # type: ignore[misc]
-                            h.id, text, visit.who, port, visit.uid, True
+                            hold=h.id,
+                            line=text,
+                            who=visit.who,
+                            port=port,
+                            sender=visit.uid,
+                            is_quiet=True,
                         ),
                     )
                 except NotAnswered as error:

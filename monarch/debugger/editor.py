@@ -119,7 +119,13 @@ class EditorBridge:
         answer = visit.begin(
             proc.uid,
             lambda port: DapOpened(
-                channel, self._token, self._parent, visit.address, os.getpid(), port, visit.uid
+                channel=channel,
+                token=self._token,
+                parent=self._parent,
+                client=visit.address,
+                pid=os.getpid(),
+                port=port,
+                sender=visit.uid,
             ),
         )
         # Only now: what the adapter says first must not overtake that order.

@@ -276,10 +276,15 @@ def states_of(visit: Visit, procs: Sequence[SeenProc], ranks: RanksType) -> list
             users = [frame for frame in frames if frame["is_users"]]
             place = f"{users[-1]['file'].rpartition('/')[2]}:{users[-1]['line']}" if users else ""
             state = ActorState(
-                proc.uid, actor["name"], actor["rank"], actor["method"], place,
-                _collective(frames), bool(actor["waits"]),
-                any(str(frame["file"]).endswith(_HIDDEN) for frame in frames),
-            )  # fmt: skip
+                proc=proc.uid,
+                actor=actor["name"],
+                rank=actor["rank"],
+                method=actor["method"],
+                place=place,
+                collective=_collective(frames),
+                waits=bool(actor["waits"]),
+                may_be_in_one=any(str(frame["file"]).endswith(_HIDDEN) for frame in frames),
+            )
             found.append(state)
     return sorted(found, key=lambda one: (one.actor, one.rank))
 

@@ -132,10 +132,16 @@ class Visit:
                 address = msgspec.convert(proc["address"], ProcAddress)
                 self._met[address.uid] = address
                 found[address.uid] = SeenProc(
-                    address.uid, str(proc["mesh"]), int(proc["rank"]), str(body["host"]),
-                    int(proc["pid"]), address, tuple(proc.get("labels", ())),
-                    tuple(proc.get("sizes", ())), str(body.get("workspace") or ""),
-                )  # fmt: skip
+                    uid=address.uid,
+                    mesh=str(proc["mesh"]),
+                    rank=int(proc["rank"]),
+                    host=str(body["host"]),
+                    pid=int(proc["pid"]),
+                    address=address,
+                    labels=tuple(proc.get("labels", ())),
+                    sizes=tuple(proc.get("sizes", ())),
+                    workspace=str(body.get("workspace") or ""),
+                )
         return sorted(found.values(), key=lambda proc: (proc.mesh, proc.rank))
 
     def ask_places(self, places: Iterable[ProcAddress], make: Ask) -> list[dict[str, Any]]:

@@ -151,9 +151,14 @@ class KubernetesJob(ScheduledJob):
         self._add(name, num_replicas)
         default = ",".join(f"{k}={v}" for k, v in (NAME_LABEL | {MESH_LABEL: name}).items())
         self._pods[name] = PodMesh(
-            num_replicas, port, template, label_selector or default, pod_rank_label,
-            dict(labels or {}), dict(annotations or {}),
-        )  # fmt: skip
+            num_hosts=num_replicas,
+            port=port,
+            template=template,
+            selector=label_selector or default,
+            rank_label=pod_rank_label,
+            labels=dict(labels or {}),
+            annotations=dict(annotations or {}),
+        )
 
     def _command(self, port: int) -> list[str]:
         """The command of a host; a Python that lacks monarch waits with it for a bundle."""

@@ -154,7 +154,9 @@ class ProcessJob(JobTrait):
         self._children.append(child)
         _started_here[child.pid] = child
         started = process_start(child.pid) or 0
-        return HostProcess(mesh, url, child.pid, started, workspace, log)
+        return HostProcess(
+            mesh=mesh, url=url, pid=child.pid, started=started, workspace=workspace, log=log
+        )
 
     def _state(self) -> JobState:
         hosts = {}

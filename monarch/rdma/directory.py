@@ -211,7 +211,14 @@ class Directory(Actor):
         self, machine: str, uid: str, place: SlabPlace, buffer: RDMABuffer, half: int
     ) -> _Holder:
         self._next_holder += 1
-        return _Holder(self._next_holder, machine, uid, place, buffer, half)
+        return _Holder(
+            number=self._next_holder,
+            machine=machine,
+            uid=uid,
+            place=place,
+            buffer=buffer,
+            half=half,
+        )
 
     @concurrent_endpoint
     async def copied(

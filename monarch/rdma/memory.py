@@ -46,7 +46,12 @@ def memory_of(data: Any) -> LocalMemory:
         found = gpu().describe(data)
         storage = found.storage
         return LocalMemory(
-            found.address, found.layout, found.is_readonly, storage, storage, found.device
+            address=found.address,
+            layout=found.layout,
+            is_readonly=found.is_readonly,
+            keep=storage,
+            root=storage,
+            device=found.device,
         )
     try:
         view = data if type(data) is memoryview else memoryview(data)
@@ -80,16 +85,30 @@ def _of_tensor(tensor: Any) -> LocalMemory:
             "this tensor's values are not what lies in memory: use its resolve_conj() or "
             "resolve_neg()"
         )
-    return LocalMemory(address, layout, False, storage, storage, str(tensor.device))
+    return LocalMemory(
+        address=address,
+        layout=layout,
+        is_readonly=False,
+        keep=storage,
+        root=storage,
+        device=str(tensor.device),
+    )
 
 
 class _PyBuffer(ctypes.Structure):
     _fields_ = (
-        ("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p),
-    )  # fmt: skip
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.py_object),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
 
 
 _STRIDED_READ_ONLY = 0x10 | 0x08  # PyBUF_STRIDES

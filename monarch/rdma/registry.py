@@ -95,9 +95,16 @@ class Registrations:
         self._live[slot] = found
         self.table.write(slot, TableEntry(key, LIVE, 0, 0))
         return RemoteRegion(
-            owner, owner_name, self.place, slot, key, memory.address, memory.layout,
-            memory.is_readonly, memory.device,
-        )  # fmt: skip
+            owner=owner,
+            owner_name=owner_name,
+            table=self.place,
+            slot=slot,
+            key=key,
+            address=memory.address,
+            layout=memory.layout,
+            is_readonly=memory.is_readonly,
+            device=memory.device,
+        )
 
     def _take_slot(self) -> int:
         if self._fresh < NUM_ENTRIES and len(self._resting) < _REST_ENTRIES:

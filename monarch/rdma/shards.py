@@ -106,12 +106,12 @@ def describe(tensors: Mapping[str, Any]) -> tuple[dict[str, HeldTensor], int]:
         _check(tensor, splits)
         shape = tuple(tensor.shape)
         one = HeldTensor(
-            str(tensor.dtype).removeprefix("torch."),
-            tensor.element_size(),
-            shape,
-            local_shape(shape, splits),
-            pieces_of(shape, splits),
-            offset,
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            item_bytes=tensor.element_size(),
+            shape=shape,
+            local=local_shape(shape, splits),
+            pieces=pieces_of(shape, splits),
+            offset=offset,
         )
         held[key] = one
         offset += one.nbytes + -one.nbytes % _ALIGNMENT

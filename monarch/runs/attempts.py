@@ -98,8 +98,15 @@ def _hold(error: NotMade, generation: int, record: Record, held: HoldReport) -> 
         if not (is_for_a_person and held.is_watched()):
             raise error
     failure = Failure(
-        _DOING, error.error, generation, edits.good_before(_DOING, generation), error.ranks,
-        in_short(error.file), error.line, str(error), older=edits.older(generation),
-    )  # fmt: skip
+        doing=_DOING,
+        error=error.error,
+        generation=generation,
+        good=edits.good_before(_DOING, generation),
+        ranks=error.ranks,
+        file=in_short(error.file),
+        line=error.line,
+        details=str(error),
+        older=edits.older(generation),
+    )
     held.answer(failure, edits, in_place=False)
     held.wait(failure, in_place=False)

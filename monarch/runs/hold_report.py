@@ -232,7 +232,14 @@ class HoldReport:
         else:
             self._show(text)
         stands = kind == "held"
-        told = Bulletin(self._key, kind, f"{self._name}: {text}", failure.generation, stands, about)
+        told = Bulletin(
+            key=self._key,
+            kind=kind,
+            text=f"{self._name}: {text}",
+            generation=failure.generation,
+            stands=stands,
+            data=about,
+        )
         self._post(told)
 
     def _show(self, text: str) -> None:

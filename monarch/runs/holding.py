@@ -286,7 +286,16 @@ class Holding:
 
         def failure(told: str, ranks: tuple[int, ...], file: str, line: int, more: str) -> Failure:
             return Failure(
-                doing, told, now, good, ranks, file, line, more, is_first, edits.older(now)
+                doing=doing,
+                error=told,
+                generation=now,
+                good=good,
+                ranks=ranks,
+                file=file,
+                line=line,
+                details=more,
+                is_first=is_first,
+                older=edits.older(now),
             )
 
         if isinstance(error, RankHangs):

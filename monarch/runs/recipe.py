@@ -104,9 +104,14 @@ def find_recipe(wanted: str) -> Recipe:
     if len(parameters) < 3 or not is_config(parameters[0][1]):
         raise JobError(f"{wanted} is no recipe: it needs a function {_SHAPE}")
     return Recipe(
-        name, wanted, module, parameters[0][1], parameters[1][1] is HostMesh,
-        parameters[2][1] is Record, typing.cast(Callable[..., Any], entry),
-    )  # fmt: skip
+        name=name,
+        wanted=wanted,
+        module=module,
+        config_class=parameters[0][1],
+        takes_hosts=parameters[1][1] is HostMesh,
+        is_cooperative=parameters[2][1] is Record,
+        _call=typing.cast(Callable[..., Any], entry),
+    )
 
 
 def _of_class(name: str, wanted: str, module: ModuleType, cls: type[Any]) -> Recipe:
@@ -118,9 +123,14 @@ def _of_class(name: str, wanted: str, module: ModuleType, cls: type[Any]) -> Rec
             "`run(self, procs: ProcMesh, record: Record)`"
         )
     return Recipe(
-        name, wanted, module, made[0][1], runs[0][1] is HostMesh, runs[1][1] is Record,
-        lambda config, mesh, record: cls(config).run(mesh, record),
-    )  # fmt: skip
+        name=name,
+        wanted=wanted,
+        module=module,
+        config_class=made[0][1],
+        takes_hosts=runs[0][1] is HostMesh,
+        is_cooperative=runs[1][1] is Record,
+        _call=lambda config, mesh, record: cls(config).run(mesh, record),
+    )
 
 
 def _parameters(function: Any) -> list[tuple[str, Any]]:

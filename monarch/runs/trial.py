@@ -206,9 +206,18 @@ class Trial(Actor):
             file, line = _users_place(frames)
             is_waiting = waits_for_others(frames)
         return TrialReport(
-            self.rank, call.method, call.generation, call.good, call.is_running, is_waiting,
-            call.error, call.traceback, file, line, self._life,
-        )  # fmt: skip
+            rank=self.rank,
+            method=call.method,
+            generation=call.generation,
+            good=call.good,
+            is_running=call.is_running,
+            is_waiting=is_waiting,
+            error=call.error,
+            traceback=call.traceback,
+            file=file,
+            line=line,
+            life=self._life,
+        )
 
     @endpoint
     def connections(self) -> list[Connection]:

@@ -134,10 +134,16 @@ class History:
             num_moved = sum(new.folder(after).num_files for after, _ in moves)
             num_changed = num_moved + sum(not _is_within(path, moves) for path in files)
         record = _Pushed(
-            generation, seconds, author, new.digest, new.num_files, num_changed,
-            encode_paths(files[:_MAX_PATHS]), moves_back=encode_pairs(moves),
+            generation=generation,
+            seconds=seconds,
+            author=author,
+            digest=new.digest,
+            num_files=new.num_files,
+            num_changed=num_changed,
+            paths=encode_paths(files[:_MAX_PATHS]),
+            moves_back=encode_pairs(moves),
             takes_back=takes_back,
-        )  # fmt: skip
+        )
         if len(old):
             record.put_back = [was.to_row() for _, _, was in back if was is not None]
             record.take_away = encode_paths(path for path, _, was in back if was is None)
@@ -161,11 +167,17 @@ class History:
             if isinstance(record, _Pushed):
                 is_proven = state.digest == record.digest
                 yield PastGeneration(
-                    record.generation, record.seconds, record.author, record.digest,
-                    record.num_files, record.num_changed, decode_paths(record.paths),
-                    state if is_proven else None, frozenset(missing.values()),
-                    record.generation == taken_back,
-                )  # fmt: skip
+                    generation=record.generation,
+                    seconds=record.seconds,
+                    author=record.author,
+                    digest=record.digest,
+                    num_files=record.num_files,
+                    num_changed=record.num_changed,
+                    paths=decode_paths(record.paths),
+                    manifest=state if is_proven else None,
+                    missing=frozenset(missing.values()),
+                    is_taken_back=record.generation == taken_back,
+                )
                 taken_back = record.generation - 1 if record.takes_back else 0
             try:
                 entries = [Entry.from_row(row) for row in record.put_back]

@@ -217,17 +217,17 @@ class Push:
         written = [(was, now) for _, was, now in changes if now is not None and now.is_file]
         before = [was if was is None or not moves else base.get(path) for path, was, _ in changes]
         return _Change(
-            base.digest, entries, [entry.to_row() for entry in entries],
-            encode_paths(path for path, _, now in changes if now is None),
-            encode_pairs(moves),
-            frozenset(now.digest for _, now in written),
+            base=base.digest, entries=entries, rows=[entry.to_row() for entry in entries],
+            removed=encode_paths(path for path, _, now in changes if now is None),
+            moves=encode_pairs(moves),
+            contents=frozenset(now.digest for _, now in written),
             # An edit makes a new content. To look all over the tree for it costs more
             # than a few bytes in vain.
-            frozenset(
+            unsure=frozenset(
                 now.digest for was, now in written
                 if was is None or not was.is_file or now.size > _MAX_EDITED_BYTES
             ),
-            frozenset(
+            replaced=frozenset(
                 was.digest for was in before
                 if was is not None and was.kind is EntryKind.FILE
             ),
@@ -248,16 +248,32 @@ class Push:
         contents = frozenset(entry.digest for entry in files if is_little)
         nothing: frozenset[bytes] = frozenset()
         went = b"" if ahead is None else ahead.digest
-        return _Change(b"", entries, rows, removed, [], contents, nothing, nothing, went)
+        return _Change(
+            base=b"",
+            entries=entries,
+            rows=rows,
+            removed=removed,
+            moves=[],
+            contents=contents,
+            unsure=nothing,
+            replaced=nothing,
+            ahead=went,
+        )
 
     def _make_stage(self, change: _Change, wanted: frozenset[bytes]) -> PushMessage:
         made = self._made(change.entries, wanted)
         message = StageRequest(
-            self.generation, self._contents.author,
-            self._manifest.digest_name, self._manifest.digest,
-            change.base, change.rows, change.removed, [blob for blob, _ in made], change.moves,
+            generation=self.generation,
+            author=self._contents.author,
+            digest_name=self._manifest.digest_name,
+            digest=self._manifest.digest,
+            base=change.base,
+            changed=change.rows,
+            removed=change.removed,
+            blobs=[blob for blob, _ in made],
+            moves=change.moves,
             ahead=change.ahead,
-        )  # fmt: skip
+        )
         return PushMessage(message, [content for _, content in made])
 
     def files(self) -> list[tuple[bytes, bytes]]:

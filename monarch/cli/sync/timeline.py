@@ -59,12 +59,12 @@ def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
     for (generation, digest), tellers in sorted(found.items(), key=lambda item: item[0][0]):
         rows.append(
             Row(
-                tellers[0][1],
-                [host for host, _ in tellers],
-                any(one.is_whole for _, one in tellers),
-                generation == newest,
-                seen.get(digest, 0),
-                any(one.is_taken_back for _, one in tellers),
+                told=tellers[0][1],
+                hosts=[host for host, _ in tellers],
+                can_go_back=any(one.is_whole for _, one in tellers),
+                is_current=generation == newest,
+                same_as=seen.get(digest, 0),
+                is_taken_back=any(one.is_taken_back for _, one in tellers),
             )
         )
         seen.setdefault(digest, generation)

@@ -235,7 +235,14 @@ class Coordinator:
         is_held: bool = False,
     ) -> AskParty:  # fmt: skip
         self._number += 1
-        asked = AskParty(self._number, party, order, attempt, seconds, is_held)
+        asked = AskParty(
+            number=self._number,
+            party=party,
+            order=order,
+            attempt=attempt,
+            seconds=seconds,
+            is_held=is_held,
+        )
         self._open[self._number] = asked
         return asked
 

@@ -109,6 +109,14 @@ def works_of(
     for remote, length in there:
         while length:
             size = min(length, _PIECE_BYTES)
-            yield WorkRequest(number, kind, local, lkey, remote, rkey, size)
+            yield WorkRequest(
+                number=number,
+                kind=kind,
+                local=local,
+                lkey=lkey,
+                remote=remote,
+                rkey=rkey,
+                length=size,
+            )
             number += 1
             local, remote, length = local + size, remote + size, length - size

@@ -210,14 +210,29 @@ class Verbs:
         self, line: _Connection, region: RemoteRegion, rkey: int, deadline: float
     ) -> TableEntry:
         place = region.table.address + region.slot * ENTRY_BYTES
-        works = [WorkRequest(0, READ, line.address, line.keys.lkey, place, rkey, ENTRY.size)]
+        works = [
+            WorkRequest(
+                number=0,
+                kind=READ,
+                local=line.address,
+                lkey=line.keys.lkey,
+                remote=place,
+                rkey=rkey,
+                length=ENTRY.size,
+            )
+        ]
         self._run(line, iter(works), deadline)
         return TableEntry._make(ENTRY.unpack_from(line.bounce, 0))
 
     def _move(
-        self, kind: str, line: _Connection, rkey: int, there: Iterator[Run],
-        here: Sequence[Run], deadline: float,
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        line: _Connection,
+        rkey: int,
+        there: Iterator[Run],
+        here: Sequence[Run],
+        deadline: float,
+    ) -> None:
         total = sum(length for _, length in here)
         if len(here) == 1 and total > _SMALL_BYTES:
             try:

@@ -59,7 +59,14 @@ class CellAnswers:
         self._in_hand.ends(id(call), call.generation, is_ok=True)
         if call.port and not spec.explicit_response_port:
             host = self._host
-            reply = Reply(call.port, call.rank, host.uid, False, False, call.generation)
+            reply = Reply(
+                port=call.port,
+                rank=call.rank,
+                sender=host.uid,
+                failed=False,
+                refused=False,
+                generation=call.generation,
+            )
             cork.sent()
             host.send_reply(self.receiver_of(call), reply, payload.dump(value))
 
@@ -104,7 +111,14 @@ class CellAnswers:
         return call.port_proc or self._host.address_of(call.sender)
 
     def _fail(self, call: Call, data: payload.Payload, *, refused: bool) -> None:
-        reply = Reply(call.port, call.rank, self._host.uid, True, refused, call.generation)
+        reply = Reply(
+            port=call.port,
+            rank=call.rank,
+            sender=self._host.uid,
+            failed=True,
+            refused=refused,
+            generation=call.generation,
+        )
         self._host.send_reply(self.receiver_of(call), reply, data)
 
     def _refusal(self, call: Call, failure: MeshFailure | None) -> SupervisionError:

@@ -73,7 +73,14 @@ class RingWatch:
         # Kept until the next look, and no longer.
         self.wake()
         endpoint = cell.method or "__init__"
-        return Waiter(self._node.address, record.uid, number, record.name, record.rank, endpoint)
+        return Waiter(
+            proc=self._node.address,
+            actor=record.uid,
+            number=number,
+            name=record.name,
+            rank=record.rank,
+            endpoint=endpoint,
+        )
 
     def _still(self, waiter: Waiter) -> ActorCell | None:
         """The actor, if it is in the same wait as when ``waiter`` was written."""

@@ -239,7 +239,12 @@ class Fold:
             self._node.loop.call_later(_GATHER_SECONDS, self._flush)
         self._items.append(
             FoldedReply(
-                rank, answer.sender, answer.failed, answer.refused, len(buffers), answer.generation
+                rank=rank,
+                sender=answer.sender,
+                failed=answer.failed,
+                refused=answer.refused,
+                num_buffers=len(buffers),
+                generation=answer.generation,
             )
         )
         self._frames.append(data)

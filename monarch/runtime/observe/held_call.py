@@ -100,6 +100,5 @@ def _function(frame: FrameType) -> str:
     code = frame.f_code
     if sys.version_info >= (3, 11):
         return code.co_qualname
-    if code.co_argcount and code.co_varnames[0] == "self":
-        return f"{type(frame.f_locals['self']).__qualname__}.{code.co_name}"
-    return code.co_name
+    owner = frame.f_locals.get("self") if code.co_varnames[:1] == ("self",) else None
+    return code.co_name if owner is None else f"{type(owner).__qualname__}.{code.co_name}"

@@ -67,9 +67,14 @@ class KeptSpawns:
         if size > KEPT_BYTES:
             why_not = f"{size} bytes, of which {KEPT_BYTES} at most are kept"
         kept = KeptSpawn(
-            mesh, name, procs, make, None if why_not else _copied(data), why_not,
-            None if why_not or arguments is None else arguments(),
-        )  # fmt: skip
+            mesh=mesh,
+            name=name,
+            procs=procs,
+            make=make,
+            data=None if why_not else _copied(data),
+            why_not=why_not,
+            arguments=None if why_not or arguments is None else arguments(),
+        )
         with self._lock:
             self._spawns[mesh] = kept
 

@@ -345,7 +345,12 @@ class ProcAgent:
         """An actor has failed, and what it owned has ended: its owner is told."""
         record = cell.record
         failed = ActorFailed(
-            record.uid, record.rank, record.name, self.node.uid, failure.reason, failure.cause
+            actor=record.uid,
+            rank=record.rank,
+            name=record.name,
+            proc=self.node.uid,
+            reason=failure.reason,
+            cause=failure.cause,
         )
         self.node.send(record.owner, failed)
 

@@ -313,8 +313,8 @@ class HostPrograms:
             self._forget(owner.uid, uid)
 
         one = StreamedSocket(
-            self._loop, connection, uid, 1, 0,
-            lambda message, payload: self._send(owner, message, payload), over,
+            loop=self._loop, connection=connection, uid=uid, sends=1, receives=0,
+            send=lambda message, payload: self._send(owner, message, payload), over=over,
         )  # fmt: skip
         self._sockets[uid] = owner.uid, one
         self._watch(owner, order.pid, uid)

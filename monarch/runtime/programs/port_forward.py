@@ -95,13 +95,29 @@ class PortForward:
             self._open.pop(uid, None)
             send(LeaveProgram(uid, node.uid), b"")
 
-        one = StreamedSocket(self._loop, connection, uid, 0, 1, send, over)
+        one = StreamedSocket(
+            loop=self._loop,
+            connection=connection,
+            uid=uid,
+            sends=0,
+            receives=1,
+            send=send,
+            over=over,
+        )
         self._open[uid] = one
         streams.add(uid, _Forwarded(self._loop, self._host, one))
         to, number = self._to
         answer = node.request(
             self._host,
-            lambda port: OpenPort(uid, node.address, os.getpid(), to, number, port, node.uid),
+            lambda port: OpenPort(
+                uid=uid,
+                owner=node.address,
+                pid=os.getpid(),
+                host=to,
+                port_number=number,
+                port=port,
+                sender=node.uid,
+            ),
         )
         late = node.loop.call_later(
             _CONNECT_SECONDS, lambda: answer.set(Response({}, "the host gives no answer"))

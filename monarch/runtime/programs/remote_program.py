@@ -172,9 +172,17 @@ class RemoteProgram:
 
     def view(self, size: tuple[int, int]) -> None:
         """Show one that is kept; ``started`` gets the host's answer."""
-        node = self._node
+        node, (rows, columns) = self._node, size
         self._ask(
-            lambda port: ViewProgram(self.uid, node.address, os.getpid(), *size, port, node.uid)
+            lambda port: ViewProgram(
+                uid=self.uid,
+                viewer=node.address,
+                pid=os.getpid(),
+                rows=rows,
+                columns=columns,
+                port=port,
+                sender=node.uid,
+            )
         )
 
     def _ask(self, make: Callable[[int], RunProgram | ViewProgram], payload: bytes = b"") -> None:

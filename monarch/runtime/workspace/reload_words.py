@@ -82,9 +82,14 @@ class ReloadWords:
 
     def refusal(self, error: ReloadError, more: str = "") -> RefusedFile:
         return RefusedFile(
-            self._label, error.message + more, error.path or "", error.line or 0,
-            error.column or 0, error.text or "", error.traceback,
-        )  # fmt: skip
+            rank=self._label,
+            message=error.message + more,
+            path=error.path or "",
+            line=error.line or 0,
+            column=error.column or 0,
+            text=error.text or "",
+            traceback=error.traceback,
+        )
 
     def hook_refusal(self, cell: ActorCell, error: BaseException) -> RefusedFile:
         """The refusal by an actor whose ``__reload__`` raised."""

@@ -357,12 +357,16 @@ class ReplicaAgent:
         paths = sorted(old.changed_paths(replica.manifest))
         entries = {path: old.get(path) for path in paths}
         stage = StageRequest(
-            order.generation + 1, replica.author, old.digest_name, old.digest,
-            replica.manifest.digest,
-            [entry.to_row() for entry in entries.values() if entry is not None],
-            encode_paths(path for path, entry in entries.items() if entry is None), [],
+            generation=order.generation + 1,
+            author=replica.author,
+            digest_name=old.digest_name,
+            digest=old.digest,
+            base=replica.manifest.digest,
+            changed=[entry.to_row() for entry in entries.values() if entry is not None],
+            removed=encode_paths(path for path, entry in entries.items() if entry is None),
+            blobs=[],
             takes_back=True,
-        )  # fmt: skip
+        )
         for message in (stage, Commit(stage.generation)):
             with self._moving(isinstance(message, Commit)):
                 answer = replica.handle(message)

@@ -147,7 +147,9 @@ class WorkerDefinitions:
                     ranks, use = (min(pair), max(pair)), (stream, "from", pair[0])
                     self._groups.make([ranks], use)
                     ways[pair] = self._groups.of(ranks, use)
-        passage = Passage(pairs, self._rank, wanted, groups, stream, ways)
+        passage = Passage(
+            pairs=pairs, rank=self._rank, looks=wanted, groups=groups, tag=stream, ways=ways
+        )
         is_target = any(target == self._rank for _, target in pairs)
         spec = CallSpec([("o", 0)], [], 1, 0, [() if is_target else None])
         return Operation(passage, spec, stand_in=passage.stand_in())

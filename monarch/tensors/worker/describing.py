@@ -80,10 +80,15 @@ def describe(where: tuple[str, Any], args: tuple[Any, ...], kwargs: dict[str, An
         storage = _storage(tensor)
         looks.append(
             _Looks(
-                tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), tensor.dtype,
-                str(tensor.device), of_inputs.get(storage), of_results.get(storage),
+                size=tuple(tensor.size()),
+                stride=tensor.stride(),
+                offset=tensor.storage_offset(),
+                dtype=tensor.dtype,
+                device=str(tensor.device),
+                of_input=of_inputs.get(storage),
+                of_result=of_results.get(storage),
             )
-        )  # fmt: skip
+        )
         of_results.setdefault(storage, n)
     return Described(spec, looks, written)
 

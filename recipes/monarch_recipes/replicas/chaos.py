@@ -117,12 +117,12 @@ def _fault(words: list[_Word], size: _Size, dice: random.Random) -> InjectedFaul
         raise first.error(f"expected {kind}@STEP, with a step from 1 to {size.num_steps}")
     given = _values(words[1:], _FAULT_KEYS)
     return InjectedFault(
-        kind,
-        int(step_text),
-        _within(given, "group", size.num_groups, dice),
-        _within(given, "rank", size.procs_per_group, dice),
-        _moment(given),
-        _seconds(given),
+        kind=kind,
+        step=int(step_text),
+        group=_within(given, "group", size.num_groups, dice),
+        rank=_within(given, "rank", size.procs_per_group, dice),
+        when=_moment(given),
+        seconds=_seconds(given),
     )
 
 
@@ -135,12 +135,12 @@ def _random_faults(words: list[_Word], size: _Size) -> list[InjectedFault]:
     kinds = _kinds(given.get("kinds"))
     return [
         InjectedFault(
-            dice.choice(kinds),
-            dice.randint(first, min(first + every - 1, size.num_steps)),
-            dice.randrange(size.num_groups),
-            dice.randrange(size.procs_per_group),
-            dice.choice(MOMENTS),
-            _seconds(given),
+            kind=dice.choice(kinds),
+            step=dice.randint(first, min(first + every - 1, size.num_steps)),
+            group=dice.randrange(size.num_groups),
+            rank=dice.randrange(size.procs_per_group),
+            when=dice.choice(MOMENTS),
+            seconds=_seconds(given),
         )
         for first in range(1, size.num_steps + 1, every)
     ]

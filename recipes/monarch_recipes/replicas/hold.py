@@ -114,9 +114,16 @@ class GroupsHold:
     ) -> Failure:
         edits, generation = self.edits, process.current().generation
         return Failure(
-            doing, told, generation, good, (), file, line,
-            is_first=edits.is_new(activity, generation), older=edits.older(generation),
-        )  # fmt: skip
+            doing=doing,
+            error=told,
+            generation=generation,
+            good=good,
+            ranks=(),
+            file=file,
+            line=line,
+            is_first=edits.is_new(activity, generation),
+            older=edits.older(generation),
+        )
 
     def _begin(
         self, failure: Failure, state: str, *, in_place: bool = True, begins_anew: bool = False
@@ -126,4 +133,13 @@ class GroupsHold:
         self.failure = failure
         self._has_held = True
         doing, number = failure.doing, failure.generation
-        self._news.send(Holds(doing, number, failure, state, in_place, begins_anew))
+        self._news.send(
+            Holds(
+                doing=doing,
+                generation=number,
+                failure=failure,
+                state=state,
+                in_place=in_place,
+                begins_anew=begins_anew,
+            )
+        )

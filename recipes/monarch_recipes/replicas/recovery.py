@@ -149,7 +149,12 @@ class RecoveryBook:
         """Something has died, or hangs, or has gone astray."""
         began_at = self._ordered.pop(victim, None)
         incident = Incident(
-            victim, cause, step, now if began_at is None else began_at, now, began_at is not None
+            victim=victim,
+            cause=cause,
+            step=step,
+            began_at=now if began_at is None else began_at,
+            detected_at=now,
+            on_purpose=began_at is not None,
         )
         self._incidents.append(incident)
         return incident

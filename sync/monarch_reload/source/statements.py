@@ -44,13 +44,13 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
     def moved(self, distance: int, lines: Sequence[str]) -> Statement:
         """The same in another version of the file, so many lines further down."""
         moved = Statement(
-            self.node,
-            self.text,
-            self.first + distance,
-            self.last + distance,
-            lines,
-            self.brought,
-            self.moved_by + distance,
+            node=self.node,
+            text=self.text,
+            first=self.first + distance,
+            last=self.last + distance,
+            lines=lines,
+            brought=self.brought,
+            moved_by=self.moved_by + distance,
         )
         moved.take_analysis(self)
         return moved

@@ -70,9 +70,15 @@ class Completion:
         if going is not None and not is_repeated:
             self._unnoted = going, old, new
         committer = Committer(
-            self._root, self._staging, self._store, self._disk, self._stamps, self._folders,
-            old, is_repeated=is_repeated,
-        )  # fmt: skip
+            root=self._root,
+            staging=self._staging,
+            store=self._store,
+            disk=self._disk,
+            stamps=self._stamps,
+            folders=self._folders,
+            old=old,
+            is_repeated=is_repeated,
+        )
         kept = committer.carry_out(plan, new)
         self._log.reach(new.replace(removed=committer.lost) if committer.lost else new)
         self._unsettled = committer, new

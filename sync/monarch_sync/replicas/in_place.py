@@ -62,15 +62,26 @@ class InPlace:
         undo = self._blocks.undo(path, entry.size, writes)
         if undo is None:
             return None
-        patch = Patch(base, before.st_size, entry.digest, entry.size, writes, undo)
+        patch = Patch(
+            base=base,
+            base_size=before.st_size,
+            digest=entry.digest,
+            size=entry.size,
+            writes=writes,
+            undo=undo,
+        )
         place = f"{new_place()}{NOTE}"
         self._disk.put(place, patch.encode(), 0o600)
         return ReadyContent(place, before, base, patch=patch)
 
     def fetch(
-        self, entry: Entry, ours: Entry | None, before: os.stat_result, digest: bytes | None,
+        self,
+        entry: Entry,
+        ours: Entry | None,
+        before: os.stat_result,
+        digest: bytes | None,
         new_place: Callable[[], str],
-    ) -> ReadyContent | None:  # fmt: skip
+    ) -> ReadyContent | None:
         """Find a way from what stands at a path to its new content; after a commit that was cut
         short, that may be anything between the old and the new."""
         if entry.size < LARGE_BYTES or digest is None:

@@ -56,14 +56,25 @@ class Patch(msgspec.Struct, array_like=True, frozen=True):
             return None
 
     def back(self) -> Patch:
-        return Patch(self.digest, self.size, self.base, self.base_size, self.undo, self.writes)
+        return Patch(
+            base=self.digest,
+            base_size=self.size,
+            digest=self.base,
+            size=self.base_size,
+            writes=self.undo,
+            undo=self.writes,
+        )
 
     def then(self, other: Patch) -> Patch:
         """Both, one after the other."""
         return Patch(
-            self.base, self.base_size, other.digest, other.size,
-            self.writes + other.writes, other.undo + self.undo,
-        )  # fmt: skip
+            base=self.base,
+            base_size=self.base_size,
+            digest=other.digest,
+            size=other.size,
+            writes=self.writes + other.writes,
+            undo=other.undo + self.undo,
+        )
 
 
 def writes_of(pieces: Sequence[Piece]) -> list[Write] | None:

@@ -54,11 +54,19 @@ class Pending:
         for _, after in plan.folders_moved:
             num_inside += new.folder(after).num_files
         num_moved = len(plan.moved) + num_inside
+        num_links, num_modes, num_folders = self._beside_files()
         return Staged(
-            self.stage.generation, files, num_written, num_moved,
-            len(gone) + num_inside, new.num_files - num_written - num_moved,
-            encode_pairs(plan.folders_moved), *self._beside_files(),
-        )  # fmt: skip
+            generation=self.stage.generation,
+            files=files,
+            num_written=num_written,
+            num_moved=num_moved,
+            num_deleted=len(gone) + num_inside,
+            num_unchanged=new.num_files - num_written - num_moved,
+            moves=encode_pairs(plan.folders_moved),
+            num_links=num_links,
+            num_modes=num_modes,
+            num_folders=num_folders,
+        )
 
     def _beside_files(self) -> tuple[int, int, int]:
         """How many links, modes and folders change; folders that anything is in are not counted, as

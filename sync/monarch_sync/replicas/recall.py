@@ -67,15 +67,15 @@ def _history(replica: _Remembering, limit: int) -> HistoryReply:
             break
         told.append(
             ToldGeneration(
-                past.generation,
-                max(0.0, now - past.seconds),
-                past.author,
-                past.digest,
-                past.num_files,
-                past.num_changed,
-                [to_wire(path) for path in past.paths],
-                past.is_whole,
-                past.is_taken_back,
+                generation=past.generation,
+                age_seconds=max(0.0, now - past.seconds),
+                author=past.author,
+                digest=past.digest,
+                num_files=past.num_files,
+                num_changed=past.num_changed,
+                paths=[to_wire(path) for path in past.paths],
+                is_whole=past.is_whole,
+                is_taken_back=past.is_taken_back,
             )
         )
     return HistoryReply(replica.generation, replica.manifest.digest, told)

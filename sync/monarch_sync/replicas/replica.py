@@ -106,9 +106,15 @@ class Replica:
             self._state, self._disk, going.generation if going else self.generation
         )
         self._completion = Completion(
-            root, self._log, self._history, self._staging, self._store, self._disk, self._stamps,
-            self._folders,
-        )  # fmt: skip
+            root=root,
+            log=self._log,
+            history=self._history,
+            staging=self._staging,
+            store=self._store,
+            disk=self._disk,
+            stamps=self._stamps,
+            folders=self._folders,
+        )
         self._completion.note_reboot()
         with contextlib.suppress(OSError):  # The next message tries again, and says why not.
             self._recover()

@@ -278,7 +278,14 @@ class Staging:
             if ours is not None and ours.digest == digest and entry.mode & 0o600 == 0o600:
                 full = f"{self._root}/{path}"
                 self.swaps[path] = Swap(
-                    parent_of(path), full, place, before, digest, entry.digest, is_stored, mtime_ns
+                    folder=parent_of(path),
+                    path=full,
+                    place=place,
+                    before=before,
+                    old=digest,
+                    new=entry.digest,
+                    is_stored=is_stored,
+                    mtime_ns=mtime_ns,
                 )
 
     def salvage(self, plan: SyncPlan, old: Manifest) -> None:

@@ -75,7 +75,9 @@ def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Ex
     remote = folder.remote_of(relative)
 
     def out(code: str, reason: str, rule: Rule | None = None) -> Explanation:
-        return Explanation(shown, False, code, reason, remote, rule)
+        return Explanation(
+            path=shown, is_in=False, code=code, reason=reason, remote=remote, rule=rule
+        )
 
     if not folder.local.is_dir():
         return out("missing", f"the workspace folder {folder.local} is not there")
@@ -133,7 +135,9 @@ def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Ex
     rule = _deciding(folder.local, relative)
     if rule is not None and rule.pattern.startswith("!"):
         reason = f"{rule} takes it back in; {_lands(remote)}"
-        return Explanation(shown, True, "negated", reason, remote, rule)
+        return Explanation(
+            path=shown, is_in=True, code="negated", reason=reason, remote=remote, rule=rule
+        )
     return Explanation(shown, True, "plain", f"no rule leaves it out; {_lands(remote)}", remote)
 
 

@@ -183,7 +183,14 @@ def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | 
         status = after
         if unmoved and size == after.st_size:
             break
-    return Reading(size, status.st_mtime_ns, status.st_ctime_ns, digest, read_ns, local)
+    return Reading(
+        size=size,
+        mtime_ns=status.st_mtime_ns,
+        ctime_ns=status.st_ctime_ns,
+        digest=digest,
+        read_ns=read_ns,
+        local=local,
+    )
 
 
 def _filled(fd: int, status: os.stat_result) -> os.stat_result:

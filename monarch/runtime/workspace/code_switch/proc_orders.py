@@ -86,4 +86,6 @@ def _order(
     uids: tuple[Uid, ...], grace_seconds: float, sender: Uid, codes: tuple[HostCode, ...]
 ) -> Callable[[int], ReplaceProcs]:
     reason = "its code could not be changed in place"
-    return lambda port: ReplaceProcs(uids, reason, grace_seconds, port, sender, codes)
+    return lambda port: ReplaceProcs(
+        uids=uids, reason=reason, grace_seconds=grace_seconds, port=port, sender=sender, codes=codes
+    )

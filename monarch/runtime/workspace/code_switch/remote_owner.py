@@ -35,7 +35,14 @@ class RemoteOwner:
         self._node.failure_detector.expect(self._client.uid)
         uid, pid = self._node.uid, os.getpid()
         return self._ask(
-            lambda port: Prepare(plan.generation, plan.digest, plan.mode, port, uid, pid),
+            lambda port: Prepare(
+                generation=plan.generation,
+                digest=plan.digest,
+                mode=plan.mode,
+                port=port,
+                sender=uid,
+                pid=pid,
+            ),
             plan.encode(),
         )
 

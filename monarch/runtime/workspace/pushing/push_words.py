@@ -35,7 +35,13 @@ class PushWords:
                 self._in_authors_words, (first.message, first.path, first.traceback)
             )
             refusal = Refusal(
-                message, path, first.line, first.column, first.text, traceback, tuple(ranks)
+                message=message,
+                path=path,
+                line=first.line,
+                column=first.column,
+                text=first.text,
+                traceback=traceback,
+                ranks=tuple(ranks),
             )
             self._report.errors.append(f"{refusal}\n(said by {_few(ranks)})")
             self._report.refusals.append(refusal)
