@@ -243,7 +243,7 @@ def test_a_folder_that_is_somebody_elses_is_found_out_before_the_commit(
         reply = push_tree(replica, 2, {"a": b"2", "out/b": entry})
         assert isinstance(reply, Refused)
         assert (reply.code, reply.current) == ("disk", 1)
-        assert "somebody else's" in reply.reason
+        assert "belongs to another user" in reply.reason
         assert (root / "a").read_bytes() == b"1"
         if meddle is beside_it:
             assert isinstance(push_tree(replica, 3, {"a": b"3"}), Committed)
