@@ -124,12 +124,12 @@ def _imported(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
     return found
 
 
-def test_each_package_of_monarch_names_its_files(modules: dict[str, Path]) -> None:
+def test_each_package_names_its_files(modules: dict[str, Path]) -> None:
     """In the docstring of its ``__init__``: there a newcomer looks which file to open."""
     unnamed = []
     for name, path in modules.items():
         folder = path.parent / "__init__.py"
-        if name.startswith("monarch.") and path != folder:
+        if path != folder:
             said = ast.get_docstring(ast.parse(folder.read_text())) or ""
             if not re.search(rf"\b{path.stem}\b", said):
                 unnamed.append(name)

@@ -9,5 +9,6 @@ What to open:
     log_printer   the client prints
     read_logs     the script of `monarch logs` on a host
 
-How lines look and are aggregated: `monarch/core/log_text.py`, `log_aggregation.py` there.
+How lines look and are aggregated: `monarch/core/log_text.py`,
+`monarch/core/log_aggregation.py`.
 """
