@@ -75,10 +75,12 @@ class WarningSubscription:
                 _log.exception("what was to be done about %r failed", str(warning))
 
     def _listen(self, host: ProcAddress, number: int, seconds: float) -> None:
-        if self._is_closed:
-            return
         node = self._node
         with contextlib.suppress(MonarchError):
+            if self._is_closed:
+                if number:  # It has answered: so that it does not wait for us with its end.
+                    node.send(host, Listen(number, 0.0, 0, node.uid))
+                return
             answer = node.request(host, lambda port: Listen(number, seconds, port, node.uid))
             answer.on_set(lambda: self._heard(host, answer.value))
 

@@ -8,14 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from datetime import datetime
 
 from monarch.net.gate import is_loopback
-from monarch.runtime.hosts.end_notice import EndNotice
+from monarch.runtime.hosts.end_notice import EndNotice, grace_seconds
 from monarch.runtime.scheduled_task import keep_host
 
 # The environment variable with the IP address to listen at, where the job names one.
 BIND_TO = "MONARCH_BIND_TO"
 _ASK_SECONDS = 10.0
+# A job is SIGNALING until all its nodes have confirmed the signal: it runs on all the same.
+_RUNS_ON = ("RUNNING", "SIGNALING")
 
 
 def node_addresses(nodes: str) -> dict[str, str]:
@@ -56,26 +60,44 @@ def main() -> None:
 def _meaning(number: int) -> EndNotice | None:
     """Slurm sends SIGTERM for a job that was cancelled, and for one that may still run for a while
     before it gives way to another; SIGUSR1 is what we ask for before the time limit."""
-    state, seconds = _time_left(os.environ.get("SLURM_JOB_ID", ""))
+    state, seconds = _state_and_seconds(os.environ.get("SLURM_JOB_ID", ""))
     if number == signal.SIGUSR1:
         return EndNotice("the time limit of its Slurm job", seconds)
-    if state != "RUNNING":
+    if state is None:
+        # The grace may have begun when Slurm was asked, which took time.
+        left = max(0.0, grace_seconds() - _ASK_SECONDS)
+        return EndNotice("Slurm has told its job to end, and does not say why", left, is_last=True)
+    if state not in _RUNS_ON:
         return None
-    return EndNotice("its Slurm job gives way to another", seconds, is_last=True)
+    # Of a job without a time limit Slurm does not say when it is to end.
+    left = grace_seconds() if seconds is None else seconds
+    return EndNotice("its Slurm job gives way to another", left, is_last=True)
 
 
-def _time_left(job: str) -> tuple[str, float | None]:
-    """The state of a job, and the seconds until Slurm ends it, as far as it says."""
+def _state_and_seconds(job: str) -> tuple[str | None, float | None]:
+    """The state of a job, "" where Slurm knows it no more and nothing where it gives no answer,
+    and the seconds until its end, as far as Slurm says."""
     try:
         done = subprocess.run(
-            ["squeue", "-h", "-j", job, "-o", "%T|%L"],
+            # The end, not what is left of the time limit, which a grace leaves as it is.
+            ["squeue", "-h", "-j", job, "-o", "%T|%e"],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            timeout=_ASK_SECONDS,
+            timeout=_ASK_SECONDS, env={**os.environ, "SLURM_TIME_FORMAT": "standard"},
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return "", None
-    state, _, left = done.stdout.strip().partition("|")
-    return state, limit_seconds(left)
+        return None, None
+    if done.returncode != 0:
+        return ("" if "Invalid job id" in done.stderr else None), None
+    state, _, end = done.stdout.strip().partition("|")
+    return state, _seconds_until(end)
+
+
+def _seconds_until(moment: str) -> float | None:
+    """Nothing for words, as NONE. Slurm writes the time of this machine."""
+    try:
+        return max(0.0, datetime.fromisoformat(moment).timestamp() - time.time())
+    except ValueError:
+        return None
 
 
 def limit_seconds(text: str) -> float | None:

@@ -165,10 +165,15 @@ def test_its_nodes_are_reached_through_one_machine(
         sshd.close()
 
 
-def test_a_job_that_gives_way_to_another_warns(slurm: SlurmCluster, mark: str, faults: Any) -> None:
-    job, heard = make(mark, 3, partition="low"), queue.SimpleQueue[HostWarning]()
+@pytest.mark.parametrize("limit", [{}, {"time_limit": "00:20:00"}], ids=["endless", "limited"])
+def test_a_job_that_gives_way_to_another_warns(
+    slurm: SlurmCluster, mark: str, faults: Any, limit: dict[str, Any]
+) -> None:
+    job = make(mark, 3, partition="low", **limit)
+    heard = queue.SimpleQueue[HostWarning]()
     try:
         hosts = job.state(cached_path=None).trainers
+        hosts.initialized.get(timeout=60)
         with hosts.on_warning(heard.put):
             other = slurm.said(
                 "sbatch", "--parsable", "-p", "urgent", "-N3", "--exclusive", "-o", "/dev/null",
@@ -177,6 +182,8 @@ def test_a_job_that_gives_way_to_another_warns(slurm: SlurmCluster, mark: str, f
             warning = heard.get(timeout=LONG_SECONDS)
         assert warning.why == "its Slurm job gives way to another"
         assert warning.host in ("n1", "n2", "n3")
+        assert warning.seconds is not None
+        assert 0 < warning.seconds <= 30  # the grace, not what is left of the time limit
         # Its hosts end at once, as nothing runs on them; those in use have their grace.
         wait_for(lambda: state_of(slurm, other) == "RUNNING", LONG_SECONDS, what="the other")
         assert not job.is_running()

@@ -15,6 +15,8 @@ import pytest
 from monarch.actor import HostWarning, shutdown_context
 from monarch.job import ImageSpec, KubeConfig, KubernetesJob, ProcessJob, SlurmJob
 from monarch.runs.record import LineDisplay, Record
+from monarch.runtime import slurm_task
+from monarch.runtime.hosts.end_notice import EndNotice
 from monarch.runtime.process import is_bootstrapped
 from monarch.runtime.slurm_task import limit_seconds
 from monarch.tools.network import free_port
@@ -137,6 +139,58 @@ def test_slurm_warns_before_the_time_limit(monkeypatch: pytest.MonkeyPatch, tmp_
 )  # fmt: skip
 def test_times_as_slurm_writes_them(text: str, seconds: float | None) -> None:
     assert limit_seconds(text) == seconds
+
+
+GIVES_WAY = "its Slurm job gives way to another"
+UNEXPLAINED = EndNotice("Slurm has told its job to end, and does not say why", 30.0, is_last=True)
+
+
+@pytest.mark.parametrize(
+    ("squeue", "notice"),
+    [
+        ("echo 'RUNNING|NONE'", EndNotice(GIVES_WAY, 40.0, is_last=True)),
+        # Until Slurm knows that the signal has reached all nodes, which takes long on busy ones.
+        ("echo 'SIGNALING|NONE'", EndNotice(GIVES_WAY, 40.0, is_last=True)),
+        ("echo 'RUNNING|2001-01-01T00:00:00'", EndNotice(GIVES_WAY, 0.0, is_last=True)),
+        ("echo 'COMPLETING|2001-01-01T00:00:00'", None),
+        ("echo 'CANCELLED|NONE'", None),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", None),
+        ("echo 'Unable to contact slurm controller' >&2; exit 1", UNEXPLAINED),
+        ("kill -TERM $$", UNEXPLAINED),
+        ("exec sleep 600", UNEXPLAINED),
+    ],
+)
+def test_what_a_host_of_slurm_makes_of_sigterm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, squeue: str, notice: EndNotice | None
+) -> None:
+    command = tmp_path / "squeue"
+    command.write_text(f"#!/bin/sh\n{squeue}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("MONARCH_GRACE_SECONDS", "40")
+    monkeypatch.setattr(slurm_task, "_ASK_SECONDS", 10.0 if "sleep" not in squeue else 0.2)
+    found = slurm_task._meaning(signal.SIGTERM)
+    if "sleep" in squeue:
+        notice = UNEXPLAINED._replace(seconds=39.8)
+    assert found == notice
+
+
+def test_the_end_that_slurm_tells_is_that_of_the_grace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Slurm's words for a job of twenty minutes that has half a minute left."""
+    command = tmp_path / "squeue"
+    command.write_text(
+        "#!/bin/sh\n"
+        "case \"$*\" in *%L*) left='19:58';; *) left=$(date -d '+30 seconds' +%FT%T);; esac\n"
+        'echo "RUNNING|$left"\n'
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = slurm_task._meaning(signal.SIGTERM)
+    assert found is not None
+    assert found.seconds is not None
+    assert 0 < found.seconds <= 30
 
 
 def test_a_run_is_asked_once_to_save(tmp_path: Path) -> None:

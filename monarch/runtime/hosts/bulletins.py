@@ -34,6 +34,7 @@ class Bulletins:
         self._kept: deque[Bulletin] = deque(maxlen=_MAX_KEPT)
         self._standing: dict[str, tuple[Uid, Bulletin]] = {}
         self._waiting: list[Listen] = []
+        self._heard: dict[Uid, int] = {}  # by listener: what its last question says that it has
         node.on_gone.append(self._forget_gone)
         node.handle(Post, self._on_post)
         node.handle(Listen, self._on_listen)
@@ -41,6 +42,12 @@ class Bulletins:
     @property
     def num_listeners(self) -> int:
         return len(self._waiting)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether all who listen have the last bulletin: they have asked for what comes after it.
+        An answer that was sent may still be lost with this process."""
+        return all(number >= self._number for number in self._heard.values())
 
     def standing(self) -> list[dict[str, Any]]:
         """The bulletins that hold now, for a single look."""
@@ -61,7 +68,11 @@ class Bulletins:
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
         """A watch has left, say, which is no client."""
         if how in (Gone.DOWN, Gone.LEFT):
-            self._node.loop.call_soon(lambda: self.forget(uid))
+            self._node.loop.call_soon(lambda: self._forget_listener(uid))
+
+    def _forget_listener(self, uid: Uid) -> None:
+        self._heard.pop(uid, None)
+        self.forget(uid)
 
     def forget(self, sender: Uid) -> None:
         """Withdraws the standing bulletins of a sender."""
@@ -78,6 +89,10 @@ class Bulletins:
     def _on_listen(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Listen)
+        if not order.port:
+            self._heard.pop(order.sender, None)
+            return
+        self._heard[order.sender] = order.number
         if order.number:
             found = [one for one in self._kept if one.number > order.number]
         else:

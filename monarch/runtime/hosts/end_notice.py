@@ -20,11 +20,13 @@ _DEFAULT_GRACE_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 _MARGIN_SECONDS = 1.0
 _MARGIN_SHARE = 0.2
+_HEARD_SECONDS = 10.0
 
 
 class EndNotice(NamedTuple):
     """``why`` it ends; in ``seconds``, as far as that is known. ``is_last``: there will be no other
-    word, so the host ends as soon as nothing runs on it, or its time is up."""
+    word, so the host ends as soon as nothing runs on it and its listeners have heard, or its time
+    is up."""
 
     why: str
     seconds: float | None = None
@@ -63,13 +65,17 @@ def _tell(agent: HostAgent, notice: EndNotice) -> None:
 
 def _end_in_time(agent: HostAgent, notice: EndNotice, over: Callable[[], object]) -> None:
     seconds = notice.seconds or 0.0
-    left = [seconds - max(_MARGIN_SECONDS, _MARGIN_SHARE * seconds)]
+    now = agent.node.loop.time()
+    until = now + seconds - max(_MARGIN_SECONDS, _MARGIN_SHARE * seconds)
+    # A listener that is stuck, or has left off, does not hold up for long a host that is idle.
+    heard_until = now + _HEARD_SECONDS
 
     def look() -> None:
-        if agent.num_running == 0 or left[0] <= 0:
+        now = agent.node.loop.time()
+        is_told = agent.bulletins.is_heard or now >= heard_until
+        if now >= until or (agent.num_running == 0 and is_told):
             over()
             return
-        left[0] -= _LOOK_SECONDS
         agent.node.loop.call_later(_LOOK_SECONDS, look)
 
     look()

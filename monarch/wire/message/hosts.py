@@ -154,7 +154,9 @@ class Listen(Message, tag=33):
     """Which bulletins came after that ``number``? 0: which ones stand?
 
     Answered at once where there are any, else when one comes, or after ``seconds``, by ``Answer``
-    with ``number``, of the last, and ``bulletins``, the oldest first.
+    with ``number``, of the last, and ``bulletins``, the oldest first. It says, too, that those up
+    to ``number`` have been heard, which a host waits for that is about to end. With ``port`` 0
+    nothing is asked: who sends it listens no more.
     """
 
     number: int

@@ -1,0 +1,112 @@
+"""A host whose end is announced ends when nothing runs on it, and not before that is heard."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from monarch.runtime.hosts import end_notice
+from monarch.runtime.hosts.end_notice import ENDING, EndNotice, obey_notices
+from monarch.runtime.promise import Promise
+from monarch.wire.message import Listen
+from tests.runtime.lone_agent import LoneAgent
+
+SECONDS = 30.0
+
+
+class Announced:
+    """A host that notices come to through a pipe."""
+
+    def __init__(self, lone: LoneAgent) -> None:
+        self.over = threading.Event()
+        self._lone = lone
+        reader, self._notices = os.pipe()
+        obey_notices(reader, lone.agent, self.over.set)
+
+    def announce(self, seconds: float) -> None:
+        notice = EndNotice("it is wanted elsewhere", seconds, is_last=True)
+        os.write(self._notices, f"{json.dumps(notice._asdict())}\n".encode())
+
+    def ask(self, number: int, seconds: float) -> Promise[object]:
+        peer, host = self._lone.peer, self._lone.node.address
+        return peer.request(host, lambda port: Listen(number, seconds, port, peer.uid))
+
+    def hear(self, number: int, seconds: float = SECONDS) -> tuple[int, list[str]]:
+        answer = self.ask(number, seconds)
+        assert answer.wait(SECONDS)
+        body = answer.value.body  # type: ignore[attr-defined]
+        return body["number"], [one["kind"] for one in body["bulletins"]]
+
+    def close(self) -> None:
+        os.close(self._notices)
+        assert self.over.wait(SECONDS)
+
+
+@pytest.fixture
+def host(agent: LoneAgent) -> Iterator[Announced]:
+    announced = Announced(agent)
+    yield announced
+    announced.close()
+
+
+def test_an_idle_host_ends_once_its_listener_has_asked_on(
+    agent: LoneAgent, host: Announced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_notice, "_HEARD_SECONDS", 600.0)
+    first, _ = host.hear(0, 0.0)
+    host.announce(600.0)
+    number, kinds = host.hear(first)
+    assert kinds == [ENDING]
+    agent.answers()
+    assert not host.over.is_set(), "what it answered might not have arrived"
+    host.ask(number, SECONDS)
+    assert host.over.wait(SECONDS)
+
+
+def test_an_idle_host_that_nobody_listens_to_ends_at_once(
+    host: Announced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_notice, "_HEARD_SECONDS", 600.0)
+    host.announce(600.0)
+    assert host.over.wait(SECONDS)
+
+
+def test_a_listener_that_is_gone_is_not_waited_for(
+    agent: LoneAgent, host: Announced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_notice, "_HEARD_SECONDS", 600.0)
+    first, _ = host.hear(0, 0.0)
+    host.announce(600.0)
+    host.hear(first)
+    agent.answers()
+    assert not host.over.is_set()
+    agent.node.peer_down.left("peer")
+    assert host.over.wait(SECONDS)
+
+
+def test_a_listener_that_leaves_off_is_not_waited_for(
+    agent: LoneAgent, host: Announced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_notice, "_HEARD_SECONDS", 600.0)
+    first, _ = host.hear(0, 0.0)
+    host.announce(600.0)
+    host.hear(first)
+    agent.answers()
+    assert not host.over.is_set()
+    agent.send(Listen(first, 0.0, 0, "peer"))
+    assert host.over.wait(SECONDS)
+
+
+@pytest.mark.parametrize(("heard_seconds", "seconds"), [(0.3, 600.0), (600.0, 1.3)])
+def test_a_listener_that_says_no_more_is_waited_for_a_while(
+    host: Announced, monkeypatch: pytest.MonkeyPatch, heard_seconds: float, seconds: float
+) -> None:
+    monkeypatch.setattr(end_notice, "_HEARD_SECONDS", heard_seconds)
+    first, _ = host.hear(0, 0.0)
+    host.announce(seconds)
+    host.hear(first)
+    assert host.over.wait(SECONDS)
