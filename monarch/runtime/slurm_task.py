@@ -18,6 +18,7 @@ from monarch.runtime.scheduled_task import keep_host
 # The environment variable with the IP address to listen at, where the job names one.
 BIND_TO = "MONARCH_BIND_TO"
 _ASK_SECONDS = 10.0
+_MOST_ASKS = 3
 # A job is SIGNALING until all its nodes have confirmed the signal: it runs on all the same.
 _RUNS_ON = ("RUNNING", "SIGNALING")
 
@@ -77,15 +78,19 @@ def _meaning(number: int) -> EndNotice | None:
 def _state_and_seconds(job: str) -> tuple[str | None, float | None]:
     """The state of a job, "" where Slurm knows it no more and nothing where it gives no answer,
     and the seconds until its end, as far as Slurm says."""
-    try:
-        done = subprocess.run(
-            # The end, not what is left of the time limit, which a grace leaves as it is.
-            ["squeue", "-h", "-j", job, "-o", "%T|%e"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            timeout=_ASK_SECONDS, env={**os.environ, "SLURM_TIME_FORMAT": "standard"},
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None, None
+    # The end, not what is left of the time limit, which a grace leaves as it is.
+    command = ["squeue", "-h", "-j", job, "-o", "%T|%e"]
+    for _ in range(_MOST_ASKS):
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                timeout=_ASK_SECONDS, env={**os.environ, "SLURM_TIME_FORMAT": "standard"},
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            return None, None
+        if done.returncode >= 0:
+            break
+        # Slurm signals all that its tasks have started, at a time limit twice: squeue, too.
     if done.returncode != 0:
         return ("" if "Invalid job id" in done.stderr else None), None
     state, _, end = done.stdout.strip().partition("|")

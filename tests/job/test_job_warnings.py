@@ -157,6 +157,8 @@ UNEXPLAINED = EndNotice("Slurm has told its job to end, and does not say why", 3
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", None),
         ("echo 'Unable to contact slurm controller' >&2; exit 1", UNEXPLAINED),
         ("kill -TERM $$", UNEXPLAINED),
+        # The signal that is asked about reaches squeue, too.
+        ("test -e hit && echo 'COMPLETING|NONE' && exit; touch hit; kill -TERM $$", None),
         ("exec sleep 600", UNEXPLAINED),
     ],
 )
@@ -166,6 +168,7 @@ def test_what_a_host_of_slurm_makes_of_sigterm(
     command = tmp_path / "squeue"
     command.write_text(f"#!/bin/sh\n{squeue}\n")
     command.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("MONARCH_GRACE_SECONDS", "40")
     monkeypatch.setattr(slurm_task, "_ASK_SECONDS", 10.0 if "sleep" not in squeue else 0.2)
