@@ -132,6 +132,14 @@ def test_a_breakpoint_is_hit_where_its_condition_holds(procs: ProcMesh, cls: typ
     assert list(answer.get(timeout=60).values()) == [2.0] * 4
 
 
+def test_a_variable_that_is_set_at_a_breakpoint_stays_set(steppers: Any) -> None:
+    console(f"break held_actors.py:{line_of('        return value')} ranks 1")
+    answer = steppers.echo.call(1)
+    wait_for_holds(1)
+    console("break clear", "attach stepper 1", "value = 30", "c")
+    assert list(answer.get(timeout=60).values()) == [1, 30, 1, 1]
+
+
 def test_a_breakpoint_that_was_cleared_is_hit_no_more(steppers: Any) -> None:
     line = line_of("        return value")
     shown = console(f"break held_actors.py:{line}", "break clear", "break")

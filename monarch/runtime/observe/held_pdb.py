@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bdb
 import builtins
+import ctypes
 import pdb
 import sys
 from collections.abc import Callable
@@ -91,6 +92,7 @@ class HeldPdb(pdb.Pdb):
             self.botframe = at
             at = at.f_back
         self.interaction(frame, None)
+        _keep_locals(frame)
         if self.quitting:
             self._leave()
         if self.stoplineno != -1 or self.breaks:
@@ -233,6 +235,13 @@ def _last_word(line: str) -> str:
 def _is_ours(frame: FrameType) -> bool:
     module = str(frame.f_globals.get("__name__", ""))
     return module.startswith(("monarch.runtime.", "monarch.runs."))
+
+
+def _keep_locals(frame: FrameType) -> None:
+    """Have a frame go on with the variables that a person has set. Trace functions do so by
+    themselves, and from Python 3.13 on all do; with 3.12 we may be called by ``sys.monitoring``."""
+    if sys.version_info[:2] == (3, 12):
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 def _last(traceback: TracebackType | None) -> FrameType | None:
