@@ -75,8 +75,9 @@ def test_an_idle_host_that_nobody_listens_to_ends_at_once(
     assert host.over.wait(SECONDS)
 
 
-def test_a_listener_that_is_gone_is_not_waited_for(
-    agent: LoneAgent, host: Announced, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "leaves off"])
+def test_a_listener_that_listens_no_more_is_not_waited_for(
+    agent: LoneAgent, host: Announced, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
     monkeypatch.setattr(end_notice, "_HEARD_SECONDS", 600.0)
     first, _ = host.hear(0, 0.0)
@@ -84,20 +85,10 @@ def test_a_listener_that_is_gone_is_not_waited_for(
     host.hear(first)
     agent.answers()
     assert not host.over.is_set()
-    agent.node.peer_down.left("peer")
-    assert host.over.wait(SECONDS)
-
-
-def test_a_listener_that_leaves_off_is_not_waited_for(
-    agent: LoneAgent, host: Announced, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(end_notice, "_HEARD_SECONDS", 600.0)
-    first, _ = host.hear(0, 0.0)
-    host.announce(600.0)
-    host.hear(first)
-    agent.answers()
-    assert not host.over.is_set()
-    agent.send(Listen(first, 0.0, 0, "peer"))
+    if is_gone:
+        agent.node.peer_down.left("peer")
+    else:
+        agent.send(Listen(first, 0.0, 0, "peer"))
     assert host.over.wait(SECONDS)
 
 
