@@ -58,6 +58,10 @@ check: $(STAMP) ## lint, types, layers
 	$(BIN)/mypy --config-file tests/mypy.ini tests
 	$(BIN)/lint-imports
 
+.PHONY: report
+report: ## print the longest files, and the small ones with one importer
+	@$(PYTHON) tools/report.py
+
 .PHONY: format
 format: $(STAMP) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .
