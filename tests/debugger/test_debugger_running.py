@@ -140,6 +140,19 @@ def test_a_variable_that_is_set_at_a_breakpoint_stays_set(steppers: Any) -> None
     assert list(answer.get(timeout=60).values()) == [1, 30, 1, 1]
 
 
+def test_a_set_variable_outlasts_looks_at_it_and_at_callers(steppers: Any) -> None:
+    answer = steppers.nested.call(1)
+    wait_for_holds(4)
+    shown = console(
+        "attach stepper 1", "number = 30", "locals", "up", "number = 7", "down", "p number", "detach",
+        "attach stepper 1", "!number += 1", "p num", "\t", "p number", "c",
+    )  # fmt: skip
+    assert "30\n" in shown
+    assert "31\n" in shown
+    console("continue")
+    assert list(answer.get(timeout=60).values()) == [111, 141, 111, 111]
+
+
 def test_a_breakpoint_that_was_cleared_is_hit_no_more(steppers: Any) -> None:
     line = line_of("        return value")
     shown = console(f"break held_actors.py:{line}", "break clear", "break")

@@ -125,6 +125,31 @@ def test_a_person_attaches_completes_recalls_and_continues(
         assert "Quitting debug session" in second.text
 
 
+@pytest.mark.long
+def test_a_variable_set_at_a_terminal_that_completes_stays_set(
+    held: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is typed has completions looked up after each key, in the frame's own variables."""
+    pytest.importorskip("prompt_toolkit")
+    monkeypatch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")
+    _held_pids(held)
+    with on_terminal(tmp_path, "debug", "stepper", "0") as terminal:
+        terminal.until("(Pdb)")
+        terminal.press("number = 100\r")
+        terminal.until("(Pdb)", times=2)
+        terminal.press("p num")
+        terminal.until("number")  # Offered as it is typed.
+        terminal.press("ber + 900\r")
+        terminal.until("1000")
+        terminal.press("!number = number + 100\r")
+        terminal.press("detach\r")
+        terminal.until("Detached from debug session for stepper 0")
+        terminal.press("continue\r")
+        assert held.line("answered", 60.0) == "[201, 2]"
+        terminal.press("quit\r")
+        assert terminal.end() == 0
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_another_user_is_turned_away_and_a_killed_client_leaves_nothing(
     held: Program, program: Callable[..., Program]

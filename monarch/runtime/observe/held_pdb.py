@@ -9,6 +9,7 @@ from __future__ import annotations
 import bdb
 import builtins
 import ctypes
+import inspect
 import pdb
 import sys
 from collections.abc import Callable
@@ -92,7 +93,6 @@ class HeldPdb(pdb.Pdb):
             self.botframe = at
             at = at.f_back
         self.interaction(frame, None)
-        _keep_locals(frame)
         if self.quitting:
             self._leave()
         if self.stoplineno != -1 or self.breaks:
@@ -146,6 +146,15 @@ class HeldPdb(pdb.Pdb):
     def goes_on(self) -> bool:
         """Whether it was told to go on, and stops no more by itself."""
         return self.stoplineno == -1 and not self.breaks
+
+    def onecmd(self, line: str) -> bool:
+        """Run a command. The variables that it set are the frame's own before anybody, a
+        completion or a look at the stacks among them, can ask the frame for its variables."""
+        frame = self.curframe
+        ends = bool(super().onecmd(line))
+        if frame is not None:
+            _keep_locals(frame)
+        return ends
 
     def do_redo(self, arg: str) -> bool | None:
         """redo [now]
@@ -206,7 +215,7 @@ class HeldPdb(pdb.Pdb):
         frame = self.curframe
         if frame is not None:
             *path, last = word.split(".")
-            known = {**frame.f_globals, **frame.f_locals}
+            known = {**frame.f_globals, **self.curframe_locals}
             found += [".".join([*path, name]) for name in _attributes(known, path, last)]
         return sorted(set(found))
 
@@ -238,10 +247,15 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _keep_locals(frame: FrameType) -> None:
-    """Have a frame go on with the variables that a person has set. Trace functions do so by
-    themselves, and from Python 3.13 on all do; with 3.12 we may be called by ``sys.monitoring``."""
-    if sys.version_info[:2] == (3, 12):
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+    """Write the variables that a person has set, or deleted, to the frame.
+
+    Before Python 3.13 ``f_locals`` is a copy, which each access fills anew from the frame: what was
+    set in it would be lost to whoever looks next. So it is written back at once, and read again,
+    after which Python takes what is set in it later for changes once more.
+    """
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(1))
+        _ = frame.f_locals
 
 
 def _last(traceback: TracebackType | None) -> FrameType | None:
