@@ -251,10 +251,12 @@ def _keep_locals(frame: FrameType) -> None:
 
     Before Python 3.13 ``f_locals`` is a copy, which each access fills anew from the frame: what was
     set in it would be lost to whoever looks next. So it is written back at once, and read again,
-    after which Python takes what is set in it later for changes once more.
+    after which Python takes what is set in it later for changes once more. A deleted variable
+    is unbound, but on Python 3.12, which would bind it to None with a warning: there it stays.
     """
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(1))
+        unbinds = ctypes.c_int(sys.version_info < (3, 12))
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), unbinds)
         _ = frame.f_locals
 
 
