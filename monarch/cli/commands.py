@@ -6,6 +6,7 @@ What a command does is imported when it runs, so that help and mistakes need non
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,17 @@ from monarch.cli.sync.commands import sync
 from monarch.cli.volume import reset, with_volume
 from monarch.errors import JobError
 
+_JSON = "--json"
+
 
 class _Commands(click.Group):
     """Lists the commands in the order in which they stand here, each with a whole sentence."""
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+    def make_context(
+        self, info_name: str | None, args: list[str], *rest: Any, **kwargs: Any
+    ) -> click.Context:
         reset()
-        return super().make_context(*args, **kwargs)
+        return super().make_context(info_name, json_behind(self, args), *rest, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -37,6 +42,34 @@ class _Commands(click.Group):
             formatter.write_dl(
                 [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
             )
+
+
+def json_behind(command: click.Command, args: Sequence[str]) -> list[str]:
+    """The command line with a ``--json`` that stands before a command's name moved behind it."""
+    moved = list(args)
+    at, path, is_asked = 0, [], False
+    while isinstance(command, click.Group) and at < len(moved) and not _takes_json(command):
+        word = moved[at]
+        if word == _JSON:
+            is_asked = True
+            del moved[at]
+            continue
+        at += 1
+        if not word.startswith("-"):
+            if word not in command.commands:
+                return moved  # click says that there is no such command
+            command = command.commands[word]
+            path.append(word)
+    if not is_asked:
+        return list(args)
+    if not path or not _takes_json(command):
+        what = f"`{' '.join(['monarch', *path])}` has no {_JSON}" if path else f"{_JSON} of what?"
+        raise click.UsageError(f"{what}: `monarch COMMAND -h` lists what a command takes")
+    return [*moved[:at], _JSON, *moved[at:]]
+
+
+def _takes_json(command: click.Command) -> bool:
+    return any(_JSON in option.opts for option in command.params)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from monarch.actor import ProcMesh
 from monarch.mesh.slice import row_major_strides
+from monarch.tensors.api.random_state import follow_torch_seeds
 from monarch.tensors.client.client import Client
 from monarch.tensors.client.device_mesh import DeviceMesh
 from monarch.tensors.worker.worker import HandOverDesk, TensorWorker
@@ -24,6 +25,7 @@ def device_mesh_of(procs: ProcMesh) -> DeviceMesh:
     received slice, of which the whole mesh is not known here.
     """
     whole = procs._whole
+    follow_torch_seeds()
     with _lock:
         client = whole._tensor_engine
         if client is None or (client.is_closed and not whole._is_stopped):

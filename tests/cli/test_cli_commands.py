@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
+from monarch.cli.commands import cli, json_behind
 from tests.support import Program, is_running, wait_for
 
 from .conftest import PROJECT, Folder
@@ -52,6 +54,30 @@ def test_without_an_allocation_a_command_says_how_to_get_one(
         "monarch: no allocation is up for this folder (no running job in "
         ".monarch/job_state.json): start one with `monarch apply`\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "moved"),
+    [
+        (["--json", "sync"], ["sync", "--json"]),
+        (["--json", "sync", "--file", "x", "diff"], ["sync", "--json", "--file", "x", "diff"]),
+        (["-q", "--json", "runs", "-v", "show"], None),
+        (["--quiet", "--json", "hang", "a"], ["--quiet", "hang", "--json", "a"]),
+        (["exec", "--", "ls", "--json"], ["exec", "--", "ls", "--json"]),
+        (["sync", "diff", "--json"], ["sync", "diff", "--json"]),
+        (["--json", "no"], ["no"]),
+        (["--json"], None),
+    ],
+    ids=str,
+)
+def test_json_before_a_command_is_as_behind_it(
+    arguments: list[str], moved: list[str] | None
+) -> None:
+    if moved is None:
+        with pytest.raises(click.UsageError, match="--json"):
+            json_behind(cli, arguments)
+    else:
+        assert json_behind(cli, arguments) == moved
 
 
 @pytest.mark.skipif(

@@ -144,8 +144,8 @@ def test_a_set_variable_outlasts_looks_at_it_and_at_callers(steppers: Any) -> No
     answer = steppers.nested.call(1)
     wait_for_holds(4)
     shown = console(
-        "attach stepper 1", "number = 30", "locals", "up", "number = 7", "down", "p number", "detach",
-        "attach stepper 1", "!number += 1", "p num", "\t", "p number", "c",
+        "attach stepper 1", "number = 30", "locals", "up", "number = 7", "down", "p number",
+        "detach", "attach stepper 1", "!number += 1", "p num", "\t", "p number", "c",
     )  # fmt: skip
     assert "30\n" in shown
     assert "31\n" in shown

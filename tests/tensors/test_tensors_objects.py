@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import manual_seed, nn
 
 from monarch import OpaqueRef, fetch_shard, grad_function, grad_generator, inspect, no_mesh, remote
 from monarch.actor import SupervisionError, this_host
@@ -177,6 +177,61 @@ def test_seeds_and_states(mesh: Any) -> None:
     random.set_state(random.new_state(mesh.rank("gpus")))
     values = torch.rand(1)
     assert inspect(values, gpus=0).tolist() != inspect(values, gpus=1).tolist()
+
+
+def test_torchs_own_seeds_reach_the_mesh(mesh: Any) -> None:
+    """Also by a name that was imported before; in a slice, the workers of the slice alone."""
+
+    def drawn() -> list[list[float]]:
+        values = torch.rand(3)
+        return [inspect(values, gpus=n).tolist() for n in range(2)]
+
+    with no_mesh.activate():
+        torch.manual_seed(3)
+        expected = torch.rand(3).tolist()
+    manual_seed(3)
+    assert drawn() == [expected, expected]
+    state = torch.get_rng_state()
+    later = drawn()
+    torch.set_rng_state(state)
+    assert drawn() == later
+    torch.set_rng_state(state)
+    with torch.random.fork_rng():
+        drawn()
+    assert drawn() == later
+    with mesh.slice(gpus=1).activate():
+        torch.manual_seed(3)
+    of_both = drawn()
+    assert of_both[1] == expected
+    assert of_both[0] != expected
+    torch.seed()
+    assert drawn()[0] != drawn()[1]
+    with no_mesh.activate():
+        torch.manual_seed(3)
+        local = torch.get_rng_state()
+    assert drawn()[0] != expected
+    torch.set_rng_state(local)
+    assert drawn() == [expected, expected]
+
+
+def test_modules_have_the_weights_of_a_plain_script(mesh: Any) -> None:
+    with no_mesh.activate():
+        torch.manual_seed(0)
+        plain = nn.Linear(4, 4)
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 4)
+    for rank in range(2):
+        assert inspect(layer.weight.detach(), gpus=rank).tolist() == plain.weight.tolist()
+
+
+def test_checkpointed_dropout_draws_the_same_again(mesh: Any) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(1)
+    x = torch.ones(64, requires_grad=True)
+    y = checkpoint(lambda x: nn.functional.dropout(x, 0.5), x, use_reentrant=False)
+    y.sum().backward()
+    assert inspect(y.detach()).tolist() == inspect(x.grad).tolist()
 
 
 def test_logging_on_the_workers(mesh: Any) -> None:

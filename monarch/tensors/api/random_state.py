@@ -1,6 +1,9 @@
 """`monarch.random`: the random numbers of the workers.
 
-Without a seed each rank has numbers of its own; `make_deterministic` gives all the same seed.
+Without a seed each rank has numbers of its own; `make_deterministic` gives all the same seed. While
+a mesh is active in a thread, torch's own functions do on all its workers what they do in one
+process: ``torch.manual_seed``, ``torch.seed``, ``torch.get_rng_state``, ``torch.set_rng_state``,
+and so ``torch.random.fork_rng`` and activation checkpoints.
 """
 
 from __future__ import annotations
@@ -9,8 +12,19 @@ import os
 from typing import Any, NamedTuple
 
 import torch
+import torch.random
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
+from monarch.tensors.api.builtin_functions import (
+    get_rng_state_remote,
+    random_seed_remote,
+    set_manual_seed_remote,
+    set_rng_state_remote,
+)
 from monarch.tensors.api.remote import remote
+from monarch.tensors.client.ambient import ambient
+from monarch.tensors.client.tensor import Tensor
 
 
 class State(NamedTuple):
@@ -72,3 +86,66 @@ new_state = remote(_new_state, propagate=_rule)
 
 make_deterministic = remote(_make_deterministic, propagate="inspect")
 """Have workers use deterministic algorithms, and seed them all alike."""
+
+
+def _set_bytes(state: bytes) -> None:
+    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+_set_bytes_remote = remote(_set_bytes, propagate="inspect")
+
+
+class MeshGenerator:
+    """What ``torch.random`` has for the default generator of a process that activates meshes.
+
+    Torch's seeds go neither through a dispatch mode nor through a function mode, and programs
+    import ``torch.manual_seed`` by name; this generator is what all of them end in. Everything else
+    is the real generator's, and so is all of it where no mesh is active.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def manual_seed(self, seed: int) -> torch.Generator:
+        if _has_active_mesh():
+            set_manual_seed_remote(seed)
+        return self._generator.manual_seed(seed)
+
+    def seed(self) -> int:
+        if _has_active_mesh():
+            random_seed_remote()
+        return int(self._generator.seed())
+
+    def get_state(self) -> torch.Tensor:
+        """Of the workers, as a tensor of the mesh, where one is active."""
+        if _has_active_mesh():
+            return get_rng_state_remote()
+        return self._generator.get_state()
+
+    def set_state(self, state: torch.Tensor) -> torch.Generator:
+        if isinstance(state, Tensor):
+            set_rng_state_remote(state)
+            return self._generator
+        if _has_active_mesh():
+            with _disable_current_modes():
+                _set_bytes_remote(bytes(state.numpy()))
+        with _disable_current_modes():
+            return self._generator.set_state(state)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+
+def _has_active_mesh() -> bool:
+    """Whether torch computes on a mesh in this thread: not while a rule or a function is tried on
+    tensors without values."""
+    if ambient.mesh is None or ambient.mode is None:
+        return False
+    modes = _get_current_dispatch_mode_stack()
+    return ambient.mode in modes and not any(isinstance(mode, FakeTensorMode) for mode in modes)
+
+
+def follow_torch_seeds() -> None:
+    """Have torch's own seeds and random states reach the mesh that is active, from now on."""
+    if not isinstance(torch.random.default_generator, MeshGenerator):
+        torch.random.default_generator = MeshGenerator(torch.random.default_generator)
