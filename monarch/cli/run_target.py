@@ -132,7 +132,7 @@ class RunTarget:
 def _code_of(hosts: HostMesh, workspace: Workspace, generation: int) -> RunCode:
     some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
     past = HostHistory(client().node, some, _PATIENCE_SECONDS)
-    code = RunCode(past, workspace, generation)
+    code = RunCode(past, workspace, generation, lambda: client().gate.code_generation)
     told = ask_hosts(
         client().node, {one.urls[0]: one for one in some.values() if one.urls}
     ).values()

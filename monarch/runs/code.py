@@ -46,10 +46,18 @@ class RunCodeChange:
 
 
 class RunCode:
-    """The generation of a workspace that a run is on."""
+    """The generation of a workspace that a run is on. ``newest_loaded`` gives the newest one that
+    changed something that a process of the run has loaded."""
 
-    def __init__(self, past: _Past, workspace: Workspace, generation: int) -> None:
+    def __init__(
+        self,
+        past: _Past,
+        workspace: Workspace,
+        generation: int,
+        newest_loaded: Callable[[], int] | None = None,
+    ) -> None:
         self._past = past
+        self._newest_loaded = newest_loaded
         self._workspace = workspace
         # Has the hosts go back to a generation, where a way to do so is known.
         self.roll_back: Callable[[int], SyncReport] | None = None
@@ -60,9 +68,13 @@ class RunCode:
 
     def another(self) -> RunCode:
         """The same for another run beside this one."""
-        other = RunCode(self._past, self._workspace, self.generation)
+        other = RunCode(self._past, self._workspace, self.generation, self._newest_loaded)
         other.roll_back, other.copies = self.roll_back, self.copies
         return other
+
+    def is_loaded_since(self, generation: float) -> bool:
+        """Whether a newer generation changed something that a process of the run has loaded."""
+        return self._newest_loaded is None or self._newest_loaded() > generation
 
     def in_authors_words(self, text: str) -> str:
         """A text, say a traceback, in which files of a host's copy are the author's own."""

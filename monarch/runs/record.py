@@ -253,6 +253,8 @@ class Record:
             if self.code is not None and generation > self.code.generation:
                 self.code.move_to(int(generation))  # There was a push while it began.
             return
+        if self.code is not None and not self.code.is_loaded_since(before):
+            return  # no process has loaded what it changed
         text = f"generation {generation:.0f} from step {step}"
         change = self.code.move_to(int(generation)) if self.code is not None else None
         if change is None:

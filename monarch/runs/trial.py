@@ -158,7 +158,9 @@ class Trial(Actor):
         start = self._good.get("", generation)
         good = self._good.get(name, start)
         call = _Call(name, generation, good, threading.get_ident())
-        is_whole = generation > good
+        # Only code that was loaded since may leave weights changed by halves: a log or a data file
+        # in the workspace costs no copy.
+        is_whole = process.current().gate.code_generation > good
         is_first = self._watches_first and name not in self._good
         is_kept = self._keeps and (generation > start or is_first)
         if is_kept and (self._kept is None or is_whole > self._is_whole):

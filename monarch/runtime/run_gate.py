@@ -13,18 +13,30 @@ from monarch.wire.message import Call
 
 
 class RunGate:
-    """``root`` is the client that we belong to, ``why_behind`` words for a refusal."""
+    """``root`` is the client that we belong to, ``why_behind`` words for a refusal.
+
+    ``code_generation`` is the newest generation that changed something that this process runs or
+    reads; in a client, that one of its procs does. Later ones changed other files.
+    """
 
     def __init__(self, root: Uid) -> None:
         self.root = root
         self.generation = 0
+        self.code_generation = 0
         self.why_behind = ""
         self._taken_back = 0
         self._divided_at: list[int] = [0]
 
-    def switch(self, generation: int, *, divides: bool) -> None:
-        """Run a generation from here on. One that ``divides`` hosts leaves some with older code."""
+    def begin_at(self, generation: int) -> None:
+        """All code of this process is of this generation."""
+        self.generation = self.code_generation = generation
+
+    def switch(self, generation: int, *, divides: bool, changes: bool) -> None:
+        """Run a generation from here on. One that ``divides`` hosts leaves some with older code;
+        one that ``changes`` nothing here has only files that this process has not loaded."""
         self.generation = generation
+        if changes:
+            self.code_generation = generation
         if divides:
             self._divided_at = [self._divided_at[-1], generation]
 
@@ -32,6 +44,7 @@ class RunGate:
         """A generation was switched to and is given up: what it sent may still be under way."""
         self._taken_back = max(self._taken_back, generation)
         self.generation = before
+        self.code_generation = min(self.code_generation, before)
         if self._divided_at[-1] == generation:
             self._divided_at.pop()
 

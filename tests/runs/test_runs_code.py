@@ -211,3 +211,21 @@ def test_a_run_tells_in_a_line_of_a_change_of_many_files(
     changes = [line for line in shown.messages if line.startswith("generation ")]
     assert changes[0].startswith(r"generation 2 from step 2: a\nb, c\xff, f0000 and 4,999 more, ")
     assert changes[1] == "generation 3 from step 3: late"
+
+
+def test_files_that_no_process_has_loaded_are_not_news_of_a_run(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    shown, newest = Shown(), 1
+    record = Record(tmp_path / "run", shown)
+    record.code = RunCode(hosts, hosts.workspace, 1, lambda: newest)
+    record.metrics(1, 9, {"generation": 1.0})
+    (hosts.project / "run.log").write_text("a line\n")
+    hosts.push()
+    record.metrics(2, 9, {"generation": 2.0})
+    newest = 3
+    hosts.push(model="a = 1\n")
+    record.metrics(3, 9, {"generation": 3.0})
+    changes = [line for line in shown.messages if line.startswith("generation ")]
+    assert len(changes) == 1
+    assert changes[0].startswith("generation 3 from step 3: model.py, run.log")

@@ -22,6 +22,8 @@ from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunFailed
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain
+from monarch.runtime import process
+from monarch.runtime.client_agent import client
 from monarch_sync import SyncReport, Workspace
 from tests.recipes.held_run import importable
 from tests.support import wait_for
@@ -67,6 +69,10 @@ class Adder(Actor):
         self.total += 1
         amounts.look(self.total)
         return self.total, context().generation
+
+    @endpoint
+    def newest_code(self) -> int:
+        return process.current().gate.code_generation
 
 
 class Telling(LineDisplay):
@@ -172,6 +178,24 @@ def test_a_branch_that_first_runs_later_holds_in_place_as_well(
     assert f"step 6 failed on generation {later}: NameError: name 'totol'" in told
     assert "no rank has changed anything by it" in told
     assert f"step 6 went well on generation {later + 1}" in told
+
+
+@pytest.mark.long
+def test_a_push_that_no_process_has_loaded_is_no_new_code(
+    loop: Callable[[OnEditError], Loop],
+) -> None:
+    """As of a log that the run itself writes into the workspace: no state is copied for it."""
+    run = loop("hold")
+    run.steps(2)
+    before = client().gate.code_generation
+    (run.root / "run.log").write_text("a line")
+    asyncio.run(this_host().sync_workspace(run.workspace))
+    assert client().generation > client().gate.code_generation == before
+    assert run.adders.newest_code.call().get(timeout=60).values() == [before, before]
+    run.steps(2)
+    later = run.push(f"{GOOD}# edited\n").generation
+    assert client().gate.code_generation == later  # The ranks alone have loaded it.
+    assert run.adders.newest_code.call().get(timeout=60).values() == [later, later]
 
 
 def test_what_would_end_an_actor_holds_as_any_error(loop: Callable[[OnEditError], Loop]) -> None:

@@ -35,6 +35,18 @@ def test_what_a_generation_sent_that_was_taken_back_may_run() -> None:
     assert gate.is_behind(_call(6))
 
 
+def test_a_generation_that_changes_nothing_here_is_no_new_code() -> None:
+    gate = RunGate("client")
+    gate.begin_at(3)
+    assert gate.code_generation == 3
+    gate.switch(4, divides=False, changes=False)
+    assert (gate.generation, gate.code_generation) == (4, 3)
+    gate.switch(5, divides=False, changes=True)
+    assert (gate.generation, gate.code_generation) == (5, 5)
+    gate.take_back(5, 4)
+    assert gate.code_generation <= 4
+
+
 def _close(gate: SpawnGate, generation: int) -> None:
     closed = threading.Event()
     gate.close(generation, closed.set)

@@ -144,7 +144,7 @@ class ProcAgent:
 
     @generation.setter
     def generation(self, generation: int) -> None:
-        self.gate.generation = generation
+        self.gate.begin_at(generation)
 
     @property
     def root(self) -> ProcAddress:

@@ -17,7 +17,7 @@ from monarch.runtime.workspace.preparing import Preparation, Preparing
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.reload_words import ReloadWords
 from monarch.wire.address import Uid
-from monarch_reload import CONFIG_SUFFIXES, ReloadError
+from monarch_reload import CONFIG_SUFFIXES, ReloadError, ReloadReport
 
 _log = logging.getLogger("monarch.reload")
 
@@ -115,7 +115,9 @@ class LocalReload:
         if step.plan.generation > 0:
             change = step.plan.code_change(self._agent.generation)
             step.codes_before = self._agent.code_states.switched(change)
-            self._agent.gate.switch(step.plan.generation, divides=bool(change.others))
+            self._agent.gate.switch(
+                step.plan.generation, divides=bool(change.others), changes=_is_news(report)
+            )
             if (ring := self._agent.node.ring) is not None:
                 ring.note(PUSH, step.plan.generation, ", ".join(sorted(step.files)[:20]))
         outcome = self._words.of_committed(step, report, time.perf_counter() - started)
@@ -125,7 +127,7 @@ class LocalReload:
         """Have the actors hear of it; one that raises refuses the new code for all."""
         report = step.report
         assert report is not None
-        if not report.modules and not any(path.endswith(CONFIG_SUFFIXES) for path in report.files):
+        if not _is_news(report):
             step.said.set(outcome)
             return
 
@@ -184,6 +186,11 @@ class LocalReload:
             if path not in sys.path:
                 sys.path.insert(at, path)
             at = sys.path.index(path) + 1
+
+
+def _is_news(report: ReloadReport) -> bool:
+    """Whether something changed that this process has loaded, or may read as its config."""
+    return bool(report.modules) or any(path.endswith(CONFIG_SUFFIXES) for path in report.files)
 
 
 def _log_refusal(cell: ActorCell | None, error: BaseException | None) -> None:
