@@ -1,28 +1,43 @@
-"""Leaves out of the workspace the files in it that this command writes its own output into.
+"""Leaves out of the workspace the files in it that commands of ours write their output into.
 
-``monarch sync --watch > sync.log`` would push its log for each line that a push adds to it.
+``monarch sync --watch > sync.log`` would push its log for each line that a push adds to it, and
+``monarch run ddp | tee run.log``, in another terminal, would train on a new generation with each
+line that it prints.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from pathlib import Path
 
+from monarch.config import runtime_dir
 from monarch_sync import Workspace
 
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\*?[] !#"})
+_OUTPUTS = (1, 2)  # stdout and stderr
 
 
 def without_own_output(workspace: Workspace) -> Workspace:
-    """The workspace, but for files that stdout or stderr lead to."""
-    files = {file for fd in (1, 2) if (file := _file_behind(fd))}
-    patterns = [
+    """The workspace, but for files that stdout or stderr of this process lead to, and those that
+    other processes of ours write."""
+    processes = _Processes()
+    files = processes.files_behind(os.getpid(), _OUTPUTS)
+    for pid in processes.ours():
+        files |= processes.files_behind(pid)
+    patterns = patterns_of(workspace, files)
+    return workspace.ignoring(patterns) if patterns else workspace
+
+
+def patterns_of(workspace: Workspace, files: set[str]) -> list[str]:
+    """The patterns that leave these files out, as far as they are in the workspace."""
+    return [
         exact_pattern(inside)
         for folder in workspace.folders
         for file in sorted(files)
         if (inside := os.path.relpath(file, os.path.realpath(folder.local))).split("/")[0] != ".."
     ]
-    return workspace.ignoring(patterns) if patterns else workspace
 
 
 def exact_pattern(inside: str) -> str:
@@ -30,12 +45,107 @@ def exact_pattern(inside: str) -> str:
     return f"/{inside.translate(_SPECIAL)}"
 
 
-def _file_behind(fd: int) -> str:
-    """The path of the regular file that a descriptor is of; "" if it is of none."""
+def files_of_our_processes() -> dict[str, int]:
+    """The files that processes with our runtime in them have open for writing, and those that
+    programs write which read what such a process prints (``| tee run.log``), each with the pid of
+    our process. Only of this user, and only on Linux."""
+    processes = _Processes()
+    return {file: pid for pid in processes.ours() for file in processes.files_behind(pid)}
+
+
+class _Processes:
+    """The open files of this user's processes, as they are when it is made."""
+
+    def __init__(self) -> None:
+        self._links = {pid: dict(_links(pid)) for pid in _pids()}
+
+    def ours(self) -> list[int]:
+        """The processes that have a socket in our runtime folder, or are ``monarch`` commands,
+        which get one in a second."""
+        sockets = _sockets_below(runtime_dir())
+        return [
+            pid
+            for pid, links in self._links.items()
+            if sockets & set(links.values()) or _is_command(pid)
+        ]
+
+    def files_behind(self, pid: int, descriptors: tuple[int, ...] | None = None) -> set[str]:
+        """The regular files that a process writes by these descriptors, or by any."""
+        links = self._links.get(pid, {})
+        files = set()
+        for number, target in links.items():
+            if descriptors is not None and number not in descriptors:
+                continue
+            if target.startswith("pipe:") and number in _OUTPUTS:
+                for reader, others in self._links.items():
+                    if reader != pid and target in others.values():
+                        files |= set(_written(reader, others))
+            else:
+                files |= set(_written(pid, {number: target}))
+        return files
+
+
+def _pids() -> Iterator[int]:
+    own = os.getuid()
     try:
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            path = os.readlink(f"/proc/self/fd/{fd}")
-            return path if os.path.exists(path) else ""  # not one that is deleted
+        names = os.listdir("/proc")
     except OSError:
-        pass  # closed, or a system that does not tell
-    return ""
+        return  # a system that does not tell
+    for name in names:
+        try:
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == own:
+                yield int(name)
+        except OSError:
+            pass  # it has ended
+
+
+def _is_command(pid: int) -> bool:
+    """Whether a process is a ``monarch`` command, by its first words (``python bin/monarch``)."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:3]
+    except OSError:
+        return False
+    return any(
+        os.path.basename(word) == b"monarch" or word == b"monarch.cli.main" for word in words
+    )
+
+
+def _links(pid: int) -> Iterator[tuple[int, str]]:
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield int(name), os.readlink(f"{folder}/{name}")
+        except OSError:
+            pass
+
+
+def _written(pid: int, links: dict[int, str]) -> Iterator[str]:
+    """The regular files among these that are open for writing, and not deleted."""
+    for number, path in links.items():
+        if not path.startswith("/") or path.startswith(("/dev/", "/proc/")):
+            continue
+        try:
+            flags = Path(f"/proc/{pid}/fdinfo/{number}").read_text().split("flags:")[1].split()[0]
+            is_written = int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
+            if is_written and stat.S_ISREG(os.stat(path).st_mode):
+                yield path
+        except (OSError, IndexError):
+            pass  # closed meanwhile
+
+
+def _sockets_below(folder: str) -> set[str]:
+    """The Unix sockets that are bound below a folder, as links of descriptors name them."""
+    sockets = set()
+    try:
+        lines = Path("/proc/net/unix").read_text(errors="replace").splitlines()
+    except OSError:
+        return set()
+    for line in lines[1:]:
+        fields = line.split(maxsplit=7)
+        if len(fields) == 8 and fields[7].startswith(f"{folder}/"):
+            sockets.add(f"socket:[{fields[6]}]")
+    return sockets

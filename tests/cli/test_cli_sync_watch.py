@@ -58,6 +58,48 @@ def test_one_line_a_save_and_none_for_nothing(up: Folder, watcher: Program) -> N
     assert sum(line.startswith("✓") for line in watcher.lines) == 3
 
 
+PRINTS = """
+import sys
+from monarch.runtime.client_agent import client
+client()
+log = open("own.log", "w")
+for line in sys.stdin:
+    print(line, end="", flush=True)
+    print(line, end="", file=log, flush=True)
+"""
+
+
+def test_what_a_monarch_process_prints_into_the_folder_is_not_pushed(
+    up: Folder, watcher: Program
+) -> None:
+    """Straight into a file, and through ``| tee``; what another program writes there is."""
+    prints = subprocess.Popen(
+        [sys.executable, "-c", PRINTS],
+        cwd=up.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert prints.stdin is not None
+    own, copy = up.path / "own.log", up.path / "run.log"
+    wait_for(own.exists, 60.0)
+    with (
+        prints,
+        subprocess.Popen(
+            ["tee", "run.log"], cwd=up.path, stdin=prints.stdout, stdout=subprocess.DEVNULL
+        ),
+    ):
+        for number in range(3):
+            prints.stdin.write(f"line {number}\n")
+            prints.stdin.flush()
+            wait_for(lambda n=number: copy.exists() and f"line {n}" in copy.read_text(), 30.0)
+        wait_for(lambda: sum("is output, not code" in line for line in watcher.lines) == 2, 30.0)
+        up.write("notes.txt", "a person's\n")
+        told = watcher.line("✓ gen ")
+        prints.stdin.close()
+    assert told.startswith("2  1 file → 2 hosts")
+    assert not (up.replica() / "run.log").exists()
+    end(watcher)
+    assert sum("is output, not code" in line for line in watcher.lines) == 2
+
+
 def test_what_nobody_has_loaded_may_not_compile_and_is_told(up: Folder, watcher: Program) -> None:
     up.write("amounts.py", "AMOUNT = (2\n")
     watcher.line("✓ gen 2  1 file → 2 hosts")

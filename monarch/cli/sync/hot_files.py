@@ -47,7 +47,7 @@ class HotFiles:
 
         ``now``: seconds, by any clock.
         """
-        files = [path for path in changed if not _is_code(path)]
+        files = [path for path in changed if not is_code(path)]
         if not 0 < len(files) <= _MAX_CHANGED:
             return None
         ways = [way for path in files for way in self._ways(path)]
@@ -82,7 +82,7 @@ class HotFiles:
 def _holds_code(folder: Folder, relative: str) -> bool:
     num_seen = 0
     for _, _, names in os.walk(folder.local / relative):
-        if any(map(_is_code, names)):
+        if any(map(is_code, names)):
             return True
         num_seen += len(names)
         if num_seen > _MAX_FILES:
@@ -90,5 +90,6 @@ def _holds_code(folder: Folder, relative: str) -> bool:
     return False
 
 
-def _is_code(path: str) -> bool:
+def is_code(path: str) -> bool:
+    """Whether a person edits such files by hand, by their suffix."""
     return path.endswith(_CODE)

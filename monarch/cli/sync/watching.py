@@ -18,8 +18,9 @@ from pathlib import Path
 from monarch.cli.interrupts import at_once_from_here
 from monarch.cli.keys import Keys
 from monarch.cli.large_files import LargeFiles, NotSent
+from monarch.cli.own_output import files_of_our_processes, patterns_of
 from monarch.cli.project import Project, find_job, noted_job
-from monarch.cli.sync.hot_files import HotFiles
+from monarch.cli.sync.hot_files import HotFiles, is_code
 from monarch.cli.sync.key_commands import KEYS_HINT, KeyCommands
 from monarch.cli.sync.other_users import OtherUsers
 from monarch.cli.sync.output import Output, listed
@@ -74,6 +75,7 @@ class Watching:
         self._news = PushNews()
         self._pushed_at = 0.0
         self._hot_files = HotFiles(self._workspace)
+        self._outputs: set[Path] = set()  # files that processes of ours write
         self._retrying = Retrying()
         self._failure = ""
         self._polls_because = ""
@@ -132,9 +134,30 @@ class Watching:
         elif is_new or self._is_behind:
             self._push(None)
         elif touched is not None:
-            self._push(touched or None)
+            code = self._without_output(touched)
+            if code or not touched:
+                self._push(code or None)
         elif self._is_time_to_look_again() or self._retrying.is_due(time.monotonic()):
             self._push(frozenset())
+
+    def _without_output(self, touched: AbstractSet[Path]) -> AbstractSet[Path]:
+        """These paths, but for the files that processes of ours write their output into, which the
+        workspace has no more from here on."""
+        suspects = {path for path in touched - self._outputs if not is_code(path.name)}
+        writers = files_of_our_processes() if suspects else {}
+        for path in suspects:
+            file = os.path.realpath(path)
+            patterns = patterns_of(self._workspace, {file}) if file in writers else []
+            if patterns:
+                self._workspace = self._workspace.ignoring(patterns)
+                self._outputs.add(path)
+                self._output.note(
+                    "output",
+                    f"{printable(path.name)} is written by a monarch process (pid "
+                    f"{writers[file]}): it is output, not code, and left out",
+                    file=str(path), pid=writers[file],
+                )  # fmt: skip
+        return touched - self._outputs
 
     def _is_time_to_look_again(self) -> bool:
         return self._news.is_unreadable and time.monotonic() - self._pushed_at > _LOOK_AGAIN_SECONDS

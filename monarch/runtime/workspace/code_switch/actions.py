@@ -218,9 +218,9 @@ class Actions:
         if self._agent.begins_anew:
             order.outcome.begins_anew()
         gate, outcome = self._agent.gate, order.outcome
-        if switch is not None and gate.generation == switch.plan.generation:
-            if outcome.modules or outcome.replaced:  # here, or in procs of ours
-                gate.code_generation = gate.generation
+        has_switched = switch is not None and gate.generation == switch.plan.generation
+        if has_switched and (outcome.modules or outcome.replaced):  # here, or in procs of ours
+            gate.code_generation = gate.generation
         order.answer(
             answer,
             label=self._here.label,
