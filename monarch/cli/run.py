@@ -20,9 +20,9 @@ from monarch.cli.display import run_display
 from monarch.cli.interrupts import stop_on_interrupt
 from monarch.cli.keys import keys_here
 from monarch.cli.options import DEV
-from monarch.cli.project import load_project, noted_job
+from monarch.cli.project import PROJECT_FILE, Project, load_project, noted_job
 from monarch.cli.recipe import outline_here, preload_here, recipe_here
-from monarch.cli.run_target import RunTarget, find_target
+from monarch.cli.run_target import RunTarget, count, find_target
 from monarch.cli.users import check_free, in_use_text
 from monarch.cli.volume import say
 from monarch.config import configure, configured, settings
@@ -154,6 +154,12 @@ def run(
                 lambda num_hosts: _why_unfit(found, loaded, num_hosts, target.procs_per_host),
             )
             display.message(f"{request.recipe} on {target.text}")
+            if target.job is None and attach is None and (hosts_asked := _hosts_asked(project)):
+                display.message(
+                    f"{PROJECT_FILE} asks for {hosts_asked}, and none is up: this run does not follow "
+                    "your saves. `monarch dev` runs it so that it does (or `monarch apply`, and "
+                    "`monarch sync --watch` beside the run); --local runs it here without this line"
+                )
             with session, _logs_of(session.folder, found.name):
                 folder = session.folder
                 record.phase(f"starting {found.name}")
@@ -166,6 +172,14 @@ def run(
     say(_end_text(folder, stream=sys.stdout))
     if record.is_stopping:
         raise KeyboardInterrupt
+
+
+def _hosts_asked(project: Project) -> str:
+    """The hosts that ``monarch.toml`` asks for, in words; empty where it asks for none."""
+    job = project.file.job
+    if job.kind == "local" or not (project.directory / PROJECT_FILE).exists():
+        return ""
+    return count(sum(job.num_hosts().values()), "host")
 
 
 def _after_host_loss(record: Record, wanted: OnHostLoss | None, lost: str) -> OnHostLoss:

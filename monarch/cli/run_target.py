@@ -12,6 +12,7 @@ from typing import Any
 
 from monarch.actor import HostMesh, ProcMesh
 from monarch.cli.large_files import LargeFiles
+from monarch.cli.own_output import without_own_output
 from monarch.cli.phases import phase
 from monarch.cli.project import PROJECT_FILE, Project, find_job, noted_job
 from monarch.cli.volume import is_quiet, say
@@ -72,7 +73,7 @@ class RunTarget:
             return hosts, None, client().generation
         if THERE_VARIABLE in os.environ:
             return self._as_it_is_there(hosts)
-        workspace = project.make_workspace()
+        workspace = without_own_output(project.make_workspace())
         large = LargeFiles(
             lambda text, files: say(text), is_agreed=is_agreed, may_ask=may_ask and not is_quiet()
         )

@@ -266,6 +266,9 @@ def test_a_recipe_on_this_machine_alone(folder: Folder) -> None:
     # Its procs run the files that are here: nothing was copied, and nobody need be told.
     assert said.startswith("adding.py on this machine alone"), said
     assert "nobody" not in said
+    told = "monarch.toml asks for 2 hosts, and none is up: this run does not follow your saves"
+    assert told in said
+    assert told not in folder.monarch("run", "adding.py", "num_steps=2", "--local")
 
 
 def test_a_recipe_on_the_allocation(folder: Folder) -> None:
