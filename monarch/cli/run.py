@@ -156,9 +156,9 @@ def run(
             display.message(f"{request.recipe} on {target.text}")
             if target.job is None and attach is None and (hosts_asked := _hosts_asked(project)):
                 display.message(
-                    f"{PROJECT_FILE} asks for {hosts_asked}, and none is up: this run does not follow "
-                    "your saves. `monarch dev` runs it so that it does (or `monarch apply`, and "
-                    "`monarch sync --watch` beside the run); --local runs it here without this line"
+                    f"{PROJECT_FILE} asks for {hosts_asked}, and none is up: this run does not "
+                    "follow your saves. `monarch dev` runs it so that it does (or `monarch apply`, "
+                    "and `monarch sync --watch` beside the run); --local omits this line"
                 )
             with session, _logs_of(session.folder, found.name):
                 folder = session.folder
