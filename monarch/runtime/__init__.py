@@ -15,6 +15,7 @@ What to open:
     host_main                              a host agent in a process of its own
     scheduled_task, slurm_task, pod_task   a host agent under a scheduler; under Slurm; in a pod
     zygote, learned_modules                the fork server; what it imports ahead
+    template_cuda                          keeps CUDA out of the fork server
     bootstrap                              the life of a proc, from fork to exit
     run_gate                               calls that a rank refuses, because it runs older code
     code_states                            calls that are not sent, after a push to a slice; with

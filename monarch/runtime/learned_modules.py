@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from monarch.runtime.procs.seen_imports import drop_hidden, in_installed
+from monarch.runtime.template_cuda import is_spoiled
 
 # Their thread pools (OpenBLAS, OpenMP) give way at a fork, and come again in the child.
 _POOLS_SURVIVE_FORKS = ("numpy", "scipy", "sklearn", "torch")
@@ -58,24 +59,13 @@ def _import(name: str, errors: dict[str, str]) -> None:
         return
     if _num_threads() > num_threads and top not in _POOLS_SURVIVE_FORKS:
         errors[name] = "it starts threads when it is imported"
-    elif _has_gpu_open():
+    elif is_spoiled():
         errors[name] = "it opens a GPU when it is imported"
     _learned.append(name)
 
 
 def _num_threads() -> int:
     return len(os.listdir("/proc/self/task"))
-
-
-def _has_gpu_open() -> bool:
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
-        except OSError:
-            continue
-        if target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/render")):
-            return True
-    return False
 
 
 def begin_as_fresh() -> None:

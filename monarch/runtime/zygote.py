@@ -20,6 +20,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import traceback
 from typing import Any, NoReturn
 
@@ -31,17 +32,21 @@ from monarch.runtime.ends.process_group import die_with_parent, kill_group, wake
 from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.learned_modules import import_learned
 from monarch.runtime.procs.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig, decode_order
+from monarch.runtime.template_cuda import TemplateCuda, is_spoiled
 from monarch.wire.codec import message_decoder
 
 _OF_USERS = "monarch.actor"
 """The module that actor classes are made from: each proc would import it with its first actor. This
 layer does not know it."""
+_PAST_FD = "MONARCH_TEMPLATE_PAST_FD"
 
 
 class _Zygote:
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, past: TemplatePast) -> None:
         self._control = control
-        self._children: dict[int, tuple[str, int]] = {}
+        self._past = past
+        self._cuda = TemplateCuda()
+        self._children = {pid: (uid, life) for pid, uid, life in past.children}
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -49,7 +54,12 @@ class _Zygote:
     def run(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write)
-        self._tell(event="ready")
+        if self._past.modules:  # It was a template before, and has begun again.
+            self._import(self._past.imported, {})
+            self._preload(self._past.modules)
+            self._reap()
+        else:
+            self._tell(event="ready")
         control = self._control.fileno()
         while True:
             readable, _, _ = select.select([control, self._wake_read], [], [])
@@ -125,19 +135,43 @@ class _Zygote:
 
     def _preload(self, modules: list[str]) -> None:
         errors: dict[str, str] = {}
-        for name in modules:
-            try:
-                importlib.import_module(name)
-            except Exception as error:
-                errors[name] = f"{type(error).__name__}: {error}"
+        self._import(modules, errors)
+        self._past.imported += [name for name in modules if name not in errors]
         gc.collect()
         gc.freeze()
         self._tell(event="preloaded", modules=modules, errors=errors)
 
+    def _import(self, modules: list[str], errors: dict[str, str]) -> None:
+        for name in modules:
+            if name in self._past.spoilers:
+                errors[name] = self._past.spoilers[name]
+                continue
+            try:
+                with self._cuda.importing():
+                    importlib.import_module(name)
+            except Exception as error:
+                errors[name] = f"{type(error).__name__}: {error}"
+            if is_spoiled():
+                self._begin_again(name, modules)
+
+    def _begin_again(self, spoiler: str, modules: list[str]) -> NoReturn:
+        """Become a new template without a module that has spoiled this one: procs that want it
+        import it themselves. Orders wait in the socket meanwhile, and procs stay our children."""
+        cause = self._cuda.cause
+        by = f", by {cause}" if cause and cause != spoiler else ""
+        self._past.spoilers[spoiler] = (
+            f"its import asks CUDA{by}, and a process that has done so cannot be forked: "
+            "procs import it themselves"
+        )
+        self._past.modules = modules
+        self._past.children = [(pid, *known) for pid, known in self._children.items()]
+        self._past.exec(self._control.fileno())
+
     def _learn(self, modules: list[str]) -> None:
         """Import modules that no order named, as long as a fork of it is as good as a fresh
         import."""
-        errors = import_learned(modules)
+        with self._cuda.importing():
+            errors = import_learned(modules)
         gc.collect()
         gc.freeze()
         self._tell(event="preloaded", modules=modules, errors=errors)
@@ -178,6 +212,38 @@ class _Zygote:
             self._control.send(msgspec.json.encode(event))
 
 
+class TemplatePast(msgspec.Struct):
+    """What a template knows of the one that it was before it began again.
+
+    ``modules`` are those of the preload that spoiled it, ``imported`` those of preloads before;
+    ``spoilers`` says of some why they are not imported; ``children`` have pid, uid and life.
+    """
+
+    environment: dict[str, str]
+    modules: list[str] = []
+    imported: list[str] = []
+    spoilers: dict[str, str] = {}
+    children: list[tuple[int, str, int]] = []
+
+    def exec(self, control: int) -> NoReturn:
+        """Begin this program again, with what it was started with."""
+        os.set_inheritable(control, True)
+        past = os.memfd_create("monarch-past", 0)
+        os.write(past, msgspec.json.encode(self))
+        environment = {**self.environment, CONTROL_FD: str(control), _PAST_FD: str(past)}
+        os.execve(sys.executable, sys.orig_argv, environment)
+
+    @classmethod
+    def of_this_process(cls) -> TemplatePast:
+        past = os.environ.pop(_PAST_FD, None)
+        if past is None:
+            environment = {k: v for k, v in os.environ.items() if k != CONTROL_FD}
+            return cls(environment)
+        with os.fdopen(int(past), "rb") as file:
+            file.seek(0)
+            return msgspec.json.decode(file.read(), type=cls)
+
+
 def _read_all(fd: int) -> bytes:
     os.lseek(fd, 0, os.SEEK_SET)
     with open(fd, "rb", closefd=False) as file:
@@ -188,11 +254,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Stopped, it would not see that its host agent has ended, and its procs would stay.
     wake_with_parent()
+    past = TemplatePast.of_this_process()
     importlib.import_module(_OF_USERS)
     message_decoder()
     gc.freeze()
     gc.enable()
-    _Zygote(socket.socket(fileno=int(os.environ.pop(CONTROL_FD)))).run()
+    _Zygote(socket.socket(fileno=int(os.environ.pop(CONTROL_FD))), past).run()
 
 
 if __name__ == "__main__":

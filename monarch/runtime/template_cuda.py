@@ -1,0 +1,185 @@
+"""Keeps CUDA out of templates: a process that has asked the driver anything can't be forked.
+
+Libraries ask about the GPU while they are imported (TorchTitan for its capability). A template
+answers them from NVML, which a fork does not mind. What NVML cannot answer is asked of CUDA even
+so, and the template notices that it is spoiled. ROCm and XPU are left as they are, but for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType, ModuleType
+from typing import Any
+
+_NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"  # has torch count GPUs by NVML
+# Devices that a driver opens when it begins to compute; NVML opens others.
+_COMPUTE_DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/render")
+
+
+class TemplateCuda:
+    """Answers questions about GPUs while ``importing``; afterwards they are CUDA's own again.
+
+    ``cause`` is the module whose import asked CUDA itself, as far as that was seen.
+    """
+
+    def __init__(self) -> None:
+        self.cause = ""
+        self._is_importing = False
+        self._real: dict[str, Any] = {}
+        self._cuda: ModuleType | None = None
+
+    @contextlib.contextmanager
+    def importing(self) -> Iterator[None]:
+        before = os.environ.get(_NVML_CHECK)
+        os.environ[_NVML_CHECK] = "1"
+        waiting = _AfterImport("torch", self._stand_in)
+        self._is_importing = True
+        if "torch" in sys.modules:
+            self._stand_in(sys.modules["torch"])
+        else:
+            sys.meta_path.insert(0, waiting)
+        try:
+            yield
+        finally:
+            self._is_importing = False
+            if waiting in sys.meta_path:
+                sys.meta_path.remove(waiting)
+            for name, function in self._real.items():
+                setattr(self._cuda, name, function)
+            self._real.clear()
+            if before is None:
+                os.environ.pop(_NVML_CHECK, None)
+            else:
+                os.environ[_NVML_CHECK] = before
+
+    def _stand_in(self, torch: ModuleType) -> None:
+        """Replace the functions of ``torch.cuda`` that other functions of it get answers by.
+
+        Modules may import a stand-in by name and keep it: it then calls the real function.
+        """
+        if torch.version.cuda is None:
+            return
+        self._cuda = cuda = torch.cuda
+        for name, make in (
+            ("_lazy_init", self._noted),
+            ("current_device", self._first_device),
+            ("get_device_properties", self._properties),
+        ):
+            self._real[name] = getattr(cuda, name)
+            setattr(cuda, name, make(self._real[name]))
+
+    def _noted(self, real: Callable[[], None]) -> Callable[[], None]:
+        @functools.wraps(real)
+        def lazy_init() -> None:
+            if self._is_importing and not self.cause:
+                self.cause = _importing_module(sys._getframe(1))
+            real()
+
+        return lazy_init
+
+    def _first_device(self, real: Callable[[], int]) -> Callable[[], int]:
+        @functools.wraps(real)
+        def current_device() -> int:
+            return 0 if self._is_importing else real()
+
+        return current_device
+
+    def _properties(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def get_device_properties(device: Any = None) -> Any:
+            if not self._is_importing:
+                return real(device)
+            try:
+                return _NvmlProperties(self._cuda, device, real)
+            except Exception:
+                return real(device)  # without NVML, or of a part of a GPU (MIG)
+
+        return get_device_properties
+
+
+class _NvmlProperties:
+    """What NVML knows of ``torch.cuda.get_device_properties``; the rest is asked of CUDA."""
+
+    def __init__(self, cuda: Any, device: Any, real: Callable[..., Any]) -> None:
+        pynvml = cuda.pynvml
+        handle = cuda._get_pynvml_handler(device)
+        self._ask_cuda = functools.partial(real, device)
+        self.major, self.minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        name = pynvml.nvmlDeviceGetName(handle)
+        self.name = name.decode() if isinstance(name, bytes) else name
+        self.total_memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ask_cuda(), name)
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls ``done`` with a module as soon as it is imported."""
+
+    def __init__(self, name: str, done: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._done = done
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._done(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def is_spoiled() -> bool:
+    """Whether a fork of this process could not use the GPU.
+
+    Torch knows it of itself in a fork only, so one is made.
+    """
+    if _has_compute_device_open():
+        return True
+    torch: Any = sys.modules.get("torch")
+    if torch is None or (torch.version.cuda is None and torch.version.hip is None):
+        return False
+    is_bad = torch.cuda._is_in_bad_fork
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(bool(is_bad()))
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+def _has_compute_device_open() -> bool:
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{fd}").startswith(_COMPUTE_DEVICES):
+                return True
+        except OSError:
+            continue  # it was the listing's own
+    return False
+
+
+def _importing_module(frame: FrameType | None) -> str:
+    """The module, not one of torch's, whose import led to a call."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if frame.f_code.co_name == "<module>" and name.partition(".")[0] != "torch":
+            return name
+        frame = frame.f_back
+    return ""
