@@ -182,7 +182,7 @@ for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
 @click.option(
     "--procs",
     type=click.IntRange(min=1),
-    help="procs on each host [default: 1, or 2 on a single host]",
+    help="procs on each host [default: its GPUs; without any 1, or 2 on a single host]",
 )
 @click.option(
     "--attach/--local",

@@ -25,8 +25,10 @@ from monarch.runs.detached import THERE_VARIABLE
 from monarch.runs.recipe import Recipe
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
+from monarch.runtime.observe.machine_state import num_visible_gpus
 from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.session import session_of
+from monarch.wire.message import LookAtHost
 from monarch_sync import SyncReport, Workspace
 
 _LOCAL_PROCS = 2
@@ -154,7 +156,8 @@ def find_target(procs: int | None, attach: bool | None, hosts: int | None = None
             raise JobError("no allocation is up for this folder: start one with `monarch apply`")
         if hosts is not None and hosts > 1:
             raise JobError(f"--hosts {hosts}: this machine alone is one host")
-        return RunTarget(None, "hosts", 1, procs or _LOCAL_PROCS)
+        on_host = procs or num_visible_gpus(os.environ) or _LOCAL_PROCS
+        return RunTarget(None, "hosts", 1, on_host)
     meshes: dict[str, Any] | None = getattr(job, "meshes", None)
     if meshes:
         name, num_hosts = next(iter(meshes.items()))
@@ -167,9 +170,25 @@ def find_target(procs: int | None, attach: bool | None, hosts: int | None = None
         raise JobError(
             f"--hosts {wanted}: the allocation has {count(num_hosts, 'host')} in {name!r}"
         )
-    # By the size of the mesh, so that each host does the same with fewer of them.
-    per_host = _LOCAL_PROCS if num_hosts == 1 else 1
-    return RunTarget(job, name, wanted, procs or per_host, is_part=wanted < num_hosts)
+    on_host = procs or _procs_on_host(job, num_hosts)
+    return RunTarget(job, name, wanted, on_host, is_part=wanted < num_hosts)
+
+
+def _procs_on_host(job: JobTrait, num_hosts: int) -> int:
+    """One for each GPU that a host sees; without GPUs one, or two where there is one host.
+
+    By the size of the mesh, so that each host does the same with fewer of them.
+    """
+    node = client().node
+    for url in job.running_urls()[:1]:
+        answer = node.request(job.visit(url), lambda port: LookAtHost(port, node.uid))
+        if answer.wait(_PATIENCE_SECONDS) and not answer.value.error:
+            # Hosts of kind process share one machine.
+            num_sharing = num_hosts if job.kind == "process" else 1
+            num_gpus = int(answer.value.body.get("num_gpus", 0))
+            if num_gpus:
+                return max(1, num_gpus // num_sharing)
+    return _LOCAL_PROCS if num_hosts == 1 else 1
 
 
 def _brought_up_again(wanted: int | None) -> JobTrait | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -28,8 +29,46 @@ def process_state(pid: int) -> dict[str, Any]:
 
 def machine_state() -> dict[str, Any]:
     """``cpu_busy`` and ``cpu_total`` in seconds since boot, ``num_cpus``, ``mem_used`` and
-    ``mem_total`` in bytes, ``gpus``. What cannot be found is left out."""
-    return {"num_cpus": os.cpu_count() or 1, "gpus": _gpus(), **_cpu(), **_memory()}
+    ``mem_total`` in bytes, ``gpus``, and of these ``num_gpus`` that programs which start here
+    see. What cannot be found is left out."""
+    return {
+        "num_cpus": os.cpu_count() or 1, "gpus": _gpus(), "num_gpus": num_visible_gpus(os.environ),
+        **_cpu(), **_memory(),
+    }  # fmt: skip
+
+
+def num_visible_gpus(environment: Mapping[str, str]) -> int:
+    """How many GPUs a program with this environment can use, found without waking CUDA.
+
+    ``CUDA_VISIBLE_DEVICES`` is read as CUDA reads it: up to the first device that is not there, by
+    number, by UUID or its beginning, or by the UUID of a part of a GPU (MIG).
+    """
+    nvml = _nvml()
+    if nvml is None:
+        return 0
+    num_there = nvml.nvmlDeviceGetCount()
+    wanted = environment.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return int(num_there)
+    seen: set[str] = set()
+    uuids: list[str] | None = None
+    for name in (word.strip() for word in wanted.split(",")):
+        if name.isdigit():
+            is_there = int(name) < num_there
+        elif name.startswith("MIG-"):
+            is_there = True
+        else:
+            uuids = uuids if uuids is not None else _uuids(nvml, num_there)
+            is_there = bool(name) and sum(uuid.startswith(name) for uuid in uuids) == 1
+        if not is_there or name in seen:
+            break
+        seen.add(name)
+    return len(seen)
+
+
+def _uuids(nvml: Any, num_gpus: int) -> list[str]:
+    found = [nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(n)) for n in range(num_gpus)]
+    return [uuid.decode() if isinstance(uuid, bytes) else uuid for uuid in found]
 
 
 def _cpu() -> dict[str, float]:
