@@ -49,12 +49,15 @@ from monarch_recipes.collective import (
     find_checkpoint_for_all,
     from_all_ranks,
     sum_over_ranks,
+    take_from,
 )
 from monarch_recipes.device import SystemInfo, pick_backend, system_info, use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import evaluate_share, held_out_names, means_of, told
 from monarch_recipes.export import export as export
 from monarch_recipes.extras import Extras
+from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
+from monarch_recipes.gradients import AveragedGradients
 from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
@@ -119,6 +122,7 @@ class DDPConfig:
     evaluate_every: int = live(44)
     checkpoint_every: int = live(44)
     log_every: int = live(1)
+    fingerprint_every: int = live(50)  # compares all that ranks should have alike
     num_checkpoints_kept: int = 3
     resume: str = "auto"  # the latest of the run's; or "never"; or a checkpoint's path
 
@@ -132,7 +136,7 @@ class DDPConfig:
         )  # fmt: skip
         not_negative = (
             "learning_rate", "weight_decay", "num_warmup_steps", "max_restarts",
-            "evaluate_every", "checkpoint_every", "num_workers",
+            "evaluate_every", "checkpoint_every", "fingerprint_every", "num_workers",
         )  # fmt: skip
         check_range(self, *at_least_one, least=1)
         check_range(self, *not_negative, least=0)
@@ -245,6 +249,7 @@ class DDPTrainer(Actor):
         self.next_start = NextStart(builders.names)
         self.precision = Precision(config.precision, self.device)
         self.num_steps_done = 0
+        self.generation = context().generation
         # Ranks draw their dropout from different streams.
         torch.manual_seed(config.seed + 1 + self.rank)
         resumed_from, skipped = self.resume()
@@ -304,6 +309,7 @@ class DDPTrainer(Actor):
         )
         # Rank 0's buffers, as BatchNorm's statistics, reach all ranks here; later means over ranks.
         self.parallel_model.broadcast_buffers = False
+        self.gradients = AveragedGradients(self.parallel_model, self.model, self.optimizer)
 
     @endpoint
     def step(self) -> StepResult:
@@ -324,6 +330,8 @@ class DDPTrainer(Actor):
         for number, (inputs, labels) in enumerate(micro_batches, 1):
             # Gradients travel once a step, with the last micro-batch.
             is_last = number == self.batch.num_micro_batches
+            if is_last:
+                self.gradients.expect()
             with contextlib.nullcontext() if is_last else self.parallel_model.no_sync():
                 with self.precision.autocast():
                     logits = self.parallel_model(inputs)
@@ -334,7 +342,10 @@ class DDPTrainer(Actor):
                 self.precision.backward(loss[0] / self.batch.per_rank)
             tally.add("loss", loss, size)
             tally.measure(part(config.task, metrics), logits, labels, size)
-        totals = sum_over_ranks(tally.packed(self.device), step, indices)
+        # Before anything else is asked of the others: they wait for all gradients.
+        num_left_out = self.gradients.complete()
+        totals = sum_over_ranks(tally.packed(self.device, num_left_out), step, indices)
+        unused = self.gradients.agree() if totals[-1] else ()
         average_buffers(self.buffers)
 
         grad_norm = self.precision.step(
@@ -346,6 +357,9 @@ class DDPTrainer(Actor):
         self.num_steps_done = step
         self.profiler.after(step)
         means = tally.means(totals)
+        # New code is looked at at once.
+        is_compared = is_due(step, config.fingerprint_every) or generation != self.generation
+        self.generation = generation
         return StepResult(
             step=step,
             loss=means.pop("loss"),
@@ -356,7 +370,23 @@ class DDPTrainer(Actor):
             rank=self.rank,
             busy_seconds=busy_seconds,
             generation=generation,
+            unused=unused,
+            fingerprint=digest_of(self.sums()) if is_compared else "",
         )
+
+    def sums(self) -> Sums:
+        """The fingerprint of what all ranks should have alike, by name."""
+        return sums_of(state_of(self.model, [self.optimizer]))
+
+    @endpoint
+    def fingerprint(self) -> tuple[int, Sums]:
+        """This rank, and its fingerprint. Not collective."""
+        return self.rank, self.sums()
+
+    @endpoint
+    def take(self, rank: int) -> None:
+        """Have the weights, buffers and optimizer of that rank on all ranks."""
+        take_from(rank, self.model, self.optimizer)
 
     @endpoint
     def train(self, num_steps: int) -> list[StepResult]:
