@@ -35,6 +35,7 @@ from monarch.runs.attempts import TrainingAttempt, with_attempts
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import check_num_ranks, when_up
 from monarch.spmd import setup_torch_elastic_env
+from monarch_recipes.alike import Alike
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
@@ -75,6 +76,7 @@ from monarch_sync.words import counted
 # Imported once a host, ahead of its procs, which are forked from there and so begin in
 # milliseconds. Without the second, each proc would take seconds to import it for its optimizer.
 PRELOAD = ("torch", "torch._dynamo")
+_ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -371,7 +373,7 @@ class DDPTrainer(Actor):
             busy_seconds=busy_seconds,
             generation=generation,
             unused=unused,
-            fingerprint=digest_of(self.sums()) if is_compared else "",
+            fingerprint={"": digest_of(self.sums())} if is_compared else {},
         )
 
     def sums(self) -> Sums:
@@ -379,9 +381,9 @@ class DDPTrainer(Actor):
         return sums_of(state_of(self.model, [self.optimizer]))
 
     @endpoint
-    def fingerprint(self) -> tuple[int, Sums]:
-        """This rank, and its fingerprint. Not collective."""
-        return self.rank, self.sums()
+    def fingerprint(self) -> tuple[int, dict[str, Sums]]:
+        """This rank, and its fingerprint, by group of ranks: all are one. Not collective."""
+        return self.rank, {"": self.sums()}
 
     @endpoint
     def take(self, rank: int) -> None:
@@ -509,8 +511,14 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     holding = Holding(
         procs, trainers, record, seconds=config.collective_timeout_seconds,
         rejoin=lambda: trainers.rejoin.call(open_store.call_one().get()).get(),
+        alike=lambda: alike.difference(),
     )  # fmt: skip
     ask = holding.ask
+    alike = Alike(
+        record, holding,
+        lambda: dict(trainers.fingerprint.call().get(timeout=_ANSWER_SECONDS).values()),
+        lambda rank: ask(trainers.take, rank, doing="taking the state of one rank"),
+    )  # fmt: skip
     setting_up = ask(
         trainers.setup, store,
         doing="setting up", unless=lambda: record.is_stopping, in_place=False,
@@ -522,8 +530,10 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
         f"{plan.num_steps} steps, {plan.num_steps_per_epoch} an epoch"
     )
     saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
+    alike.compare(plan.first_step)
 
     def save(must: bool = False) -> None:
+        alike.compare(step)
         saving.save(step, lambda: ask(trainers.save, doing="saving a checkpoint")[0], must=must)
 
     def tell(results: Sequence[StepResult]) -> None:
@@ -552,6 +562,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
                 ask(trainers.configure, config, doing="changing the config")
             # Ranks need not wait for us where nothing comes between this step and the next.
             is_asked = record.is_stopping or record.is_save_wanted
+            is_asked = is_asked or alike.is_suspected
             is_free = record.may_go_ahead and wanted == config and not is_asked
             results: list[StepResult] = ask(
                 trainers.step,
@@ -560,6 +571,8 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
             )
             step = results[0].step
             attempt.step_made(step)
+            alike.tell_unused(step, results[0].unused)
+            alike.look(step, [result.fingerprint for result in results])
             is_end = step >= plan.num_steps
             if is_end or is_due(step, config.log_every):
                 holding.run("metrics", functools.partial(tell, results))

@@ -34,9 +34,13 @@ class Difference:
     right: int
     names: tuple[str, ...]
 
+    @property
+    def what(self) -> str:
+        """In words, what they differ in."""
+        return self.names[0] + (f" and {len(self.names) - 1} more" if len(self.names) > 1 else "")
+
     def __str__(self) -> str:
-        more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
-        return f"rank {self.rank} differs from rank {self.right} in {self.names[0]}{more}"
+        return f"rank {self.rank} differs from rank {self.right} in {self.what}"
 
 
 def sums_of(state: Mapping[str, Any]) -> Sums:

@@ -70,8 +70,15 @@ class AveragedGradients:
         self._used = [parameter.grad is not None for parameter in self._averaged]
         if missing:
             self._finish(missing)
-        others = sum(parameter.grad is not None for parameter in self._others())
-        return len(missing) + others
+        return len(missing) + len(self.not_averaged())
+
+    def not_averaged(self) -> list[str]:
+        """The names of the parameters with a gradient that DDP does not know of."""
+        return [
+            self._names.get(parameter, "a parameter of the optimizer")
+            for parameter in self._others()
+            if parameter.grad is not None
+        ]
 
     def agree(self) -> tuple[str, ...]:
         """Returns the names of the parameters that no rank has used, which have no gradient then.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from monarch_recipes.schedule import BatchSplit
@@ -36,7 +36,8 @@ class StepResult:
     busy_seconds: float = 0.0  # until it began to wait for the others
     generation: int = 0  # of the workspace whose code ran
     unused: tuple[str, ...] = ()  # the parameters that no rank used, which were not stepped
-    fingerprint: str = ""  # of what ranks should have alike, where it was due
+    # Digests of what ranks should have alike, by group of ranks; none where it was not due.
+    fingerprint: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
