@@ -65,6 +65,7 @@ from monarch_recipes.replicas.client import train_groups
 from monarch_recipes.replicas.membership import (
     Averaging,
     SharedNumbers,
+    SharedUsage,
     average_buffers_of_groups,
     become_member,
 )
@@ -350,6 +351,7 @@ class ReplicaTrainer(Actor):
             sync_every=config.sync_every, num_ranks=self.seat.num_ranks,
         )  # fmt: skip
         self.parallel_model = averaging.model
+        self.usage = SharedUsage(manager, self.model)
         self.gradients = None
         if isinstance(averaging.model, nn.parallel.DistributedDataParallel):
             self.gradients = AveragedGradients(averaging.model, self.model, self.optimizer)
@@ -422,7 +424,9 @@ class ReplicaTrainer(Actor):
             # The learning rate is averaged like the gradients. So all groups take the very same
             # step, even if the schedule's code was changed between this group's step and that
             # one's. All that is known by now travels while the gradients are computed.
-            shared.send(tally.packed(self.device, learning_rate))
+            generation = context().generation
+            is_expected = self.usage.expected(generation)
+            shared.send(tally.packed(self.device, learning_rate, is_expected))
             with task_errors(self.place_of(step), but=RuntimeError):  # which may be of a connection
                 self.backward(loss)
             with task_errors(self.place_of(step)):
@@ -430,7 +434,8 @@ class ReplicaTrainer(Actor):
         except BaseException:  # also where new code is interrupted
             shared.drop()
             raise
-        *totals, learning_rate = shared.received()
+        *totals, learning_rate, is_expected = shared.received()
+        self.usage.share(generation, is_expected=is_expected > 0)
         set_rates(self.optimizer, learning_rate)
         grad_norm = self.finish_gradient(totals[1])
         suffer(fault, self.seat.rank, "commit")
@@ -500,8 +505,7 @@ class ReplicaTrainer(Actor):
         return mean, tally
 
     def backward(self, loss: torch.Tensor) -> int:
-        """Returns how many parameters this process has left out, or has beside what is averaged. A
-        gradient that is missing counts as zero in the mean."""
+        """Returns how many parameters this process has left out, or has beside what is averaged."""
         if self.gradients is None:
             loss.backward()
             return 0

@@ -129,6 +129,8 @@ class AveragedGradients:
                 ) from error
             return [int(index) for index in told[1].split()]
         if self._before and reducer.get_backward_stats() == self._before:
+            if self._parallel.find_unused_parameters:  # It looks at them when the first has come.
+                raise NotTrained("the loss depends on no parameter whose gradient is averaged")
             return list(range(len(self._averaged)))  # It has not even begun to wait.
         return []
 

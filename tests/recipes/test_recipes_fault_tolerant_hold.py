@@ -302,6 +302,8 @@ def test_groups_stay_equal_where_an_edit_leaves_blocks_out(
     run.start()
     run.end()
     assert run.error is None, run.error
-    assert not run.events("fingerprint", "died", "held", "discarded"), run.said
+    assert not run.events("fingerprint", "died", "held"), run.said
+    # The step in which it is seen; groups find out by themselves.
+    assert 1 <= len(run.events("discarded")) <= 2, run.said
     assert len(run.outcome.fingerprints) == 2
     assert len(set(run.outcome.fingerprints.values())) == 1
