@@ -104,21 +104,28 @@ def state_of(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ())
             state[name] = buffer
     names = {parameter: name for name, parameter in parameters.items()}
     for number, optimizer in enumerate(optimizers):
-        state |= state_of_optimizer(optimizer, names, f"optimizer {number}" if number else "")
+        state |= state_of_optimizer(optimizer, names, f"optimizer {number}")
     return state
 
 
 def state_of_optimizer(
-    optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], who: str = ""
+    optimizer: torch.optim.Optimizer,
+    names: Mapping[torch.Tensor, str],
+    who: str = "the optimizer",
+    *,
+    only_named: bool = False,
 ) -> dict[str, Any]:
-    """What it remembers of each parameter, by the parameter's name and its own."""
+    """What it remembers of each parameter, by the parameter's name and its own. Parameters without
+    a name are told by their number, unless ``only_named``."""
     state: dict[str, Any] = {}
     number = 0
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            place = names.get(parameter) or f"parameter {number} of {who or 'the optimizer'}"
+            place = names.get(parameter) or f"parameter {number} of {who}"
             number += 1
-            if not isinstance(parameter, nn.Parameter) or parameter not in names:
+            if parameter not in names:
+                if only_named:
+                    continue
                 state[place] = parameter  # As that of a loss that learns.
             for key, value in optimizer.state.get(parameter, {}).items():
                 state |= _told(f"{key} of {place}", value)
