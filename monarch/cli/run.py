@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -142,6 +143,7 @@ def run(
                 generation=generation,
             )
             record = session.record
+            record.keys = _keys
             if on_edit_error is not None:
                 record.edits.policy = on_edit_error
             # Beside a spinner or a table, not through them.
@@ -199,6 +201,12 @@ def _after_host_loss(record: Record, wanted: OnHostLoss | None, lost: str) -> On
                 return choice
             time.sleep(_LOOK_SECONDS)
     return "end"
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[], str]]:
+    with keys_here() as keys:
+        yield keys.take
 
 
 def _why_unfit(

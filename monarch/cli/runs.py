@@ -65,6 +65,18 @@ def ls() -> None:
     _echo_table(rows)
 
 
+def take(name: str, *, checkpoint: bool) -> None:
+    """Answer a run whose ranks have come apart."""
+    run = find_run(name)
+    asked = next((one for one in reversed(run.events()) if one["kind"] == "held"), {})
+    choices = asked.get("choices", []) if run.status == "held" else []
+    choice = "c" if checkpoint else "t"
+    if choice not in choices:
+        raise JobError(f"{run.name} does not ask for that: it is {run.status}")
+    run.answer(choice)
+    say(f"told {run.name}")
+
+
 def show(name: str) -> None:
     """Print how a run went, and write its report."""
     _refresh()

@@ -95,6 +95,20 @@ def runs_plot(**given: Any) -> None:
     plot(**given)
 
 
+@runs.command("take")
+@click.argument("name", metavar="[RUN]", default="latest")
+@click.option("--checkpoint", is_flag=True, help="the last checkpoint's state instead")
+def runs_take(**given: Any) -> None:
+    """Let a run go on that holds as its ranks have come apart.
+
+    All ranks take the state of the rank that the run names; with --checkpoint all go on from the
+    last checkpoint, in new processes.
+    """
+    from monarch.cli.runs import take
+
+    take(**given)
+
+
 @runs.command("attach")
 @click.argument("name", metavar="[RUN]", default="latest")
 def runs_attach(name: str) -> None:

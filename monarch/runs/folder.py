@@ -33,6 +33,7 @@ CONFIG = "config.toml"
 # Of runs that go on without their author: see `detached.py`.
 DETACHED = "detached.json"
 REMOTE = "remote.json"
+_ANSWER = "answer"
 # Of a run's events, those that say how it stands.
 _ENDS = ("begun", "ended")
 _TURNS = (*_ENDS, "held", "mended", "begun_again")
@@ -194,6 +195,20 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
+
+    def answer(self, choice: str) -> None:
+        """Answer what the run asks while it holds, as by a key in its terminal."""
+        self.write_text(_ANSWER, choice)
+
+    def take_answer(self) -> str:
+        """The answer that another program gave since the last time; "" where there is none."""
+        path = self.path / _ANSWER
+        try:
+            choice = path.read_text()
+            path.unlink()
+        except (OSError, ValueError):
+            return ""
+        return choice
 
     def link_as_latest(self) -> None:
         """Have ``latest`` beside it lead to it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Callable, Container
 from typing import Any
 
 from monarch.actor import HostMesh, ProcMesh
@@ -20,6 +22,7 @@ from monarch.wire.bulletin import Bulletin
 from monarch_sync.errors import SyncError
 
 _LOOK_SECONDS = 0.05
+_FAR_LOOK_SECONDS = 0.5
 
 
 class HoldStopped(Exception):
@@ -36,6 +39,8 @@ class HoldReport:
         self._hosts = mesh._sync_hosts()
         self.has_begun = False  # else what failed did so in procs that are gone
         self._name = record.folder.name if record is not None else "this program"
+        self._next_look = 0.0
+        self._heard: set[int] = set()  # answers of watches, by number
 
     @property
     def is_on(self) -> bool:
@@ -44,10 +49,13 @@ class HoldReport:
 
     def is_watched(self) -> bool:
         """Whether a watch follows the saves of a person, so that a mend can come by itself."""
+        return any(one["kind"] == "watching" for one in self._standing())
+
+    def _standing(self) -> list[dict[str, Any]]:
+        """The bulletins that hold now, on all hosts."""
         addresses = {one.urls[0]: one for one in self._hosts if one.urls}
         said = ask_hosts(process.current().node, addresses).values()
-        told = [bulletin for one in said for bulletin in one.get("bulletins", ())]
-        return any(one["kind"] == "watching" for one in told)
+        return [bulletin for one in said for bulletin in one.get("bulletins", ())]
 
     def _has_checkpoint(self) -> bool:
         return self._record is not None and RunFolder(self._record.folder).has_checkpoint
@@ -120,6 +128,73 @@ class HoldReport:
         self._alarm("held", failure, failure.told(what_now), in_place=in_place)
         if self._record is not None:
             self._record.phase("holding: waiting for a save")
+
+    def answer_apart(self, failure: Failure, right: int | None) -> bool:
+        """Ranks that should be alike are not. Whether all are to take the state of rank ``right``,
+        where there is one, instead of the last checkpoint's: as a person says, or the run's policy,
+        by which it is the checkpoint where there is one. Raises ``RunFailed`` where the run is to
+        end, ``KeyboardInterrupt`` where it is to stop."""
+        if self._edits.policy == "end":
+            on = "goes on from the last checkpoint" if self._has_checkpoint() else "begins again"
+            raise RunFailed(failure.told(f"Nothing was saved of that. The same command {on}"))
+        has_checkpoint = self._has_checkpoint()
+        anew = "all go on from the last checkpoint" if has_checkpoint else "all begin again"
+        if self._edits.policy == "rollback":
+            takes = right is not None and not has_checkpoint
+            what = f"all ranks take the state of rank {right}" if takes else anew
+            self._alarm("apart", failure, failure.told(f"Nobody is there to choose: {what}."))
+            return takes
+        self._begin()
+        self._edits.in_place = False  # Nothing is to be saved of it.
+        choices = {"c": f"(c) {anew}"}
+        if right is not None:
+            choices["t"] = f"(t) all ranks take the state of rank {right}"
+        name = self._record.folder.name if self._record is not None else ""
+        what_now = (
+            f"The run holds. Press a key, here or in a watch: {'; '.join(choices.values())}.\n"
+            f"Elsewhere: `monarch runs take {name}`, with --checkpoint for (c).\n"
+            "Ctrl-C in the terminal of the run stops it, and saves nothing of that."
+        )
+        # Answers to earlier questions do not count.
+        self._heard = {one["number"] for one in self._answers()}
+        if self._record is not None:
+            RunFolder(self._record.folder).take_answer()
+        self._alarm("held", failure, failure.told(what_now), in_place=False, choices=list(choices))
+        choice = self._choice(choices)
+        self._edits.in_place = choice == "t"
+        self._show(choices[choice].partition(") ")[2])
+        return choice == "t"
+
+    def _choice(self, choices: Container[str]) -> str:
+        """The key that a person presses, here or in a watch, or gives by a command."""
+        record = self._record
+        with Deaths() as deaths, contextlib.ExitStack() as stack:
+            pressed: Callable[[], str] = lambda: ""  # noqa: E731
+            if record is not None:
+                record.phase("holding: waiting for a key")
+                pressed = stack.enter_context(record.keys())
+            while True:
+                if record is not None and record.is_stopping:
+                    raise KeyboardInterrupt
+                if deaths.take():
+                    return "c"
+                for key in (pressed(), self._answered()):
+                    if key and key in choices:
+                        return key
+                time.sleep(_LOOK_SECONDS)
+
+    def _answered(self) -> str:
+        """What was answered elsewhere since the question."""
+        if self._record is not None and (answer := RunFolder(self._record.folder).take_answer()):
+            return answer
+        if time.monotonic() < self._next_look:
+            return ""
+        self._next_look = time.monotonic() + _FAR_LOOK_SECONDS
+        new = [one["text"] for one in self._answers() if one["number"] not in self._heard]
+        return str(new[-1]) if new else ""
+
+    def _answers(self) -> list[dict[str, Any]]:
+        return [one for one in self._standing() if one["kind"] == "answer"]
 
     def wait(self, failure: Failure, *, in_place: bool) -> bool:
         """Until there is newer code than that which failed: whether the ranks are still in place.

@@ -45,7 +45,9 @@ class Holding:
 
     With a ``record``, events are written down, and shown here and in every watch. ``rejoin`` is
     called before the next call where process groups were broken up to bring ranks back: it has them
-    meet anew. ``seconds`` is how long a call may take at all.
+    meet anew. ``alike`` says how ranks differ that should have the same state, "" where they do not; it
+    is asked where ranks were put back, and when they have met anew. ``seconds`` is how long a call
+    may take at all.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Holding:
         record: Record | None = None,
         *,
         rejoin: Callable[[], object] = lambda: None,
+        alike: Callable[[], str] | None = None,
         seconds: float = math.inf,
     ) -> None:
         self.edits = record.edits if record is not None else Edits()
@@ -63,6 +66,7 @@ class Holding:
         self._actors = actors
         self._record = record
         self._rejoin = rejoin
+        self._alike = alike
         self._seconds = seconds
         self._must_rejoin = False
         self._is_fresh = False  # All that has gone well is what cannot be put back, as a `setup`.
@@ -166,6 +170,8 @@ class Holding:
                 if self._must_rejoin:
                     self._rejoin()
                     self._must_rejoin = False
+                    if self._alike is not None and (apart := self._alike()):
+                        raise BeginAgain(apart)
                 result = work()
             except (BeginAgain, RanksLost, RunFailed):
                 raise
@@ -225,9 +231,42 @@ class Holding:
             if not is_hang:  # By now all have said what they raised.
                 reports = self._reports() or reports
                 failure = self._what_failed(activity, doing, error, generation, reports)
-        self._wait(failure, in_place=in_place)
+        state = ""
+        if in_place:
+            state, in_place = self._looked_at()
+        self._wait(failure, in_place=in_place, state=state)
         if not in_place:
             raise BeginAgain(failure.first_line)
+
+    def _looked_at(self) -> tuple[str, bool]:
+        """What to say of ranks that were put back, "" where they are as they were; and whether
+        they may go on."""
+        if self._alike is None:
+            return "what it had changed was put back on each rank", True
+        try:
+            apart = self._alike()
+        except (MonarchError, ActorError, TimeoutError) as error:
+            apart = f"whether the ranks are alike is not known: {in_words(error)}"
+        if apart:
+            return f"{apart}: after the mend, all go on from the last checkpoint", False
+        return "", True
+
+    def apart(self, doing: str, text: str, right: int | None) -> None:
+        """Ranks differ that should be alike, as ``text`` says: return when all are to take the
+        state of rank ``right``, where there is one. Raises ``BeginAgain`` where all are to go on
+        from the last checkpoint, ``RunFailed`` where the run is to end."""
+        failure = Failure(doing, text, _generation(), _generation(), is_first=False)
+        try:
+            takes = self._held.answer_apart(failure, right)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"{text}: nothing was saved of that") from None
+        if not takes:
+            raise BeginAgain(text)
+
+    def together(self) -> None:
+        """They do not differ any more."""
+        if self._held.has_begun and self.edits.held_since is not None:
+            self._held.over("a comparison of the ranks", _generation())
 
     def _of_loss(self, activity: str, doing: str, error: Exception) -> Failure:
         """A first death may have been chance, and so may a hang of what has gone well. Raises
@@ -357,9 +396,9 @@ class Holding:
 
     # How the run goes on.
 
-    def _wait(self, failure: Failure, *, in_place: bool) -> None:
+    def _wait(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
         """Until there is other code than that which failed. Raises where there is not to be any."""
-        self._held.answer(failure, self.edits, in_place=in_place)
+        self._held.answer(failure, self.edits, in_place=in_place, state=state)
         if not self._held.wait(failure, in_place=in_place):
             raise BeginAgain(failure.first_line)
 

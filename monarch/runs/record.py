@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
@@ -75,6 +76,8 @@ class Record:
         self.allocation: Allocation | None = None
         self.telemetry: RunTelemetry | None = None
         self.edits = Edits()
+        # What hears the keys of a person at the run's terminal while there is a question.
+        self.keys: Callable[[], AbstractContextManager[Callable[[], str]]] = _no_keys
         self._generation: float | None = None
         self._stop = threading.Event()
         self._is_save_wanted = False
@@ -292,6 +295,10 @@ class Record:
             self._unwritten[file] = why
         else:
             self._unwritten.pop(file, None)
+
+
+def _no_keys() -> AbstractContextManager[Callable[[], str]]:
+    return nullcontext(lambda: "")
 
 
 class LineDisplay:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from monarch.actor import context
 from monarch.errors import MonarchError
@@ -127,3 +129,51 @@ def from_all_ranks(mine: T) -> list[T]:
 def all_random_states(device: torch.device) -> list[dict[str, torch.Tensor]]:
     """The states of the random generators of each rank, by rank."""
     return from_all_ranks(random_state(device))
+
+
+def take_from(rank: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Have the parameters, the buffers and the optimizer's state of ``rank`` on all ranks, in place
+    where there is a tensor to put them."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=rank)
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    for parameter in parameters:
+        dist.broadcast(parameter.detach(), src=rank)
+    # As objects: which entries there are may differ, and so may their types.
+    mine = [_sent(optimizer.state.get(parameter, {})) for parameter in parameters]
+    theirs: list[Any] = [mine]
+    dist.broadcast_object_list(theirs, src=rank)
+    if dist.get_rank() == rank:
+        return
+    for parameter, state in zip(parameters, theirs[0], strict=True):
+        before = optimizer.state.pop(parameter, {})
+        if state:
+            optimizer.state[parameter] = {
+                key: _taken(value, before.get(key), parameter.device)
+                for key, value in state.items()
+            }
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A tensor on its way: there may be no device of that number where it goes."""
+
+    tensor: torch.Tensor
+    is_on_cpu: bool
+
+
+def _sent(state: Any) -> Any:
+    return tree_map_only(
+        torch.Tensor, lambda one: _Sent(one.detach().cpu(), one.device.type == "cpu"), state
+    )
+
+
+def _taken(value: Any, before: Any, device: torch.device) -> Any:
+    """A value of another rank; a tensor is put where the one before lay, if it fits."""
+    if isinstance(value, _Sent) and isinstance(before, torch.Tensor):
+        if (before.shape, before.dtype) == (value.tensor.shape, value.tensor.dtype):
+            with torch.no_grad():
+                return before.copy_(value.tensor)
+    return tree_map_only(
+        _Sent, lambda one: one.tensor if one.is_on_cpu else one.tensor.to(device), value
+    )

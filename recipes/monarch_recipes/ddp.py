@@ -35,6 +35,7 @@ from monarch.runs.attempts import TrainingAttempt, with_attempts
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import check_num_ranks, when_up
 from monarch.spmd import setup_torch_elastic_env
+from monarch_recipes.alike import Alike
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
@@ -49,12 +50,15 @@ from monarch_recipes.collective import (
     find_checkpoint_for_all,
     from_all_ranks,
     sum_over_ranks,
+    take_from,
 )
 from monarch_recipes.device import SystemInfo, pick_backend, system_info, use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import evaluate_share, held_out_names, means_of, told
 from monarch_recipes.export import export as export
 from monarch_recipes.extras import Extras
+from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
+from monarch_recipes.gradients import AveragedGradients
 from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
@@ -72,6 +76,7 @@ from monarch_sync.words import counted
 # Imported once a host, ahead of its procs, which are forked from there and so begin in
 # milliseconds. Without the second, each proc would take seconds to import it for its optimizer.
 PRELOAD = ("torch", "torch._dynamo")
+_ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ class DDPConfig:
     evaluate_every: int = live(44)
     checkpoint_every: int = live(44)
     log_every: int = live(1)
+    fingerprint_every: int = live(50)  # compares all that ranks should have alike
     num_checkpoints_kept: int = 3
     resume: str = "auto"  # the latest of the run's; or "never"; or a checkpoint's path
 
@@ -132,7 +138,7 @@ class DDPConfig:
         )  # fmt: skip
         not_negative = (
             "learning_rate", "weight_decay", "num_warmup_steps", "max_restarts",
-            "evaluate_every", "checkpoint_every", "num_workers",
+            "evaluate_every", "checkpoint_every", "fingerprint_every", "num_workers",
         )  # fmt: skip
         check_range(self, *at_least_one, least=1)
         check_range(self, *not_negative, least=0)
@@ -245,6 +251,7 @@ class DDPTrainer(Actor):
         self.next_start = NextStart(builders.names)
         self.precision = Precision(config.precision, self.device)
         self.num_steps_done = 0
+        self.generation = context().generation
         # Ranks draw their dropout from different streams.
         torch.manual_seed(config.seed + 1 + self.rank)
         resumed_from, skipped = self.resume()
@@ -304,6 +311,7 @@ class DDPTrainer(Actor):
         )
         # Rank 0's buffers, as BatchNorm's statistics, reach all ranks here; later means over ranks.
         self.parallel_model.broadcast_buffers = False
+        self.gradients = AveragedGradients(self.parallel_model, self.model, self.optimizer)
 
     @endpoint
     def step(self) -> StepResult:
@@ -324,6 +332,8 @@ class DDPTrainer(Actor):
         for number, (inputs, labels) in enumerate(micro_batches, 1):
             # Gradients travel once a step, with the last micro-batch.
             is_last = number == self.batch.num_micro_batches
+            if is_last:
+                self.gradients.expect()
             with contextlib.nullcontext() if is_last else self.parallel_model.no_sync():
                 with self.precision.autocast():
                     logits = self.parallel_model(inputs)
@@ -334,7 +344,10 @@ class DDPTrainer(Actor):
                 self.precision.backward(loss[0] / self.batch.per_rank)
             tally.add("loss", loss, size)
             tally.measure(part(config.task, metrics), logits, labels, size)
-        totals = sum_over_ranks(tally.packed(self.device), step, indices)
+        # Before anything else is asked of the others: they wait for all gradients.
+        num_left_out = self.gradients.complete()
+        totals = sum_over_ranks(tally.packed(self.device, num_left_out), step, indices)
+        unused = self.gradients.agree() if totals[-1] else ()
         average_buffers(self.buffers)
 
         grad_norm = self.precision.step(
@@ -346,6 +359,9 @@ class DDPTrainer(Actor):
         self.num_steps_done = step
         self.profiler.after(step)
         means = tally.means(totals)
+        # New code is looked at at once.
+        is_compared = is_due(step, config.fingerprint_every) or generation != self.generation
+        self.generation = generation
         return StepResult(
             step=step,
             loss=means.pop("loss"),
@@ -356,7 +372,23 @@ class DDPTrainer(Actor):
             rank=self.rank,
             busy_seconds=busy_seconds,
             generation=generation,
+            unused=unused,
+            fingerprint={"": digest_of(self.sums())} if is_compared else {},
         )
+
+    def sums(self) -> Sums:
+        """The fingerprint of what all ranks should have alike, by name."""
+        return sums_of(state_of(self.model, [self.optimizer]))
+
+    @endpoint
+    def fingerprint(self) -> tuple[int, dict[str, Sums]]:
+        """This rank, and its fingerprint, by group of ranks: all are one. Not collective."""
+        return self.rank, {"": self.sums()}
+
+    @endpoint
+    def take(self, rank: int) -> None:
+        """Have the weights, buffers and optimizer of that rank on all ranks."""
+        take_from(rank, self.model, self.optimizer)
 
     @endpoint
     def train(self, num_steps: int) -> list[StepResult]:
@@ -479,8 +511,14 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     holding = Holding(
         procs, trainers, record, seconds=config.collective_timeout_seconds,
         rejoin=lambda: trainers.rejoin.call(open_store.call_one().get()).get(),
+        alike=lambda: alike.difference(),
     )  # fmt: skip
     ask = holding.ask
+    alike = Alike(
+        record, holding,
+        lambda: dict(trainers.fingerprint.call().get(timeout=_ANSWER_SECONDS).values()),
+        lambda rank: ask(trainers.take, rank, doing="taking the state of one rank"),
+    )  # fmt: skip
     setting_up = ask(
         trainers.setup, store,
         doing="setting up", unless=lambda: record.is_stopping, in_place=False,
@@ -492,8 +530,10 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
         f"{plan.num_steps} steps, {plan.num_steps_per_epoch} an epoch"
     )
     saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
+    alike.compare(plan.first_step)
 
     def save(must: bool = False) -> None:
+        alike.compare(step)
         saving.save(step, lambda: ask(trainers.save, doing="saving a checkpoint")[0], must=must)
 
     def tell(results: Sequence[StepResult]) -> None:
@@ -522,6 +562,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
                 ask(trainers.configure, config, doing="changing the config")
             # Ranks need not wait for us where nothing comes between this step and the next.
             is_asked = record.is_stopping or record.is_save_wanted
+            is_asked = is_asked or alike.is_suspected
             is_free = record.may_go_ahead and wanted == config and not is_asked
             results: list[StepResult] = ask(
                 trainers.step,
@@ -530,6 +571,8 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
             )
             step = results[0].step
             attempt.step_made(step)
+            alike.tell_unused(step, results[0].unused)
+            alike.look(step, [result.fingerprint for result in results])
             is_end = step >= plan.num_steps
             if is_end or is_due(step, config.log_every):
                 holding.run("metrics", functools.partial(tell, results))

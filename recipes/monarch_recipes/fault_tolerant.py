@@ -52,6 +52,8 @@ from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import Share, evaluate_share
 from monarch_recipes.export import export as export
 from monarch_recipes.extras import Extras
+from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
+from monarch_recipes.gradients import AveragedGradients, NotTrained
 from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
@@ -60,10 +62,10 @@ from monarch_recipes.randomness import draw_from
 from monarch_recipes.rendezvous import open_store
 from monarch_recipes.replicas.chaos import ChaosError, InjectedFault, read_chaos, suffer
 from monarch_recipes.replicas.client import train_groups
-from monarch_recipes.replicas.event_log import fingerprint_of
 from monarch_recipes.replicas.membership import (
     Averaging,
     SharedNumbers,
+    SharedUsage,
     average_buffers_of_groups,
     become_member,
 )
@@ -143,7 +145,7 @@ class FaultTolerantConfig:
     lighthouse_port: int = 0  # of ours; 0 takes a free one
 
     # Fingerprints, evaluations and checkpoints, in steps; 0 leaves it to the end of the run.
-    fingerprint_every: int = 20
+    fingerprint_every: int = live(50)
     evaluate_every: int = live(0)  # by one group, while the others wait
     checkpoint_every: int = live(50)
     num_checkpoints_kept: int = 3
@@ -254,6 +256,9 @@ class ReplicaTrainer(Actor):
         self.seat = seats[context().actor_instance.rank.rank]
         self.manager: CarefulManager | None = None
         self.averaging: Averaging | None = None
+        self.gradients: AveragedGradients | None = None
+        # Of the last step; all groups see the change of either in the same one.
+        self.met = (context().generation, -1)
         silence_logs()  # Its faults are events of the run.
 
     def __reload__(self, change: ReloadReport) -> None:
@@ -346,6 +351,10 @@ class ReplicaTrainer(Actor):
             sync_every=config.sync_every, num_ranks=self.seat.num_ranks,
         )  # fmt: skip
         self.parallel_model = averaging.model
+        self.usage = SharedUsage(manager, self.model)
+        self.gradients = None
+        if isinstance(averaging.model, nn.parallel.DistributedDataParallel):
+            self.gradients = AveragedGradients(averaging.model, self.model, self.optimizer)
 
     @endpoint
     def leave(self) -> None:
@@ -380,7 +389,9 @@ class ReplicaTrainer(Actor):
         num_groups, config = manager.num_participants(), self.config
         num_batches = 1 if config.algorithm == "ddp" else config.sync_every
         num_samples = num_batches * config.batch_size * self.seat.num_ranks * num_groups
-        is_compared = step >= order.last_step or is_due(step, config.fingerprint_every)
+        before, self.met = self.met, (context().generation, manager.quorum_number)
+        is_due_now = step >= order.last_step or is_due(step, order.fingerprint_every)
+        sums = self.sums() if committed and (is_due_now or self.met != before) else None
         return GroupStep(
             step=step,
             committed=committed,
@@ -392,7 +403,8 @@ class ReplicaTrainer(Actor):
             grad_norm=grad_norm,
             samples_per_second=num_samples / (time.perf_counter() - started),
             generation=context().generation,
-            fingerprint=self.fingerprint() if committed and is_compared else None,
+            fingerprint=None if sums is None else digest_of(sums),
+            sums=sums,
             error=None if committed else str(manager.errored() or "a rank of it failed"),
         )
 
@@ -412,13 +424,18 @@ class ReplicaTrainer(Actor):
             # The learning rate is averaged like the gradients. So all groups take the very same
             # step, even if the schedule's code was changed between this group's step and that
             # one's. All that is known by now travels while the gradients are computed.
-            shared.send(tally.packed(self.device, learning_rate))
+            generation = context().generation
+            is_expected = self.usage.expected(generation)
+            shared.send(tally.packed(self.device, learning_rate, is_expected))
             with task_errors(self.place_of(step), but=RuntimeError):  # which may be of a connection
-                loss.backward()
+                self.backward(loss)
+            with task_errors(self.place_of(step)):
+                self.check_all_averaged()
         except BaseException:  # also where new code is interrupted
             shared.drop()
             raise
-        *totals, learning_rate = shared.received()
+        *totals, learning_rate, is_expected = shared.received()
+        self.usage.share(generation, is_expected=is_expected > 0)
         set_rates(self.optimizer, learning_rate)
         grad_norm = self.finish_gradient(totals[1])
         suffer(fault, self.seat.rank, "commit")
@@ -449,10 +466,13 @@ class ReplicaTrainer(Actor):
             self.optimizer.zero_grad()
             loss, tally = self.forward(batch)
             self.check_loss(loss, batch)
-            loss.backward()
-            numbers = tally.packed(self.device)
+            num_left_out = self.backward(loss)
+            numbers = tally.packed(self.device, num_left_out)
             average_in_group(numbers)
             totals = numbers.tolist()
+            if totals[-1] and self.gradients is not None:
+                with task_errors(self.place_of(batch)):
+                    self.gradients.agree()
             sums.append(totals)
             grad_norm = self.finish_gradient(totals[1])
             self.check_gradient(grad_norm, totals[1], step)
@@ -483,6 +503,24 @@ class ReplicaTrainer(Actor):
             tally.measure(part(self.config.task, metrics), logits, labels, size)
         mean: torch.Tensor = loss[0] / self.config.batch_size
         return mean, tally
+
+    def backward(self, loss: torch.Tensor) -> int:
+        """Returns how many parameters this process has left out, or has beside what is averaged."""
+        if self.gradients is None:
+            loss.backward()
+            return 0
+        self.gradients.expect()
+        loss.backward()
+        return self.gradients.complete()
+
+    def check_all_averaged(self) -> None:
+        """Raise NotTrained where this group alone would learn something."""
+        assert self.gradients is not None
+        if names := self.gradients.not_averaged():
+            raise NotTrained(
+                f"{some(names, 3)} was frozen when the groups met, or is not the model's: its "
+                "gradient is not averaged over the groups. It can be trained from the next start"
+            )
 
     def finish_gradient(self, weight: float) -> float:
         """Make it that of the weighted mean, and clip it. Its norm before it is clipped."""
@@ -520,8 +558,11 @@ class ReplicaTrainer(Actor):
     def fingerprint(self) -> str:
         """The fingerprint of the parameters; with ddp of the optimizer too, as groups then share
         its state."""
-        has_all = self.config.algorithm == "ddp"
-        return fingerprint_of(self.model, self.optimizer if has_all else None)
+        return digest_of(self.sums())
+
+    def sums(self) -> Sums:
+        optimizers = [self.optimizer] if self.config.algorithm == "ddp" else []
+        return sums_of(state_of(self.model, optimizers))
 
     @endpoint
     def evaluate(self) -> Share:

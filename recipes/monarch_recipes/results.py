@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from monarch_recipes.schedule import BatchSplit
@@ -24,7 +24,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class StepResult:
-    """One step, averaged over all ranks; the last three are of this rank alone."""
+    """One step, averaged over all ranks; from `rank` on it is of this rank alone."""
 
     step: int  # counted from 1
     loss: float
@@ -35,6 +35,9 @@ class StepResult:
     rank: int = 0
     busy_seconds: float = 0.0  # until it began to wait for the others
     generation: int = 0  # of the workspace whose code ran
+    unused: tuple[str, ...] = ()  # the parameters that no rank used, which were not stepped
+    # Digests of what ranks should have alike, by group of ranks; none where it was not due.
+    fingerprint: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -338,6 +338,7 @@ def test_parameters_that_have_come_apart_are_found_and_healed(folder: Path, tmp_
     found = one.events("fingerprint")
     assert [event["step"] for event in found] == [20]
     assert found[0]["agreed_step"] == 10
+    assert found[0]["text"].endswith(", in weight")
     assert "its parameters have come apart" in one.events("died")[0]["reason"]
 
 

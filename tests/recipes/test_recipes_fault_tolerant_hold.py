@@ -249,3 +249,61 @@ def test_an_actor_that_cannot_be_made_holds_at_once(run: HeldRun) -> None:
     assert held["file"] == "mine.py"
     assert run.push("mine.py", text + "# mended\n").ok
     end_when_healed(run)
+
+
+LEFT_OUT = f"""
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from monarch.actor import context
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, 16)
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.last = nn.Linear(16, 10)
+
+    def forward(self, images):
+        value = self.first(images.flatten(1))
+        for block in self.blocks:
+            value = torch.relu(block(value))
+        return self.last(value)
+
+
+def build_model(config):
+    return Model()
+
+
+def compute_loss(logits, labels):
+    time.sleep(0.02)
+{LOSS}
+"""
+BLOCKS = "        for block in self.blocks:\n"
+NUM_BLOCKS = '1 if context().actor_instance.name == "trainer1" else 3'
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("stands")
+@pytest.mark.parametrize("num_blocks", ["1", NUM_BLOCKS], ids=["all groups", "one group"])
+def test_groups_stay_equal_where_an_edit_leaves_blocks_out(
+    root: Path, run: HeldRun, num_blocks: str
+) -> None:
+    (root / "task.py").write_text(LEFT_OUT)
+    edited = LEFT_OUT.replace(BLOCKS, f"        for block in self.blocks[:{num_blocks}]:\n")
+    assert edited != LEFT_OUT
+    run.settings |= {"num_steps": 40, "fingerprint_every": 1, "heartbeat_timeout_seconds": 60.0}
+    run.at[8] = lambda: run.push("task.py", edited)
+    run.at[24] = lambda: run.push("task.py", LEFT_OUT)
+    run.start()
+    run.end()
+    assert run.error is None, run.error
+    assert not run.events("fingerprint", "died", "held"), run.said
+    # The step in which it is seen; groups find out by themselves.
+    assert 1 <= len(run.events("discarded")) <= 2, run.said
+    assert len(run.outcome.fingerprints) == 2
+    assert len(set(run.outcome.fingerprints.values())) == 1

@@ -14,7 +14,7 @@ import torch
 
 from monarch.runs.restarts import Restarts
 from monarch_recipes.replicas.chaos import KINDS, ChaosError, InjectedFault, read_chaos
-from monarch_recipes.replicas.event_log import FingerprintBook, fingerprint
+from monarch_recipes.replicas.event_log import FingerprintBook
 from monarch_recipes.replicas.messages import TaskError, task_errors
 from monarch_recipes.replicas.placement import GroupPlace, place_groups
 from monarch_recipes.replicas.recovery import RecoveryBook
@@ -103,14 +103,15 @@ def test_groups_that_do_not_fit_are_refused(sizes: tuple[int, int, int, int], re
         place_groups(*sizes)
 
 
-def test_a_fingerprint_is_of_the_bits_and_their_order() -> None:
-    one, two = torch.arange(4.0), torch.ones(2, 3)
-    assert fingerprint([one, two]) == fingerprint([one.clone(), two.clone()])
-    assert fingerprint([one, two]) != fingerprint([two, one])
-    assert fingerprint([one]) != fingerprint([torch.nextafter(one, one + 1)])
-    assert fingerprint([torch.ones(4, 4).T[:, :2]]) == fingerprint([torch.ones(4, 2)])
-    assert fingerprint([torch.tensor(3.0)])
-    assert fingerprint([torch.ones(3, dtype=torch.bfloat16)])
+def test_a_group_that_differs_is_told_with_what_it_differs_in() -> None:
+    book = FingerprintBook()
+    sums = {"first.weight": 1, "last.bias": 2}
+    assert book.add(20, 0, ["a"], [sums]) == {}
+    assert book.add(20, 1, ["a"], [sums]) == {}
+    (told,) = book.add(20, 2, ["b"], [{**sums, "last.bias": 3}]).values()
+    assert told == "it has b at step 20, where group 0 has a, in last.bias"
+    (told,) = book.add(20, 3, ["a", "b"], [sums, {**sums, "last.bias": 3}]).values()
+    assert told.endswith("rank 1 differs from rank 0 in last.bias")
 
 
 def test_groups_are_compared_at_the_same_step() -> None:

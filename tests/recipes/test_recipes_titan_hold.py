@@ -10,6 +10,7 @@ import pytest
 
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import load_config
+from monarch.runs.folder import RunFolder
 from monarch.runs.hold_report import HoldReport
 from monarch_recipes import titan
 from monarch_recipes.titan.config import TitanConfig
@@ -110,3 +111,51 @@ def test_code_that_cannot_make_its_first_step_holds_where_a_person_watches(
     run.end()
     assert run.error is None, run.error
     assert run.steps == list(range(1, 15))
+
+
+FORWARD = "        return super().forward(tokens, attention_masks, positions)\n"
+POKED = "        poke(self.norm.weight)\n"
+POKE = """
+
+import os
+
+import torch
+
+
+def poke(value):
+    file = Path(__file__).parent.parent / f"poke-{os.environ['RANK']}"
+    if file.exists():
+        file.unlink()
+        with torch.no_grad():
+            local = value.to_local() if hasattr(value, "to_local") else value
+            local.view(-1)[0] += 0.25
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [("tensor_parallel_degree=2", "norm.weight"), ("data_parallel_replicate_degree=2", "norm.weight")],
+    ids=["tp", "ddp"],
+)  # fmt: skip
+def test_replicas_that_have_come_apart_are_named_and_taken_from_the_checkpoint(
+    root: Path, run: HeldRun, layout: str, name: str
+) -> None:
+    file = rename_model(root, f"llama_apart_{layout[:4]}")
+    text = (root / file).read_text()
+    assert text.count(FORWARD) == 1
+    (root / file).write_text(text.replace(FORWARD, POKED + FORWARD) + POKE)
+    overrides = [*SMALL, f"parallelism.{layout}", "fault_tolerance.fingerprint_every=1"]
+    run.config_class = lambda: load_config(TitanConfig, root / "titan.toml", overrides).config
+    run.at[6] = lambda: (root.parent / "poke-1").touch()
+    run.start()
+    held = run.when_held()
+    (told,) = run.events("apart")
+    assert told["text"].startswith("rank 1 differs from rank 0 in ")
+    assert any(name in one for one in told["parameters"]), told
+    assert held["choices"] == ["c"]
+    RunFolder(run.record.folder).answer("c")
+    run.end()
+    assert run.error is None, run.error
+    assert run.steps[-1] == 14
+    assert run.events("resumed")[-1]["step"] == 4

@@ -21,6 +21,8 @@ r  push again, all of it: what was refused is tried once more
 b  roll back to the generation before, or to the one that went well where a run
    holds; your own files stay as they are
 d  how your files differ from the generation before
+t  where ranks of a run have come apart: take the state of one for all; c: take the
+   last checkpoint's
 q  stop watching, as Ctrl-C does; hosts and processes stay as they are"""
 
 
@@ -48,6 +50,8 @@ class KeyCommands:
             self.is_quitting = True
         elif key in "h?":
             self._output.note("help", _HELP)
+        elif key in "tc":
+            self._others.answer(key)
         elif key not in "rbd":
             self._output.note("keys", KEYS_HINT)
         elif pusher is None:

@@ -54,6 +54,15 @@ class OtherUsers:
         about_us = Bulletin(f"watch {node.uid}", kind, text, stands=bool(text))
         post(node, _hosts_of(pusher), about_us)
 
+    def answer(self, choice: str) -> None:
+        """Answer what a run asks that holds."""
+        pusher = self._pusher
+        if pusher is not None:
+            with contextlib.suppress(MonarchError, SyncError):
+                node = client().node
+                told = Bulletin(f"answer {node.uid}", "answer", choice, stands=True)
+                post(node, _hosts_of(pusher), told)
+
     def pushed(self, generation: int) -> None:
         """Tells who has made the generations before our own push of this one: numbers that are
         missing between our own lines look like lost pushes."""

@@ -108,8 +108,8 @@ def _train_on(
                 before, config = config, record.live(config)
                 if config != before:
                     change = controller.reconfigure.call_one(
-                        config.learning_rate, config.evaluate_every, config.checkpoint_every,
-                        config.extras,
+                        config.learning_rate, config.fingerprint_every, config.evaluate_every,
+                        config.checkpoint_every, config.extras,
                     )  # fmt: skip
                     change.get()
             except KeyboardInterrupt:

@@ -92,6 +92,7 @@ class Controller(Actor):
         )
         self.last_step = limits.num_steps
         self.learning_rate = limits.learning_rate
+        self.fingerprint_every = limits.fingerprint_every
         self.checkpoint_every = limits.checkpoint_every
         self.faults = list(limits.faults)
         self.is_stopping = self.is_save_wanted = False
@@ -123,9 +124,15 @@ class Controller(Actor):
 
     @endpoint
     async def reconfigure(
-        self, learning_rate: float, evaluate_every: int, checkpoint_every: int, extras: Extras
+        self,
+        learning_rate: float,
+        fingerprint_every: int,
+        evaluate_every: int,
+        checkpoint_every: int,
+        extras: Extras,
     ) -> None:
         """Apply live keys of the config from the next step on."""
+        self.fingerprint_every = fingerprint_every
         self.learning_rate, self.checkpoint_every = learning_rate, checkpoint_every
         self.evaluations.every, self.evaluations.extras = evaluate_every, extras
 
@@ -330,6 +337,7 @@ class Controller(Actor):
             least_step=self.groups.step_of_others(group),
             last_step=self.last_step,
             learning_rate=self.learning_rate,
+            fingerprint_every=self.fingerprint_every,
             fault=self.take_fault(group, step),
             least_groups=group.num_met,
         )

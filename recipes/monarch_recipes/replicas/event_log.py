@@ -7,15 +7,12 @@ steps are equal. So does a group that learns at another rate. Only their paramet
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import nn
-
 from monarch.actor import Channel, Port
+from monarch_recipes.fingerprint import differences
 from monarch_recipes.replicas.messages import FlushRequest, GroupStep, RunEvent, StepMetrics
 from monarch_recipes.replicas.recovery import RecoveryBook
 
@@ -71,11 +68,14 @@ class EventLog:
             self._report(result)
         if result.fingerprint is None:
             return {}
-        return self.compare(group, result.step, [one.fingerprint or "" for one in results])
+        digests = [one.fingerprint or "" for one in results]
+        return self.compare(group, result.step, digests, [one.sums or {} for one in results])
 
-    def compare(self, group: int, step: int, digests: Sequence[str]) -> dict[int, str]:
-        """The fault in a group's parameters, by group."""
-        complaints = self.fingerprints.add(step, group, digests)
+    def compare(
+        self, group: int, step: int, digests: Sequence[str], sums: Sequence[Mapping[str, int]] = ()
+    ) -> dict[int, str]:
+        """The fault in a group's parameters, by group. ``sums`` are behind the digests."""
+        complaints = self.fingerprints.add(step, group, digests, sums)
         for accused, what in complaints.items():
             self.tell(
                 "fingerprint", f"group {accused}: {what}",
@@ -127,28 +127,6 @@ class EventLog:
         self.news.send(StepMetrics(result.step, self.num_steps, values))
 
 
-def fingerprint(tensors: Iterable[torch.Tensor]) -> str:
-    """A digest of the tensors' bits, in their order; equal on every machine."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        flat = tensor.detach().cpu().contiguous().view(-1)
-        digest.update(flat.view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
-
-
-def fingerprint_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> str:
-    """A digest of parameters and buffers, and of what the optimizer remembers, if given."""
-    tensors: list[torch.Tensor] = list(model.state_dict().values())
-    if optimizer is not None:
-        tensors += [
-            value
-            for _, state in sorted(optimizer.state_dict()["state"].items())
-            for _, value in sorted(state.items())
-            if isinstance(value, torch.Tensor)
-        ]
-    return fingerprint(tensors)
-
-
 class FingerprintBook:
     """The fingerprints of each group by step. The first one told is right, until another has more
     groups.
@@ -159,23 +137,36 @@ class FingerprintBook:
     def __init__(self) -> None:
         self.agreed_step = 0
         self._told: dict[int, dict[int, str]] = {}
+        self._sums: dict[tuple[int, int], Mapping[str, int]] = {}  # by step and group
 
-    def add(self, step: int, group: int, digests: Sequence[str]) -> dict[int, str]:
+    def add(
+        self, step: int, group: int, digests: Sequence[str], sums: Sequence[Mapping[str, int]] = ()
+    ) -> dict[int, str]:
         """Returns a complaint for each group that differs; ``digests`` has one fingerprint of each
-        rank."""
+        rank, and ``sums`` what is behind it, where that is known."""
         told = self._told.setdefault(step, {})
         self._forget_all_but_the_newest()
         if len(set(digests)) > 1:
-            return {group: f"its ranks differ at step {step}: {', '.join(digests)}"}
+            names = ""
+            if found := differences(dict(enumerate(sums))):
+                names = f": {found[0]}"
+            return {group: f"its ranks differ at step {step}: {', '.join(digests)}{names}"}
         told[group] = digests[0]
+        self._sums[step, group] = sums[0] if sums else {}
         if len(told) > 1 and len(set(told.values())) == 1:
             self.agreed_step = max(self.agreed_step, step)
         right = self.reference(step)
         return {
             other: f"it has {digest} at step {step}, where group {right} has {told[right]}"
+            + self._in_what(step, other, right)
             for other, digest in told.items()
             if digest != told[right]
         }
+
+    def _in_what(self, step: int, group: int, right: int) -> str:
+        theirs = {one: self._sums.get((step, one), {}) for one in (right, group)}
+        found = differences(theirs) if all(theirs.values()) else []
+        return f", in {found[0].what}" if found else ""
 
     def reference(self, step: int) -> int:
         """The group that the others are to agree with at a step: the first of the most."""
@@ -188,13 +179,16 @@ class FingerprintBook:
 
     def forget(self, group: int) -> None:
         """A group is made anew: what it had does not count any more."""
-        for told in self._told.values():
+        for step, told in self._told.items():
             told.pop(group, None)
+            self._sums.pop((step, group), None)
 
     def roll_back(self) -> None:
         """The run goes on from a checkpoint: its steps are made once more."""
         self._told.clear()
+        self._sums.clear()
 
     def _forget_all_but_the_newest(self, num_kept: int = 4) -> None:
         for step in sorted(self._told)[:-num_kept]:
             del self._told[step]
+        self._sums = {key: one for key, one in self._sums.items() if key[0] in self._told}

@@ -56,6 +56,7 @@ class Limits:
     procs_per_group: int
     num_steps: int
     learning_rate: float
+    fingerprint_every: int
     evaluate_every: int
     checkpoint_every: int
     extras: Extras

@@ -155,6 +155,46 @@ class SharedNumbers:
         self._buffers.restore(self._before)
 
 
+class SharedUsage:
+    """Which parameters any process has used in a step: those that none has used are not stepped,
+    and the others are, with the same gradient everywhere.
+
+    Usually all are used, and there is nothing to share. Where code leaves one out, the step is
+    discarded, and made again with what is shared then; so are all further steps of that code.
+    """
+
+    def __init__(self, manager: CarefulManager, model: nn.Module) -> None:
+        self._manager = manager
+        self._parameters = [one for one in model.parameters() if one.requires_grad]
+        self._generation: int | None = None  # of the code that leaves parameters out
+        self._is_expected = False
+
+    def expected(self, generation: int) -> float:
+        """1 if this process is to leave parameters out in the step that begins: to be averaged."""
+        self._is_expected = generation == self._generation
+        self._manager.not_used = {} if self._is_expected else None
+        return float(self._is_expected)
+
+    def share(self, generation: int, *, is_expected: bool) -> None:
+        """After the backward pass; ``is_expected`` by any process. An error of the step is reported
+        where it came unexpectedly."""
+        used = [one.grad is not None for one in self._parameters]
+        if not all(used) and not self._is_expected:
+            self._generation = generation
+            self._manager.report_error(
+                RuntimeError("its code leaves parameters out: the groups agree on which")
+            )
+        if not is_expected:
+            return
+        row = torch.tensor(used, dtype=torch.float64, device=self._parameters[0].device)
+        average_in_group(row)
+        self._manager.begin_average(row)()
+        means = self._manager.not_used or {}
+        for parameter, is_used, share in zip(self._parameters, used, row.tolist(), strict=True):
+            if not is_used and share > 0:
+                parameter.grad = means.get(parameter)
+
+
 def average_buffers_of_groups(
     manager: CarefulManager, buffers: Buffers, device: torch.device
 ) -> None:

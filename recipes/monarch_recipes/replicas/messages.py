@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +77,7 @@ class StepOrder:
     least_step: int
     last_step: int
     learning_rate: float
+    fingerprint_every: int = 0
     fault: InjectedFault | None = None
     least_groups: int = 1
 
@@ -86,7 +87,7 @@ class GroupStep:
     """One step of one rank. ``step`` is how many are committed now, this one included if it was.
 
     ``error`` is why it was not, as far as this rank knows. ``samples_per_second`` is of all groups
-    that take part.
+    that take part. ``sums`` are behind the ``fingerprint``, by parameter.
     """
 
     step: int
@@ -101,6 +102,7 @@ class GroupStep:
     generation: int
     fingerprint: str | None
     error: str | None
+    sums: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,14 @@ class CarefulManager(Manager):  # type: ignore[misc]
         self.has_healed = False
         self.has_committed = False
         self.is_given_up = False
+        # Means over the groups, of parameters that this process has not used; None: nobody asks.
+        self.not_used: dict[torch.Tensor, torch.Tensor] | None = None
         _CurrentManager.manager = self
+
+    @property
+    def quorum_number(self) -> int:
+        """Another one whenever other groups take part."""
+        return int(self._quorum_id)
 
     def give_up(self) -> None:
         """The lighthouse is gone; calls that wait for a quorum are let go."""
@@ -327,6 +334,9 @@ class DistributedDataParallel(torchft.DistributedDataParallel):  # type: ignore[
 
     Its hook asserts in 0.2 that the allreduce went well, so that a group died of another's death.
     Whether it went well is what ``should_commit`` asks; here the hook answers in either case.
+
+    It looks for parameters that were not used, and leaves these without a gradient, also where
+    another group has one: ``not_used`` of the manager keeps what the groups have of them.
     """
 
     @staticmethod
@@ -336,6 +346,10 @@ class DistributedDataParallel(torchft.DistributedDataParallel):  # type: ignore[
         buffer = bucket.buffer()
         average_in_group(buffer)
         state.begin_average(buffer)()
+        if state.not_used is not None:
+            for parameter, mean in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                if parameter.grad is None:
+                    state.not_used[parameter] = mean.detach().clone()
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(buffer)
         return done

@@ -3,8 +3,8 @@
     monarch run titan --config llama3_8b.toml training.steps=100 optimizer.lr=1e-4
 
 The classes below are TorchTitan's own, but that some keys are marked as live: these may change
-between two steps of a run. Two keys are ours, `max_restarts` and `save_before_edits` of
-`fault_tolerance`. `from_flags` reads what TorchTitan's command line takes.
+between two steps of a run. Three keys are ours: `max_restarts`, `save_before_edits` and
+`fingerprint_every` of `fault_tolerance`. `from_flags` reads what TorchTitan's command line takes.
 """
 
 # No `from __future__ import annotations`: TorchTitan looks at the types of its fields.
@@ -83,9 +83,14 @@ class FaultToleranceSection(titan.FaultTolerance):  # type: ignore[misc]
     save_before_edits: bool = True
     """Save before the first step that new code may make: where it fails, it is made from there."""
 
+    fingerprint_every: int = live(50)
+    """Steps after which replicas of a weight are compared, with what the optimizer remembers of it;
+    0 leaves it to new code, saves and resumes."""
+
     def __post_init__(self) -> None:
-        if self.max_restarts < 0:
-            raise ConfigError("must be at least 0", key="max_restarts")
+        for key in ("max_restarts", "fingerprint_every"):
+            if getattr(self, key) < 0:
+                raise ConfigError("must be at least 0", key=key)
 
 
 def _check_at_least_1(section: Any, key: str, besides: str = "") -> None:

@@ -23,7 +23,9 @@ from monarch.runs.ranks import RunFailed, Unless, ask_all
 from monarch.runs.saving import Saving
 from monarch.runs.witness import Witness
 from monarch.spmd import setup_torch_elastic_env
+from monarch_recipes.alike import Alike
 from monarch_recipes.checkpoint import CheckpointError
+from monarch_recipes.fingerprint import Sums, digest_of
 from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
 from monarch_reload import ReloadReport
 
@@ -42,6 +44,7 @@ class TitanTrainer(Actor):
 
     def __init__(self) -> None:
         self.training: Training | None = None
+        self.generation = context().generation  # of the last step
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
@@ -62,8 +65,21 @@ class TitanTrainer(Actor):
     @endpoint
     def step(self) -> TitanStep:
         """One step of training. See `save_if_due`."""
-        result = self.running().step()
-        return dataclasses.replace(result, generation=context().generation)
+        training = self.running()
+        result = training.step()
+        before, self.generation = self.generation, context().generation
+        fingerprint: dict[str, str] = {}
+        # New code is looked at at once.
+        if training.is_comparison_due(result.step) or self.generation != before:
+            sums = training.sums()
+            fingerprint = {group: digest_of(one) for group, one in sums.items()}
+        return dataclasses.replace(result, generation=self.generation, fingerprint=fingerprint)
+
+    @endpoint
+    def fingerprint(self) -> tuple[int, dict[str, Sums]]:
+        """This rank, and its fingerprint by group of ranks."""
+        training = self.running()
+        return training.rank, training.sums()
 
     @endpoint
     def validate(self) -> float:
@@ -127,6 +143,9 @@ class Driver:
         self.witnesses = (
             procs.spawn("witness", Witness) if self.holding is None else self.holding.witnesses
         )
+        self.alike: Alike | None = None
+        if record is not None and self.holding is not None:
+            self.alike = Alike(record, self.holding, self._fingerprints)
         setup_torch_elastic_env(procs)
 
     def setup(self, config: TitanConfig, unless: Unless = lambda: False) -> Setup:
@@ -147,7 +166,17 @@ class Driver:
         )
         setup = min(setups, key=lambda each: each.rank)
         self.step_now = setup.first_step
+        self._compare()
         return setup
+
+    def _fingerprints(self) -> dict[int, dict[str, Sums]]:
+        told: list[Any] = self.ask(self.trainers.fingerprint, doing="comparing replicas")
+        return dict(told)
+
+    def _compare(self) -> None:
+        """Replicas that have come apart are neither trained on nor saved."""
+        if self.alike is not None:
+            self.alike.compare(self.step_now)
 
     def step(self) -> list[TitanStep]:
         """One step of training, on all ranks. Call `save_if_due` when it is written down."""
@@ -159,10 +188,13 @@ class Driver:
         )
         self.seconds_of_last = time.monotonic() - started
         self.step_now = results[0].step
+        if self.alike is not None:
+            self.alike.look(self.step_now, [each.fingerprint for each in results])
         return results
 
     def save_if_due(self) -> Saved:
         """Save the checkpoint that the config has after the last step, if there is to be one."""
+        self._compare()
         saved: list[Saved] = self.ask(self.trainers.save_if_due, doing="saving a checkpoint")
         return saved[0]
 
@@ -180,6 +212,7 @@ class Driver:
         return self._save()
 
     def _save(self) -> Saved:
+        self._compare()
         saved: list[Saved] = self.ask(self.trainers.save, doing="saving a checkpoint")
         return saved[0]
 

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Replicate
+
+from monarch_recipes.fingerprint import Sums, state_of_optimizer, sums_of
+from monarch_recipes.schedule import is_due
 
 from .api import (
     BaseLogger,
@@ -85,6 +89,8 @@ class TitanStep:
     is_last: bool
     is_save_due: bool = False  # then call `save_if_due`
     generation: int = 0  # of the workspace whose code ran
+    # Digests of what ranks should have alike, by group of ranks; none where it was not due.
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
 
 
 class Training:
@@ -175,6 +181,28 @@ class Training:
         is_save_due = self._checkpointer.is_due(trainer.step, is_last)
         return TitanStep(self.rank, trainer.step, values, is_last, is_save_due)
 
+    def is_comparison_due(self, step: int) -> bool:
+        return is_due(step, self.config.fault_tolerance.fingerprint_every)
+
+    def sums(self) -> dict[str, Sums]:
+        """The fingerprint of this rank's part, by the group of ranks that should have the same."""
+        optimizers = self.trainer.optimizers.optimizers
+        stage = ""
+        if self.degrees.pp > 1:
+            stage = f"pp {self.trainer.parallel_dims.get_mesh('pp').get_local_rank()}"
+        state: dict[str, Any] = {}
+        for part in self.trainer.model_parts:
+            parameters = dict(part.named_parameters())
+            state |= parameters
+            names = {parameter: name for name, parameter in parameters.items()}
+            for optimizer in optimizers:
+                state |= state_of_optimizer(optimizer, names, only_named=True)
+        by_group: dict[str, dict[str, Any]] = {}
+        for name, value in state.items():
+            group, local = _replica_of(value)
+            by_group.setdefault(f"{stage} {group}".strip(), {})[name] = local
+        return {group: sums_of(values) for group, values in by_group.items()}
+
     def save_if_due(self) -> Saved:
         """Write a checkpoint where the config has one after the step that was made last."""
         step = self.trainer.step
@@ -210,6 +238,7 @@ class Training:
             ("metrics", "log_freq"),
             ("checkpoint", "interval"),
             ("validation", "freq"),
+            ("fault_tolerance", "fingerprint_every"),
         ):
             setattr(getattr(self.config, section), key, getattr(getattr(config, section), key))
         if trainer.checkpointer.enable:
@@ -250,6 +279,22 @@ class Training:
                     f"of {self.config.training.dataset} raised {type(error).__name__}: {error}"
                 ) from error
             yield batch
+
+
+def _replica_of(value: Any) -> tuple[str, Any]:
+    """The group of ranks that should have the same of it, and what this rank has. Where it is
+    sharded, these are the ranks with the same shard."""
+    if not isinstance(value, DTensor):
+        return "", value
+    mesh = value.device_mesh
+    places = mesh.get_coordinate() or ()
+    names = mesh.mesh_dim_names or tuple(map(str, range(mesh.ndim)))
+    group = [
+        f"{name} {place}"
+        for name, place, placement in zip(names, places, value.placements, strict=False)
+        if not isinstance(placement, Replicate)
+    ]
+    return ", ".join(group), value.to_local()
 
 
 class MetricsBuffer(BaseLogger):  # type: ignore[misc]

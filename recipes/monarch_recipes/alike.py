@@ -1,0 +1,111 @@
+"""Whether the ranks of a run are alike, and what happens where they are not; in the client.
+
+Each rank has a fingerprint for each group of ranks that should have the same: all of them with data
+parallelism, those with the same shard where weights are sharded. Their digests come with the
+results of steps. Where they differ, all ranks are asked for the numbers behind them, which name the
+parameters; then the run holds, until a rank's state or the checkpoint's is taken for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from monarch.runs import Record
+from monarch.runs.holding import Holding
+from monarch_recipes.fingerprint import Difference, Sums, differences
+from monarch_sync.words import counted
+
+Digests = Mapping[str, str]
+"""A rank's digest for each group of ranks that it belongs to."""
+Fingerprint = Mapping[str, Sums]
+"""The same as numbers, by the names of tensors."""
+
+_NUM_NOTED = 100
+
+
+class Alike:
+    """``ask`` gives the fingerprint of each rank, also while no process group is there; ``take``
+    has all ranks take over the state of one, where the recipe can do that in place."""
+
+    def __init__(
+        self,
+        record: Record,
+        holding: Holding,
+        ask: Callable[[], Mapping[int, Fingerprint]],
+        take: Callable[[int], object] | None = None,
+    ) -> None:
+        self.agreed_step: int | None = None  # the last at which all were equal
+        self.is_suspected = False  # before it is known in what they differ
+        self._record = record
+        self._holding = holding
+        self._ask = ask
+        self._take = take
+        self._unused: tuple[str, ...] = ()
+
+    def look(self, step: int, told: Iterable[Digests]) -> None:
+        """At what came with the results of a step, if a comparison was due."""
+        by_group: dict[str, set[str]] = {}
+        for digests in told:
+            for group, digest in digests.items():
+                by_group.setdefault(group, set()).add(digest)
+        if any(len(digests) > 1 for digests in by_group.values()):
+            self.is_suspected = True
+        elif by_group and not self.is_suspected:
+            self.agreed_step = step
+        # Ranks that make the next step already are asked after it.
+        if self.is_suspected and not self._holding.is_ahead:
+            self.compare(step)
+
+    def compare(self, step: int) -> None:
+        """Ask all ranks now; where they differ, hold until they do not."""
+        while found := self._differences():
+            self.is_suspected = True
+            first = found[0]
+            text = self._told(found)
+            self._record.note(
+                "apart", text, step=step, agreed_step=self.agreed_step,
+                ranks=sorted({one.rank for one in found}),
+                parameters=list(first.names[:_NUM_NOTED]),
+            )  # fmt: skip
+            take = self._take
+            right = first.right if take is not None else None
+            # It raises where all begin again from the checkpoint.
+            self._holding.apart(f"the comparison after step {step}", text, right)
+            assert take is not None
+            take(first.right)
+            self._record.event(
+                "alike", f"all ranks have the state of rank {first.right} now", step=step
+            )
+        self.is_suspected = False
+        self.agreed_step = step
+        self._holding.together()
+
+    def difference(self) -> str:
+        """How the ranks differ now, in words; "" where they do not."""
+        found = self._differences()
+        return self._told(found) if found else ""
+
+    def tell_unused(self, step: int, unused: tuple[str, ...]) -> None:
+        """Say so once where code leaves parameters out, and where it takes them up again."""
+        if unused == self._unused:
+            return
+        self._unused = unused
+        if unused:
+            more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
+            text = f"from step {step}, no rank uses {unused[0]}{more}, which stay as they are"
+        else:
+            text = f"from step {step}, all parameters are used again"
+        self._record.event("unused", text, step=step, parameters=list(unused[:_NUM_NOTED]))
+
+    def _differences(self) -> list[Difference]:
+        by_group: dict[str, dict[int, Sums]] = {}
+        for rank, fingerprint in self._ask().items():
+            for group, sums in fingerprint.items():
+                by_group.setdefault(group, {})[rank] = sums
+        return [one for sums in by_group.values() for one in differences(sums)]
+
+    def _told(self, found: list[Difference]) -> str:
+        others = {one.rank for one in found} - {found[0].rank}
+        also = f", and {counted(len(others), 'other rank')} from theirs" if others else ""
+        since = "" if self.agreed_step is None else f", since a step after {self.agreed_step}"
+        return f"{found[0]}{also}{since}"

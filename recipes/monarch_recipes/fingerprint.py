@@ -1,0 +1,220 @@
+"""Fingerprints of weights and optimizer state: whether ranks that should be alike still are.
+
+A fingerprint has one number for each tensor: the sum of its bits, each element times a weight of its
+place, modulo 2**64. Weights are odd, so that one flipped bit always shows; they are large and
+irregular, so that elements that have changed places show, and errors do not cancel out. It is
+computed where the tensor lies, in pieces, without a copy of it. NaNs are bits like all others.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+_PIECE = 1 << 18  # elements that are worked on at a time
+_ONES = (1 << 64) - 1
+_MIX = 0x9E3779B97F4A7C15  # odd: the multiplier of splitmix64's sequence
+
+Sums = dict[str, int]
+"""A number for each tensor, by its name."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``rank`` differs from ``right`` in what ``names`` are; ``right`` is the first of the most
+    that agree."""
+
+    rank: int
+    right: int
+    names: tuple[str, ...]
+
+    @property
+    def what(self) -> str:
+        """In words, what they differ in."""
+        return self.names[0] + (f" and {len(self.names) - 1} more" if len(self.names) > 1 else "")
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} differs from rank {self.right} in {self.what}"
+
+
+def sums_of(state: Mapping[str, Any]) -> Sums:
+    """The number of each of these tensors or plain values. Waits for each device once."""
+    tensors: dict[str, torch.Tensor] = {}
+    sums: Sums = {}
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value.detach()
+        else:
+            sums[name] = _of_text(repr(value))
+    by_kind: dict[tuple[torch.device, torch.dtype], list[tuple[str, int, torch.Tensor]]] = {}
+    for name, tensor in tensors.items():
+        sums[name] = _of_text(f"{tensor.dtype} {tuple(tensor.shape)}")
+        for number, piece in enumerate(_pieces(tensor)):
+            kind = by_kind.setdefault((piece.device, piece.dtype), [])
+            kind.append((name, number, piece))
+    for (device, _), pieces in by_kind.items():
+        found = torch.cat([_sums_of_batch(batch, device) for batch in _batches(pieces)]).tolist()
+        for (name, number, _), value in zip(pieces, found, strict=True):
+            # Each piece has a factor of its own, which is odd as well.
+            sums[name] = (sums[name] + value * pow(_MIX, number, 1 << 64)) & _ONES
+    return sums
+
+
+def digest_of(sums: Mapping[str, int]) -> str:
+    """One short text for all of them, whatever their order."""
+    text = "\n".join(f"{name} {value}" for name, value in sorted(sums.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def differences(by_rank: Mapping[int, Mapping[str, int]]) -> list[Difference]:
+    """How ranks that should have the same differ from the first of the most that agree."""
+    digests = {rank: digest_of(sums) for rank, sums in sorted(by_rank.items())}
+    told = list(digests.values())
+    if len(set(told)) <= 1:
+        return []
+    right = max(digests, key=lambda rank: told.count(digests[rank]))
+    expected = by_rank[right]
+    found = []
+    for rank in digests:
+        sums = by_rank[rank]
+        names = [name for name in expected if sums.get(name) != expected[name]]
+        names += [name for name in sums if name not in expected]
+        if names:
+            found.append(Difference(rank, right, tuple(names)))
+    return found
+
+
+def state_of(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> dict[str, Any]:
+    """What ranks of data parallelism should share, by name: the parameters, the buffers of floating
+    point that a checkpoint has, and what the optimizers remember of each parameter.
+
+    Other buffers are left out: they may count what a rank has seen.
+    """
+    parameters = dict(model.named_parameters())
+    state: dict[str, Any] = dict(parameters)
+    saved = model.state_dict(keep_vars=True)
+    for name, buffer in model.named_buffers():
+        if name in saved and buffer.is_floating_point():
+            state[name] = buffer
+    names = {parameter: name for name, parameter in parameters.items()}
+    for number, optimizer in enumerate(optimizers):
+        state |= state_of_optimizer(optimizer, names, f"optimizer {number}")
+    return state
+
+
+def state_of_optimizer(
+    optimizer: torch.optim.Optimizer,
+    names: Mapping[torch.Tensor, str],
+    who: str = "the optimizer",
+    *,
+    only_named: bool = False,
+) -> dict[str, Any]:
+    """What it remembers of each parameter, by the parameter's name and its own. Parameters without
+    a name are told by their number, unless ``only_named``."""
+    state: dict[str, Any] = {}
+    number = 0
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            place = names.get(parameter) or f"parameter {number} of {who}"
+            number += 1
+            if parameter not in names:
+                if only_named:
+                    continue
+                state[place] = parameter  # As that of a loss that learns.
+            for key, value in optimizer.state.get(parameter, {}).items():
+                state |= _told(f"{key} of {place}", value)
+    return state
+
+
+def _told(name: str, value: Any) -> dict[str, Any]:
+    """The tensors and plain values in it; objects that are neither are the optimizer's own."""
+    if isinstance(value, torch.Tensor | bool | int | float | complex | str | bytes | None):
+        return {name: value}
+    if isinstance(value, Mapping):
+        found = {f"{key} of {name}": one for key, one in value.items()}
+    elif isinstance(value, list | tuple):
+        found = {f"{number} of {name}": one for number, one in enumerate(value)}
+    else:
+        return {}
+    return {key: one for place, inner in found.items() for key, one in _told(place, inner).items()}
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Its bits as integers, in pieces."""
+    if tensor.is_meta or tensor.numel() == 0:
+        return
+    if hasattr(tensor, "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _pieces(getattr(tensor, name))
+        return
+    if tensor.layout != torch.strided:
+        if tensor.layout == torch.sparse_coo:
+            tensor = tensor.coalesce()
+            yield from _pieces(tensor.indices())
+            yield from _pieces(tensor.values())
+        return
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    tensor = tensor.resolve_neg()
+    flat = tensor.contiguous().view(-1)
+    width = {1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32)
+    yield from flat.view(width).split(_PIECE)
+
+
+def _batches(
+    pieces: Sequence[tuple[str, int, torch.Tensor]],
+) -> Iterator[list[torch.Tensor]]:
+    """Small ones together on a GPU, where each call of a kernel costs the same."""
+    batch: list[torch.Tensor] = []
+    size = 0
+    for _, _, piece in pieces:
+        if batch and (size + piece.numel() > _PIECE or piece.device.type == "cpu"):
+            yield batch
+            batch, size = [], 0
+        batch.append(piece)
+        size += piece.numel()
+    if batch:
+        yield batch
+
+
+def _sums_of_batch(batch: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """The weighted sum of each piece, shape (pieces,), int64: it wraps around."""
+    weights = _weights(device)
+    if len(batch) == 1:
+        values, weights = batch[0].to(torch.int64), weights[: batch[0].numel()]
+        # A GPU has no product of integer vectors.
+        total = values.dot(weights) if device.type == "cpu" else (values * weights).sum()
+        return total.reshape(1)
+    sizes = [piece.numel() for piece in batch]
+    values = torch.cat(list(batch)).to(torch.int64)
+    values *= torch.cat([weights[:size] for size in sizes])
+    running = values.cumsum(0)
+    ends = torch.tensor(sizes, device=device).cumsum(0) - 1
+    at_ends = running[ends]
+    return torch.diff(at_ends, prepend=at_ends.new_zeros(1))
+
+
+@functools.lru_cache(maxsize=8)
+def _weights(device: torch.device) -> torch.Tensor:
+    """The weight of each place of a piece: splitmix64's numbers, made odd; equal on every
+    machine."""
+    value = torch.arange(1, _PIECE + 1, dtype=torch.int64) * _signed(_MIX)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        # Without the sign, which a shift to the right would draw along.
+        value ^= (value >> shift) & ((1 << (64 - shift)) - 1)
+        value *= _signed(factor)
+    return (value | 1).to(device)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _of_text(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

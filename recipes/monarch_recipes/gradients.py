@@ -1,0 +1,172 @@
+"""Gradients that are averaged over all ranks, whichever parameters a step uses.
+
+DDP averages a bucket of gradients when the last of them has come. Where an edit of `forward` leaves
+a parameter out, its bucket never fills: nothing is averaged, the optimizer of each rank steps with
+what that rank has, and DDP complains in the next step, when the ranks have come apart.
+
+Here a step that leaves parameters out is completed after its backward pass: what has no gradient
+counts as zero, so that all ranks reduce the same buckets. The result is that of
+`find_unused_parameters`, without its cost in steps that use all parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from monarch.errors import MonarchError
+from monarch_sync.words import some
+
+_MISSING = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
+_NUM_TOLD = 3
+
+
+class NotTrained(MonarchError):
+    """A gradient cannot be averaged or would not be used; nothing was learned from this step."""
+
+
+class AveragedGradients:
+    """The gradients of ``model``, which ``parallel`` averages, for this optimizer.
+
+    In each step call `expect` before the backward pass that averages, and `complete` after it.
+    Where `complete` gives more than 0 on any rank, all ranks call `agree`.
+    """
+
+    def __init__(
+        self,
+        parallel: DistributedDataParallel,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        self._parallel = parallel
+        self._model = model
+        self._optimizer = optimizer
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        ignored = parallel.parameters_to_ignore
+        # The order in which the reducer counts.
+        self._averaged = [
+            parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and name not in ignored
+        ]
+        self._is_averaged = set(self._averaged)
+        self._used: list[bool] = []
+        self._before: list[int] = []
+
+    def expect(self) -> None:
+        """The next backward pass averages the gradients."""
+        self._before = self._parallel.reducer.get_backward_stats()
+
+    def complete(self) -> int:
+        """Have all gradients averaged, also where this rank left parameters out; returns how many
+        that were, and how many have a gradient that DDP does not know of."""
+        missing = self._missing()
+        # An earlier micro-batch may have used a parameter.
+        self._used = [parameter.grad is not None for parameter in self._averaged]
+        if missing:
+            self._finish(missing)
+        return len(missing) + len(self.not_averaged())
+
+    def not_averaged(self) -> list[str]:
+        """The names of the parameters with a gradient that DDP does not know of."""
+        return [
+            self._names.get(parameter, "a parameter of the optimizer")
+            for parameter in self._others()
+            if parameter.grad is not None
+        ]
+
+    def agree(self) -> tuple[str, ...]:
+        """Returns the names of the parameters that no rank has used, which have no gradient then.
+        Gradients that DDP does not know of are averaged here. Raises NotTrained, on all ranks,
+        where a parameter was replaced by one that the optimizer does not have."""
+        others = list(self._others())
+        replaced = self._replaced()
+        flags = [*self._used, *(other.grad is not None for other in others), bool(replaced)]
+        num_others = torch.tensor([len(others), -len(others)], device=self._device)
+        dist.all_reduce(num_others, op=dist.ReduceOp.MAX)
+        if int(num_others[0]) != -int(num_others[1]):
+            raise NotTrained("the optimizers of the ranks have different numbers of parameters")
+        counts = torch.tensor([int(flag) for flag in flags], device=self._device)
+        dist.all_reduce(counts)
+        *used, num_replaced = counts.tolist()
+        if num_replaced:
+            names = some(replaced, _NUM_TOLD) if replaced else "a parameter of another rank"
+            raise NotTrained(
+                f"{names} is now another object than the one that the optimizer has, so that it "
+                "would not be trained: change its values in place, under torch.no_grad()"
+            )
+        for parameter, num_ranks in zip(self._averaged, used, strict=False):
+            if not num_ranks:
+                parameter.grad = None  # As before it was completed: it is not stepped.
+        for parameter, num_ranks in zip(others, used[len(self._averaged) :], strict=True):
+            if num_ranks:
+                self._average(parameter)
+        return tuple(
+            self._names[parameter]
+            for parameter, num_ranks in zip(self._averaged, used, strict=False)
+            if not num_ranks
+        )
+
+    @property
+    def _device(self) -> torch.device:
+        return self._averaged[0].device
+
+    def _missing(self) -> list[int]:
+        """The indices of the parameters for which the reducer still waits."""
+        reducer = self._parallel.reducer
+        try:
+            reducer._check_reducer_finalized()
+        except RuntimeError as error:
+            told = _MISSING.search(str(error))
+            if told is None or self._parallel.static_graph:
+                raise NotTrained(
+                    f"not all gradients were averaged over the ranks: {error}"
+                ) from error
+            return [int(index) for index in told[1].split()]
+        if self._before and reducer.get_backward_stats() == self._before:
+            if self._parallel.find_unused_parameters:  # It looks at them when the first has come.
+                raise NotTrained("the loss depends on no parameter whose gradient is averaged")
+            return list(range(len(self._averaged)))  # It has not even begun to wait.
+        return []
+
+    def _finish(self, missing: list[int]) -> None:
+        """Tell the reducer that these have come. It only takes that in a backward pass."""
+        reducer = self._parallel.reducer
+
+        def tell(gradient: torch.Tensor) -> None:
+            for index in missing:
+                reducer._autograd_hook(index)
+
+        trigger = torch.zeros((), requires_grad=True, device=self._device)
+        trigger.register_hook(tell)
+        trigger.backward()
+        reducer._check_reducer_finalized()
+
+    def _others(self) -> Iterator[torch.Tensor]:
+        """The optimizer's parameters that DDP does not know: frozen when it was made, or of another
+        module than the model, as of a loss that learns."""
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter not in self._is_averaged:
+                    yield parameter
+
+    def _replaced(self) -> list[str]:
+        known = set(self._names) | set(self._others())
+        return [
+            name
+            for name, parameter in self._model.named_parameters()
+            if parameter.requires_grad and parameter not in known
+        ]
+
+    @staticmethod
+    def _average(parameter: torch.Tensor) -> None:
+        """As DDP does: divided first, then added up."""
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        parameter.grad.mul_(1.0 / dist.get_world_size())
+        dist.all_reduce(parameter.grad)
