@@ -20,7 +20,7 @@ from monarch_reload.adopt import Adoption
 from monarch_reload.data_files import naming, reading_ahead
 from monarch_reload.errors import ReloadError
 from monarch_reload.live.classes import forget_subclass_checks, hooked_classes
-from monarch_reload.live.closures import follow_edited_makers
+from monarch_reload.live.closures import Edit, Follower, Lineage
 from monarch_reload.live.holders import holders
 from monarch_reload.live.live_functions import Functions
 from monarch_reload.live.patch import FunctionPatch, parts_of
@@ -45,7 +45,7 @@ from monarch_reload.source.source import (
 from monarch_reload.trial.budget import Budget
 from monarch_reload.trial.held_back import left_behind
 from monarch_reload.trial.stage import TrialStage
-from monarch_reload.undo_log import Action, Flip, UndoLog
+from monarch_reload.undo_log import Action, Attribute, Flip, UndoLog
 from monarch_reload.verdicts import caches_of, judge, warnings_of
 
 # Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
@@ -66,6 +66,7 @@ class Process:
         # Texts by their files, and why they could not be switched to: the next time, they need a
         # new process from the start.
         self.unfit: dict[tuple[str, bytes], ReloadError] = {}
+        self.lineage = Lineage()
 
 
 class Prepared:
@@ -86,6 +87,7 @@ class Prepared:
         self._stage = TrialStage(process.hook, self._budget)
         self._functions = FunctionPatch()
         self._adoption = Adoption(self._stage, self._functions)
+        self._follower = Follower(process.lineage)
         self._places = UndoLog()
         self._caches: list[Callable[[], None]] = []
         self._report = ReloadReport()
@@ -227,9 +229,23 @@ class Prepared:
         self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
-        self._functions.flips += follow_edited_makers(
-            self._functions.flips, [running[name] for name in self._plan.modules]
-        )
+        self._follow(changed)
+
+    def _follow(self, changed: Mapping[str, ModuleSource]) -> None:
+        """Functions to which no name leads, as closures and wrappers, follow their source."""
+        own = {id(namespace) for namespace in self._stage.namespaces.values()}
+        flips = [one for one in self._functions.flips if isinstance(one, Attribute)]
+        makers = [(one.owner, one.value) for one in flips if one.name == "__code__"]
+        paths: set[str] = set()
+        for name, source in changed.items():
+            before, edit = self._process.sources[name], self._plan.modules[name].edit
+            if before.path not in paths and edit.old:
+                paths.add(before.path)
+                switch = Edit(before, source, edit.old, edit.new, edit.alignment)
+                self._follower.follow(switch, makers, lambda one: id(one.__globals__) in own)
+        self._functions.flips += self._follower.flips
+        self._functions.patched += self._follower.patched
+        self._follower.count()
 
     def _decorates(self, name: str) -> bool:
         """Whether a decorated statement of the module runs."""
@@ -337,6 +353,7 @@ class Prepared:
                     process.unfit[source.path, source.text] = refused
                 raise refused from error
             self._adoption.forget_twins()
+            self._follower.forget()
             self._stage.made.clear()
             process.generation += 1
             generation = process.generation
@@ -349,6 +366,7 @@ class Prepared:
         asked = self._stage.held_back or adoption.gone or adoption.undecorated
         known = list(registries(holders(self._process.sources.loaded()))) if asked else []
         yield from self._functions.flips
+        yield from self._follower.latecomers()
         yield from self._adoption.classes.flips
         yield from self._adoption.bindings
         for live, registrars in adoption.undecorated:
