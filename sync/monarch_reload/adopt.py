@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import gc
@@ -258,6 +259,8 @@ class Adoption:
                 if home is not None:
                     rehome(thing, home)
                 elif getattr(thing, "__builtins__", None) is self._stage.builtins:
+                    if thing.__globals__.get("__builtins__") is self._stage.builtins:
+                        thing.__globals__["__builtins__"] = vars(builtins)  # `exec` has put it there
                     rehome(thing, thing.__globals__)
             elif id(type(thing)) in twins:
                 setter = type.__setattr__ if issubclass(type(thing), type) else object.__setattr__

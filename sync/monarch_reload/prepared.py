@@ -23,6 +23,7 @@ from monarch_reload.live.classes import forget_subclass_checks, hooked_classes
 from monarch_reload.live.closures import Edit, Follower, Lineage
 from monarch_reload.live.holders import holders
 from monarch_reload.live.live_functions import Functions
+from monarch_reload.live.natives import kept_natively
 from monarch_reload.live.patch import FunctionPatch, parts_of
 from monarch_reload.live.registrars import reached
 from monarch_reload.live.registries import registries, unregister
@@ -85,7 +86,7 @@ class Prepared:
         self._plan = EditPlan({})
         self._budget = budget
         self._stage = TrialStage(process.hook, self._budget)
-        self._functions = FunctionPatch()
+        self._functions = FunctionPatch(self._stage.namespaces)
         self._adoption = Adoption(self._stage, self._functions)
         self._follower = Follower(process.lineage)
         self._places = UndoLog()
@@ -229,23 +230,42 @@ class Prepared:
         self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
-        self._follow(changed)
+        self._follow()
+        self._refuse_what_native_code_keeps(changed)
 
-    def _follow(self, changed: Mapping[str, ModuleSource]) -> None:
+    def _follow(self) -> None:
         """Functions to which no name leads, as closures and wrappers, follow their source."""
         own = {id(namespace) for namespace in self._stage.namespaces.values()}
         flips = [one for one in self._functions.flips if isinstance(one, Attribute)]
         makers = [(one.owner, one.value) for one in flips if one.name == "__code__"]
         paths: set[str] = set()
-        for name, source in changed.items():
-            before, edit = self._process.sources[name], self._plan.modules[name].edit
-            if before.path not in paths and edit.old:
-                paths.add(before.path)
-                switch = Edit(before, source, edit.old, edit.new, edit.alignment)
-                self._follower.follow(switch, makers, lambda one: id(one.__globals__) in own)
+        for edit in self._switches().values():
+            if edit.before.path not in paths and edit.old:
+                paths.add(edit.before.path)
+                self._follower.follow(edit, makers, lambda one: id(one.__globals__) in own)
         self._functions.flips += self._follower.flips
         self._functions.patched += self._follower.patched
         self._follower.count()
+
+    def _switches(self) -> dict[str, Edit]:
+        """The edits of the modules whose sources change."""
+        edits = {name: self._plan.modules[name].edit for name in self._sources}
+        return {
+            name: Edit(
+                self._process.sources[name], self._sources[name], one.old, one.new, one.alignment
+            )
+            for name, one in edits.items()
+        }
+
+    def _refuse_what_native_code_keeps(self, changed: Collection[str]) -> None:
+        """Classes that compiled validators and the like go on to use as they were."""
+        patched = {id(cls) for cls in self._adoption.classes.patched}
+        twins = self._functions.twins.values()
+        pairs = [(one, live) for one, live in twins if id(live) in patched and one is not live]
+        for live, holder in kept_natively(pairs) if pairs else ():
+            name = live.__module__ if live.__module__ in self._plan.modules else min(changed)
+            reasons = self._adoption.refused.setdefault(name, {})
+            reasons[live.__qualname__] = f"{holder} keeps the class in native code"
 
     def _decorates(self, name: str) -> bool:
         """Whether a decorated statement of the module runs."""
@@ -377,6 +397,7 @@ class Prepared:
             yield held.flip(self._functions.live_of, self._adoption.before_of)
         yield from left_behind(known, self._stage.held_back, self._functions.live_of)
         yield from self._stage.outside.flips(self._functions.live_of)
+        yield from self._stage.overloads.flips(self._switches(), self._functions.live_of)
         for store in self._stage.stores:
             yield store.flip(self._functions.live_of)
         yield from unregister(known, {id(thing) for thing in adoption.gone})
