@@ -228,6 +228,7 @@ class Prepared:
         }
         following = {n for n in self._plan.modules.keys() - live.keys() if self._decorates(n)}
         self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
+        self._report.stays += self._adoption.stays
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
         self._follow()

@@ -213,6 +213,8 @@ class ClassPatch:
         if is_a(value, functools.cached_property):
             self._merged(current.func, value.func, names)
             return value
+        if id(value) in functions.twins:  # classes may hold each other
+            return functions.live_of(value)
         if is_a(value, type) and self._made_here(value) and self._are_alike(current, value, names):
             self.patch(current, value, old, new)
             return current
