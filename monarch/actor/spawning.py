@@ -100,7 +100,8 @@ def spawn(
 
     state = agent.workspaces.wanted(host.address.uid for host in hosts)
     born = UNBORN
-    path = tuple(map(os.fsencode, filter(None, sys.path)))
+    # An entry that is relative, as "" is, means this process's folder, wherever procs begin.
+    path = tuple(os.fsencode(os.path.abspath(entry)) for entry in sys.path)
 
     def order(part: Sequence[ProcSpec]) -> SpawnProcs:
         return SpawnProcs(

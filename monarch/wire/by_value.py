@@ -11,11 +11,12 @@ from typing import Any
 from cloudpickle import cloudpickle
 
 from monarch.wire import payload
+from monarch.wire.pickler import place_of_stray
 
 
 def is_by_value(cls: type) -> bool:
     """Whether the class is sent whole; others are imported where they arrive."""
-    return not cloudpickle._should_pickle_by_reference(cls)
+    return not cloudpickle._should_pickle_by_reference(cls) and place_of_stray(cls) is None
 
 
 def dump_afresh(cls: type) -> list[bytes]:

@@ -1,16 +1,34 @@
-"""cloudpickle, with the names of the files that code came from.
+"""cloudpickle, with the names of the files that code came from, and with classes of extensions.
 
 Since 3.1.3 cloudpickle calls every file ``<dynamic-code>``. Tracebacks, the debugger and reload
 find source lines by these names, so here they are kept.
+
+A class that an extension module defines may name a module in which it is not (pyo3 says
+``builtins``). cloudpickle takes it for one that was made here, and sends a copy without its native
+methods. Here it travels as the module and the name under which it is found.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
-from types import CodeType
+import pickle
+import sys
+import weakref
+from collections.abc import Iterator
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import cloudpickle
+from cloudpickle import cloudpickle as rules
 
 # Its place among the arguments of CodeType, in every Python since 3.8.
 _CO_FILENAME = 10
@@ -30,9 +48,88 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _reduce_code})
 
+    def reducer_override(self, value: Any) -> Any:
+        place = place_of_stray(value) if issubclass(type(value), type) else None
+        return super().reducer_override(value) if place is None else (_class_at, place)
+
 
 def dumps(value: Any) -> bytes:
     """``value`` as a pickle of protocol 5, without buffers of its own."""
     file = io.BytesIO()
     Pickler(file, protocol=5).dump(value)
     return file.getvalue()
+
+
+def place_of_stray(cls: type) -> tuple[str, str] | None:
+    """The module and name of a class that is not where it says it is, and can be imported.
+
+    Raises PicklingError for a class of an extension that no module has: no other process could
+    make it.
+    """
+    if cls in _strays:
+        return _strays[cls]
+    if cls.__module__ == "__main__" or rules._should_pickle_by_reference(cls):
+        return None
+    place = min(_places_of(cls), key=_by_simplicity, default=None)
+    if place is None and _is_of_extension(cls):
+        raise pickle.PicklingError(
+            f"{cls.__qualname__} cannot be sent: an extension defines it, says that it is in "
+            f"{cls.__module__!r}, and no imported module has it"
+        )
+    if place is not None:
+        _strays[cls] = place
+    return place
+
+
+_strays: weakref.WeakKeyDictionary[type, tuple[str, str]] = weakref.WeakKeyDictionary()
+
+
+def _class_at(module: str, name: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _places_of(cls: type) -> Iterator[tuple[str, str]]:
+    for name, module in sys.modules.copy().items():
+        # By its type, and past its `__getattr__`: a lazy one would load itself.
+        if name in ("__main__", "__mp_main__") or not issubclass(type(module), ModuleType):
+            continue
+        if rules._is_registered_pickle_by_value(module):
+            continue
+        names = object.__getattribute__(module, "__dict__").copy()
+        if names.get("__spec__") is None:
+            continue  # nothing that another process could import
+        for key, value in names.items():
+            if value is cls:
+                yield name, key
+            elif issubclass(type(value), type) and type.__dict__["__dict__"].__get__(value).get(
+                cls.__name__
+            ) is cls:
+                yield name, f"{key}.{cls.__name__}"
+
+
+def _by_simplicity(place: tuple[str, str]) -> tuple[int, int, str]:
+    """Public names first."""
+    whole = ".".join(place)
+    return sum(part.startswith("_") for part in whole.split(".")), len(whole), whole
+
+
+def _is_of_extension(cls: type) -> bool:
+    """Whether native code defines it: a class statement makes no native methods."""
+    for name, value in vars(cls).items():
+        if isinstance(value, _NATIVE):
+            if value.__objclass__ is cls and name not in ("__dict__", "__weakref__"):
+                return True
+        elif isinstance(value, BuiltinFunctionType) and value.__self__ is cls:
+            return True
+    return False
+
+
+_NATIVE = (
+    ClassMethodDescriptorType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FunctionType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from monarch_reload.kinds import is_a
@@ -47,6 +48,7 @@ class Adoption:
         self.gone: list[Any] = []  # decorated definitions that are in no source any more
         self.undecorated: list[tuple[Any, list[Any]]] = []  # with their decorators
         self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
+        self.stays: list[str] = []  # what Python cannot change, for people
 
     def adopt(self, plan: EditPlan, live: Mapping[str, LiveModule]) -> None:
         """`live` are the edited modules."""
@@ -229,6 +231,9 @@ class Adoption:
             self.functions.function(before, after)
         elif callable(value):
             self.functions.forward(before, value)
+        if type(live) is type(value) and hasattr(live, "cache_parameters") and _is_held(live):
+            size = live.cache_parameters()["maxsize"]
+            self.stays.append(f"{before.__qualname__} where it is held: its cache, maxsize={size}")
         return value
 
     def _made_here(self, value: Any) -> bool:
@@ -258,6 +263,8 @@ class Adoption:
                 if home is not None:
                     rehome(thing, home)
                 elif getattr(thing, "__builtins__", None) is self._stage.builtins:
+                    if thing.__globals__.get("__builtins__") is self._stage.builtins:
+                        thing.__globals__["__builtins__"] = vars(builtins)  # `exec` has put it there
                     rehome(thing, thing.__globals__)
             elif id(type(thing)) in twins:
                 setter = type.__setattr__ if issubclass(type(thing), type) else object.__setattr__
@@ -308,6 +315,16 @@ def _detach(cls: type) -> None:
         cls.__bases__ = (_Detached,)
     except TypeError:
         pass  # it goes when it is collected
+
+
+def _is_held(value: Any) -> bool:
+    """Whether something but the names of modules leads to it."""
+    names = {id(vars(module)) for module in list(sys.modules.values()) if type(module) is ModuleType}
+    found = gc.get_referrers(value)
+    return any(id(one) not in names and type(one) in _HOLDERS for one in found)
+
+
+_HOLDERS = (dict, list, tuple, set, CellType, MethodType, functools.partial)
 
 
 def _calls_python(wrapper: Any) -> bool:

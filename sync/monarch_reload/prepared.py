@@ -20,9 +20,10 @@ from monarch_reload.adopt import Adoption
 from monarch_reload.data_files import naming, reading_ahead
 from monarch_reload.errors import ReloadError
 from monarch_reload.live.classes import forget_subclass_checks, hooked_classes
-from monarch_reload.live.closures import follow_edited_makers
+from monarch_reload.live.closures import Edit, Follower, Lineage
 from monarch_reload.live.holders import holders
 from monarch_reload.live.live_functions import Functions
+from monarch_reload.live.natives import kept_natively
 from monarch_reload.live.patch import FunctionPatch, parts_of
 from monarch_reload.live.registrars import reached
 from monarch_reload.live.registries import registries, unregister
@@ -45,7 +46,7 @@ from monarch_reload.source.source import (
 from monarch_reload.trial.budget import Budget
 from monarch_reload.trial.held_back import left_behind
 from monarch_reload.trial.stage import TrialStage
-from monarch_reload.undo_log import Action, Flip, UndoLog
+from monarch_reload.undo_log import Action, Attribute, Flip, UndoLog
 from monarch_reload.verdicts import caches_of, judge, warnings_of
 
 # Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
@@ -66,6 +67,7 @@ class Process:
         # Texts by their files, and why they could not be switched to: the next time, they need a
         # new process from the start.
         self.unfit: dict[tuple[str, bytes], ReloadError] = {}
+        self.lineage = Lineage()
 
 
 class Prepared:
@@ -84,8 +86,9 @@ class Prepared:
         self._plan = EditPlan({})
         self._budget = budget
         self._stage = TrialStage(process.hook, self._budget)
-        self._functions = FunctionPatch()
+        self._functions = FunctionPatch(self._stage.namespaces)
         self._adoption = Adoption(self._stage, self._functions)
+        self._follower = Follower(process.lineage)
         self._places = UndoLog()
         self._caches: list[Callable[[], None]] = []
         self._report = ReloadReport()
@@ -225,11 +228,45 @@ class Prepared:
         }
         following = {n for n in self._plan.modules.keys() - live.keys() if self._decorates(n)}
         self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
+        self._report.stays += self._adoption.stays
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
-        self._functions.flips += follow_edited_makers(
-            self._functions.flips, [running[name] for name in self._plan.modules]
-        )
+        self._follow()
+        self._refuse_what_native_code_keeps(changed)
+
+    def _follow(self) -> None:
+        """Functions to which no name leads, as closures and wrappers, follow their source."""
+        own = {id(namespace) for namespace in self._stage.namespaces.values()}
+        flips = [one for one in self._functions.flips if isinstance(one, Attribute)]
+        makers = [(one.owner, one.value) for one in flips if one.name == "__code__"]
+        paths: set[str] = set()
+        for edit in self._switches().values():
+            if edit.before.path not in paths and edit.old:
+                paths.add(edit.before.path)
+                self._follower.follow(edit, makers, lambda one: id(one.__globals__) in own)
+        self._functions.flips += self._follower.flips
+        self._functions.patched += self._follower.patched
+        self._follower.count()
+
+    def _switches(self) -> dict[str, Edit]:
+        """The edits of the modules whose sources change."""
+        edits = {name: self._plan.modules[name].edit for name in self._sources}
+        return {
+            name: Edit(
+                self._process.sources[name], self._sources[name], one.old, one.new, one.alignment
+            )
+            for name, one in edits.items()
+        }
+
+    def _refuse_what_native_code_keeps(self, changed: Collection[str]) -> None:
+        """Classes that compiled validators and the like go on to use as they were."""
+        patched = {id(cls) for cls in self._adoption.classes.patched}
+        twins = self._functions.twins.values()
+        pairs = [(one, live) for one, live in twins if id(live) in patched and one is not live]
+        for live, holder in kept_natively(pairs) if pairs else ():
+            name = live.__module__ if live.__module__ in self._plan.modules else min(changed)
+            reasons = self._adoption.refused.setdefault(name, {})
+            reasons[live.__qualname__] = f"{holder} keeps the class in native code"
 
     def _decorates(self, name: str) -> bool:
         """Whether a decorated statement of the module runs."""
@@ -337,6 +374,7 @@ class Prepared:
                     process.unfit[source.path, source.text] = refused
                 raise refused from error
             self._adoption.forget_twins()
+            self._follower.forget()
             self._stage.made.clear()
             process.generation += 1
             generation = process.generation
@@ -349,6 +387,7 @@ class Prepared:
         asked = self._stage.held_back or adoption.gone or adoption.undecorated
         known = list(registries(holders(self._process.sources.loaded()))) if asked else []
         yield from self._functions.flips
+        yield from self._follower.latecomers()
         yield from self._adoption.classes.flips
         yield from self._adoption.bindings
         for live, registrars in adoption.undecorated:
@@ -359,6 +398,7 @@ class Prepared:
             yield held.flip(self._functions.live_of, self._adoption.before_of)
         yield from left_behind(known, self._stage.held_back, self._functions.live_of)
         yield from self._stage.outside.flips(self._functions.live_of)
+        yield from self._stage.overloads.flips(self._switches(), self._functions.live_of)
         for store in self._stage.stores:
             yield store.flip(self._functions.live_of)
         yield from unregister(known, {id(thing) for thing in adoption.gone})

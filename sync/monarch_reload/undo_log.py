@@ -128,6 +128,8 @@ def _set_attribute(owner: Any, name: str, value: Any) -> None:
         if isinstance(owner, type)
         else (object.__setattr__, object.__delattr__)
     )
+    if isinstance(owner, type) and type(owner).__module__ == "_ctypes":
+        setter, deleter = setattr, delattr  # it accepts no others
     if value is MISSING:
         with contextlib.suppress(AttributeError):
             deleter(owner, name)

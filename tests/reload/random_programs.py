@@ -77,6 +77,35 @@ KINDS = (
         "{n}(2)(3)",
     ),
     Kind(
+        "maker",
+        "def {n}(k):\n    seed = {k}\n    def inner(x):\n        return x * k + {0}\n"
+        "    return inner if seed >= 0 else None",
+        ("number",),
+        "{n}(0)(3)",
+    ),
+    Kind(
+        "maker",
+        "def {n}(k):\n    plus = lambda x: x + k + {0}\n    times = lambda x: x * k - {k}\n"
+        "    return functools.partial(lambda f, x: f(x) + {1}, (plus, times)[k % 2])",
+        ("number", "number"),
+        "({n}(2)(3), {n}(1)(3))",
+    ),
+    Kind(
+        "maker",
+        "def {n}(k):\n    level = {0}\n    class Local:\n        def method(self, x):\n"
+        "            return x + k - {k}\n        def __call__(self, x):\n"
+        "            return self.method(x) * 2\n    return Local()",
+        ("number",),
+        "{n}(2)(3)",
+    ),
+    Kind(
+        "decorator",
+        "def {n}(f):\n    kept = {k}\n    def wrapper(x):\n        return f(x) - {0}\n"
+        "    return wrapper",
+        ("number",),
+        "{n}(abs)(3)",
+    ),
+    Kind(
         "decorator",
         "def {n}(f):\n    @functools.wraps(f)\n    def wrapper(x):\n        return f(x) + {k}\n"
         "    return wrapper",
@@ -110,6 +139,7 @@ KINDS = (
         "[one.value for one in {n}]",
     ),
 )  # fmt: skip
+_GIVEN = {"maker": "1", "decorator": "abs"}
 _WHERE_THERE_IS_NONE = {"number": "1", "function": "abs"}
 
 
@@ -144,6 +174,13 @@ class Program:
             for line in lines:
                 if line.kind.probe:
                     yield MODULES[module], line.kind.probe.format(n=line.name)
+
+    def makers(self) -> Iterator[tuple[str, str, str]]:
+        """Functions that make functions, each with its module and what it may be given."""
+        for module, lines in enumerate(self._lines):
+            for line in lines:
+                if line.kind.sort in _GIVEN:
+                    yield MODULES[module], line.name, _GIVEN[line.kind.sort]
 
     def edit(self) -> None:
         for _ in range(self._random.randint(1, 3)):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
 import pytest
 
@@ -62,6 +64,25 @@ def instances_of(modules: dict[str, ModuleType]) -> dict[str, object]:
     return found
 
 
+def closures_of(program: Program, modules: dict[str, ModuleType]) -> dict[str, Any]:
+    """What each maker makes, held by nobody else."""
+    return {
+        f"{module}.{name}": getattr(modules[module], name)(eval(given))
+        for module, name, given in program.makers()
+    }
+
+
+def codes_in(thing: Any) -> list[tuple[str, list[int | None]]]:
+    """The functions in what a maker has made, with the lines of each."""
+    if isinstance(thing, functools.partial):
+        return [*codes_in(thing.func), *(one for part in thing.args for one in codes_in(part))]
+    if not isinstance(thing, FunctionType):
+        own = vars(type(thing)).values()
+        return [one for part in own if isinstance(part, FunctionType) for one in codes_in(part)]
+    lines = [line for *_, line in thing.__code__.co_lines()]
+    return [(thing.__code__.co_name, lines)]
+
+
 @pytest.mark.parametrize("seed", range(int(_FIRST), int(_LAST)))
 def test_a_reload_gives_what_a_new_process_would(seed: int, folder: Path) -> None:
     package = f"random_{seed}"
@@ -70,8 +91,11 @@ def test_a_reload_gives_what_a_new_process_would(seed: int, folder: Path) -> Non
     with Reloader([folder]) as reloader:
         modules = load(package)
         instances: dict[str, object] = {}
+        closures: dict[str, list[Any]] = {}
         for number in range(_NUM_EDITS):
             instances |= instances_of(modules)
+            for name, made in closures_of(program, modules).items():
+                closures.setdefault(name, []).append(made)
             before = shown(program, modules)
             texts = program.texts()
             broken = MODULES[(seed + number) % len(MODULES)]
@@ -87,7 +111,12 @@ def test_a_reload_gives_what_a_new_process_would(seed: int, folder: Path) -> Non
             reloader.reload()
             fresh = f"{package}_{number}"
             write(folder, fresh, {name: text.replace(package, fresh) for name, text in now.items()})
-            assert shown(program, modules) == shown(program, load(fresh))
+            anew = load(fresh)
+            assert shown(program, modules) == shown(program, anew)
+            for name, made in closures_of(program, anew).items():
+                for closure in closures.get(name, ()):
+                    assert closure(3) == made(3), name
+                    assert codes_in(closure) == codes_in(made), name
             for name, instance in instances.items():
                 module, _, cls = name.rpartition(".")
                 if hasattr(sys.modules[module], cls):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import gc
 import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from monarch_reload.live.live_functions import Functions
 from monarch_reload.plan.propagation import Propagation
 from monarch_reload.source.statements import Statement
 
@@ -152,26 +152,31 @@ def test_only_what_was_edited_is_read_and_planned(
     assert sum(num_read) < 200
 
 
-def test_closures_are_searched_for_where_somebody_holds_one(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "text, num_searches",
+    [
+        ("def f():\n    return {}\n", 0),
+        ("class A:\n    def f(self):\n        return [{} for _ in range(2)]\n", 0),
+        ("def f():\n    def g():\n        return {}\n    return g\n", 1),
+        ("def f():\n    return lambda: {}\n", 1),
+    ],
+)
+def test_closures_are_searched_for_where_the_file_makes_some(
+    text: str, num_searches: int, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "def f():\n    def g():\n        return {}\n    return g\n"
-    module = project.load("cost_of_closures", text.format(0))
-    num_searched = 0
-    search = gc.get_referrers
+    name = f"cost_of_closures_{abs(hash(text))}"
+    project.load(name, text.format(0))
+    searched: list[int] = []
+    living = Functions.living
 
-    def counted(*objects: Any) -> list[Any]:
-        nonlocal num_searched
-        num_searched += 1
-        return search(*objects)
+    def counted() -> Functions:
+        searched.append(1)
+        return living()
 
-    monkeypatch.setattr(gc, "get_referrers", counted)
-    for number in (1, 2):
-        project.edit("cost_of_closures", text.format(number))
-    assert (module.f()(), num_searched) == (2, 0)
-    held = module.f()
-    project.edit("cost_of_closures", text.format(3))
-    assert (held(), num_searched) == (3, 1)
+    monkeypatch.setattr(Functions, "living", counted)
+    project.edit(name, text.format(1))
+    project.edit(name, text.format(2))
+    assert len(searched) == 2 * num_searches
 
 
 def test_modules_that_have_the_same_letters_in_them_are_not_work(

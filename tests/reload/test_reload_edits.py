@@ -16,6 +16,8 @@ import pytest
 from monarch_reload import NeedsRespawn, ReloadError
 
 from . import (
+    edits_of_classes_in_native_code,
+    edits_of_closures,
     edits_of_definitions,
     edits_of_files,
     edits_of_habits,
@@ -31,6 +33,8 @@ from .matrix_cases import Case, ask
 @pytest.mark.parametrize(
     "case",
     [
+        *edits_of_classes_in_native_code.CASES,
+        *edits_of_closures.CASES,
         *edits_of_files.CASES,
         *edits_of_definitions.CASES,
         *edits_that_trip.CASES,

@@ -13,6 +13,7 @@ import pytest
 from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
 from monarch.job import ProcessJob
 from tests.reload import (
+    edits_of_closures,
     edits_of_definitions,
     edits_of_files,
     edits_of_habits,
@@ -131,7 +132,7 @@ def test_edits_of_people(project: Project, hosts: HostMesh) -> None:
 @pytest.mark.long
 def test_edits_that_trip(project: Project, hosts: HostMesh) -> None:
     procs = hosts.spawn_procs({"gpus": 2}, name="trainers")
-    cases = [*edits_that_trip.CASES, *edits_of_habits.CASES]
+    cases = [*edits_that_trip.CASES, *edits_of_habits.CASES, *edits_of_closures.CASES]
     accepted = [case for case in cases if not any(step.refused for step in case.steps)]
     _walk_through(project, procs, accepted, ["narrow"])
 

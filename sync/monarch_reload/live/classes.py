@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 
 from monarch_reload.kinds import is_a, own_names
 from monarch_reload.live.enums import live_members, with_live_members
+from monarch_reload.live.natives import is_laid_out, why_its_metaclass_objects
 from monarch_reload.live.patch import FunctionPatch, made_alike, moved_alike, wrapped_in, wraps
 from monarch_reload.source.alignment import kept_class_values
 from monarch_reload.source.statements import Statement
@@ -51,7 +52,7 @@ def why_not_in_place(live: type, staged: type, metaclass: type) -> str | None:
         return "Python cannot change the bases of a class between `object` and another class"
     if live.__base__ and staged.__base__ and _shape(live.__base__) != _shape(staged.__base__):
         return "base classes with another memory layout"
-    return None
+    return why_its_metaclass_objects(live, staged)
 
 
 def _slots(cls: type) -> Any:
@@ -84,8 +85,8 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
         if own is MISSING or name not in staged.__dict__ or _is_layout(own):
             continue
         # A proxy says for its instances what their class is: `__class__ = Lookup()`.
-        if name != "__class__":
-            type.__setattr__(staged, name, own)
+        if name != "__class__" and not is_laid_out(live, name):
+            Attribute(staged, name, own).apply()
 
 
 class ClassPatch:
@@ -132,6 +133,8 @@ class ClassPatch:
                 self._functions.pair(member, members[id(member)])
         for name, value in staged.__dict__.items():
             if name in _LAYOUT or name == "_abc_impl" or _is_layout(value):
+                continue
+            if is_laid_out(live, name):
                 continue
             current = live.__dict__.get(name, MISSING)
             if name in keep and current is not MISSING:
@@ -210,6 +213,8 @@ class ClassPatch:
         if is_a(value, functools.cached_property):
             self._merged(current.func, value.func, names)
             return value
+        if id(value) in functions.twins:  # classes may hold each other
+            return functions.live_of(value)
         if is_a(value, type) and self._made_here(value) and self._are_alike(current, value, names):
             self.patch(current, value, old, new)
             return current

@@ -1,84 +1,488 @@
-"""Functions that edited functions made earlier, wherever they are held."""
+"""Functions that were made inside functions follow their source, wherever they are held.
+
+No name leads to a closure, a wrapper, a lambda or a method of a local class. What tells them apart
+is where their code stands: its name and first line. Each switch gives all of them the code of the
+new source, also where only their lines moved, so that the next one finds them by their place again.
+One that cannot take its new code (it would need other values from its maker) or whose source is
+gone keeps the old code; its place is remembered, and a later edit that it can take arrives.
+"""
 
 from __future__ import annotations
 
+import ast
+import bisect
+import contextlib
+import difflib
 import gc
+import inspect
 import sys
-from collections.abc import Iterable, Iterator
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import CodeType, FunctionType
-from typing import Any, TypeGuard
+from typing import Any
 
+import msgspec
+
+from monarch_reload.live.live_functions import Functions
 from monarch_reload.live.patch import same_behaviour
+from monarch_reload.source.alignment import Alignment
 from monarch_reload.source.source import ModuleSource
-from monarch_reload.undo_log import Attribute, Flip
+from monarch_reload.source.splice import as_imported, names_imported
+from monarch_reload.source.statements import Statement
+from monarch_reload.undo_log import Attribute, Flip, Item
 
 # Functions too, up to Python 3.11 all of them, which run where they are made: no other object holds
 # them.
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
+Place = tuple[str, int, int]  # name and first line; which one of several that have both
+Path = tuple[tuple[str, int], ...]  # names from the top level down; which one of several siblings
 
-def follow_edited_makers(flips: Iterable[Flip], sources: Iterable[ModuleSource]) -> list[Attribute]:
-    """New code for the living closures of every function that gets new code.
 
-    Values that a closure holds stay. One that takes other names from its maker now, or more or
-    fewer arguments, keeps the old code: the values, or the defaults, are not there. The search
-    looks at every object, and happens only where the code of an inner function differs, and more
-    hold that than its maker and the `sources` that run.
+class Edit(msgspec.Struct, frozen=True):
+    """The statements of one file that changes, before and after."""
+
+    before: ModuleSource
+    after: ModuleSource
+    old: Sequence[Statement]
+    new: Sequence[Statement]
+    alignment: Alignment
+
+
+class _Lost(msgspec.Struct, frozen=True):
+    """A code that runs and is in no source: `place` is that of its successor, which it cannot run.
+
+    `path` is where it would come back, if it has no successor.
     """
-    owners = [(flip.owner, flip.value) for flip in flips if _is_of_code(flip)]
-    pairs = [pair for owner, code in owners for pair in pairs_of(owner.__code__, code)]
-    heirs = {id(pair[0]): pair for pair in pairs if pair[0].co_name not in _COMPREHENSIONS}
-    # Two modules may have been loaded from one file.
-    known = {id(source): source.codes for source in sources if "codes" in vars(source)}
-    if all(
-        _num_holders(pair) <= _NUM_HOLDERS + sum(codes.has(pair[0]) for codes in known.values())
-        for pair in heirs.values()
-    ):
-        return []
-    taken = {id(owner) for owner, _ in owners}
-    return [
-        Attribute(holder, "__code__", heirs[id(holder.__code__)][1])
-        for holder in gc.get_referrers(*(old for old, _ in heirs.values()))
-        if type(holder) is FunctionType and id(holder) not in taken and id(holder.__code__) in heirs
-    ]
+
+    code: weakref.ref[CodeType]
+    place: Place | None
+    path: Path
 
 
-def _is_of_code(flip: Flip) -> TypeGuard[Attribute]:
-    return isinstance(flip, Attribute) and flip.name == "__code__"
+class Lineage:
+    """The codes of this process that live functions may run and that no source has, by file."""
+
+    def __init__(self) -> None:
+        self._lost: dict[str, Mapping[int, _Lost]] = {}
+
+    def in_file(self, path: str) -> Mapping[int, _Lost]:
+        return self._lost.get(path, {})
+
+    def replaced(self, edit: Edit, lost: Mapping[int, _Lost]) -> Iterator[Flip]:
+        yield Item(self._lost, edit.after.path, lost)
+        if edit.after.path != edit.before.path:
+            yield Item(self._lost, edit.before.path)
 
 
-def _num_holders(pair: tuple[CodeType, Any]) -> int:
-    return sys.getrefcount(pair[0])
+class _Node:
+    """A code object of a statement, with those inside it, and the one that succeeds it."""
+
+    def __init__(self, code: CodeType, path: Path = (), is_nested: bool = False) -> None:
+        self.code = code
+        self.path = path
+        self.is_nested = is_nested  # made by a function, so that no name of the module leads to it
+        self.heir: _Node | None = None
+        self.place: Place = (code.co_name, code.co_firstlineno, 0)
+        inside = is_nested or (bool(code.co_flags & inspect.CO_OPTIMIZED) and not _is_scope(code))
+        counts: Counter[str] = Counter()
+        self.children: list[_Node] = []
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType):
+                step = inner.co_name, counts[inner.co_name]
+                counts[inner.co_name] += 1
+                self.children.append(_Node(inner, (*path, step), inside))
+
+    def all(self) -> Iterator[_Node]:
+        for child in self.children:
+            yield child
+            yield from child.all()
+
+    @cached_property
+    def likeness(self) -> Hashable:
+        """Alike for codes of the same behaviour, and for few others."""
+        code = self.code
+        plain = (one for one in code.co_consts if not isinstance(one, CodeType))
+        inner = tuple(child.likeness for child in self.children)
+        return code.co_code, code.co_names, code.co_varnames, tuple(map(repr, plain)), inner
 
 
-_MAKER = compile("lambda: 0", "", "eval")
-# Of a code object that nothing holds but the code that it is in, and the pair.
-_NUM_HOLDERS = _num_holders((_MAKER.co_consts[0], None))
+def _is_scope(code: CodeType) -> bool:
+    """Whether it only holds the type parameters of a definition, as of Python 3.12."""
+    return code.co_name.startswith("<generic parameters of")
+
+
+class _Tree:
+    """The code objects of one top-level statement."""
+
+    def __init__(self, statement: Statement, source: ModuleSource, imported: list[ast.stmt]) -> None:
+        self.root: _Node | None = None
+        self.at: defaultdict[tuple[str, int], list[_Node]] = defaultdict(list)
+        module = ast.Module([statement.placed, *imported], [])
+        with contextlib.suppress(SyntaxError, ValueError):  # such as a `return` of a notebook
+            code = compile(module, source.path, "exec", flags=source.flags, dont_inherit=True)
+            self.root = _Node(code, ((_title(statement), 0),))
+        for node in self.root.all() if self.root else ():
+            alike = self.at[node.code.co_name, node.code.co_firstlineno]
+            node.place = (*node.place[:2], len(alike))
+            alike.append(node)
+
+    def at_place(self, place: Place) -> _Node | None:
+        nodes = self.at.get(place[:2], [])
+        return nodes[place[2]] if place[2] < len(nodes) else None
+
+    def running(self, code: CodeType) -> _Node | None:
+        """The node whose code this is; None where it is not to be told from another one."""
+        nodes = self.at.get((code.co_name, code.co_firstlineno), [])
+        nodes = [node for node in nodes if same_behaviour(node.code, code)]
+        if len(nodes) > 1:  # two on one line differ in their columns, as of Python 3.11
+            table = _columns(code)
+            nodes = [node for node in nodes if _columns(node.code) == table]
+        return nodes[0] if len(nodes) == 1 else None
+
+
+def _title(statement: Statement) -> str:
+    return statement.name or ",".join(sorted(statement.binds)) or statement.frame
+
+
+def _columns(code: CodeType) -> Sequence[Any]:
+    positions = getattr(code, "co_positions", None)
+    return [place[2:] for place in positions()] if positions is not None else ()
+
+
+def pair(old: _Node, new: _Node) -> None:
+    """Find for every code inside `old` the one inside `new` that it has become."""
+    before, after = old.children, new.children
+    keys = [[(n.code.co_name, n.likeness) for n in nodes] for nodes in (before, after)]
+    matcher = difflib.SequenceMatcher(None, *keys, autojunk=False)
+    pairs: list[tuple[_Node, _Node]] = []
+    for tag, a, b, c, d in matcher.get_opcodes():
+        names = [[n.code.co_name for n in nodes] for nodes in (before[a:b], after[c:d])]
+        if tag == "equal" or (tag == "replace" and names[0] == names[1]):
+            pairs += zip(before[a:b], after[c:d], strict=True)
+    for key in (_name_and_likeness, _likeness_of, _name_of):  # moved, renamed, edited and moved
+        left = [_left(nodes, pairs, side) for side, nodes in enumerate((before, after))]
+        for alike in left[0].keys_of(key):
+            olds, news = left[0].with_key(key, alike), left[1].with_key(key, alike)
+            if len(olds) == len(news):
+                pairs += zip(olds, news, strict=True)
+    for one, other in pairs:
+        one.heir = other
+        pair(one, other)
+
+
+class _Nodes(list[_Node]):
+    def keys_of(self, key: Callable[[_Node], Hashable]) -> list[Hashable]:
+        return list(dict.fromkeys(map(key, self)))
+
+    def with_key(self, key: Callable[[_Node], Hashable], value: Hashable) -> list[_Node]:
+        return [node for node in self if key(node) == value]
+
+
+def _left(nodes: list[_Node], pairs: list[tuple[_Node, _Node]], side: int) -> _Nodes:
+    taken = {id(both[side]) for both in pairs}
+    return _Nodes(node for node in nodes if id(node) not in taken)
+
+
+def _name_and_likeness(node: _Node) -> Hashable:
+    return node.code.co_name, node.likeness
+
+
+def _likeness_of(node: _Node) -> Hashable:
+    return node.likeness
+
+
+def _name_of(node: _Node) -> Hashable:
+    return node.code.co_name
+
+
+class _Trees:
+    """The code objects of an edited file, made as they are asked for, old ones with their heirs."""
+
+    def __init__(self, edit: Edit) -> None:
+        self._edit = edit
+        self._old: dict[int, _Tree] = {}
+        self._new: dict[int, _Tree] = {}
+        self._heirs = {}
+        for index in range(len(edit.new)):
+            origin = edit.alignment.source_of(index)
+            if origin is not None:
+                self._heirs[origin] = index
+        starts = sorted((one.first, index) for index, one in enumerate(edit.old))
+        self._first_lines = [first for first, _ in starts]
+        self._order = [index for _, index in starts]
+
+    @cached_property
+    def _imported_before(self) -> list[ast.stmt]:
+        return as_imported(names_imported(self._edit.old))
+
+    @cached_property
+    def _imported_after(self) -> list[ast.stmt]:
+        return as_imported(names_imported(self._edit.new))
+
+    def statement_at(self, line: int) -> int | None:
+        """The old statement that has this line."""
+        for position in range(bisect.bisect_right(self._first_lines, line) - 1, -1, -1):
+            index = self._order[position]
+            if self._edit.old[index].last >= line:
+                return index
+            if self._edit.old[index].first < line:
+                break
+        return None
+
+    def shift(self, index: int) -> int | None:
+        """How many lines an old statement has moved down of which nothing else has changed."""
+        heir = self._heirs.get(index)
+        if heir is None or self._edit.old[index].text != self._edit.new[heir].text:
+            return None
+        return self._edit.new[heir].first - self._edit.old[index].first
+
+    def old(self, index: int) -> _Tree:
+        if index not in self._old:
+            tree = _Tree(self._edit.old[index], self._edit.before, self._imported_before)
+            self._old[index] = tree
+            heir = self._heirs.get(index)
+            if heir is not None and tree.root is not None:
+                root = self.new(heir).root
+                if root is not None:
+                    pair(tree.root, root)
+        return self._old[index]
+
+    def new(self, index: int) -> _Tree:
+        if index not in self._new:
+            statement = self._edit.new[index]
+            self._new[index] = _Tree(statement, self._edit.after, self._imported_after)
+        return self._new[index]
+
+    def code_at(self, place: Place | None) -> CodeType | None:
+        """The code of the new source at a place."""
+        for index, statement in enumerate(self._edit.new):
+            if place is not None and statement.first <= place[1] <= statement.last:
+                node = self.new(index).at_place(place)
+                if node is not None:
+                    return node.code
+        return None
+
+    @cached_property
+    def that_came(self) -> Mapping[Path, _Node]:
+        """The new code objects that are the heirs of no old ones, by their paths."""
+        found: dict[Path, _Node] = {}
+        for index in range(len(self._edit.new)):
+            origin = self._edit.alignment.source_of(index)
+            if origin is not None and self.shift(origin) is not None:
+                continue
+            old = self.old(origin) if origin is not None else None
+            nodes = old.root.all() if old is not None and old.root is not None else ()
+            heirs = {id(node.heir) for node in nodes}
+            root = self.new(index).root
+            found.update({n.path: n for n in root.all() if id(n) not in heirs} if root else {})
+        return found
+
+
+class Follower:
+    """What the functions of edited files take on at the switch: `flips`.
+
+    `is_new` says of a function that the new code has made it; `taken` are the functions, by id,
+    that get new code already.
+    """
+
+    def __init__(self, lineage: Lineage) -> None:
+        self._lineage = lineage
+        self._heirs: dict[int, tuple[CodeType, CodeType]] = {}  # by the id of the first
+        self._counts: dict[int, int] = {}
+        self.flips: list[Flip] = []
+        self.patched: list[FunctionType] = []
+
+    @cached_property
+    def _living(self) -> Functions:
+        return Functions.living()
+
+    def follow(
+        self,
+        edit: Edit,
+        makers: Iterable[tuple[FunctionType, CodeType]],
+        is_new: Callable[[FunctionType], bool],
+    ) -> None:
+        """`makers` are functions that get new code, each with that code."""
+        makers = [pair for pair in makers if pair[0].__code__.co_filename == edit.before.path]
+        taken = {id(maker) for maker, _ in makers}
+        known = self._lineage.in_file(edit.before.path)
+        found = _InFile(edit, known)
+        for function in self._living.in_file(edit.before.path) if known or _hides(edit) else ():
+            if id(function) not in taken and not is_new(function):
+                flip = found.flip(function)
+                if flip is not None:
+                    if not same_behaviour(function.__code__, flip.value):
+                        self.patched.append(function)
+                    self.flips.append(flip)
+                    makers.append((function, flip.value))
+        for maker, _ in makers:
+            numbers: Counter[tuple[str, int]] = Counter()
+            for code in _inside(maker.__code__):
+                place = code.co_name, code.co_firstlineno
+                if code.co_name not in _COMPREHENSIONS:
+                    heir = found.retired(code, numbers[place])
+                    if heir is not None:
+                        self._heirs[id(code)] = code, heir
+                numbers[place] += 1
+        self.flips += self._lineage.replaced(edit, found.lost())
+
+    def count(self) -> None:
+        """Remember how many hold each code that will be old; nothing else does from here on."""
+        self.__dict__.pop("_living", None)
+        self._counts = {key: sys.getrefcount(code) for key, (code, _) in self._heirs.items()}
+
+    def latecomers(self) -> Iterator[Attribute]:
+        """Flips of the closures that old code has made since they were counted."""
+        more = [
+            code
+            for key, (code, _) in self._heirs.items()
+            if sys.getrefcount(code) > self._counts.get(key, 0)
+        ]
+        known = {id(flip.owner) for flip in self.flips if isinstance(flip, Attribute)}
+        for holder in gc.get_referrers(*more) if more else ():
+            if type(holder) is FunctionType and id(holder) not in known:
+                code, heir = self._heirs.get(id(holder.__code__), (None, None))
+                if code is holder.__code__ and heir is not None and _fits(code, heir):
+                    yield Attribute(holder, "__code__", heir)
+
+    def forget(self) -> None:
+        self._heirs.clear()
+
+
+def _hides(edit: Edit) -> bool:
+    """Whether the file may have made functions to which no name leads. The search for them looks at
+    every object."""
+    text = edit.before.text
+    return b"lambda" in text or b"@" in text or edit.before.codes.has_closures()
+
+
+class _Successor(msgspec.Struct, frozen=True):
+    """What a code has become: `code`, if it has become anything, and how it is found again."""
+
+    code: CodeType | None
+    lost: _Lost
+
+
+class _InFile:
+    """One file: what its functions become, and what becomes of codes that are in no source."""
+
+    def __init__(self, edit: Edit, known: Mapping[int, _Lost]) -> None:
+        self._trees = _Trees(edit)
+        self._path = edit.after.path
+        self._known = {key: one for key, one in known.items() if one.code() is not None}
+        self._found: dict[int, tuple[CodeType, _Successor | None]] = {}  # by the id of the first
+        self._lost: dict[int, _Lost] = {}
+
+    def flip(self, function: FunctionType) -> Attribute | None:
+        """New code for a live function; None where there is none, or it cannot run it."""
+        code = function.__code__
+        successor = None if code.co_name in _COMPREHENSIONS else self._successor(code)
+        if successor is None or successor.code is code:
+            return None
+        if successor.code is not None and _fits(code, successor.code):
+            return Attribute(function, "__code__", successor.code)
+        self._lost[id(code)] = successor.lost
+        return None
+
+    def retired(self, code: CodeType, number: int) -> CodeType | None:
+        """The successor of a code that is in no source from now on.
+
+        It is remembered: what runs right now may still make functions of it.
+        """
+        successor = self._successor(code, number)
+        if successor is None or successor.code is code:
+            return None
+        self._lost[id(code)] = successor.lost
+        return successor.code
+
+    def lost(self) -> Mapping[int, _Lost]:
+        for key, one in self._known.items():
+            if key not in self._lost:
+                self._lost[key] = self._now(one)
+        return self._lost
+
+    def _successor(self, code: CodeType, number: int = 0) -> _Successor | None:
+        """None for code that the source does not have, and for what a name leads to: that is
+        patched elsewhere."""
+        if id(code) not in self._found:
+            self._found[id(code)] = code, self._looked_up(code, number)
+        return self._found[id(code)][1]
+
+    def _looked_up(self, code: CodeType, number: int) -> _Successor | None:
+        known = self._known.get(id(code))
+        if known is not None and known.code() is code:
+            lost = self._now(known)
+            return _Successor(self._trees.code_at(lost.place), lost)
+        index = self._trees.statement_at(code.co_firstlineno)
+        if index is None:
+            return None
+        reference, shift = weakref.ref(code), self._trees.shift(index)
+        if shift is not None:
+            place = code.co_name, code.co_firstlineno + shift, number
+            return _Successor(_moved(code, shift, self._path), _Lost(reference, place, ()))
+        old = self._trees.old(index).running(code)
+        if old is None:
+            return None
+        if old.heir is None:
+            return _Successor(None, _Lost(reference, None, old.path))
+        new = old.heir.code
+        if not (old.is_nested or code.co_name == "<lambda>" or same_behaviour(code, new)):
+            return None
+        return _Successor(new, _Lost(reference, old.heir.place, old.heir.path))
+
+    def _now(self, lost: _Lost) -> _Lost:
+        """Where the successor of a lost code stands after the edit."""
+        if lost.place is None:
+            node = self._trees.that_came.get(lost.path)
+        else:
+            name, line, number = lost.place
+            index = self._trees.statement_at(line)
+            shift = None if index is None else self._trees.shift(index)
+            if shift is not None:
+                return _Lost(lost.code, (name, line + shift, number), lost.path)
+            old = None if index is None else self._trees.old(index).at_place(lost.place)
+            node = None if old is None else old.heir
+            if old is not None:
+                lost = _Lost(lost.code, None, old.path)
+        return _Lost(lost.code, node.place, node.path) if node else _Lost(lost.code, None, lost.path)
+
+
+def _fits(old: CodeType, new: CodeType) -> bool:
+    """Whether functions of the old code have the values and arguments that the new one takes."""
+    return old.co_freevars == new.co_freevars and _takes(old) == _takes(new)
+
+
+def _takes(code: CodeType) -> tuple[int, ...]:
+    kinds = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, kinds
+
+
+def _inside(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _inside(constant)
+
+
+def _moved(code: CodeType, distance: int, path: str) -> CodeType:
+    """The same so many lines further down: all lines of a code object count from its first."""
+    if not distance and code.co_filename == path:
+        return code
+    constants = tuple(
+        _moved(one, distance, path) if isinstance(one, CodeType) else one for one in code.co_consts
+    )
+    line = code.co_firstlineno + distance
+    return code.replace(co_firstlineno=line, co_consts=constants, co_filename=path)
 
 
 def pairs_of(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
-    """Inner functions that differ, by name; those of one name in their order."""
-    if same_behaviour(old, new):
-        return
-    before, after = _inner(old), _inner(new)
-    for name, olds in before.items():
-        news = after.get(name, [])
-        if len(olds) != len(news):
-            continue
-        for one, other in zip(olds, news, strict=True):
-            if _takes(one) == _takes(other) and not same_behaviour(one, other):
-                yield one, other
-            yield from pairs_of(one, other)
-
-
-def _takes(code: CodeType) -> tuple[Any, ...]:
-    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
-    return code.co_freevars, code.co_flags, counts
-
-
-def _inner(code: CodeType) -> dict[str, list[CodeType]]:
-    found: dict[str, list[CodeType]] = {}
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            found.setdefault(constant.co_name, []).append(constant)
-    return found
+    """Inner functions that differ, each with its successor."""
+    before, after = _Node(old), _Node(new)
+    pair(before, after)
+    for node in before.all():
+        heir = node.heir
+        if heir and _fits(node.code, heir.code) and not same_behaviour(node.code, heir.code):
+            yield node.code, heir.code

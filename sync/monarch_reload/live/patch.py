@@ -8,12 +8,12 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from monarch_reload.kinds import is_a
+from monarch_reload.kinds import is_a, own_names
 from monarch_reload.live.settle import rehome
 from monarch_reload.undo_log import MISSING, Attribute, Cell, Flip, contents_of
 
@@ -149,7 +149,9 @@ def _same_constant(one: Any, other: Any) -> bool:
 class FunctionPatch:
     """Patches functions and remembers which staged object stands for which live one."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespaces: Mapping[str, dict[str, Any]] | None = None) -> None:
+        """`namespaces` are those of staged modules, by name; without them functions keep theirs."""
+        self._namespaces = namespaces
         self.twins: dict[int, tuple[Any, Any]] = {}  # id(staged) -> (staged, live)
         self.flips: list[Flip] = []
         self.patched: list[FunctionType] = []
@@ -173,8 +175,8 @@ class FunctionPatch:
             self.patched.append(live)
         if old is not new:
             self.flips.append(Attribute(live, "__code__", new))
-        home: str = staged.__globals__.get("__name__", "")
-        if home in sys.modules and home != live.__globals__.get("__name__"):
+        home = self._home_of(live, staged)
+        if home is not None:
             self.flips.append(Home(live, home))
         for name in _CARRIED:
             value = getattr(staged, name)
@@ -187,6 +189,19 @@ class FunctionPatch:
                 self._cell(cell, fresh)
         self._attributes(live, staged)
         return live
+
+    def _home_of(self, live: FunctionType, staged: FunctionType) -> dict[str, Any] | None:
+        """The namespace where a live function finds its globals from now on, if it is another."""
+        own = staged.__globals__
+        name: str = own.get("__name__", "")
+        if self._namespaces is not None and not any(
+            own is one for one in (self._namespaces.get(name), own_names(sys.modules.get(name)))
+        ):
+            # `exec` has made it in a namespace of its own, which holds what it was made with.
+            return None if own is live.__globals__ else own
+        if name in sys.modules and name != live.__globals__.get("__name__"):
+            return vars(sys.modules[name])
+        return None
 
     def _cell(self, cell: CellType, fresh: CellType) -> None:
         before, after = contents_of(cell), contents_of(fresh)
@@ -246,14 +261,14 @@ def moved_alike(live: Any, staged: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Home:
-    """A function looks its globals up in another module from now on."""
+    """A function looks its globals up in another namespace from now on."""
 
     function: FunctionType
-    module: str
+    namespace: dict[str, Any]
 
     def apply(self) -> Callable[[], None]:
         before = self.function.__globals__
-        rehome(self.function, vars(sys.modules[self.module]))
+        rehome(self.function, self.namespace)
         return lambda: rehome(self.function, before)
 
 

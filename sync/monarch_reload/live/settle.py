@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 from collections.abc import Collection, Iterator, Mapping
@@ -107,7 +108,7 @@ def rehome(function: FunctionType, namespace: dict[str, Any]) -> None:
     it already (wrappers, registries, C caches). In CPython the two pointers follow the object
     header; that they are where we think is checked for every function before they are written.
     """
-    builtins_now = namespace["__builtins__"]
+    builtins_now = namespace.get("__builtins__", builtins)
     builtins_now = builtins_now if isinstance(builtins_now, dict) else vars(builtins_now)
     address = id(function) + object.__basicsize__
     slots = (c_void_p * 2).from_address(address)

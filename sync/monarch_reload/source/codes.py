@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from types import CodeType
 
@@ -46,10 +47,11 @@ class Codes(Mapping[Place, CodeType]):
                 found[name, line + distance] = code, moved + distance
         return Codes(found)
 
-    def has(self, code: CodeType) -> bool:
-        """Whether it holds this very object."""
-        found = self._found.get((code.co_name, code.co_firstlineno))
-        return found is not None and found[0] is code
+    def has_closures(self) -> bool:
+        """Whether a function among them is made by another one, and can be held."""
+        return any(
+            code.co_flags & inspect.CO_NESTED and name[0] != "<" for (name, _), (code, _) in self._found.items()
+        )
 
     def __getitem__(self, place: Place) -> CodeType:
         code, distance = self._found[place]

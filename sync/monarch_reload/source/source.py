@@ -121,6 +121,7 @@ class RunningSources:
         self._names: dict[str, list[str]] = {}  # real path -> modules loaded from it
         self._elsewhere: set[str] = set()  # files in folders that are in no root
         self._seconds: dict[str, float] = {}  # of imports that were seen
+        self._elsewhere_texts: dict[str, bytes] = {}  # see `witness`
         self._inside = threading.local()
 
     def add_root(self, root: str | Path) -> None:
@@ -143,12 +144,18 @@ class RunningSources:
             if not self._has_folder_of(path):
                 elsewhere.add(path)
             elif self.owns(path):
-                text = imported.get(path)
+                text = imported.get(path, self._elsewhere_texts.get(path))
                 try:
                     text = read_text(path) if text is None else text
                 except OSError:
                     continue
                 self.record(name, ModuleSource(path, text, witnessed=False))
+
+    def witness(self, path: str) -> None:
+        """Remember the text of a file that is imported and is in no root: its folder may become
+        one, and the file may have changed by then."""
+        with contextlib.suppress(OSError):
+            self._elsewhere_texts[path] = read_text(path)
 
     def owns(self, path: str) -> bool:
         if not self._has_folder_of(path):
@@ -251,6 +258,8 @@ class ImportHook:
             return spec
         if type(spec.loader) is SourceFileLoader and self._sources.owns(spec.origin):
             spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
+        elif _is_found_from_here(spec.origin):
+            self._sources.witness(spec.origin)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
             # A loader of another package (pytest rewrites asserts): its source is there now.
             self._sources.record(fullname, ModuleSource(spec.origin, read_text(spec.origin)))
@@ -313,6 +322,14 @@ class ImportHook:
         if real in self.arriving:
             return Path(self.arriving[real]).read_bytes()
         return self.pending.get(real)
+
+
+def _is_found_from_here(path: str) -> bool:
+    """Whether an entry of `sys.path` that depends on the working directory leads to a file."""
+    entries = [entry for entry in sys.path if not os.path.isabs(entry)]
+    folders = (os.path.join(os.path.abspath(entry), "") for entry in entries)
+    is_there = path.endswith(".py") and any(path.startswith(folder) for folder in folders)
+    return is_there and _INSTALLED.isdisjoint(path.split(os.sep))
 
 
 class _RecordingLoader(SourceFileLoader):

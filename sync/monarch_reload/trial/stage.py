@@ -23,6 +23,7 @@ from typing import Any
 
 from monarch_reload.errors import ReloadError
 from monarch_reload.kinds import is_a, own_names
+from monarch_reload.live.overloads import Overloads
 from monarch_reload.live.patch import parts_of
 from monarch_reload.live.staged_module import StagedModule
 from monarch_reload.live.targets import HeldStore
@@ -65,6 +66,7 @@ class TrialStage:
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
         self.outside = Outside()
+        self.overloads = Overloads()
         self.builtins = {
             **vars(builtins),
             "__import__": self._import,
@@ -111,7 +113,8 @@ class TrialStage:
                 # For decorators that read the source; the file need not hold it yet.
                 lines = source.text.decode("utf-8", "replace").splitlines(keepends=True)
                 linecache.cache[source.path] = (len(source.text), None, lines, source.path)
-            with self.outside.watched(), longer_turns():
+            held_back = self.overloads.held_back(involved)
+            with held_back, self.outside.watched(), longer_turns():
                 for name, module_plan in involved.items():
                     self._run_module(name, module_plan, sources[name], effects)
         finally:

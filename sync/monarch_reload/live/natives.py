@@ -1,0 +1,140 @@
+"""Native code that keeps what a class said: no reload reaches into it.
+
+A validator, a decoder or a schema compiled in C or Rust holds the class that it was made for, as
+does a metaclass that compiles the class statement. What a trial made of that kind would hold the
+trial's class after the commit, and what is alive would keep the old fields: it takes a new process.
+Nothing is listed by its package: such an object is told by its layout and by what it refers to.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from types import GetSetDescriptorType, MemberDescriptorType
+from typing import Any
+
+_HEAP_TYPE = 1 << 9
+_WORD = object.__basicsize__ // 2
+# Compiled graphs of torch are dropped at each commit, and its metaclasses keep nothing of a class.
+# The base of pybind11 says nothing of what it holds.
+_KNOWN = sys.stdlib_module_names | {"torch", "pybind11_builtins"}
+_DEEPEST = 4
+
+
+def why_its_metaclass_objects(live: type, staged: type) -> str | None:
+    """Why a metaclass that compiles classes in native code cannot take what a new body says."""
+    kind = type(live)
+    native = next((one for one in kind.__mro__ if _compiles_classes(one)), None)
+    if native is None:
+        return None
+    if kind.__module__ == "_ctypes":
+        same = all(_same(live, staged, name) for name in _LAID_OUT)
+    else:
+        names = [n for n, part in vars(native).items() if isinstance(part, _OF_NATIVE_CODE)]
+        same = all(_same(live, staged, name) for name in names)
+        same = same and _special(live) == _special(staged)
+    return None if same else f"{native.__module__}.{native.__qualname__} compiles the class"
+
+
+_LAID_OUT = ("_fields_", "_pack_", "_anonymous_", "_type_", "_length_", "_flags_", "_restype_")
+_OF_NATIVE_CODE = (GetSetDescriptorType, MemberDescriptorType)
+
+
+def is_laid_out(cls: type, name: str) -> bool:
+    """Whether an attribute of a ctypes class can be assigned only once."""
+    return type(cls).__module__ == "_ctypes" and name in _LAID_OUT
+
+
+def _compiles_classes(metaclass: type) -> bool:
+    if metaclass is type or not issubclass(metaclass, type):
+        return False
+    return metaclass.__module__ == "_ctypes" or _adds_storage(metaclass)
+
+
+def _same(live: type, staged: type, name: str) -> bool:
+    try:
+        return bool(getattr(live, name, None) == getattr(staged, name, None))
+    except Exception:
+        return False
+
+
+def _special(cls: type) -> set[str]:
+    made_by_use = {"__doc__", "__annotations_cache__", "__static_attributes__", "__firstlineno__"}
+    return {name for name in vars(cls) if name.startswith("__")} - made_by_use
+
+
+def kept_natively(pairs: Collection[tuple[type, type]]) -> Iterator[tuple[type, str]]:
+    """Yields live classes that native code goes on to use as they were, or as the trial made them,
+    with what keeps them.
+
+    `pairs` are staged classes, each with the live one that takes its body.
+    """
+    live_of = {id(cls): live for pair in pairs for cls, live in zip(pair, (pair[1],) * 2)}
+    replaced = {id(vars(live).get(name)) for staged, live in pairs for name in vars(staged)}
+    for holder, cls in native_holders([cls for pair in pairs for cls in pair]):
+        if id(holder) not in live_of and id(holder) not in replaced:
+            kind = type(holder)
+            yield live_of[id(cls)], f"{kind.__module__}.{kind.__qualname__}"
+
+
+def native_holders(classes: Collection[type]) -> Iterator[tuple[Any, type]]:
+    """Yields native objects that refer to one of the classes, themselves or by way of another
+    native object; each with a class that it refers to."""
+    found: dict[int, tuple[Any, type]] = {}
+    wanted: Mapping[int, type] = {id(cls): cls for cls in classes}
+    known: dict[type, bool] = {}
+
+    def is_of_extension(thing: Any) -> bool:
+        kind = type(thing)
+        if kind not in known:
+            known[kind] = is_native(kind)
+        return known[kind]
+
+    pending: list[Any] = list(classes)
+    for _ in range(_DEEPEST):
+        holders = [one for one in gc.get_referrers(*pending) if is_of_extension(one)]
+        fresh = [one for one in holders if id(one) not in found]
+        if not fresh:
+            break
+        for holder in fresh:
+            parts = [id(part) for part in gc.get_referents(holder)]
+            direct = [wanted[part] for part in parts if part in wanted]
+            inner = [found[part][1] for part in parts if part in found]
+            if direct or inner:
+                found[id(holder)] = holder, (*direct, *inner)[0]
+        pending = fresh
+    yield from found.values()
+
+
+def is_native(kind: type) -> bool:
+    """Whether instances of a type have a part that only code of an extension can read."""
+    return any(_adds_storage(one) for one in type.mro(kind)[:-1]) if kind is not type else False
+
+
+def _adds_storage(kind: type) -> bool:
+    """Whether a type of an extension adds to the layout of its base.
+
+    A class statement adds nothing but a dict, a list of weak references, and slots.
+    """
+    base = kind.__base__
+    if base is None or _is_known(kind):
+        return False
+    size = kind.__basicsize__ - base.__basicsize__
+    for offset in ("__dictoffset__", "__weakrefoffset__"):
+        if getattr(kind, offset) and not getattr(base, offset):
+            size -= _WORD
+    if "__slots__" in vars(kind):
+        size -= _WORD * sum(type(v) is MemberDescriptorType for v in vars(kind).values())
+    return size > 0
+
+
+def _is_known(kind: type) -> bool:
+    module = kind.__module__
+    if not isinstance(module, str):
+        return False
+    if module == "builtins":  # where an extension may say that its own types are, too
+        is_heap = bool(kind.__flags__ & _HEAP_TYPE)
+        return not is_heap or getattr(builtins, kind.__name__, None) is kind
+    return module.partition(".")[0] in _KNOWN

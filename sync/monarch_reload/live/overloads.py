@@ -1,0 +1,122 @@
+"""`typing.get_overloads`: the overloads of an edited module are those of its source, in its order.
+
+`typing` files them by the line of each, so that edits would leave old ones behind, and put new ones
+in the place of others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from monarch_reload.live.closures import Edit
+from monarch_reload.source.alignment import Alignment, align
+from monarch_reload.source.spelling import dotted
+from monarch_reload.source.statements import Statement
+from monarch_reload.undo_log import Action
+
+_ByLine = dict[int, Any]
+_Registry = dict[str, dict[str, _ByLine]]  # by module and qualified name
+
+
+def _registries() -> list[_Registry]:
+    # That of `typing` came with Python 3.11; until then, `typing_extensions` has one.
+    modules = (sys.modules.get(name) for name in ("typing", "typing_extensions"))
+    found = [getattr(module, "_overload_registry", None) for module in modules]
+    return list({id(one): one for one in found if isinstance(one, dict)}.values())
+
+
+class Overloads:
+    """The overloads that the trial of some modules has registered."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, str], dict[str, _ByLine]] = {}  # by registry and module
+
+    @contextlib.contextmanager
+    def held_back(self, modules: Collection[str]) -> Iterator[None]:
+        """What is registered inside the block is taken out again, and kept for the commit."""
+        before = [(one, name, _copied(one, name)) for one in _registries() for name in modules]
+        try:
+            yield
+        finally:
+            for registry, name, known in before:
+                now = registry.get(name, {})
+                self._made[id(registry), name] = {
+                    qualname: {
+                        line: one
+                        for line, one in by_line.items()
+                        if known.get(qualname, {}).get(line) is not one
+                    }
+                    for qualname, by_line in now.items()
+                }
+                _put(registry, name, known)
+
+    def flips(self, edits: Mapping[str, Edit], live_of: Callable[[Any], Any]) -> Iterator[Action]:
+        """`edits` are those of edited modules, by module."""
+        for registry in _registries():
+            for name, edit in edits.items():
+                made = self._made.get((id(registry), name), {})
+                known = _copied(registry, name)
+                if any(known.values()) or any(made.values()):
+                    after = _after(known, made, edit, live_of)
+                    yield Action(_putting(registry, name, known, after))
+
+
+def _copied(registry: _Registry, module: str) -> dict[str, _ByLine]:
+    return {qualname: dict(by_line) for qualname, by_line in registry.get(module, {}).items()}
+
+
+def _put(registry: _Registry, module: str, content: Mapping[str, _ByLine]) -> None:
+    if content or module in registry:
+        known = registry[module]  # a defaultdict makes one
+        known.clear()
+        known.update({qualname: dict(by_line) for qualname, by_line in content.items()})
+
+
+def _putting(
+    registry: _Registry, module: str, before: dict[str, _ByLine], after: dict[str, _ByLine]
+) -> Callable[[], Callable[[], None]]:
+    def do() -> Callable[[], None]:
+        _put(registry, module, after)
+        return lambda: _put(registry, module, before)
+
+    return do
+
+
+def _after(
+    known: Mapping[str, _ByLine],
+    made: Mapping[str, _ByLine],
+    edit: Edit,
+    live_of: Callable[[Any], Any],
+) -> dict[str, _ByLine]:
+    lines = dict(_lines(edit.old, edit.new, edit.alignment))
+    found: dict[str, _ByLine] = {}
+    for qualname in {**known, **made}:
+        by_line = known.get(qualname, {})
+        kept = by_line  # of a function that registers anew each time
+        if "<locals>" not in qualname:
+            kept = {lines[line]: one for line, one in by_line.items() if line in lines}
+        fresh = {line: live_of(one) for line, one in made.get(qualname, {}).items()}
+        if kept or fresh:
+            found[qualname] = dict(sorted({**kept, **fresh}.items()))
+    return found
+
+
+def _lines(
+    old: Sequence[Statement], new: Sequence[Statement], alignment: Alignment
+) -> Iterator[tuple[int, int]]:
+    """Yields the line of each old overload that is in the new source, and its line there."""
+    for index, statement in enumerate(new):
+        origin = alignment.source_of(index)
+        if origin is not None and statement.is_function and _is_overload(statement):
+            yield old[origin].first, statement.first
+        elif origin is not None and statement.is_class and old[origin].is_class:
+            before, after = old[origin].body, statement.body
+            yield from _lines(before, after, align(before, after))
+
+
+def _is_overload(statement: Statement) -> bool:
+    names = (dotted(one) or "" for one in getattr(statement.node, "decorator_list", ()))
+    return any("overload" in name for name in names)
