@@ -215,7 +215,7 @@ class LoginJob(RemoteJob):
             raise JobError(
                 _told("could not end the host agent on", left)
                 + f"\nIt may go on running (pid {pids}); all others have ended. Try again once it "
-                f"can be reached; to forget it, remove {self._state_path or 'its state file'}"
+                f"can be reached; to forget it, remove {self._state_path or 'its state'}"
             )
 
     def _abandon(self) -> None:
