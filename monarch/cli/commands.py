@@ -87,7 +87,7 @@ def trust(**given: Any) -> None:
     a terminal, and again when one of these keys was edited. A file that `monarch init` wrote is
     trusted.
     """
-    from monarch.cli.trust import trust
+    from monarch.cli.trust_command import trust
 
     trust(**given)
 

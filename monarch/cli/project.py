@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from monarch.cli.trust import HARMLESS_KINDS, require_trust
 from monarch.config_file import ConfigError, load_config
 from monarch.errors import JobError
 from monarch_sync.workspace import Workspace
@@ -198,6 +199,13 @@ class Project(NamedTuple):
     def make_job(self) -> JobTrait:
         """The job that it asks for. Only where the project is trusted (`monarch/cli/trust.py`):
         what the job runs is its author's choice."""
+        job = self._make_job()
+        here = Path.cwd()
+        inside = self.path.is_relative_to(here)  # It moves with its folder then.
+        job.project_file = str(self.path.relative_to(here) if inside else self.path)
+        return job
+
+    def _make_job(self) -> JobTrait:
         from monarch.job import LocalJob, ProcessJob
 
         job = self.file.job
@@ -361,9 +369,29 @@ def noted_job() -> JobTrait | None:
     from monarch.job import DEFAULT_JOB_PATH, job_load
 
     try:
-        return job_load(DEFAULT_JOB_PATH)
+        job = job_load(DEFAULT_JOB_PATH)
     except FileNotFoundError:
         return None
+    if job.project_file and job.kind not in HARMLESS_KINDS:
+        job.take_ways(_project_of(job).make_job())
+    return job
+
+
+def _project_of(job: JobTrait) -> Project:
+    """The project file that the job was made by, as it is now: it says which commands lead to the
+    hosts. Raises ``JobError`` where it is gone, or has others run than were agreed to."""
+    from monarch.job.places import place_of
+
+    place = place_of(job._state_path) if job._state_path is not None else None
+    try:
+        project = load_project(os.path.join(place.path if place else "", job.project_file))
+    except JobError:
+        raise JobError(
+            f"{job.project_file} is gone, which says how the hosts of this {job.kind} job are "
+            "reached: put it there again"
+        ) from None
+    require_trust(project, may_ask=False)
+    return project
 
 
 def find_job() -> JobTrait | None:

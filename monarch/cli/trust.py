@@ -14,13 +14,11 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import click
 
 from monarch.cli.confirm import is_somebody_there
-from monarch.cli.project import PROJECT_FILE, JobSection, Project, load_project
-from monarch.cli.volume import say
 from monarch.errors import JobError
 from monarch.job.state_folder import (
     NotSigned,
@@ -34,7 +32,7 @@ from monarch.job.state_folder import (
 
 TRUST_VARIABLE = "MONARCH_TRUST"
 _PURPOSE = "trust"
-_HARMLESS_KINDS = ("process", "local")
+HARMLESS_KINDS = ("process", "local")
 _OF_ALL_KINDS = ("env", "preload")
 # Numbers and names for a scheduler, which run nothing. Keys that are not listed are asked about;
 # those of kinds that are not the project's have no effect.
@@ -42,6 +40,19 @@ _HARMLESS = (
     "port", "partition", "account", "qos", "time_limit", "gpus_per_node", "cpus_per_task", "mem",
     "exclusive", "start_timeout", "timeout", "grace_seconds", "idle_minutes", "machine",
 )  # fmt: skip
+
+
+class ProjectLike(Protocol):
+    """The contents of a project file, the folder where it lies, and its path."""
+
+    @property
+    def file(self) -> Any: ...
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def path(self) -> Path: ...
 
 
 class Powers(NamedTuple):
@@ -62,14 +73,14 @@ class Powers(NamedTuple):
         return told + [f"    with the file {json.dumps(name)}" for name in self.files]
 
 
-def powers_of(project: Project) -> Powers:
+def powers_of(project: ProjectLike) -> Powers:
     """What the project's `[job]` has us run; no keys where that is nothing of its author's."""
     job = project.file.job
     keys = {name: getattr(job, name) for name in _OF_ALL_KINDS if getattr(job, name)}
-    if job.kind not in _HARMLESS_KINDS:
+    if job.kind not in HARMLESS_KINDS:
         # Of other kinds, hosts are numbers.
         keys = {"kind": job.kind} | ({"hosts": job.hosts} if job.kind == "ssh" else {}) | keys
-        section, usual = getattr(job, job.kind), getattr(JobSection(), job.kind)
+        section, usual = getattr(job, job.kind), getattr(type(job)(), job.kind)
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
             if field.name not in _HARMLESS and value != getattr(usual, field.name):
@@ -102,7 +113,7 @@ def _named_files(value: Any, folder: Path) -> Iterator[Path]:
                 continue
 
 
-def is_trusted(project: Project) -> bool:
+def is_trusted(project: ProjectLike) -> bool:
     """Whether all that the project has us run was agreed to, or is nothing."""
     powers = powers_of(project)
     if not powers.keys or os.environ.get(TRUST_VARIABLE) == "1":
@@ -114,15 +125,15 @@ def is_trusted(project: Project) -> bool:
     return fields.get("path") == str(_file_of(project)) and fields.get("digest") == powers.digest
 
 
-def require_trust(project: Project) -> None:
-    """Ask a person at a terminal, where what the project has us run was not agreed to. Raises
+def require_trust(project: ProjectLike, *, may_ask: bool = True) -> None:
+    """Ask the person at a terminal, where what the project has us run was not agreed to. Raises
     ``JobError`` where it is not, or there is nobody to ask."""
     if is_trusted(project):
         return
     file = _file_of(project)
     powers = powers_of(project)
     what = f"{file} has monarch run what its author chose, and you have not agreed to that"
-    if not is_somebody_there():
+    if not (may_ask and is_somebody_there()):
         raise JobError("\n".join([f"{what}:", *powers.lines(), how_to_trust(project)]))
     click.echo("\n".join([f"{what}:", *powers.lines()]))
     if not click.confirm("Trust it, until one of these lines is edited?"):
@@ -130,7 +141,7 @@ def require_trust(project: Project) -> None:
     _note(file, powers)
 
 
-def how_to_trust(project: Project) -> str:
+def how_to_trust(project: ProjectLike) -> str:
     """The sentence for who could not be asked."""
     return (
         f"`monarch trust {_file_of(project)}` agrees to it; in a script, {TRUST_VARIABLE}=1 in the "
@@ -138,47 +149,23 @@ def how_to_trust(project: Project) -> str:
     )
 
 
-def trust_own(folder: Path) -> None:
-    """Trust a project file that this user has just had written."""
-    project = load_project(str(folder / PROJECT_FILE))
-    if powers_of(project).keys:
-        _note(_file_of(project), powers_of(project))
-
-
-def trust(path: Path | None, is_list: bool, revokes: bool) -> None:
-    """Agree to what a project file has us run, list the files that are trusted, or trust one no
-    more."""
-    if is_list:
-        for known in _known():
-            click.echo(known)
-        return
-    file = path or Path(PROJECT_FILE)
-    if file.is_dir():
-        file /= PROJECT_FILE
-    if revokes:
-        note = _note_of(Path(os.path.realpath(file)))
-        if not note.exists():
-            raise JobError(f"{file} is not trusted, so there is nothing to take back")
-        note.unlink()
-        say(f"{file} is trusted no more")
-        return
-    project = load_project(str(file))
+def note_trust(project: ProjectLike) -> None:
+    """Note that this user agrees to what the project has us run, as it is now."""
     powers = powers_of(project)
-    if not powers.keys:
-        say(f"{file} has nothing run that its author chose: it needs no trust")
-        return
-    say(
-        "\n".join(
-            [
-                f"{file} is trusted to have this run, until one of these lines is edited:",
-                *powers.lines(),
-            ]
-        )
-    )
-    _note(_file_of(project), powers)
+    if powers.keys:
+        _note(_file_of(project), powers)
 
 
-def _known() -> list[str]:
+def take_back(file: Path) -> None:
+    """Trust a project file no more. Raises ``JobError`` for one that is not trusted."""
+    note = _note_of(Path(os.path.realpath(file)))
+    if not note.exists():
+        raise JobError(f"{file} is not trusted, so there is nothing to take back")
+    note.unlink()
+
+
+def trusted_files() -> list[str]:
+    """The project files that are trusted."""
     paths = []
     for note in (state_path() / "trusted").glob("*.json"):
         try:
@@ -199,5 +186,5 @@ def _note_of(file: Path) -> Path:
     return state_path() / "trusted" / f"{name}.json"
 
 
-def _file_of(project: Project) -> Path:
+def _file_of(project: ProjectLike) -> Path:
     return Path(os.path.realpath(project.path))

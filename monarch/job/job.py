@@ -69,6 +69,8 @@ class JobTrait(ABC):
         # The way and the user of its end, while it is being ended, for programs that still run on
         # it.
         self.ending: dict[str, str] | None = None
+        # The project file that it was made by; "" for a job of a program.
+        self.project_file = ""
         self._running: JobTrait | None = None
         self._state_path: Path | None = None
         self._telemetry: TelemetryConfig | None = None
@@ -125,6 +127,10 @@ class JobTrait(ABC):
         """Bring hosts up again that have ended, at their addresses, with the workspaces that they
         had; the others go on. The names of those that had to be. Raises ``JobError``."""
         raise JobError(f"a {self.kind} job cannot bring a single host up again")
+
+    def take_ways(self, now: JobTrait) -> None:  # noqa: B027  (most have none)
+        """Run the commands that ``now`` has, the job as its author says today, to reach the
+        hosts."""
 
     def why_ended(self) -> str:
         """The last words of its hosts that have ended, as far as they are known."""
@@ -291,6 +297,8 @@ class JobTrait(ABC):
             "version": _VERSION, "kind": self.kind, "bases": self._bases(),
             "apply_id": self.apply_id, **self._to_data(),
         }  # fmt: skip
+        if self.project_file:
+            fields["project_file"] = self.project_file
         if self.ending is not None:
             fields["ending"] = self.ending
         return fields
@@ -316,7 +324,7 @@ def _tells_of(record: Path, job: JobTrait) -> bool:
     return False
 
 
-_NOT_KEPT = ("apply_id", "ending", "_running", "_state_path", "_telemetry")
+_NOT_KEPT = ("apply_id", "ending", "project_file", "_running", "_state_path", "_telemetry")
 
 
 class _Damaged(JobError):
@@ -337,7 +345,8 @@ def job_from_client(data: bytes) -> JobTrait:
     """The job of a state that its client has handed over, from another machine with another key.
     Only for what came from who has the job's secret. Raises ``JobError``."""
     fields = json.loads(data)
-    fields.pop(SIGNATURE, None)
+    for name in (SIGNATURE, "project_file"):  # That file is the client's.
+        fields.pop(name, None)
     return job_of(fields)
 
 
@@ -358,11 +367,12 @@ def job_of(fields: dict[str, Any]) -> JobTrait:
         raise JobError(f"unknown kind of job {kinds[0]!r}; known: {', '.join(JobTrait._kinds)}")
     cls = JobTrait._kinds[kind]
     apply_id, ending = fields.pop("apply_id", None), fields.pop("ending", None)
+    project_file = str(fields.pop("project_file", ""))
     try:
         job = cls._from_data(fields)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _Damaged(f"the state of a {kind} job is damaged: {error!r}") from None
-    job.apply_id, job.ending = apply_id, ending
+    job.apply_id, job.ending, job.project_file = apply_id, ending, project_file
     job._running = job
     return job
 

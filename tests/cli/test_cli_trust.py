@@ -13,9 +13,13 @@ import pytest
 
 from monarch.cli import trust
 from monarch.cli.init import init
-from monarch.cli.project import JobSection, load_project
+from monarch.cli.project import JobSection, load_project, noted_job
 from monarch.cli.trust import is_trusted, powers_of, require_trust
+from monarch.cli.trust_command import trust as monarch_trust
 from monarch.errors import JobError
+from monarch.job import DEFAULT_JOB_PATH, SSHJob, job_loads
+from monarch.job.job import job_from_client
+from monarch.job.places import Place
 from monarch.job.state_folder import state_path
 
 SSH = """
@@ -91,7 +95,7 @@ def test_trust_holds_until_what_is_run_is_edited(write: Callable[[str], None]) -
     Path("ssh_config").write_text("Host gpu1\n")
     write(SSH)
     assert not agreed()
-    trust.trust(None, False, False)
+    monarch_trust(None, False, False)
     assert agreed()
     write(SSH + "port = 4\n[workspace]\nignore = ['data/']\n")
     assert agreed(), "nothing that is run was edited"
@@ -107,7 +111,7 @@ def test_trust_holds_until_what_is_run_is_edited(write: Callable[[str], None]) -
 
 def test_trust_is_of_one_file(write: Callable[[str], None], tmp_path: Path) -> None:
     write(SSH)
-    trust.trust(Path("."), False, False)
+    monarch_trust(Path("."), False, False)
     copy = tmp_path / "copy"
     copy.mkdir()
     (copy / "monarch.toml").write_text(SSH)
@@ -122,7 +126,7 @@ def test_trust_is_of_one_file(write: Callable[[str], None], tmp_path: Path) -> N
 
 def test_trust_that_was_not_noted_here_does_not_count(write: Callable[[str], None]) -> None:
     write(SSH)
-    trust.trust(None, False, False)
+    monarch_trust(None, False, False)
     (note,) = (state_path() / "trusted").iterdir()
     fields = json.loads(note.read_text())
     write(SSH.replace("gpu1", "gpu2"))
@@ -137,14 +141,14 @@ def test_listed_and_taken_back(
     write: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(SSH)
-    trust.trust(None, False, False)
+    monarch_trust(None, False, False)
     capsys.readouterr()
-    trust.trust(None, True, False)
+    monarch_trust(None, True, False)
     assert capsys.readouterr().out == f"{Path('monarch.toml').resolve()}\n"
-    trust.trust(None, False, True)
+    monarch_trust(None, False, True)
     assert not agreed()
     with pytest.raises(JobError, match="nothing to take back"):
-        trust.trust(None, False, True)
+        monarch_trust(None, False, True)
 
 
 def test_at_a_terminal_it_is_asked_once(
@@ -173,6 +177,56 @@ def test_where_nobody_can_be_asked_it_is_refused(
     monkeypatch.setenv("MONARCH_TRUST", "1")
     require_trust(load_project(None))
     assert not (state_path() / "trusted").exists(), "that is for this command"
+
+
+def _note_ssh_job() -> None:
+    """The state of an allocation that `monarch apply` has brought up."""
+    job = load_project(None).make_job()
+    job.dump(DEFAULT_JOB_PATH)
+
+
+def test_commands_come_from_the_project_file_as_it_is_now(write: Callable[[str], None]) -> None:
+    write(SSH)
+    monarch_trust(None, False, False)
+    _note_ssh_job()
+    write(SSH.replace("ssh_config", "other_config") + "gateway = 'gw'\n")
+    with pytest.raises(JobError, match="you have not agreed to that"):
+        noted_job()
+    monarch_trust(None, False, False)
+    job = noted_job()
+    assert isinstance(job, SSHJob)
+    assert (job.ssh_args, job.gateway) == (["-F", "other_config"], "gw")
+    assert not job.can_run(load_project(None).make_job()), "it was made as something else"
+    assert isinstance(again := job_loads(job.dumps()), SSHJob)
+    assert again.ssh_args == ["-F", "ssh_config"]
+    Path("monarch.toml").unlink()
+    with pytest.raises(JobError, match="is gone, which says how"):
+        noted_job()
+
+
+def test_a_project_that_was_moved_is_trusted_anew(
+    write: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(SSH)
+    monarch_trust(None, False, False)
+    _note_ssh_job()
+    if not Place.of(tmp_path).birth:
+        pytest.skip("this file system does not tell when a folder was made")
+    os.rename(tmp_path / "project", tmp_path / "moved")
+    monkeypatch.chdir(tmp_path / "moved")
+    with pytest.raises(JobError, match=r"moved/monarch\.toml"):
+        noted_job()
+    monarch_trust(None, False, False)
+    assert isinstance(noted_job(), SSHJob)
+
+
+def test_what_a_client_hands_over_needs_no_project_file(write: Callable[[str], None]) -> None:
+    write(SSH)
+    job = load_project(None).make_job()
+    assert job_loads(job.dumps()).project_file == "monarch.toml"
+    handed = job_from_client(job.dumps())
+    assert isinstance(handed, SSHJob)
+    assert (handed.project_file, handed.names) == ("", {"trainers": ["gpu1"]})
 
 
 def test_what_monarch_init_wrote_is_trusted(write: Callable[[str], None]) -> None:
