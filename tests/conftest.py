@@ -23,6 +23,10 @@ from typing import Any
 # Before anything of ours is imported: sockets of this run lie apart from those of others.
 _RUNTIME_DIR = tempfile.mkdtemp(prefix="mt-", dir="/tmp")
 os.environ["MONARCH_RUNTIME_DIR"] = _RUNTIME_DIR
+# The state of jobs is kept apart from the user's own; and what tests write is trusted.
+_STATE_HOME = tempfile.mkdtemp(prefix="mt-state-", dir="/tmp")
+os.environ["XDG_STATE_HOME"] = _STATE_HOME
+os.environ["MONARCH_TRUST"] = "1"
 
 import hypothesis  # noqa: E402
 import psutil  # noqa: E402
@@ -187,6 +191,7 @@ def pytest_sessionfinish() -> None:
     warm_python.close()
     _guarded.is_on = False  # Reports go wherever who runs the tests wants them.
     shutil.rmtree(_RUNTIME_DIR, ignore_errors=True)
+    shutil.rmtree(_STATE_HOME, ignore_errors=True)
     Path(_guarded.report).unlink(missing_ok=True)
 
 

@@ -12,6 +12,7 @@ What to open:
     confirm, keys                    questions to a person; keys that are pressed while a command
                                      runs
     project                          `monarch.toml`: its keys, and the job that it describes
+    trust, trust_command             what a project file may have run; `monarch trust`
     init                             `monarch init`
     allocation                       `monarch apply`, `status`, `kill`, `host`
     contexts                         `monarch context`

@@ -15,7 +15,14 @@ from monarch.actor import HostMesh, run_worker_loop_forever
 from monarch.cli.confirm import ask_before
 from monarch.cli.host_table import show_hosts
 from monarch.cli.phases import phase
-from monarch.cli.project import load_project, may_come_up, no_allocation, noted_job
+from monarch.cli.project import (
+    load_project,
+    may_come_up,
+    no_allocation,
+    noted_job,
+    other_states,
+)
+from monarch.cli.trust import require_trust
 from monarch.cli.users import named, users_of
 from monarch.cli.volume import is_quiet, say
 from monarch.config.duration import parse_duration
@@ -67,7 +74,12 @@ def _wanted(spec: str | None, file: str | None) -> JobTrait:
     context = current_context()
     told = spec or file or spec_of(context)
     is_file = told.endswith(".toml") or (told == file and bool(file))
-    job = load_project(told or None).make_job() if is_file or not told else job_named(told)
+    if is_file or not told:
+        project = load_project(told or None)
+        require_trust(project)
+        job = project.make_job()
+    else:
+        job = job_named(told)
     if (spec or file) and (context != DEFAULT_CONTEXT or spec_of(context)):
         write_spec(context, told)
     return job
@@ -181,7 +193,7 @@ def kill(yes: bool) -> None:
     """End the allocation, asking first at a terminal where a run is going on."""
     job = noted_job()
     if job is None:
-        say("no allocation is up for this folder: there is nothing to end")
+        say(f"no allocation is up for this folder: there is nothing to end{other_states()}")
         return
     users = " and ".join(users_of(job))
     if users:

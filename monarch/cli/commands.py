@@ -110,6 +110,22 @@ def init(**given: Any) -> None:
 
 
 @cli.command()
+@click.argument("path", required=False, type=_PATH)
+@click.option("--list", "is_list", is_flag=True, help="the project files that are trusted")
+@click.option("--revoke", "revokes", is_flag=True, help="trust it no more")
+def trust(**given: Any) -> None:
+    """Agree to what a monarch.toml has run: commands, modules, variables of processes.
+
+    PATH is the file, or its folder; by default the one here. `monarch apply` asks about it once, at
+    a terminal, and again when one of these keys was edited. A file that `monarch init` wrote is
+    trusted.
+    """
+    from monarch.cli.trust_command import trust
+
+    trust(**given)
+
+
+@cli.command()
 @click.argument("spec", required=False)
 @project_file
 @click.option("--yes", "-y", is_flag=True, help="end what runs on hosts that are not wanted")

@@ -35,7 +35,7 @@ from monarch.job.ranks import hosts_of, ranks_on
 from monarch.job.terminal_session import TerminalSession, terminal_size
 from monarch.net.identifiers import new_uid
 from monarch.net.machine import machine_id
-from monarch.runs import carry
+from monarch.runs import carry, receive_state
 from monarch.runs.detached import (
     PROGRAM_VARIABLE,
     THERE_VARIABLE,
@@ -189,22 +189,23 @@ def _runs_there() -> str:
 
 
 def _bring_project(job: JobTrait, host: LiveHost) -> str:
-    """The workspace, and the note of the allocation, to where the run is to be; the path of the
-    note. It is not put into the workspace, where hosts keep what they know of that."""
+    """The workspace, and the state of the allocation, to where the run is to be; the path that
+    names the state there. It is kept in the state folder of the user there, signed with the key
+    there: it comes from who has the job's secret."""
     if Path(PROJECT_FILE).exists():
         pushed = subprocess.run(
             [sys.executable, "-m", "monarch.cli.main", "sync", "--yes"], check=False
         )
         if pushed.returncode not in (0, 3):
             sys.exit(pushed.returncode)
-    order = (
-        f"umask 077 && mkdir -p {_runs_there()} && cd {_runs_there()} && cat > .job_state.new && "
-        "mv .job_state.new .job_state.json && pwd"
-    )
-    end, said = _run_there(host, ["sh", "-c", order], job.dumps())
+    script = Path(receive_state.__file__).read_bytes()
+    path = f"{_runs_there()}/.job_state.json"
+    end, said = _run_there(host, [path], job.dumps(), script=script)
     if end.status:
-        raise JobError(f"cannot write to {_runs_there()} on {host.host.name}: {end.reason}")
-    return f"{said.decode().strip()}/.job_state.json"
+        raise JobError(
+            f"cannot keep the state of the job on {host.host.name}: {end.reason} {said.decode()}"
+        )
+    return said.decode().strip()
 
 
 def _run_there(

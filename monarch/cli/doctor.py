@@ -14,6 +14,7 @@ import click
 from monarch.cli.phases import phase
 from monarch.cli.project import PROJECT_FILE, load_project, noted_job
 from monarch.cli.terminal import Terminal
+from monarch.cli.trust import how_to_trust, is_trusted
 from monarch.cli.volume import is_quiet
 from monarch.config_file import ConfigError
 from monarch.job import (
@@ -41,7 +42,14 @@ _SLURM_SECONDS = 20.0
 def doctor(file: str | None, timeout: float, is_json: bool) -> None:
     """Look, tell, and end with 1 if something would fail."""
     try:
-        job = load_project(file).make_job()
+        project = load_project(file)
+        if not is_trusted(project):
+            text = "it has monarch run what its author chose, so nothing of it was looked at"
+            _tell(
+                [Finding("failure", file or PROJECT_FILE, text, how_to_trust(project))], {}, is_json
+            )
+            sys.exit(1)
+        job = project.make_job()
     except ConfigError as error:
         _tell([Finding("failure", file or PROJECT_FILE, str(error))], {}, is_json)
         sys.exit(1)

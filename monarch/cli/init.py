@@ -8,7 +8,14 @@ from pathlib import Path
 
 import click
 
-from monarch.cli.project import PROJECT_FILE, JobSection, ProjectFile, WorkspaceSection
+from monarch.cli.project import (
+    PROJECT_FILE,
+    JobSection,
+    ProjectFile,
+    WorkspaceSection,
+    load_project,
+)
+from monarch.cli.trust import note_trust
 from monarch.cli.volume import say
 from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError
@@ -77,6 +84,7 @@ def init(folder: Path | None, hosts: int | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in zip(names, texts, strict=True):
             write_whole(folder / name, text)
+    note_trust(load_project(str(folder / PROJECT_FILE)))
     say(f"wrote {folder / PROJECT_FILE}: the hosts, and what they get a copy of")
     say(f"wrote {folder / 'task.py'}: your model and loss")
     say(f"wrote {folder / 'ddp.toml'}: the config of a run")

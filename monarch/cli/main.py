@@ -32,8 +32,8 @@ def main() -> None:
                 raise
             if not told.fault:
                 _say(
-                    f"{error.filename}: {error.strerror}. In {_OUR_FOLDER} is noted which hosts "
-                    "are up, so it has to be a folder that you may read and write"
+                    f"{error.filename}: {error.strerror}. There is noted which hosts are up, so "
+                    "it has to be a file in a folder that you may read and write"
                 )
             status = 1
         told.end()
@@ -82,7 +82,12 @@ def _has_ended_by_fault() -> bool:
 
 def _is_ours(error: OSError) -> bool:
     """Whether it is about a file of ours; those of a recipe are for its author to see."""
-    return isinstance(error.filename, str) and _OUR_FOLDER in Path(error.filename).parts
+    if not isinstance(error.filename, str):
+        return False
+    from monarch.job.state_folder import state_path
+
+    path = Path(error.filename)
+    return _OUR_FOLDER in path.parts or path.is_relative_to(state_path())
 
 
 def _tell(error: Exception) -> None:

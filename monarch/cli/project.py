@@ -12,12 +12,14 @@ dirs = ["."]
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from monarch.cli.trust import HARMLESS_KINDS, require_trust
 from monarch.config_file import ConfigError, load_config
 from monarch.errors import JobError
 from monarch_sync.workspace import Workspace
@@ -183,12 +185,27 @@ class ProjectFile:
 
 
 class Project(NamedTuple):
-    """The contents of ``monarch.toml``, and the folder where it lies."""
+    """The contents of ``monarch.toml``, and the folder where it lies; ``path`` is that of the
+    file."""
 
     file: ProjectFile
     directory: Path
+    name: str = PROJECT_FILE
+
+    @property
+    def path(self) -> Path:
+        return self.directory / self.name
 
     def make_job(self) -> JobTrait:
+        """The job that it asks for. Only where the project is trusted (`monarch/cli/trust.py`):
+        what the job runs is its author's choice."""
+        job = self._make_job()
+        here = Path.cwd()
+        inside = self.path.is_relative_to(here)  # It moves with its folder then.
+        job.project_file = str(self.path.relative_to(here) if inside else self.path)
+        return job
+
+    def _make_job(self) -> JobTrait:
         from monarch.job import LocalJob, ProcessJob
 
         job = self.file.job
@@ -340,7 +357,8 @@ def load_project(path: str | None) -> Project:
     """The project of ``path``, or of ``monarch.toml`` in this folder; defaults without one."""
     file = Path(path or PROJECT_FILE)
     if file.exists():
-        return Project(load_config(ProjectFile, file).config, file.resolve().parent)
+        real = file.resolve()
+        return Project(load_config(ProjectFile, file).config, real.parent, real.name)
     if path is not None:
         raise JobError(f"there is no {path}")
     return Project(ProjectFile(), Path.cwd())
@@ -350,8 +368,30 @@ def noted_job() -> JobTrait | None:
     """The allocation that was brought up for this folder, whether it still runs or not."""
     from monarch.job import DEFAULT_JOB_PATH, job_load
 
-    path = Path(DEFAULT_JOB_PATH)
-    return job_load(path) if path.exists() else None
+    try:
+        job = job_load(DEFAULT_JOB_PATH)
+    except FileNotFoundError:
+        return None
+    if job.project_file and job.kind not in HARMLESS_KINDS:
+        job.take_ways(_project_of(job).make_job())
+    return job
+
+
+def _project_of(job: JobTrait) -> Project:
+    """The project file that the job was made by, as it is now: it says which commands lead to the
+    hosts. Raises ``JobError`` where it is gone, or has others run than were agreed to."""
+    from monarch.job.places import place_of
+
+    place = place_of(job._state_path) if job._state_path is not None else None
+    try:
+        project = load_project(os.path.join(place.path if place else "", job.project_file))
+    except JobError:
+        raise JobError(
+            f"{job.project_file} is gone, which says how the hosts of this {job.kind} job are "
+            "reached: put it there again"
+        ) from None
+    require_trust(project, may_ask=False)
+    return project
 
 
 def find_job() -> JobTrait | None:
@@ -364,9 +404,10 @@ def may_come_up(job: JobTrait) -> bool:
     """Whether a host of it at which no process listens may be on its way: it was brought up just
     now."""
     from monarch.job import DEFAULT_JOB_PATH
+    from monarch.job.places import record_of
 
     try:
-        age = time.time() - Path(DEFAULT_JOB_PATH).stat().st_mtime
+        age = time.time() - record_of(DEFAULT_JOB_PATH).stat().st_mtime
     except OSError:
         return False
     return abs(age) < _COMING_UP_SECONDS and job.is_running()
@@ -374,13 +415,10 @@ def may_come_up(job: JobTrait) -> bool:
 
 def no_allocation() -> JobError:
     """Why there is none to push to."""
-    from monarch.job import DEFAULT_JOB_PATH
-
     job = noted_job()
     if job is None:
         return JobError(
-            "no allocation is up for this folder (no running job in "
-            f"{DEFAULT_JOB_PATH}): start one with `monarch apply`"
+            f"no allocation is up for this folder: start one with `monarch apply`{other_states()}"
         )
     why = job.why_ended().strip()
     told = f"\n{why}" if why else ""
@@ -388,3 +426,28 @@ def no_allocation() -> JobError:
         "no allocation is up for this folder: the one that was has ended, or some of its hosts "
         f"have. Start it again with `monarch apply`, or tidy up with `monarch kill`.{told}"
     )
+
+
+def other_states() -> str:
+    """What a person may take for the state of this folder, and is not: lines of their own. Where
+    the folder has none, they say how hosts that are left can be found."""
+    from monarch.job import DEFAULT_JOB_PATH
+    from monarch.job.contexts import JOB_PATH_VARIABLE
+    from monarch.job.places import left_behind
+    from monarch.job.state_folder import state_path
+
+    lines = []
+    for left in left_behind(Path()):
+        here = "" if left.place.machine_is_this else f" on {left.place.host}"
+        lines.append(
+            f"one was brought up for another folder, {left.place.path}{here}. Its hosts are found "
+            f"with {JOB_PATH_VARIABLE}={shlex.quote(str(left.record))} in the environment: "
+            "`monarch status`, or `monarch kill`"
+        )
+    if not lines and os.path.lexists(DEFAULT_JOB_PATH):
+        lines.append(
+            f"{DEFAULT_JOB_PATH} has no effect: it came with a copy of a folder, or is of an older "
+            "release, which alone can end the hosts that it tells of; the state of jobs is in "
+            f"{state_path()} by now"
+        )
+    return "".join(f"\n{line}" for line in lines)

@@ -76,7 +76,7 @@ def _behind_torchrun(words: list[str]) -> list[str]:
 
 class SPMDJob:
     """A ``command`` of torchrun's on the first host of ``job``. The job is as any other: ``apply``,
-    ``state`` and ``kill`` are its own, and so is its state file."""
+    ``state`` and ``kill`` are its own, and so is its kept state."""
 
     def __init__(self, job: JobTrait, command: TorchrunCommand) -> None:
         self.job, self.command = job, command

@@ -2,8 +2,11 @@
 
 What to open:
 
-    job, state                   `JobTrait`, the base class, and its state file; a running job as
+    job, state                   `JobTrait`, the base class, and its state; a running job as
                                  programs see it
+    places, state_folder         where a state is kept, for the path that names it; the user's own
+                                 folder for that, and its key
+    person_note                  the file in a project that tells a person of the state
     services                     telemetry and its page, as programs ask a job for them
     current_job, contexts        the job of a folder; several jobs in one folder
     ended                        the note of how a folder's last job was ended

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
-from monarch.job.job import JobState, JobTrait, job_loads
+from monarch.job.job import JobState, JobTrait, job_of
 
 BATCH_VARIABLE = "MONARCH_BATCH_JOB"
 
@@ -46,8 +45,8 @@ class BatchJob(JobTrait):
         return os.environ.get(BATCH_VARIABLE) == "1"
 
     def _to_data(self) -> dict[str, Any]:
-        return {"job": json.loads(self.job.dumps())}
+        return {"job": self.job._fields()}
 
     @classmethod
     def _from_data(cls, data: dict[str, Any]) -> BatchJob:
-        return cls(job_loads(json.dumps(data["job"]).encode()))
+        return cls(job_of(dict(data["job"])))

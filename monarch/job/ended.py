@@ -1,4 +1,4 @@
-"""A note of how the last job in a folder was ended: its state file is gone by then.
+"""A note of how the last job in a folder was ended: its state is gone by then.
 
 A program on it that is slow sees its hosts end, and looks for the reason when nothing else tells.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def note_end(state_file: Path, apply_id: str | None, ending: dict[str, str] | None) -> None:
-    """Put the note beside where the state file was. Without it, the reason is just not told."""
+    """Put the note beside where the state was. Without it, the reason is just not told."""
     with contextlib.suppress(OSError):
         _note(state_file).write_text(json.dumps({"apply_id": apply_id, "ending": ending}))
 

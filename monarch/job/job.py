@@ -1,28 +1,39 @@
 """The common part of all allocations: made once, found again, and ended.
 
-A job's state is data: a JSON file that only its user can read, because the secret from which
-all keys are derived lies in it. It holds what is needed to come back in a later program.
+A job's state is data: JSON with what is needed to come back in a later program, and with the secret
+from which all keys are derived. It is kept in the user's own state folder and signed (`places`,
+`state_folder`); at the path that names it, in a project, lies only a note for people.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import inspect
 import json
 import logging
 import os
-import stat
-import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from monarch.errors import JobError
-from monarch.job.contexts import DEFAULT_JOB_PATH, followed, refuse_foreign_link
+from monarch.job.contexts import DEFAULT_JOB_PATH
 from monarch.job.ended import note_end
+from monarch.job.person_note import keep_from_git as keep_from_git
+from monarch.job.person_note import remove_note, write_note
+from monarch.job.places import has_state, make_record_of, record_of
 from monarch.job.services import MeshAdminConfig, TelemetryConfig, start_dashboard, warn_of_missing
 from monarch.job.state import JobState as JobState
+from monarch.job.state_folder import (
+    SIGNATURE,
+    NotSigned,
+    read_private,
+    sign,
+    verified,
+    write_private,
+)
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.host_link import who_am_i
 from monarch.runtime.uninterrupted import Uninterrupted
@@ -30,7 +41,8 @@ from monarch.wire.address import ProcAddress
 
 Self = TypeVar("Self", bound="JobTrait")
 
-_VERSION = 1
+_VERSION = 2
+_PURPOSE = "job"
 _log = logging.getLogger(__name__)
 
 
@@ -38,9 +50,9 @@ class JobTrait(ABC):
     """An allocation of machines.
 
     Subclasses say how to make the allocation, how to reach it, how to end it, and for what specs
-    it serves. They may say whether it still runs, and what its state file holds: by default it
+    it serves. They may say whether it still runs, and what its kept state holds: by default it
     is taken to run, and its attributes are kept, which must then be JSON data. ``kind`` names them
-    in that file.
+    in that state.
     """
 
     kind: ClassVar[str]
@@ -57,6 +69,8 @@ class JobTrait(ABC):
         # The way and the user of its end, while it is being ended, for programs that still run on
         # it.
         self.ending: dict[str, str] | None = None
+        # The project file that it was made by; "" for a job of a program.
+        self.project_file = ""
         self._running: JobTrait | None = None
         self._state_path: Path | None = None
         self._telemetry: TelemetryConfig | None = None
@@ -114,6 +128,10 @@ class JobTrait(ABC):
         had; the others go on. The names of those that had to be. Raises ``JobError``."""
         raise JobError(f"a {self.kind} job cannot bring a single host up again")
 
+    def take_ways(self, now: JobTrait) -> None:  # noqa: B027  (most have none)
+        """Run the commands that ``now`` has, the job as its author says today, to reach the
+        hosts."""
+
     def why_ended(self) -> str:
         """The last words of its hosts that have ended, as far as they are known."""
         return ""
@@ -130,9 +148,9 @@ class JobTrait(ABC):
                 json.dumps(value)
             except (TypeError, ValueError):
                 raise JobError(
-                    f"the state file of a {self.kind} job cannot hold its {name!r}, a "
+                    f"the state of a {self.kind} job cannot hold its {name!r}, a "
                     f"{type(value).__name__}: give the class `_to_data` and `_from_data`, or do "
-                    "without the file: state(cached_path=None)"
+                    "without keeping it: state(cached_path=None)"
                 ) from None
         return {"attributes": kept}
 
@@ -177,7 +195,8 @@ class JobTrait(ABC):
             self._bring_up(client_script, None)
 
     def _bring_up(self, client_script: str | None, path: Path | None) -> None:
-        """Make the allocation and note it at ``path``; if that is cut short, end it again."""
+        """Make the allocation and keep its state for ``path``; if that is cut short, end it
+        again."""
         self.apply_id = str(uuid.uuid4())
         try:
             self._begin(client_script)
@@ -186,8 +205,8 @@ class JobTrait(ABC):
                 self._create(client_script)
                 self._running = self
                 if path is not None:
+                    self._state_path = make_record_of(path)
                     self.dump(path)
-                    self._state_path = followed(path)
         except BaseException as error:
             try:
                 self.kill()
@@ -198,10 +217,11 @@ class JobTrait(ABC):
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
         """The job's hosts, ready to spawn on.
 
-        In this order: what this object runs already; what a state file at ``cached_path`` tells
-        of, if it still runs and fits (else what is left of it is killed); else a new
-        allocation, which is noted there. ``None`` keeps no file. Raises ``JobError`` for a state
-        file that cannot be trusted; one that is damaged is replaced.
+        In this order: what this object runs already; the allocation whose state ``cached_path``
+        names, if it still runs and fits (else what is left of it is killed); else a new allocation.
+        Its state is kept in your own state folder, for that path in that very folder; a file at the
+        path has no effect. ``None`` keeps none. Raises ``JobError`` for a state that cannot be
+        trusted; one that is damaged is replaced.
         """
         if self._running is not None:
             if self._running.is_running():
@@ -209,7 +229,7 @@ class JobTrait(ABC):
             self.kill()
         path = Path(cached_path) if cached_path is not None else None
         cached = None
-        if path is not None and path.exists():
+        if path is not None and has_state(path):
             with contextlib.suppress(_Damaged):
                 cached = job_load(path)
         if cached is not None:
@@ -227,16 +247,16 @@ class JobTrait(ABC):
 
     def _served(self, state: JobState) -> JobState:
         if self._telemetry is not None:
-            job = (self._running or self).dumps().decode()
-            state.serve(self._telemetry, lambda port: start_dashboard(job, port))
+            job = self._running or self
+            state.serve(self._telemetry, lambda port: start_dashboard(job.dumps().decode(), port))
         return state
 
     def kill(self) -> None:
-        """End the allocation that this object stands for, and forget its state file."""
+        """End the allocation that this object stands for, and forget its state."""
         self._end("ended")
 
     def _end(self, how: str) -> None:
-        """``how``: for good, or to be "replaced" by another, which its state file is left for."""
+        """``how``: for good, or to be "replaced" by another, which its state is left for."""
         job, path = self._running or self, self._state_path
         with Uninterrupted():
             if path is not None and not _tells_of(path, job):
@@ -256,10 +276,11 @@ class JobTrait(ABC):
             if path is not None and how == "ended":
                 note_end(path, job.apply_id, job.ending)
                 path.unlink(missing_ok=True)
+                remove_note(path, job.apply_id)
             job.ending = self._running = None
 
     def _noted(self) -> JobTrait | None:
-        """The job as its state file has it now; ``None`` where that is gone, or of another
+        """The job as its state has it now; ``None`` where that is gone, or of another
         allocation."""
         with contextlib.suppress(OSError, JobError):
             if self._state_path is not None:
@@ -268,14 +289,19 @@ class JobTrait(ABC):
         return None
 
     def dumps(self) -> bytes:
-        """The state as JSON."""
-        data = {
+        """The state as JSON, signed with this user's key here: ``job_loads`` takes no other."""
+        return sign(_PURPOSE, self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        fields = {
             "version": _VERSION, "kind": self.kind, "bases": self._bases(),
             "apply_id": self.apply_id, **self._to_data(),
         }  # fmt: skip
+        if self.project_file:
+            fields["project_file"] = self.project_file
         if self.ending is not None:
-            data["ending"] = self.ending
-        return json.dumps(data, indent=2).encode()
+            fields["ending"] = self.ending
+        return fields
 
     @classmethod
     def _bases(cls) -> list[str]:
@@ -284,40 +310,21 @@ class JobTrait(ABC):
         return [base.kind for base in jobs if not inspect.isabstract(base)]
 
     def dump(self, filename: str | os.PathLike[str]) -> None:
-        """Write the state to a file of mode 0600, in one step. Follows a symlink of yours."""
-        refuse_foreign_link(Path(filename))
-        path = Path(os.path.realpath(filename))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.parent.name == Path(DEFAULT_JOB_PATH).parent.name:
-            keep_from_git(path.parent)
-        # A new file of mode 0600, under a name that no other program could have prepared.
-        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(self.dumps())
-            os.replace(temporary, path)
-        except BaseException as error:
-            if isinstance(error, OSError) and error.filename is None:
-                error.filename = str(path)  # The error of a full disk names no file.
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        """Keep the state in your own state folder, for this path in this very folder. At the path
+        itself is put a note for people, which has no effect."""
+        record = make_record_of(filename)
+        write_private(record, self.dumps())
+        write_note(Path(filename), record, self)
 
 
-def _tells_of(path: Path, job: JobTrait) -> bool:
-    """Whether this is still the job's file: another program may have noted a new job there."""
+def _tells_of(record: Path, job: JobTrait) -> bool:
+    """Whether this is still the job's state: another program may have kept a new job's there."""
     with contextlib.suppress(OSError, JobError):
-        return job_loads(path.read_bytes()).apply_id == job.apply_id
+        return job_loads(read_private(record)).apply_id == job.apply_id
     return False
 
 
-def keep_from_git(folder: Path) -> None:
-    """The folder should not be committed: what is in it holds for one machine, and is secret."""
-    with contextlib.suppress(FileExistsError), open(folder / ".gitignore", "x") as file:
-        file.write("*\n")
-
-
-_NOT_KEPT = ("apply_id", "ending", "_running", "_state_path", "_telemetry")
+_NOT_KEPT = ("apply_id", "ending", "project_file", "_running", "_state_path", "_telemetry")
 
 
 class _Damaged(JobError):
@@ -325,11 +332,30 @@ class _Damaged(JobError):
 
 
 def job_loads(data: bytes) -> JobTrait:
-    """The job that a state tells of. Raises ``JobError`` for anything that is not one."""
+    """The job that a state tells of. Raises ``JobError`` for anything that is not one, and for one
+    that this user's monarch has not written on this machine."""
     try:
-        fields = json.loads(data)
+        fields = verified(_PURPOSE, data)
+    except ValueError:
+        raise _Damaged("this is not the state of a job") from None
+    return job_of(fields)
+
+
+def job_from_client(data: bytes) -> JobTrait:
+    """The job of a state that its client has handed over, from another machine with another key.
+    Only for what came from who has the job's secret. Raises ``JobError``."""
+    fields = json.loads(data)
+    for name in (SIGNATURE, "project_file"):  # That file is the client's.
+        fields.pop(name, None)
+    return job_of(fields)
+
+
+def job_of(fields: dict[str, Any]) -> JobTrait:
+    """The job that the fields of a state tell of, which somebody has vouched for. Raises
+    ``JobError``."""
+    try:
         kinds, version = [fields.pop("kind"), *fields.pop("bases", [])], fields.pop("version")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (KeyError, TypeError):
         raise _Damaged("this is not the state of a job") from None
     if version != _VERSION:
         raise JobError(
@@ -341,36 +367,36 @@ def job_loads(data: bytes) -> JobTrait:
         raise JobError(f"unknown kind of job {kinds[0]!r}; known: {', '.join(JobTrait._kinds)}")
     cls = JobTrait._kinds[kind]
     apply_id, ending = fields.pop("apply_id", None), fields.pop("ending", None)
+    project_file = str(fields.pop("project_file", ""))
     try:
         job = cls._from_data(fields)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _Damaged(f"the state of a {kind} job is damaged: {error!r}") from None
-    job.apply_id, job.ending = apply_id, ending
+    job.apply_id, job.ending, job.project_file = apply_id, ending, project_file
     job._running = job
     return job
 
 
 def job_load(filename: str | os.PathLike[str]) -> JobTrait:
-    """The job of a state file.
+    """The job whose state ``filename`` names, in your own state folder: a file that lies at the
+    path is not read.
 
-    Raises ``FileNotFoundError``, and ``JobError`` for a file that others could have written.
+    Raises ``FileNotFoundError`` where there is none, and ``JobError`` for one that others could
+    have written.
     """
-    path = Path(filename)
-    refuse_foreign_link(path)
-    with open(path, "rb") as file:
-        # Of the file that is read, whatever is put at the path meanwhile.
-        status = os.fstat(file.fileno())
-        data = file.read()
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise JobError(
-            f"{path} holds the job's secret and must belong to you with mode 0600; it has mode "
-            f"{stat.S_IMODE(status.st_mode):04o}. Run `chmod 600 {path}` if you trust it"
-        )
+    missing = FileNotFoundError(errno.ENOENT, "there is no state of a job for", str(filename))
+    try:
+        record = record_of(filename)
+        data = read_private(record)
+    except (FileNotFoundError, NotADirectoryError):
+        raise missing from None
     try:
         job = job_loads(data)
     except _Damaged as error:
-        raise _Damaged(f"{path}: {error}; remove the file to start anew") from None
-    job._state_path = followed(path)
+        raise _Damaged(f"{record}: {error}; remove the file to start anew") from None
+    except NotSigned as error:
+        raise JobError(f"{record}: {error}. Remove the file to start anew") from None
+    job._state_path = record
     return job
 
 

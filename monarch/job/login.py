@@ -56,6 +56,7 @@ class LoginJob(RemoteJob):
         self._logins: dict[str, LoginSession] = {}  # that have started a host which is not kept yet
         self._starting: list[LoginHost] = []
         self._allocation = ""
+        self._made_as: dict[str, Any] = {}  # what it was made as, where it is reached otherwise now
 
     @abstractmethod
     def _login(self, host: str) -> list[str]:
@@ -215,7 +216,7 @@ class LoginJob(RemoteJob):
             raise JobError(
                 _told("could not end the host agent on", left)
                 + f"\nIt may go on running (pid {pids}); all others have ended. Try again once it "
-                f"can be reached; to forget it, remove {self._state_path or 'its state file'}"
+                f"can be reached; to forget it, remove {self._state_path or 'its state'}"
             )
 
     def _abandon(self) -> None:
@@ -237,7 +238,15 @@ class LoginJob(RemoteJob):
 
     def can_run(self, spec: JobTrait) -> bool:
         """Whether ``spec`` asks for the same kind of job with the same hosts and settings."""
-        return isinstance(spec, type(self)) and self._wanted() == spec._wanted()
+        return isinstance(spec, type(self)) and self._as_made() == spec._wanted()
+
+    def take_ways(self, now: JobTrait) -> None:
+        if isinstance(now, LoginJob):
+            self._made_as = self._as_made()
+            self.python_exe = now.python_exe
+
+    def _as_made(self) -> dict[str, Any]:
+        return self._made_as or self._wanted()
 
     def _wanted(self) -> dict[str, Any]:
         """All that makes the hosts what they are, as JSON data."""
@@ -248,7 +257,7 @@ class LoginJob(RemoteJob):
 
     def _to_data(self) -> dict[str, Any]:
         return {
-            "wanted": self._wanted(),
+            "wanted": self._as_made(),
             "secret": self._secret.hex(),
             "allocation": self._allocation,
             "hosts": [host._asdict() for host in self._hosts],

@@ -142,7 +142,7 @@ class SlurmJob(ScheduledJob):
 
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
         """As ``JobTrait.state``. A program in a batch job of Slurm runs on the nodes of that job,
-        whatever a state file notes."""
+        whatever state is kept."""
         # In its own batch job, a program runs on the nodes of that, whatever else is noted.
         return super().state(None if _own_job_id() else cached_path)
 

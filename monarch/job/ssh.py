@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monarch.errors import JobError
+from monarch.job.job import JobTrait
 from monarch.job.login import LoginJob
 from monarch.job.remote import GatewayLogin
 
@@ -88,6 +89,11 @@ class SSHJob(LoginJob):
 
     def _settings(self, host: str) -> dict[str, str]:
         return _settings_for(host, tuple(self.ssh_args))
+
+    def take_ways(self, now: JobTrait) -> None:
+        super().take_ways(now)
+        if isinstance(now, SSHJob):
+            self.ssh_args, self.gateway = now.ssh_args, now.gateway
 
     def _wanted(self) -> dict[str, Any]:
         return super()._wanted() | {"ssh_args": self.ssh_args, "gateway": self.gateway}

@@ -30,6 +30,7 @@ What to open:
     allocation             hosts that are ended, replaced, or lost under a run
     detached               runs whose client is on a host
     carry                  the script that sends a host's run folders here
+    receive_state          the script that keeps a job's state on a host, for a detached run
     end_text, error_text   how a run ended, in words; errors in words
 """
 

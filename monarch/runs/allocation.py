@@ -1,8 +1,8 @@
 """The allocation that a run goes on: others may end it, put another in its place, or mend it.
 
-The content of its state file is what holds; each look reads it anew. A host that is lost is brought
-up again; where that cannot be, the run goes on with those that are left, waits, or ends, as the
-person says, or the policy.
+Its state as it is kept is what holds; each look reads it anew. A host that is lost is brought up
+again; where that cannot be, the run goes on with those that are left, waits, or ends, as the person
+says, or the policy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from monarch.actor import HostMesh
 from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.job import JobTrait, job_load
 from monarch.job.ended import how_ended
+from monarch.job.places import record_of
 from monarch.job.scheduled import ScheduledJob
 from monarch.runs.ranks import RunLost
 from monarch.runtime.client_agent import client
@@ -38,7 +39,7 @@ class AllocationLost(RunLost):
 
 
 class RunAllocation:
-    """``mesh`` of the job whose state file lies at ``path``.
+    """``mesh`` of the job whose state ``path`` names.
 
     ``move`` brings what a run needs to so many hosts of another job; ``tell`` gets a line for
     people. ``choose`` says what to do where a host cannot be brought up again, of which it gets the
@@ -63,7 +64,7 @@ class RunAllocation:
         self._job = job
         self._apply_id = job.apply_id
         self._mesh = mesh
-        self._path = path.absolute()
+        self._path = record_of(path)
         self._move = move
         self._tell = tell
         self._choose = choose

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from monarch.job import ProcessJob, job_load, load_current_job, set_current_job
-from monarch.job.contexts import all_contexts
+from monarch.job.contexts import all_contexts, state_of
 from tests.cli.command_folder import CommandFolder
 from tests.support import wait_for
 
@@ -19,7 +19,7 @@ STATE = ".monarch/job_state.json"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[CommandFolder]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandFolder]:
     made = CommandFolder(tmp_path)
     made.write("monarch.toml", "[job]\nhosts = { trainers = 1 }\n")
     made.write("big.toml", "[job]\nhosts = { many = 2 }\n")
@@ -27,8 +27,11 @@ def folder(tmp_path: Path) -> Iterator[CommandFolder]:
         "jobs.py", "from monarch.job import ProcessJob\nbig = ProcessJob({'many': 2})\nnone = 3\n"
     )
     yield made
-    for state in tmp_path.glob(f"{STATE.partition('/')[0]}/**/job_state.json"):
-        if state.exists() and not state.is_symlink():
+    with monkeypatch.context() as there:
+        there.chdir(tmp_path)
+        states = [state_of(name) for name in all_contexts()]
+    for state in states:
+        if state.exists():
             job_load(state).kill()
 
 

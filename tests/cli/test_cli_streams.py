@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from monarch.cli.main import main
+from monarch.job.places import make_record_of
 
 from .conftest import Folder
 
@@ -53,17 +54,17 @@ def test_who_has_read_enough_leaves_without_a_word(folder: Folder) -> None:
 def test_a_folder_of_ours_that_cannot_be_used_is_named(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = folder.path / ".monarch/job_state.json"
-    state.mkdir(parents=True)
+    state = make_record_of(folder.path / ".monarch/job_state.json")
+    state.mkdir()
     for arguments in (["sync"], ["sync", "status"], ["status"]):
         said = folder.told(monkeypatch, *arguments, status=1)
-        assert said.startswith("monarch: .monarch/job_state.json: Is a directory. In .monarch is")
+        assert said.startswith(f"monarch: {state}: Is a directory. There is noted which hosts")
         assert said.count("\n") == 1
     state.rmdir()
-    state.parent.rmdir()
-    state.parent.touch()
+    (folder.path / "state").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder.path / "state"))
     said = folder.told(monkeypatch, "apply", status=1)
-    assert said.startswith(f"monarch: {folder.path}/.monarch: File exists. In .monarch is noted")
+    assert said.startswith(f"monarch: the state of jobs cannot be kept in {folder.path}/state/")
 
 
 def test_other_files_that_fail_are_for_who_wrote_the_code(

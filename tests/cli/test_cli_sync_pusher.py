@@ -20,6 +20,7 @@ from monarch.cli.sync.pusher import Pusher
 from monarch.cli.terminal import Terminal
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, ProcessJob
+from monarch.job.places import record_of
 from monarch.runtime.answers import Response
 from monarch.runtime.hosts import asking
 from monarch.runtime.hosts.asking import NOBODY_THERE
@@ -72,7 +73,7 @@ def test_a_dead_host_of_a_job_that_counts_as_running_costs_no_wait(
     job.dump(note)
     assert may_come_up(job), "it was brought up just now"
     hour_ago = time.time() - 3600
-    os.utime(note, (hour_ago, hour_ago))
+    os.utime(record_of(note), (hour_ago, hour_ago))
     monkeypatch.setattr(asking, "_COMING_UP_SECONDS", 600.0)  # longer than a test may take
     (answer,) = Pusher(job).ask().values()
     assert answer == {"error": NOBODY_THERE}

@@ -12,6 +12,7 @@ import pytest
 
 from monarch.actor import SupervisionError
 from monarch.job import JobState, JobTrait, job_load
+from monarch.job.places import has_state, record_of
 from monarch.runs import Deaths
 from tests.actors import Echo
 from tests.cli.command_folder import CommandFolder
@@ -86,13 +87,11 @@ def test_hosts_come_up_and_answer(kind: Kind, mark: str, jobs: list[JobTrait], c
     assert len(set(job.names_by_url().values())) == num
 
 
-def test_the_state_file_is_private(
-    kind: Kind, mark: str, jobs: list[JobTrait], cache: Path
-) -> None:
+def test_the_state_is_private(kind: Kind, mark: str, jobs: list[JobTrait], cache: Path) -> None:
     job = kind.make({"trainers": 1}, mark)
     jobs.append(job)
     job.state(str(cache))
-    assert cache.stat().st_mode & 0o777 == 0o600
+    assert record_of(cache).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_PROGRAMS, indirect=True)
@@ -106,7 +105,7 @@ def test_a_second_program_finds_it(kind: Kind, mark: str, program: Programs, cac
     assert second.line("answers") == "3 3"
     assert second.wait() == 0
     assert not processes_marked(mark)
-    assert not cache.exists()
+    assert not has_state(cache)
 
 
 @pytest.mark.long
@@ -168,7 +167,7 @@ def test_kill_leaves_nothing_and_it_can_be_applied_again(
         assert kind.slurm.said("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T") == "CANCELLED"
     assert not [pid for pid in [*pids, *procs] if is_running(pid)]
     assert not processes_marked(mark)
-    assert not cache.exists()
+    assert not has_state(cache)
     job.kill()
     again = job.state(str(cache)).trainers.spawn_procs().spawn("echo", Echo)
     assert again.echo.call(6).get(timeout=60).values() == [6, 6]

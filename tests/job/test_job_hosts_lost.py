@@ -16,6 +16,7 @@ from monarch.actor import SupervisionError
 from monarch.config import configured
 from monarch.errors import JobError, MonarchError
 from monarch.job import LocalJob, ProcessJob, job_load
+from monarch.job.places import has_state
 from tests.actors import Echo
 from tests.support import GUARD_FOLDER, Program, is_running, wait_for
 
@@ -194,7 +195,7 @@ def test_a_job_that_is_being_ended_says_so_first(
     assert ending["how"] == "ended"
     assert f"pid {os.getpid()}" in ending["by"]
     assert not noted_as_running
-    assert not cache.exists()
+    assert not has_state(cache)
 
 
 def test_a_job_that_another_replaces_leaves_its_file_to_that(
@@ -218,4 +219,4 @@ def test_a_job_that_another_replaces_leaves_its_file_to_that(
         assert job_load(cache).is_running()
     finally:
         other.kill()
-    assert not cache.exists()
+    assert not has_state(cache)

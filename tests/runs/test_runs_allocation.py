@@ -11,6 +11,7 @@ from monarch.actor import HostMesh, this_host
 from monarch.actor.host import Host
 from monarch.errors import HostBusy, JobError
 from monarch.job import JobState, JobTrait, job_load
+from monarch.job.places import has_state, record_of
 from monarch.mesh import Shape, Slice
 from monarch.runs.allocation import AllocationLost, OnHostLoss, RunAllocation
 from monarch.wire.address import ProcAddress
@@ -57,7 +58,7 @@ class FakeJob(JobTrait):
 
 
 class Scene:
-    """A run on a job whose file lies in a folder."""
+    """A run on a job whose state is kept for a path in a folder."""
 
     def __init__(self, path: Path, job: FakeJob) -> None:
         self.path = path / ".monarch/state.json"
@@ -219,14 +220,14 @@ def test_a_job_that_is_being_ended_ends_the_run(scene: Scene) -> None:
 
 
 def test_a_job_that_is_gone_ends_the_run(scene: Scene) -> None:
-    scene.path.unlink()
+    record_of(scene.path).unlink()
     with pytest.raises(AllocationLost, match=r"^the allocation was ended$"):
         scene.after_loss()
 
 
 def test_a_job_that_is_gone_by_the_time_of_the_look_has_left_word_how(scene: Scene) -> None:
     job_load(scene.path).kill()
-    assert not scene.path.exists()
+    assert not has_state(scene.path)
     with pytest.raises(AllocationLost, match=r"^the allocation was ended by .*\bpid \d+"):
         scene.after_loss()
 

@@ -10,6 +10,7 @@ from monarch.cli.own_output import without_own_output
 from monarch.cli.project import PROJECT_FILE, Project, load_project
 from monarch.config_file import ConfigError
 from monarch.job import DEFAULT_JOB_PATH
+from monarch.job.places import has_state
 from monarch.runtime.workspace.packages.surroundings import Surroundings
 from monarch_sync import Workspace
 
@@ -28,7 +29,7 @@ def find_project(file: str | None) -> Project:
     A folder whose allocation was brought up without a ``monarch.toml`` is one as it is.
     """
     here = Path.cwd()
-    if file is None and not Path(PROJECT_FILE).exists() and not Path(DEFAULT_JOB_PATH).exists():
+    if file is None and not Path(PROJECT_FILE).exists() and not has_state(DEFAULT_JOB_PATH):
         above = next((p for p in here.parents if (p / PROJECT_FILE).exists()), None)
         if above is not None:
             raise ConfigError(

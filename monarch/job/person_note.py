@@ -1,0 +1,70 @@
+"""A file in a project that tells a person what is up there, and where its state is kept.
+
+It has no effect: nothing reads it but to remove it. So one that came with an archive or a clone
+does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Protocol
+
+from monarch.job.places import OUR_FOLDER, path_for_people
+
+_ABOUT = (
+    "For people. Nothing reads this file: what counts is kept in `state`, for this very folder on "
+    "this machine, and not for a copy of it."
+)
+_MOST_BYTES = 1 << 20
+
+
+class _Noted(Protocol):
+    kind: str
+    apply_id: str | None
+
+    def names_by_url(self) -> dict[str, str]: ...
+
+
+def write_note(path: Path, record: Path, job: _Noted) -> None:
+    """Put the note at a path in a project, where a file can be put there. Links are not followed:
+    they may have come with the project."""
+    folder = path.parent
+    with contextlib.suppress(OSError):
+        if path.absolute() == record or folder.is_symlink() or path.is_symlink() or path.is_dir():
+            return
+        if folder.name == OUR_FOLDER:
+            folder.mkdir(exist_ok=True)
+            keep_from_git(folder)
+        about = {
+            "about": _ABOUT, "kind": job.kind, "hosts": list(job.names_by_url().values()),
+            "apply_id": job.apply_id, "state": str(record),
+        }  # fmt: skip
+        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(json.dumps(about, indent=2))
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+
+
+def remove_note(record: Path, apply_id: str | None) -> None:
+    """Remove the note of a job whose state was at ``record``, unless it is of another one."""
+    path = path_for_people(record)
+    if path is None or path.is_symlink() or path.parent.is_symlink() or not path.is_file():
+        return
+    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+        with open(path, "rb") as file:
+            about = json.loads(file.read(_MOST_BYTES))
+        if about.get("apply_id") == apply_id:
+            path.unlink()
+
+
+def keep_from_git(folder: Path) -> None:
+    """The folder should not be committed: what is in it holds for one machine."""
+    with contextlib.suppress(FileExistsError), open(folder / ".gitignore", "x") as file:
+        file.write("*\n")

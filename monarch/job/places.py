@@ -1,0 +1,280 @@
+"""Where the state of a job is kept, for the path that names it.
+
+A program names a state by a path in a folder, as `.monarch/job_state.json` in a project. What has
+power is a record in the person's state folder, and belongs to that very folder on this machine: its
+real path, its inode, and when it was made.
+
+    projects/DIGEST/place.json                    the folder
+    projects/DIGEST/current                       the name of the context in use
+    projects/DIGEST/contexts/NAME/job_state.json  of .monarch/job_state.json, in that context
+    projects/DIGEST/contexts/NAME/spec            the job that the context is for
+    projects/DIGEST/files/NAME                    of another path in the folder: NAME
+
+So a copy, an archive or a clone has no job, and a folder that was moved keeps its own. Where the
+file system does not tell when a folder was made, a moved one cannot be told from a new one with the
+same inode, and has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from monarch.errors import JobError
+from monarch.job.state_folder import check_state_folder, state_folder, state_path, write_private
+
+OUR_FOLDER = ".monarch"
+STATE = "job_state.json"
+CONTEXTS, CURRENT, DEFAULT_CONTEXT = "contexts", "current", "default"
+SPEC = "spec"
+_PLACE = "place.json"
+_AT_FDCWD, _STATX_BTIME, _BTIME_AT = -100, 0x800, 80
+
+
+class Place(NamedTuple):
+    """A folder, as it can be told from others. ``birth`` is 0 where the file system does not tell
+    it; ``host`` is the machine's name, for people."""
+
+    path: str
+    device: int
+    inode: int
+    birth: int
+    machine: str
+    host: str
+
+    @classmethod
+    def of(cls, folder: Path) -> Place:
+        """Raises ``OSError`` where there is no such folder."""
+        path = os.path.realpath(folder)
+        status = os.stat(path)
+        return cls(
+            path, status.st_dev, status.st_ino, _birth(path), _machine(), os.uname().nodename
+        )
+
+    @property
+    def digest(self) -> str:
+        # Without the device, whose number may be another after the machine was started again.
+        text = json.dumps([self.machine, self.path, self.inode, self.birth])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def machine_is_this(self) -> bool:
+        """Whether the folder is on this machine."""
+        return self.machine == _machine()
+
+    def is_same_elsewhere(self, other: Place) -> bool:
+        """Whether it is the same folder, moved."""
+        return bool(self.birth) and (
+            (self.machine, self.device, self.inode, self.birth)
+            == (other.machine, other.device, other.inode, other.birth)
+        )
+
+
+class Left(NamedTuple):
+    """The record of a job of a folder that was here before, or of this one on another machine."""
+
+    record: Path
+    place: Place
+
+
+def record_of(path: str | os.PathLike[str]) -> Path:
+    """Where the state is kept that ``path`` names, whether there is one or not.
+
+    Raises ``JobError`` where others could write there; ``FileNotFoundError`` where the folder that
+    the path is in does not exist.
+    """
+    check_state_folder()
+    path = Path(path)
+    if _is_record(path):
+        return Path(os.path.abspath(path))
+    records = project_records(_folder_of(path))
+    if _is_of_project(path):
+        return records / CONTEXTS / context_in_use(records) / STATE
+    return records / "files" / path.name
+
+
+def has_state(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a state that ``path`` names."""
+    try:
+        return record_of(path).exists()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def make_record_of(path: str | os.PathLike[str]) -> Path:
+    """As ``record_of``, where one is to be written: its folders are there then."""
+    path = Path(path)
+    if not _is_record(path):
+        _folder_of(path).mkdir(parents=True, exist_ok=True)
+        make_project_records(_folder_of(path))
+    record = record_of(path)
+    record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return record
+
+
+def project_records(folder: Path) -> Path:
+    """The folder with the records of a project's folder, which may not be there."""
+    place = Place.of(folder)
+    exact = _projects() / place.digest
+    if exact.exists():
+        return exact
+    for known, before in _known_places():
+        if place.is_same_elsewhere(before):
+            if before.path != place.path and not _leads_to(before.path, place):
+                with contextlib.suppress(OSError):
+                    _write_place(known, place)
+            return known
+    return exact
+
+
+def make_project_records(folder: Path) -> Path:
+    """As ``project_records``, made if need be."""
+    state_folder()
+    made = project_records(folder)
+    if not (made / _PLACE).exists():
+        _forget_gone()
+        _write_place(made, Place.of(folder))
+    return made
+
+
+def context_in_use(records: Path) -> str:
+    """The name of the context that a project's path leads to."""
+    with contextlib.suppress(OSError):
+        return (records / CURRENT).read_text().strip() or DEFAULT_CONTEXT
+    return DEFAULT_CONTEXT
+
+
+def place_of(record: Path) -> Place | None:
+    """The folder that a record belongs to."""
+    for folder in record.parents:
+        if folder.parent == _projects():
+            return _read_place(folder)
+    return None
+
+
+def path_for_people(record: Path) -> Path | None:
+    """The path in a project where the note of a record is."""
+    place = place_of(record)
+    if place is None:
+        return None
+    if record.parent.name == "files":
+        return Path(place.path) / record.name
+    return Path(place.path) / OUR_FOLDER / STATE
+
+
+def left_behind(folder: Path) -> Iterator[Left]:
+    """The jobs of a folder that is not this one, as far as can be told: that was at this path, or
+    is this one seen from another machine, or this one before it was moved."""
+    try:
+        here = Place.of(folder)
+    except OSError:
+        return
+    mine = project_records(folder)
+    for known, before in _known_places():
+        is_alike = before.path == here.path or (
+            not (before.birth and here.birth)
+            and (before.device, before.inode) == (here.device, here.inode)
+        )
+        if known != mine and is_alike:
+            for record in sorted(known.glob(f"{CONTEXTS}/*/{STATE}")):
+                yield Left(record, before)
+
+
+def _is_of_project(path: Path) -> bool:
+    """Whether it is the path by which commands know the state of a project."""
+    return path.name == STATE and path.parent.name == OUR_FOLDER
+
+
+def _folder_of(path: Path) -> Path:
+    """The folder that a state belongs to."""
+    if path.name in ("", ".", ".."):
+        raise JobError(f"{path} is no path of a file")
+    return path.parent.parent if _is_of_project(path) else path.parent
+
+
+def _is_record(path: Path) -> bool:
+    # By its name: a link in a project leads nowhere.
+    named = Path(os.path.abspath(path))
+    return named.is_relative_to(_projects()) or named.is_relative_to(os.path.realpath(_projects()))
+
+
+def _projects() -> Path:
+    return state_path() / "projects"
+
+
+def _known_places() -> Iterator[tuple[Path, Place]]:
+    for file in _projects().glob(f"*/{_PLACE}"):
+        place = _read_place(file.parent)
+        if place is not None:
+            yield file.parent, place
+
+
+def _read_place(folder: Path) -> Place | None:
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        fields: Any = json.loads((folder / _PLACE).read_text())
+        return Place(**fields)
+    return None
+
+
+def _write_place(folder: Path, place: Place) -> None:
+    write_private(folder / _PLACE, json.dumps(place._asdict(), indent=2).encode())
+
+
+def _leads_to(path: str, place: Place) -> bool:
+    """Whether the folder is at that path too, as by a mount."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (place.device, place.inode)
+
+
+def _forget_gone() -> None:
+    """Remove what is kept of folders that are gone, and have no job."""
+    for folder, place in _known_places():
+        if place.machine != _machine() or os.path.lexists(place.path):
+            continue
+        files = [path for path in folder.rglob("*") if not path.is_dir()]
+        if any(path.name not in (_PLACE, CURRENT, SPEC, f"ended_{STATE}") for path in files):
+            continue
+        with contextlib.suppress(OSError):
+            for path in files:
+                path.unlink()
+            for inner in sorted(folder.rglob("*"), reverse=True):
+                inner.rmdir()
+            folder.rmdir()
+
+
+@functools.cache
+def _machine() -> str:
+    """The machine's own id, which stays when it is started again; else its name."""
+    with contextlib.suppress(OSError), open("/etc/machine-id", encoding="ascii") as file:
+        return file.read().strip() or os.uname().nodename
+    return os.uname().nodename
+
+
+def _birth(path: str) -> int:
+    """When a file was made, in nanoseconds; 0 where that is not told. It stays with an inode, and a
+    later file that gets the same inode has another."""
+    status = os.stat(path)
+    birth = getattr(status, "st_birthtime", None)  # Not on Linux.
+    if birth is not None:
+        return int(birth * 1e9)
+    answer = ctypes.create_string_buffer(256)
+    try:
+        statx = ctypes.CDLL(None, use_errno=True).statx
+    except (AttributeError, OSError):
+        return 0
+    if statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, answer) != 0:
+        return 0
+    (known,) = struct.unpack_from("=I", answer, 0)
+    seconds, nanoseconds = struct.unpack_from("=qI", answer, _BTIME_AT)
+    return int(seconds * 10**9 + nanoseconds) if known & _STATX_BTIME else 0

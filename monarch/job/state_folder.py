@@ -1,0 +1,184 @@
+"""A person's own folder for what has power: the state of jobs, and which projects are trusted.
+
+It is ``$XDG_STATE_HOME/monarch``, by default ``~/.local/state/monarch``. A project's folder may
+come from a stranger, with whatever files he likes; this one does not. What lies here is signed
+besides, with a key that never leaves the folder, so that bytes from elsewhere are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from monarch.errors import JobError
+
+_KEY = "key"
+_KEY_BYTES = 32
+SIGNATURE = "signature"
+
+
+class NotSigned(JobError):
+    """Bytes that this user's monarch has not written on this machine, or not like that."""
+
+
+def state_path() -> Path:
+    """Where the folder is, or would be. Raises ``JobError`` where there is no place for it."""
+    # A relative path would lead into whatever folder the command is called in.
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".local", "state")
+    if not os.path.isabs(base):
+        raise JobError(
+            "there is no home folder to keep the state of jobs in: name a folder of yours with "
+            "XDG_STATE_HOME"
+        )
+    return Path(base) / "monarch"
+
+
+def state_folder() -> Path:
+    """The folder, made if need be. Raises ``JobError`` where others could write into it."""
+    path = state_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+    except OSError as error:
+        raise JobError(
+            f"the state of jobs cannot be kept in {path}: {error.strerror}. Name another folder "
+            "of yours with XDG_STATE_HOME"
+        ) from None
+    check_state_folder()
+    return path
+
+
+def check_state_folder() -> None:
+    """Raises ``JobError`` where the folder is there, and others own it or could write into it."""
+    path = state_path()
+    if path.is_symlink() and path.lstat().st_uid != os.getuid():
+        raise JobError(f"{path} is a link that another user has made; remove it")
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        raise JobError(f"{path} should be the folder with the state of jobs, and is a file")
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise JobError(
+            f"{path} holds the state of jobs, so it must belong to you, and no one else may write "
+            f"into it; it has mode {stat.S_IMODE(status.st_mode):04o} and belongs to user "
+            f"{status.st_uid}. Run `chmod 700 {path}` if all that is in it is yours"
+        )
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file of mode 0600, in one step. Raises ``OSError`` that names ``path``."""
+    temporary = None
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A new file of mode 0600, under a name that no other program could have prepared.
+        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = str(path)  # The error of a full disk names no file.
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise
+
+
+def read_private(path: Path) -> bytes:
+    """The content of a file of ours. Raises ``FileNotFoundError``, and ``JobError`` for a file that
+    others could have written."""
+    check_state_folder()
+    with open(path, "rb") as file:
+        # Of the file that is read, whatever is put at the path meanwhile.
+        status = os.fstat(file.fileno())
+        data = file.read()
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise JobError(
+            f"{path} holds a secret and must belong to you with mode 0600; it has mode "
+            f"{stat.S_IMODE(status.st_mode):04o}. Run `chmod 600 {path}` if you trust it"
+        )
+    return data
+
+
+def sign(purpose: str, fields: Mapping[str, Any]) -> bytes:
+    """The fields as JSON, signed. ``purpose`` keeps what is signed for one from another."""
+    plain = json.loads(json.dumps(fields))  # As it will be read: tuples are lists.
+    return json.dumps(
+        plain | {SIGNATURE: _signature(_made_key(), purpose, plain)}, indent=2
+    ).encode()
+
+
+def verified(purpose: str, data: bytes) -> dict[str, Any]:
+    """The fields that ``sign`` was given.
+
+    Raises ``ValueError`` for what is no JSON object, and ``NotSigned`` for what this user's monarch
+    has not signed.
+    """
+    try:
+        fields = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(fields, dict):
+        raise ValueError("not an object")
+    signature, key = fields.pop(SIGNATURE, None), _known_key()
+    if (
+        not isinstance(signature, str)
+        or key is None
+        or not hmac.compare_digest(signature.encode(), _signature(key, purpose, fields).encode())
+    ):
+        raise NotSigned(
+            "it was not written by your monarch on this machine, or was changed since, so it has "
+            "no effect"
+        )
+    return fields
+
+
+def _signature(key: bytes, purpose: str, fields: Mapping[str, Any]) -> str:
+    text = json.dumps([purpose, fields], sort_keys=True, separators=(",", ":"))
+    return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def _known_key() -> bytes | None:
+    path = state_path() / _KEY
+    try:
+        key = read_private(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if len(key) != _KEY_BYTES:
+        raise JobError(
+            f"{path} is damaged. Remove it; jobs that are up can then only be ended by hand"
+        )
+    return key
+
+
+def _made_key() -> bytes:
+    key = _known_key()
+    if key is not None:
+        return key
+    folder = state_folder()
+    path, made = folder / _KEY, folder / f".{_KEY}.{secrets.token_hex(8)}"
+    write_private(made, secrets.token_bytes(_KEY_BYTES))
+    try:
+        os.link(made, path)  # Of two programs at once, the first one's key is for both.
+    except FileExistsError:
+        pass
+    except OSError:  # A file system without hard links.
+        if not path.exists():
+            os.replace(made, path)
+    made.unlink(missing_ok=True)
+    key = _known_key()
+    assert key is not None
+    return key
