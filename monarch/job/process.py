@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import functools
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,14 +21,21 @@ from monarch.config import runtime_dir
 from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
 from monarch.net.identifiers import new_secret, new_uid
+from monarch.ours import NotOurs
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.ends.process_group import signal_process
-from monarch.runtime.ends.process_start import process_start
-from monarch.runtime.hosts.directory import sweep
+from monarch.runtime.ends.process_start import is_ours, process_start
+from monarch.runtime.hosts.directory import (
+    check_job_directory,
+    make_job_directory,
+    remove_job_directory,
+    sweep,
+)
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.runtime.uninterrupted import Uninterrupted
 
+_AGENT_PROGRAM = "monarch.runtime.host_main"
 _TERM_SECONDS = 2.0
 _STATUS_SECONDS = 1.0
 
@@ -59,7 +65,12 @@ class HostProcess(NamedTuple):
 
     @property
     def is_running(self) -> bool:
-        return self.started == process_start(self.pid) is not None
+        return is_ours(self.pid, self.started, *self.words)
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """What its command has, and no other process's."""
+        return _AGENT_PROGRAM, self.url
 
     def how_ended(self) -> str:
         """The exit status of the host, if this program started it, and the last lines of its
@@ -109,8 +120,7 @@ class ProcessJob(JobTrait):
         if client_script is not None:
             raise JobError("a ProcessJob runs no client script; run the script itself")
         self._secret = new_secret()
-        self._directory = os.path.join(runtime_dir(), f"job-{new_uid()}")
-        os.mkdir(self._directory, 0o700)
+        self._directory = make_job_directory(new_uid())
         try:
             for mesh, num_hosts in self.meshes.items():
                 for index in range(num_hosts):
@@ -232,6 +242,14 @@ class ProcessJob(JobTrait):
         )
 
     def _kill(self) -> None:
+        if self._directory:
+            try:
+                check_job_directory(self._directory)
+            except NotOurs as error:
+                raise JobError(
+                    f"nothing was ended or removed: {error}. The job's state is damaged, or somebody "
+                    f"else's: remove {self._state_path or 'it'} to start anew"
+                ) from None
         if process.is_bootstrapped() and isinstance(agent := process.current(), ClientAgent):
             for host in self.hosts:
                 agent.unlink(host.url)
@@ -243,7 +261,7 @@ class ProcessJob(JobTrait):
                 child_here.wait()
         self._children.clear()
         if self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            remove_job_directory(self._directory)
             # A host agent that was killed could not take its sockets with it.
             sweep(runtime_dir())
         self.hosts.clear()
@@ -265,6 +283,10 @@ class ProcessJob(JobTrait):
         job._secret = bytes.fromhex(data["secret"])
         job._directory = data["directory"]
         job.hosts = [HostProcess(**host) for host in data["hosts"]]
+        for host in job.hosts:
+            folder = f"{job._directory}/{host.name}"
+            if (host.url, host.log) != (f"ipc://{folder}/host", f"{folder}/host.log"):
+                raise ValueError(f"{host.url} is not in the folder of the job")
         return job
 
 
@@ -310,9 +332,9 @@ def last_lines(path: str, num_lines: int = 5) -> str:
 def end_processes(hosts: Sequence[HostProcess]) -> None:
     """SIGTERM, and SIGKILL for those that are still there after two seconds."""
     for host in hosts:
-        signal_process(host.pid, host.started, signal.SIGTERM)
+        signal_process(host.pid, host.started, signal.SIGTERM, *host.words)
     deadline = time.monotonic() + _TERM_SECONDS
     while any(host.is_running for host in hosts) and time.monotonic() < deadline:
         time.sleep(0.005)
     for host in hosts:
-        signal_process(host.pid, host.started, signal.SIGKILL)
+        signal_process(host.pid, host.started, signal.SIGKILL, *host.words)

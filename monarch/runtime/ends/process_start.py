@@ -25,6 +25,26 @@ def process_start(pid: int, *, even_ended: bool = False) -> int | None:
     return None if fields[0] == "Z" and not even_ended else int(fields[19])
 
 
+def is_ours(pid: int, started: int, *words: str) -> bool:
+    """Whether this process is the user's, was started then, and has ``words`` in its command.
+
+    A pid and a start that were read from a file could be anybody's: the words tell which program it
+    must be.
+    """
+    if started <= 0 or process_start(pid) != started:
+        return False
+    if not _PROC:
+        user, *command = _ps(pid, "uid=", "command=") or [""]
+        return user == str(os.geteuid()) and all(word in " ".join(command) for word in words)
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            # The file, not the folder: the kernel gives it to the user that the process acts as.
+            user_id, command_line = os.fstat(file.fileno()).st_uid, file.read()
+    except OSError:
+        return False
+    return user_id == os.geteuid() and all(os.fsencode(word) in command_line for word in words)
+
+
 def parent_of(pid: int) -> int | None:
     """``None`` if there is no such process."""
     fields = _status(pid) if _PROC else _ps(pid, "stat=", "ppid=")
