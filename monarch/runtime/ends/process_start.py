@@ -9,6 +9,8 @@ import subprocess
 import time
 
 _PROC = os.path.exists("/proc/self/stat")
+_EXEC_SECONDS = 2.0
+_LOOK_SECONDS = 0.001
 
 
 def process_start(pid: int, *, even_ended: bool = False) -> int | None:
@@ -36,13 +38,18 @@ def is_ours(pid: int, started: int, *words: str) -> bool:
     if not _PROC:
         user, *command = _ps(pid, "uid=", "command=") or [""]
         return user == str(os.geteuid()) and all(word in " ".join(command) for word in words)
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            # The file, not the folder: the kernel gives it to the user that the process acts as.
-            user_id, command_line = os.fstat(file.fileno()).st_uid, file.read()
-    except OSError:
-        return False
-    return user_id == os.geteuid() and all(os.fsencode(word) in command_line for word in words)
+    deadline = time.monotonic() + _EXEC_SECONDS
+    while True:
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                user_id, command = os.fstat(file.fileno()).st_uid, file.read()
+        except OSError:
+            return False
+        # One that was started a moment ago has no command yet. Nor have the kernel's own threads.
+        if command or not words or time.monotonic() > deadline or process_start(pid) != started:
+            break
+        time.sleep(_LOOK_SECONDS)
+    return user_id == os.geteuid() and all(os.fsencode(word) in command for word in words)
 
 
 def parent_of(pid: int) -> int | None:
