@@ -1,7 +1,7 @@
 """Folders that are ours to remove.
 
-A path that was read from a file proves nothing: the file may be damaged, or a stranger's. A folder is
-removed only below a folder that we keep for that, where no symlink leads to it, where it is this
+A path that was read from a file proves nothing: the file may be damaged, or a stranger's. A folder
+is removed only below a folder that we keep for that, where no symlink leads to it, where it is this
 user's, and where it carries a mark: a file that we put there, or a name that only we give.
 """
 

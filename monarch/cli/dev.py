@@ -17,7 +17,7 @@ from monarch.cli.keys import Keys
 from monarch.cli.sync.project_workspace import find_project, workspace_of
 from monarch.cli.volume import louder, say
 from monarch.errors import JobError
-from monarch.runtime.ends.process_group import end_child
+from monarch.runtime.ends.process_group import end_child, signal_self
 
 _END_SECONDS = 10.0
 
@@ -78,7 +78,7 @@ class _Watch:
             # Without it, saves would go nowhere, unnoticed.
             self.status = self._process.wait() or 1
             _say("the watch has ended; the run is saved and ends, too")
-            os.kill(os.getpid(), signal.SIGINT)
+            signal_self(signal.SIGINT)
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def _watch() -> Iterator[_Watch]:
 def _forward(keys: Keys, watch: _Watch) -> None:
     while key := keys.take():
         if key == "q":
-            os.kill(os.getpid(), signal.SIGINT)
+            signal_self(signal.SIGINT)
         else:
             watch.press(key)
 

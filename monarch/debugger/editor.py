@@ -25,6 +25,7 @@ from typing import Any
 import monarch
 from monarch.debugger.visit import NotAnswered, SeenProc, Visit
 from monarch.errors import JobError
+from monarch.runtime.ends.process_group import signal_own_group
 from monarch.wire.codec import Envelope
 from monarch.wire.message import DapBytes, DapOpened
 
@@ -210,8 +211,7 @@ class _Adapter:
     def end(self) -> None:
         """Ends the adapter; on return it has ended."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._began.pid, number)
+            signal_own_group(self._began, number)
             if self.wait(_END_SECONDS):
                 break
         self._began.wait()

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from pathlib import Path
 
+from monarch import ours
 from monarch.errors import JobError
 
 # The variable is for the program of a detached run: what it has of its job lies elsewhere.
@@ -110,7 +110,7 @@ def remove_context(name: str) -> str:
     if now == name:
         now = DEFAULT_CONTEXT
         use_context(now)
-    shutil.rmtree(_CONTEXTS / name, ignore_errors=True)
+    ours.remove_folder(_CONTEXTS / name, _CONTEXTS, name=_NAME.pattern)
     return now
 
 

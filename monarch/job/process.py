@@ -247,8 +247,8 @@ class ProcessJob(JobTrait):
                 check_job_directory(self._directory)
             except NotOurs as error:
                 raise JobError(
-                    f"nothing was ended or removed: {error}. The job's state is damaged, or somebody "
-                    f"else's: remove {self._state_path or 'it'} to start anew"
+                    f"nothing was ended or removed: {error}. The job's state is damaged, or a "
+                    f"stranger's: remove {self._state_path or 'it'} to start anew"
                 ) from None
         if process.is_bootstrapped() and isinstance(agent := process.current(), ClientAgent):
             for host in self.hosts:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from monarch import ours
 from monarch.config_file import ConfigError, changed_keys, live_keys, load_config
 from monarch.errors import JobError
 from monarch.observe.json_rows import json_rows
@@ -194,6 +195,10 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
+
+    def discard(self) -> None:
+        """Remove it; for one that ``new_run`` made just now."""
+        ours.remove_folder(self.path, self.path.parent, name=r".+-\d{8}-\d{6}(-\d+)?")
 
     def link_as_latest(self) -> None:
         """Have ``latest`` beside it lead to it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
-import shutil
 import socket
 import subprocess
 import sys
@@ -151,7 +150,7 @@ class RunSession:
 
     def discard(self) -> None:
         """Removes the folder of a run that never began."""
-        shutil.rmtree(self.folder.path, ignore_errors=True)
+        self.folder.discard()
 
     def _live_config(self) -> LiveConfig[Any]:
         """The run's own file, and the one that the person gave."""

@@ -34,7 +34,8 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def state_of(directory: str, pid: int, **changed: Any) -> bytes:
     host = {
         "mesh": "h", "url": f"ipc://{directory}/h0/host", "pid": pid,
-        "started": process_start(pid) or 1, "workspace": "/tmp/x", "log": f"{directory}/h0/host.log",
+        "started": process_start(pid) or 1, "workspace": "/tmp/x",
+        "log": f"{directory}/h0/host.log",
     } | changed  # fmt: skip
     return json.dumps({
         "version": 1, "kind": "process", "bases": [], "apply_id": "x", "meshes": {"h": 1},

@@ -64,6 +64,20 @@ def signal_process(pid: int, started: int, number: int, *words: str) -> None:
             os.close(fd)
 
 
+def signal_own_group(child: subprocess.Popen[Any], number: int) -> None:
+    """Send a signal to the group that a child of ours leads, and that may outlive it.
+
+    Its number stays the group's until ``child`` has been waited for.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+
+
+def signal_self(number: int) -> None:
+    """Send a signal to this process, which wakes its main thread."""
+    os.kill(os.getpid(), number)
+
+
 def die_with_parent() -> None:
     """Have the kernel kill this process when the thread that made it ends."""
     _ask_for(signal.SIGKILL)
@@ -112,4 +126,4 @@ def _end_after(watched: int) -> None:
 
 
 def _end_here() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    signal_self(signal.SIGKILL)

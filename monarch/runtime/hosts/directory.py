@@ -1,5 +1,4 @@
-"""Directories of the runtime folder: for Unix sockets, swept of what dead processes left; and of jobs.
-"""
+"""Directories in the runtime folder: of processes, for their Unix sockets, and of jobs."""
 
 from __future__ import annotations
 
@@ -61,9 +60,11 @@ def check_job_directory(path: str) -> None:
 
     One that is not there passes: nothing can happen to it.
     """
+    job = _job_of(path)
+    base = _runtime_dir_of(job)
     with contextlib.suppress(FileNotFoundError):
-        ours.check_folder(_job_of(path), _runtime_dir_of(_job_of(path)), mark=ours.MARK, name=_OF_JOB)
-        ours.check_folder(path, _runtime_dir_of(_job_of(path)), mark=ours.MARK)
+        ours.check_folder(job, base, mark=ours.MARK, name=_OF_JOB)
+        ours.check_folder(path, base, mark=ours.MARK)
 
 
 def remove_job_directory(path: str) -> None:

@@ -102,9 +102,7 @@ class _Starter:
         reader, writer = os.pipe()
         ready, is_ready = os.pipe()
         folder = re.sub(r"[^\w.-]", "_", name)
-        self._is_new = not os.path.exists(
-            os.path.join(runtime_dir(), f"job-{allocation}", folder)
-        )
+        self._is_new = not os.path.exists(os.path.join(runtime_dir(), f"job-{allocation}", folder))
         directory = make_job_directory(allocation, folder)
         log = os.path.join(directory, "host.log")
         workspace = workspace or env.get("WORKSPACE_DIR") or f"{directory}/workspace"
