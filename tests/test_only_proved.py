@@ -1,4 +1,4 @@
-"""Nothing is removed or signalled but where it is proved ours: one place for each, which a lint keeps.
+"""Lints: what is removed or signalled is proved ours, and each Python and git starts alone.
 
 A path or a pid that came from a file proves nothing (``monarch/ours.py``, ``is_ours`` in
 ``monarch/runtime/ends/process_start.py``).
@@ -7,6 +7,7 @@ A path or a pid that came from a file proves nothing (``monarch/ours.py``, ``is_
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +35,7 @@ ALLOWED = {
 }
 
 HANDLES = {"kill", "terminate", "send_signal"}
-"""Of a child, allowed in the file that starts it: the system keeps its pid until it is waited for."""
+"""Of a child, allowed in the file that starts it: its pid stays its own until it is waited for."""
 
 NO_PROCESSES = {"self", "job", "self.job", "self._zygote", "proc.launcher"}
 """What has a method ``kill`` of our own: it ends what it has started itself."""
@@ -57,21 +58,52 @@ def unproved(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in ("os", "shutil", "signal"):
             yield from (name.name for name in node.names if name.name in BANNED)
-        if not isinstance(node, ast.Attribute):
+        if not isinstance(node, ast.Attribute) or node.attr not in BANNED | HANDLES:
             continue
-        owner, text = ast.unparse(node.value), ast.unparse(node)
-        if node.attr in BANNED and owner in ("os", "shutil", "signal"):
-            yield f"{node.lineno} {text}"
-        elif node.attr in HANDLES and owner not in NO_PROCESSES and not may_end_children:
-            yield f"{node.lineno} {text}"
+        owner = ast.unparse(node.value)
+        is_banned = node.attr in BANNED and owner in ("os", "shutil", "signal")
+        is_handle = node.attr in HANDLES and owner not in NO_PROCESSES and not may_end_children
+        if is_banned or is_handle:
+            yield f"{node.lineno} {owner}.{node.attr}"
 
 
-def test_what_is_removed_or_signalled_is_proved_ours() -> None:
-    found = {
-        str(path): list(unproved(parsed(path))) for path in PRODUCT if str(path) not in ALLOWED
-    }
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    """The product's files, by path."""
+    found = {str(path): parsed(path) for path in PRODUCT}
     assert len(found) > 500
+    return found
+
+
+def test_what_is_removed_or_signalled_is_proved_ours(trees: dict[str, ast.Module]) -> None:
+    found = {path: list(unproved(tree)) for path, tree in trees.items() if path not in ALLOWED}
     assert not {path: places for path, places in found.items() if places}
+
+
+def test_each_python_is_started_in_one_place(trees: dict[str, ast.Module]) -> None:
+    """``python -c`` and ``python -m`` are in one module, which drops the current folder first."""
+    assert not [
+        f"{path}:{words.lineno}"
+        for path, tree in trees.items()
+        if path != "monarch/python_start.py"
+        for words in ast.walk(tree)
+        if isinstance(words, ast.List | ast.Tuple)
+        for before, option in itertools.pairwise(words.elts)
+        if isinstance(option, ast.Constant)
+        and option.value in ("-c", "-m")
+        and "executable" in ast.unparse(before)
+    ]
+
+
+def test_git_is_run_in_one_place(trees: dict[str, ast.Module]) -> None:
+    assert not [
+        f"{path}:{words.lineno}"
+        for path, tree in trees.items()
+        if path != "monarch/runs/git.py"
+        for words in ast.walk(tree)
+        if isinstance(words, ast.List | ast.Tuple)
+        and any(isinstance(word, ast.Constant) and word.value == "git" for word in words.elts[:1])
+    ]
 
 
 def test_what_is_allowed_is_used() -> None:

@@ -17,6 +17,7 @@ from monarch.cli.keys import Keys
 from monarch.cli.sync.project_workspace import find_project, workspace_of
 from monarch.cli.volume import louder, say
 from monarch.errors import JobError
+from monarch.python_start import module_arguments
 from monarch.runtime.ends.process_group import end_child, signal_self
 
 _END_SECONDS = 10.0
@@ -45,7 +46,10 @@ class _Watch:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "monarch.cli.main", "sync", "--watch", "--keys", *louder()],
+            [
+                sys.executable, *module_arguments("monarch.cli.main"), "sync", "--watch", "--keys",
+                *louder(),
+            ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,  # Ctrl-C is for the run; the watch ends after it.
         )  # fmt: skip

@@ -21,7 +21,7 @@ from monarch.cli.interrupts import stop_on_interrupt
 from monarch.cli.keys import keys_here
 from monarch.cli.options import DEV
 from monarch.cli.project import load_project, noted_job
-from monarch.cli.recipe import outline_here, preload_here, recipe_here
+from monarch.cli.recipe import outline_here, preload_here, recipe_here, workspace_first
 from monarch.cli.run_target import RunTarget, find_target
 from monarch.cli.users import check_free, in_use_text
 from monarch.cli.volume import say
@@ -114,6 +114,7 @@ def run(
     if plan:
         click.echo(_plan_text(found, loaded.config, target))
         return
+    workspace_first()
     if left is None and not new:
         left, loaded = _unfinished(found, request, loaded)
     project = load_project(None)

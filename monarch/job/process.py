@@ -22,6 +22,7 @@ from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
 from monarch.net.identifiers import new_secret, new_uid
 from monarch.ours import NotOurs
+from monarch.python_start import module_arguments
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.ends.process_group import signal_process
@@ -155,7 +156,7 @@ class ProcessJob(JobTrait):
             env["MONARCH_JOB_SECRET_FD"] = str(reader)
             with open(log, "wb" if before is None else "ab") as output:
                 child = subprocess.Popen(
-                    [sys.executable, "-m", "monarch.runtime.host_main", url, name],
+                    [sys.executable, *module_arguments(_AGENT_PROGRAM, url, name)],
                     env=env, pass_fds=[reader], start_new_session=True,
                     stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 )  # fmt: skip

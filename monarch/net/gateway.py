@@ -28,11 +28,12 @@ from urllib.parse import urlsplit
 from monarch.net import resumed_stream, tunnel, tunnel_far_end
 from monarch.net.rare_log import RareLog
 from monarch.net.tunnel import TunnelEnd
+from monarch.python_start import ALONE
 
 _log = logging.getLogger("monarch.net")
 
 # As with other logins: what is to be run comes as the first line of standard input.
-_PROGRAM = "import sys;exec(eval(sys.stdin.readline()))"
+_PROGRAM = f"{ALONE}exec(eval(sys.stdin.readline()))"
 _FIRST_SECONDS = 60.0
 _AGAIN_SECONDS = 15.0
 _PAUSE_SECONDS = 0.3

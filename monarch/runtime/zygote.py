@@ -20,6 +20,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import traceback
 from typing import Any, NoReturn
 
@@ -39,8 +40,9 @@ layer does not know it."""
 
 
 class _Zygote:
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, directory: str) -> None:
         self._control = control
+        self._directory = directory
         self._children: dict[int, tuple[str, int]] = {}
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -114,6 +116,9 @@ class _Zygote:
             setup = _read_all(fds[2]) if len(fds) > 2 else b""
             for fd in fds:
                 os.close(fd)
+            if self._directory:
+                sys.path.remove(self._directory)
+                sys.path.insert(0, self._directory)
             bootstrap.run_proc(config, setup)
             code = 0
         except SystemExit as end:
@@ -192,7 +197,13 @@ def main() -> None:
     message_decoder()
     gc.freeze()
     gc.enable()
-    _Zygote(socket.socket(fileno=int(os.environ.pop(CONTROL_FD)))).run()
+    directory = ""
+    with contextlib.suppress(FileNotFoundError):
+        directory = os.getcwd()
+        # What is imported ahead may lie there, but nothing there comes in the place of a library.
+        # In procs, which run the user's code, it is the first, as with `python -m`.
+        sys.path.append(directory)
+    _Zygote(socket.socket(fileno=int(os.environ.pop(CONTROL_FD))), directory).run()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from typing import Any
 from monarch import __version__
 from monarch.config import runtime_dir
 from monarch.ours import NotOurs
+from monarch.python_start import module_arguments
 from monarch.runtime.ends.process_group import signal_process
 from monarch.runtime.ends.process_start import is_ours, process_start
 from monarch.runtime.hosts.bundle_place import BUNDLE
@@ -122,13 +123,13 @@ class _Starter:
             with open(log, "ab") as output:
                 self._child = subprocess.Popen(
                     [
-                        sys.executable, "-m", "monarch.runtime.host_main",
+                        sys.executable, *module_arguments(_AGENT_PROGRAM),
                         f"tcp://{address}:fd{listener.fileno()}", name,
                     ],
                     env=variables, pass_fds=[listener.fileno(), reader, is_ready],
                     start_new_session=True,
-                    # Python imports from where it is started before all else: a checkout there is
-                    # not to hide the bundle.
+                    # Its procs import from where it is started: a checkout there is not to hide
+                    # the bundle.
                     cwd=directory if bundle else None,
                     stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 )  # fmt: skip

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from monarch import ours
 from monarch.errors import MonarchError
+from monarch.python_start import module_arguments
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.packages.cache_trimming import UNFINISHED, used
 from monarch.runtime.workspace.packages.lock_files import Needs
@@ -190,7 +191,7 @@ def _bring(
 
 def _pip(*arguments: str) -> None:
     options = ["--disable-pip-version-check", "--no-input"]
-    command = [sys.executable, "-m", "pip", *options, *arguments]
+    command = [sys.executable, *module_arguments("pip"), *options, *arguments]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
