@@ -23,7 +23,8 @@ from typing import Any, Literal
 from monarch import ours
 from monarch.config_file import ConfigError, changed_keys, live_keys, load_config
 from monarch.errors import JobError
-from monarch.observe.json_rows import json_rows
+from monarch.observe.json_rows import json_rows, parsed_json
+from monarch.observe.kept_files import leads_out, read_kept
 from monarch.runs.rows import EVENTS, METRICS
 from monarch.runs.whole_file import write_whole, writing
 from monarch.runtime.ends.process_start import process_start
@@ -53,13 +54,17 @@ class RunFolder:
 
     @property
     def config_path(self) -> Path:
-        return self.path / CONFIG
+        """Raises ``JobError`` where a link leads out of the folder."""
+        path = self.path / CONFIG
+        if leads_out(path, self.path):
+            raise JobError(f"{path} is a link that leads out of the run's folder: it is not read")
+        return path
 
     @property
     def config_text(self) -> str:
         """Empty where there is none that can be read."""
         try:
-            return self.config_path.read_text(encoding="utf-8")
+            return read_kept(self.path / CONFIG).decode("utf-8")
         except (OSError, ValueError):
             return ""
 
@@ -71,7 +76,7 @@ class RunFolder:
     def command(self) -> list[str]:
         """The command that began it, as its arguments."""
         try:
-            return shlex.split((self.path / "command").read_text())
+            return shlex.split(read_kept(self.path / "command").decode("utf-8"))
         except (OSError, ValueError):
             return []
 
@@ -271,8 +276,8 @@ def _began(path: Path) -> tuple[int, str]:
 def read_json(path: Path) -> dict[str, Any]:
     """A file of JSON; an empty dictionary where there is none that can be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = parsed_json(read_kept(path))
+    except OSError:
         return {}
     return found if isinstance(found, dict) else {}
 

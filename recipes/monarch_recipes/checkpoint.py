@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from monarch.errors import MonarchError
+from monarch.observe.kept_files import leads_out
 from monarch.runtime.uninterrupted import Uninterrupted
 
 _NAME = re.compile(r"step-(\d{8,})\.pt")
@@ -94,7 +95,11 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     The newest is the one written last, not the one of the highest step: a run that was begun
     again, or resumed from further back, leaves later steps of the one given up behind.
     """
-    found = (path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name))
+    found = (
+        path
+        for path in folder.glob("step-*.pt")
+        if _NAME.fullmatch(path.name) and not leads_out(path, folder)
+    )
     return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import sys
 
@@ -28,6 +29,16 @@ def new_directory(uid: Uid) -> str:
         )
     os.makedirs(path, mode=0o700, exist_ok=True)
     return path
+
+
+def store_path(socket_path: str, number: int) -> str:
+    """A file beside the socket of a proc, that ends with it: for ranks to meet at."""
+    return f"{socket_path}.store-{number}"
+
+
+def stores_beside(socket_path: str) -> list[str]:
+    """Those that are there."""
+    return glob.glob(f"{glob.escape(socket_path)}.store-*")
 
 
 def remove_directory(path: str) -> None:

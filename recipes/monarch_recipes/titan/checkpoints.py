@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.tensor import DTensor
 
 from monarch import ours
+from monarch.observe.kept_files import leads_out
 from monarch_recipes.checkpoint import CheckpointError
 
 from .config import Degrees, TitanConfig
@@ -186,7 +187,9 @@ def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
     saved = {
         int(match[1]): path
         for path in (folder.iterdir() if folder.is_dir() else ())
-        if (match := re.fullmatch(r"step-(\d+)", path.name)) and (path / ".metadata").is_file()
+        if (match := re.fullmatch(r"step-(\d+)", path.name))
+        and (path / ".metadata").is_file()
+        and not leads_out(path / ".metadata", folder)
     }
     if step != -1:
         if step not in saved:

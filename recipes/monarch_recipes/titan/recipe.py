@@ -24,7 +24,7 @@ from monarch.runs.saving import Saving
 from monarch.runs.witness import Witness
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import CheckpointError
-from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
+from monarch_recipes.rendezvous import meet_at, open_meeting
 from monarch_reload import ReloadReport
 
 from .checkpoints import Saved
@@ -45,10 +45,10 @@ class TitanTrainer(Actor):
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
-        """Opens the store where the ranks meet; returns its host and port. On rank 0 only, before
+        """Opens the store where the ranks meet: (host, port), or (file, 0). On rank 0 only, before
         each `setup`."""
         self.let_go()
-        self.store, host, port = open_store(peers=other_hosts())
+        self.store, host, port = open_meeting()
         return host, port
 
     @endpoint
