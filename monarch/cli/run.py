@@ -257,9 +257,14 @@ class RunRequest:
     ) -> RunRequest:
         """With values that are not given taken from the command of the run that is to go on."""
         if recipe is None:
-            if left is None or not left.command[2:]:
+            if left is None:
                 raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
             recipe = left.recipe
+            if not recipe:
+                raise JobError(
+                    f"{plain(str(left.path / 'command'))} does not say which recipe this run is "
+                    f"of. Name it: `monarch run RECIPE --resume={plain(left.name)}`"
+                )
         return cls(recipe, config_file, tuple(overrides), procs, hosts)
 
     @property

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ from monarch.runs.rows import EVENTS, METRICS
 from monarch.runs.whole_file import write_whole, writing
 from monarch.runtime.ends.process_start import process_start
 
+# Checkpoints, logs and chosen variables are nobody else's, unless the user says otherwise.
+_MODE = "MONARCH_RUNS_MODE"
 RUNS = Path(os.environ.get("MONARCH_RUNS_DIR") or "runs").expanduser()
 HOSTS_OPTION = "--hosts"
 CONFIG = "config.toml"
@@ -82,8 +85,11 @@ class RunFolder:
 
     @property
     def recipe(self) -> str:
-        """The recipe's name, or its file, as in the command ``monarch run RECIPE``; "" for none."""
-        return next(iter(self.command[2:3]), "")
+        """The recipe's name, or its file, as in the command ``monarch run RECIPE``; "" for a
+        command that is none of these."""
+        program, word, recipe, *_ = [*self.command, "", "", ""]
+        is_run = (program, word) == ("monarch", "run") and not recipe.startswith("-")
+        return recipe if is_run else ""
 
     def note_command(self, command: Sequence[str]) -> None:
         """Notes the command that begins the run, or goes on with it, on as many hosts as it
@@ -234,10 +240,19 @@ def new_run(name: str, base: Path = RUNS) -> RunFolder:
         while True:
             path = base / (f"{name}-{stamp}" + (f"-{number}" if number > 1 else ""))
             try:
-                path.mkdir()
+                path.mkdir(0o700)
+                path.chmod(_mode_of_runs())
                 return RunFolder(path)
             except FileExistsError:
                 number += 1
+
+
+def _mode_of_runs() -> int:
+    """Raises ``JobError`` for a choice that is no mode, or one that would keep the user out."""
+    text = os.environ.get(_MODE) or "700"
+    if not re.fullmatch(r"0?7[0-7]{2}", text):
+        raise JobError(f"{_MODE}={text} is no mode for folders of yours: say 700, 750 or 755")
+    return int(text, 8)
 
 
 def runs_in(base: Path = RUNS) -> list[RunFolder]:

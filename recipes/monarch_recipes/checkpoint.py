@@ -60,7 +60,9 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: in
     Only one process at a time may save into a folder. Raises OSError, as on a full disk, with
     all earlier checkpoints still in place.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.parent.exists():  # On a host with a disk of its own: a run's folder is private.
+        os.makedirs(folder.parent, 0o700, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     for leftover in folder.glob(f"step-*{_UNFINISHED}"):
         leftover.unlink(missing_ok=True)
     path = checkpoint_path(folder, step)
