@@ -202,6 +202,7 @@ class ProcessJob(JobTrait):
         ``JobError`` where the allocation was ended."""
         if not os.path.isdir(self._directory):
             raise JobError("the allocation has been ended: bring one up with `monarch apply`")
+        self._check_ours("started")
         with Uninterrupted(), _locked(self._directory):
             self._reread()
             ended = [host for host in self.hosts if not host.is_running]
@@ -242,15 +243,19 @@ class ProcessJob(JobTrait):
             and self.preload == spec.preload
         )
 
+    def _check_ours(self, what: str) -> None:
+        """Raise ``JobError`` where the state names a folder that no job of ours made."""
+        try:
+            check_job_directory(self._directory)
+        except NotOurs as error:
+            raise JobError(
+                f"nothing was {what}: {error}. The job's state is damaged, or a stranger's: remove "
+                f"{self._state_path or 'it'} to start anew"
+            ) from None
+
     def _kill(self) -> None:
         if self._directory:
-            try:
-                check_job_directory(self._directory)
-            except NotOurs as error:
-                raise JobError(
-                    f"nothing was ended or removed: {error}. The job's state is damaged, or a "
-                    f"stranger's: remove {self._state_path or 'it'} to start anew"
-                ) from None
+            self._check_ours("ended or removed")
         if process.is_bootstrapped() and isinstance(agent := process.current(), ClientAgent):
             for host in self.hosts:
                 agent.unlink(host.url)

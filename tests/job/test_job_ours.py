@@ -73,6 +73,8 @@ def test_a_folder_that_no_job_made_is_not_removed(
     job = job_loads(state_of(str(precious), sleeper.pid))
     with pytest.raises(JobError, match="nothing was ended or removed"):
         job.kill()
+    with pytest.raises(JobError, match="nothing was started"):
+        job.repair()
     assert (precious / "file").exists()
     assert sleeper.poll() is None
 
