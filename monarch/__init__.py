@@ -2,8 +2,8 @@
 
 Import what you use from its homes: ``monarch.actor`` (actors and meshes), ``monarch.job``
 (allocations of machines), ``monarch.spmd`` (torch.distributed environments). Nothing here
-imports torch. ``errors`` has every error that users meet; ARCHITECTURE.md tells which folder holds
-what.
+imports torch. ``errors`` has every error that users meet, ``ours`` proves what may be removed,
+``python_start`` starts each Python of ours; ARCHITECTURE.md tells which folder holds what.
 """
 
 from monarch.compat.finder import install

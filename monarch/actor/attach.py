@@ -16,6 +16,7 @@ from monarch.actor.host import Host
 from monarch.actor.host_mesh import HostMesh
 from monarch.mesh import Shape, Slice
 from monarch.net.machine import machine_id
+from monarch.python_start import text_arguments
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.ends.late_thread import run_aside
@@ -101,7 +102,8 @@ def hosts_from_config(name: str, num_hosts: int = 2) -> HostMesh:
     agent = client()
     urls = [f"ipc://{agent.directory}/{name}-{number}" for number in range(num_hosts)]
     for url in urls:
-        host = subprocess.Popen([sys.executable, "-c", _HOST_PROGRAM, url, str(os.getpid())])
+        program = text_arguments(_HOST_PROGRAM, url, str(os.getpid()))
+        host = subprocess.Popen([sys.executable, *program])
         atexit.register(_end, agent, url, host)
     return attach_to_workers(workers=urls, name=name)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from monarch.runtime.procs.zygote_process import ZYGOTE_ARGUMENTS
 from monarch.wire.message import Command
-
-_MODULE = ("-m", "monarch.runtime.zygote")
 
 
 class BootstrapCommand:
-    """A program that starts a proc: it must end up as ``python -m monarch.runtime.zygote``.
+    """A program that starts a proc: it must end up as a Python with the arguments of
+    ``default_bootstrap_cmd()``, which may be told from a shell's words by ``shlex.join`` only.
 
     Wrappers (numactl, a profiler, a shell that ends in ``exec``) go in front of that; take
     ``default_bootstrap_cmd()`` and change it. The proc has the environment of its host with
@@ -56,4 +56,4 @@ class BootstrapCommand:
 
 def default_bootstrap_cmd(program: str | None = None) -> BootstrapCommand:
     """This interpreter, or the one at ``program``, as a command to start procs with."""
-    return BootstrapCommand(program or sys.executable, None, _MODULE, {})
+    return BootstrapCommand(program or sys.executable, None, ZYGOTE_ARGUMENTS, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from monarch.actor.spawning import SpawnPlan, spawn
 from monarch.actor.starting_mesh import StartingMesh
 from monarch.errors import MonarchError
 from monarch.mesh import Point, Shape, Slice
+from monarch.net.io_loop import IoLoop, check_room_for
 from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import ClientAgent
@@ -123,12 +125,20 @@ class HostMesh(StartingMesh):
             bootstrap_command,
             env or {},
         )
+        self._check_room(math.prod((per_host or {}).values()))
         mesh = spawn(
             self._hosts, plan, name or "procs", tuple(preload), self._command, self._reference()
         )
         self._spawned = [one for one in self._spawned if not one._is_stopped] + [mesh]
         tell(mesh)
         return mesh
+
+    def _check_room(self, num_per_host: int) -> None:
+        node = process.current(spawns=True).node
+        if isinstance(node.loop, IoLoop):  # else in a world without sockets
+            num_here = sum(host.address.uid == node.uid for host in self._hosts)
+            num_elsewhere = len(self._hosts) - num_here
+            check_room_for(num_per_host * num_here, num_per_host * num_elsewhere)
 
     def _reference(self) -> HostMesh:
         return HostMesh(self._name, self._shape, self._hosts, command=self._command)

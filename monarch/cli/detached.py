@@ -35,6 +35,7 @@ from monarch.job.ranks import hosts_of, ranks_on
 from monarch.job.terminal_session import TerminalSession, terminal_size
 from monarch.net.identifiers import new_uid
 from monarch.net.machine import machine_id
+from monarch.python_start import module_arguments
 from monarch.runs import carry, receive_state
 from monarch.runs.detached import (
     PROGRAM_VARIABLE,
@@ -90,12 +91,14 @@ def start(given: Mapping[str, Any]) -> None:
     uid = new_uid()
     env = {PROGRAM_VARIABLE: f"{uid} {host.host.url}"}
     if is_here:
-        command, directory = [sys.executable, "-m", "monarch.cli.main", *words], os.getcwd()
+        command = [sys.executable, *module_arguments("monarch.cli.main", *words)]
+        directory = os.getcwd()
         env = {**{k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES}, **env}
     else:
         _check_in_workspace(recipe, config_file)
         state_file = _bring_project(job, host)
-        command, directory = ["-m", "monarch.cli.main", *words], str(host.about["workspace"])
+        command = module_arguments("monarch.cli.main", *words)
+        directory = str(host.about["workspace"])
         env |= {
             name: value for name, value in os.environ.items()
             if name.startswith(_PASSED_ON) and name not in _NOT_PASSED_ON
@@ -194,7 +197,7 @@ def _bring_project(job: JobTrait, host: LiveHost) -> str:
     there: it comes from who has the job's secret."""
     if Path(PROJECT_FILE).exists():
         pushed = subprocess.run(
-            [sys.executable, "-m", "monarch.cli.main", "sync", "--yes"], check=False
+            [sys.executable, *module_arguments("monarch.cli.main", "sync", "--yes")], check=False
         )
         if pushed.returncode not in (0, 3):
             sys.exit(pushed.returncode)

@@ -17,7 +17,8 @@ from monarch.cli.keys import Keys
 from monarch.cli.sync.project_workspace import find_project, workspace_of
 from monarch.cli.volume import louder, say
 from monarch.errors import JobError
-from monarch.runtime.ends.process_group import end_child
+from monarch.python_start import module_arguments
+from monarch.runtime.ends.process_group import end_child, signal_self
 
 _END_SECONDS = 10.0
 
@@ -45,7 +46,10 @@ class _Watch:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "monarch.cli.main", "sync", "--watch", "--keys", *louder()],
+            [
+                sys.executable, *module_arguments("monarch.cli.main"), "sync", "--watch", "--keys",
+                *louder(),
+            ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,  # Ctrl-C is for the run; the watch ends after it.
         )  # fmt: skip
@@ -78,7 +82,7 @@ class _Watch:
             # Without it, saves would go nowhere, unnoticed.
             self.status = self._process.wait() or 1
             _say("the watch has ended; the run is saved and ends, too")
-            os.kill(os.getpid(), signal.SIGINT)
+            signal_self(signal.SIGINT)
 
 
 @contextmanager
@@ -96,7 +100,7 @@ def _watch() -> Iterator[_Watch]:
 def _forward(keys: Keys, watch: _Watch) -> None:
     while key := keys.take():
         if key == "q":
-            os.kill(os.getpid(), signal.SIGINT)
+            signal_self(signal.SIGINT)
         else:
             watch.press(key)
 

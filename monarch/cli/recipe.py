@@ -135,27 +135,40 @@ def recipe_here(name: str) -> Recipe:
     from monarch.cli.phases import phase
     from monarch.runs.recipe import find_recipe
 
-    _import_from_workspace()
+    _import_from_workspace(name)
     with interrupt_kept(), phase(f"importing {name}, and what it needs"):
         return find_recipe(name)
 
 
 def outline_here(name: str) -> Outline | None:
     """The outline of that recipe, read without importing torch; ``None`` if it has none."""
-    _import_from_workspace()
+    _import_from_workspace(name)
     return outline_of(name)
 
 
 def preload_here(name: str) -> tuple[str, ...]:
     """The modules that that recipe's procs should find imported, read without importing it."""
-    _import_from_workspace()
+    _import_from_workspace(name)
     return preload_of(name)
 
 
-def _import_from_workspace() -> None:
-    for folder in load_project(None).make_workspace().folders:
-        if str(folder.local) not in sys.path:
-            sys.path.insert(0, str(folder.local))
+def workspace_first() -> None:
+    """From here on the workspace's modules come before all others, as in the ranks of a run."""
+    folders = [str(folder.local) for folder in load_project(None).make_workspace().folders]
+    sys.path[:] = [*reversed(folders), *(path for path in sys.path if path not in folders)]
+
+
+def _import_from_workspace(name: str) -> None:
+    """Have the workspace's modules found.
+
+    A built-in recipe is looked at with those that are installed before them: a ``torch.py`` of a
+    folder that is only looked at does not run in the place of torch.
+    """
+    if name not in built_in_recipes():
+        workspace_first()
+        return
+    folders = [str(folder.local) for folder in load_project(None).make_workspace().folders]
+    sys.path += [folder for folder in folders if folder not in sys.path]
 
 
 def _config_file(found: Recipe | Outline, name: str, target: Path | str = "FILE.toml") -> str:

@@ -22,7 +22,7 @@ from monarch.cli.interrupts import stop_on_interrupt
 from monarch.cli.keys import keys_here
 from monarch.cli.options import DEV
 from monarch.cli.project import PROJECT_FILE, Project, load_project, noted_job
-from monarch.cli.recipe import outline_here, preload_here, recipe_here
+from monarch.cli.recipe import outline_here, preload_here, recipe_here, workspace_first
 from monarch.cli.run_target import RunTarget, count, find_target
 from monarch.cli.users import check_free, in_use_text
 from monarch.cli.volume import say
@@ -115,6 +115,7 @@ def run(
     if plan:
         click.echo(_plan_text(found, loaded.config, target))
         return
+    workspace_first()
     if left is None and not new:
         left, loaded = _unfinished(found, request, loaded)
     project = load_project(None)
@@ -278,9 +279,14 @@ class RunRequest:
     ) -> RunRequest:
         """With values that are not given taken from the command of the run that is to go on."""
         if recipe is None:
-            if left is None or not left.command[2:]:
+            if left is None:
                 raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
             recipe = left.recipe
+            if not recipe:
+                raise JobError(
+                    f"{plain(str(left.path / 'command'))} does not say which recipe this run is "
+                    f"of. Name it: `monarch run RECIPE --resume={plain(left.name)}`"
+                )
         return cls(recipe, config_file, tuple(overrides), procs, hosts)
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from monarch import ours
 from monarch.cli.confirm import ask_before
 from monarch.cli.tables import in_columns, terminal_width
 from monarch.cli.terminal import Terminal
@@ -223,7 +224,7 @@ def _remove(run: RunFolder) -> None:
         if os.path.islink(run.path):
             os.unlink(run.path)
         else:
-            shutil.rmtree(run.path)
+            ours.remove_folder(run.path, RUNS, mark="command", ignore_errors=False)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise JobError(f"{run.name} is still there in part: {where}{error.strerror}") from None

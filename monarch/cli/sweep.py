@@ -17,7 +17,7 @@ import click
 from monarch.actor import HostMesh
 from monarch.cli.interrupts import stop_on_interrupt
 from monarch.cli.project import load_project, noted_job
-from monarch.cli.recipe import recipe_here
+from monarch.cli.recipe import recipe_here, workspace_first
 from monarch.cli.run_target import RunTarget, count, find_target
 from monarch.cli.runs import comparison
 from monarch.cli.sweep_display import SweepDisplay, sweep_display
@@ -55,6 +55,7 @@ def sweep(
         for slot in slots:
             recipe.check(loaded, slot.num_hosts, slot.procs_per_host)
         trials.append((given, loaded))
+    workspace_first()
     hosts, code, generation = place.attach(load_project(None), is_agreed=yes, may_ask=True)
     say(f"{count(len(choices), 'run')} of {name}, {len(slots)} at a time, on {place.text}")
     path = Path(config_file) if config_file else None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from monarch.python_start import ALONE
 from monarch_sync import Workspace
 
 
@@ -40,12 +41,12 @@ class CondaEnvironment(Environment):
 ACTIVE_CONDA_ENV = CondaEnvironment()
 
 
-_WORKER_BOOTSTRAP_SCRIPT = """\
+_WORKER_BOOTSTRAP_SCRIPT = f"""{ALONE}
 import os, socket
 from monarch.actor import run_worker_loop_forever
 from monarch.job import ranked_service_proc_id_from_env, service_proc_addr
 port = os.environ.get("MONARCH_PORT", "26600")
-address = f"tcp://{socket.getfqdn()}:{port}@tcp://0.0.0.0:{port}"
+address = f"tcp://{{socket.getfqdn()}}:{{port}}@tcp://0.0.0.0:{{port}}"
 name = ranked_service_proc_id_from_env()
 run_worker_loop_forever(address=service_proc_addr(address, name))
 """

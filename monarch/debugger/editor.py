@@ -25,6 +25,8 @@ from typing import Any
 import monarch
 from monarch.debugger.visit import NotAnswered, SeenProc, Visit
 from monarch.errors import JobError
+from monarch.python_start import module_arguments
+from monarch.runtime.ends.process_group import signal_own_group
 from monarch.wire.codec import Envelope
 from monarch.wire.message import DapBytes, DapOpened
 
@@ -189,7 +191,8 @@ class _Adapter:
     def __init__(self, port: int, token: str) -> None:
         self._alive, inherited = os.pipe()
         command = [
-            sys.executable, "-m", "monarch.debugger.adapter", "--for-server", str(port),
+            sys.executable, *module_arguments("monarch.debugger.adapter"),
+            "--for-server", str(port),
             "--host", "127.0.0.1", "--port", "0", "--access-token", token,
         ]  # fmt: skip
         try:
@@ -210,8 +213,7 @@ class _Adapter:
     def end(self) -> None:
         """Ends the adapter; on return it has ended."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._began.pid, number)
+            signal_own_group(self._began, number)
             if self.wait(_END_SECONDS):
                 break
         self._began.wait()

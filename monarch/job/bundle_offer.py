@@ -23,6 +23,7 @@ from monarch import __version__
 from monarch.errors import JobError
 from monarch.job.bundle import bundle_for, known_bundles
 from monarch.net.gateway import Gateway
+from monarch.python_start import ALONE
 from monarch.runtime.hosts import bundle_place, bundle_seeker
 from monarch.runtime.hosts.bundle_seeker import GREETING, proof
 
@@ -32,7 +33,7 @@ _MAX_AT_ONCE = 16
 
 # Any Python is to be able to read this, and to say that it is too old.
 _BEGIN = (
-    "import sys,zlib,base64;"
+    f"{ALONE}import zlib,base64;"
     "sys.version_info<(3,10) and sys.exit('it has %s, which is Python %d.%d; Python 3.10 or later "
     "is needed'%((sys.executable,)+tuple(sys.version_info[:2])));"
     "exec(zlib.decompress(base64.b64decode('{text}')).decode())"

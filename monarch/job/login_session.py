@@ -20,6 +20,7 @@ from typing import IO, Any
 from monarch import __version__
 from monarch.errors import JobError
 from monarch.job.bundle import bundle_for, known_bundles
+from monarch.python_start import ALONE
 from monarch.runtime.hosts import bundle_place
 
 END_SECONDS = 30.0
@@ -31,7 +32,7 @@ _BUNDLE_SECONDS = 600.0
 
 # All that a login shell gets to see: no shell reads anything else into it. The command to run comes
 # as the first line of standard input.
-_REMOTE = "exec {python} -c 'import sys;exec(eval(sys.stdin.readline()))'"
+_REMOTE = f"exec {{python}} -c '{ALONE}exec(eval(sys.stdin.readline()))'"
 
 # Any Python can read this, so that one of version 2 can say what it is.
 _FIRST_LINE = """
@@ -39,7 +40,6 @@ import json, sys
 def tell(answer):
     sys.stdout.write({mark!r} + json.dumps(answer) + "\\n")
     sys.stdout.flush()
-sys.path[:] = [path for path in sys.path if path]
 if sys.version_info < (3, 10):
     found = "%s, which is Python %d.%d" % ((sys.executable,) + tuple(sys.version_info[:2]))
     tell({{"error": "it has %s; Python 3.10 or later is needed. Name one with `python`" % found}})

@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import functools
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,14 +21,22 @@ from monarch.config import runtime_dir
 from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
 from monarch.net.identifiers import new_secret, new_uid
+from monarch.ours import NotOurs
+from monarch.python_start import module_arguments
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.ends.process_group import signal_process
-from monarch.runtime.ends.process_start import process_start
-from monarch.runtime.hosts.directory import sweep
+from monarch.runtime.ends.process_start import is_ours, process_start
+from monarch.runtime.hosts.directory import (
+    check_job_directory,
+    make_job_directory,
+    remove_job_directory,
+    sweep,
+)
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.runtime.uninterrupted import Uninterrupted
 
+_AGENT_PROGRAM = "monarch.runtime.host_main"
 _TERM_SECONDS = 2.0
 _STATUS_SECONDS = 1.0
 
@@ -59,7 +66,12 @@ class HostProcess(NamedTuple):
 
     @property
     def is_running(self) -> bool:
-        return self.started == process_start(self.pid) is not None
+        return is_ours(self.pid, self.started, *self.words)
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """What its command has, and no other process's."""
+        return _AGENT_PROGRAM, self.url
 
     def how_ended(self) -> str:
         """The exit status of the host, if this program started it, and the last lines of its
@@ -109,8 +121,7 @@ class ProcessJob(JobTrait):
         if client_script is not None:
             raise JobError("a ProcessJob runs no client script; run the script itself")
         self._secret = new_secret()
-        self._directory = os.path.join(runtime_dir(), f"job-{new_uid()}")
-        os.mkdir(self._directory, 0o700)
+        self._directory = make_job_directory(new_uid())
         try:
             for mesh, num_hosts in self.meshes.items():
                 for index in range(num_hosts):
@@ -145,7 +156,7 @@ class ProcessJob(JobTrait):
             env["MONARCH_JOB_SECRET_FD"] = str(reader)
             with open(log, "wb" if before is None else "ab") as output:
                 child = subprocess.Popen(
-                    [sys.executable, "-m", "monarch.runtime.host_main", url, name],
+                    [sys.executable, *module_arguments(_AGENT_PROGRAM, url, name)],
                     env=env, pass_fds=[reader], start_new_session=True,
                     stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 )  # fmt: skip
@@ -191,6 +202,7 @@ class ProcessJob(JobTrait):
         ``JobError`` where the allocation was ended."""
         if not os.path.isdir(self._directory):
             raise JobError("the allocation has been ended: bring one up with `monarch apply`")
+        self._check_ours("started")
         with Uninterrupted(), _locked(self._directory):
             self._reread()
             ended = [host for host in self.hosts if not host.is_running]
@@ -231,7 +243,19 @@ class ProcessJob(JobTrait):
             and self.preload == spec.preload
         )
 
+    def _check_ours(self, what: str) -> None:
+        """Raise ``JobError`` where the state names a folder that no job of ours made."""
+        try:
+            check_job_directory(self._directory)
+        except NotOurs as error:
+            raise JobError(
+                f"nothing was {what}: {error}. The job's state is damaged, or a stranger's: remove "
+                f"{self._state_path or 'it'} to start anew"
+            ) from None
+
     def _kill(self) -> None:
+        if self._directory:
+            self._check_ours("ended or removed")
         if process.is_bootstrapped() and isinstance(agent := process.current(), ClientAgent):
             for host in self.hosts:
                 agent.unlink(host.url)
@@ -243,7 +267,7 @@ class ProcessJob(JobTrait):
                 child_here.wait()
         self._children.clear()
         if self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            remove_job_directory(self._directory)
             # A host agent that was killed could not take its sockets with it.
             sweep(runtime_dir())
         self.hosts.clear()
@@ -265,6 +289,10 @@ class ProcessJob(JobTrait):
         job._secret = bytes.fromhex(data["secret"])
         job._directory = data["directory"]
         job.hosts = [HostProcess(**host) for host in data["hosts"]]
+        for host in job.hosts:
+            folder = f"{job._directory}/{host.name}"
+            if (host.url, host.log) != (f"ipc://{folder}/host", f"{folder}/host.log"):
+                raise ValueError(f"{host.url} is not in the folder of the job")
         return job
 
 
@@ -310,9 +338,9 @@ def last_lines(path: str, num_lines: int = 5) -> str:
 def end_processes(hosts: Sequence[HostProcess]) -> None:
     """SIGTERM, and SIGKILL for those that are still there after two seconds."""
     for host in hosts:
-        signal_process(host.pid, host.started, signal.SIGTERM)
+        signal_process(host.pid, host.started, signal.SIGTERM, *host.words)
     deadline = time.monotonic() + _TERM_SECONDS
     while any(host.is_running for host in hosts) and time.monotonic() < deadline:
         time.sleep(0.005)
     for host in hosts:
-        signal_process(host.pid, host.started, signal.SIGKILL)
+        signal_process(host.pid, host.started, signal.SIGKILL, *host.words)

@@ -23,6 +23,7 @@ from monarch.job.scheduled import (
     ScheduledJob,
 )
 from monarch.net.identifiers import new_uid
+from monarch.python_start import text_arguments
 from monarch.runtime import process
 
 _NAMESPACE = "monarch"
@@ -59,8 +60,10 @@ class RayHost:
             fd = listener.fileno()
             self._agent = subprocess.Popen(
                 [
-                    sys.executable, "-c", _HOST_PROGRAM, f"tcp://{address}:fd{fd}",
-                    str(os.getpid()), name,
+                    sys.executable,
+                    *text_arguments(
+                        _HOST_PROGRAM, f"tcp://{address}:fd{fd}", str(os.getpid()), name
+                    ),
                 ],
                 env={**os.environ, **env, "MONARCH_JOB_SECRET_FD": str(reader)},
                 pass_fds=[fd, reader], stdin=subprocess.DEVNULL, start_new_session=True,

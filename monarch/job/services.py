@@ -11,6 +11,7 @@ import warnings
 from dataclasses import dataclass
 
 from monarch.errors import JobError
+from monarch.python_start import module_arguments
 from monarch.runtime.ends.process_group import end_child
 
 
@@ -48,7 +49,10 @@ def start_dashboard(job: str, port: int) -> str:
     """Start `monarch dashboard` for ``job``, a job's state, as a process that ends with this one;
     the URL of its page. Raises ``JobError`` where it cannot be started."""
     page = subprocess.Popen(
-        [sys.executable, "-m", "monarch.cli.main", "dashboard", "--stdin", "--port", str(port)],
+        [
+            sys.executable, *module_arguments("monarch.cli.main"), "dashboard", "--stdin",
+            "--port", str(port),
+        ],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert page.stdin is not None

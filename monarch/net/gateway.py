@@ -15,7 +15,6 @@ import os
 import queue
 import secrets
 import shlex
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -29,11 +28,12 @@ from urllib.parse import urlsplit
 from monarch.net import resumed_stream, tunnel, tunnel_far_end
 from monarch.net.rare_log import RareLog
 from monarch.net.tunnel import TunnelEnd
+from monarch.python_start import ALONE
 
 _log = logging.getLogger("monarch.net")
 
 # As with other logins: what is to be run comes as the first line of standard input.
-_PROGRAM = "import sys;exec(eval(sys.stdin.readline()))"
+_PROGRAM = f"{ALONE}exec(eval(sys.stdin.readline()))"
 _FIRST_SECONDS = 60.0
 _AGAIN_SECONDS = 15.0
 _PAUSE_SECONDS = 0.3
@@ -58,7 +58,8 @@ class Gateway:
         self.name = name
         self._command = [*command, f"exec {python} -c {shlex.quote(_PROGRAM)}"]
         self._session = secrets.token_hex(16)
-        self._folder = tempfile.mkdtemp(prefix="mgw-")
+        self._made = tempfile.TemporaryDirectory(prefix="mgw-", ignore_cleanup_errors=True)
+        self._folder = self._made.name
         self._ways: dict[str, str] = {}
         self._making = threading.Lock()
         self._is_closed = False
@@ -71,7 +72,7 @@ class Gateway:
         except BaseException:
             self._end.close()
             self._hang_up()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._made.cleanup()
             raise
         self._thread = threading.Thread(target=self._run, name="monarch-gateway", daemon=True)
         self._thread.start()
@@ -217,7 +218,7 @@ class Gateway:
         self._is_closed = True
         self._end.post(lambda: None)
         self._thread.join(5.0)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._made.cleanup()
 
 
 def _first_line(mark: str, session: str) -> str:

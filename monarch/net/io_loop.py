@@ -12,9 +12,11 @@ moment.
 from __future__ import annotations
 
 import contextlib
+import errno
 import heapq
 import itertools
 import logging
+import os
 import resource
 import threading
 import time
@@ -338,6 +340,8 @@ class IoLoop:
             self._rare.exception((type(error), place), "an I/O callback failed")
 
 
+# A connection each way, to which a host's agent adds what its proc prints, on two streams.
+_FILES_HERE, _FILES_ELSEWHERE = 4, 2
 _MANY = (65_536, 10_240)  # macOS allows no more than the second, whatever it says
 
 
@@ -357,3 +361,25 @@ def allow_many() -> None:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, highest))
             return
+
+
+def check_room_for(num_here: int, num_elsewhere: int) -> None:
+    """Raise ``OSError`` where this process may not open as many files as so many more procs take,
+    on a host in this process, and on others.
+
+    A peer whose connection cannot be taken in would be waited for without end.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return
+    try:
+        num_open = len(os.listdir("/dev/fd"))
+    except OSError:
+        return
+    wanted = num_open + _FILES_HERE * num_here + _FILES_ELSEWHERE * num_elsewhere
+    if wanted > limit:
+        raise OSError(
+            errno.EMFILE,
+            f"this process may have {limit} files open, and with {num_here + num_elsewhere} more "
+            f"procs it would have {wanted}: raise the limit with `ulimit -n {2 * wanted}`",
+        )

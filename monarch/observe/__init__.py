@@ -13,4 +13,5 @@ What to open:
     trace                     a file for Perfetto
     prometheus                figures for Prometheus
     json_rows                 JSON, one object a line
+    kept_files                files of a run's folder, without links that lead out of it
 """

@@ -7,22 +7,50 @@ import math
 from pathlib import Path
 from typing import Any
 
+from monarch.observe.kept_files import read_kept
+
+_MOST_DIGITS = 20
+_MOST_SECONDS = 1e11
+
 
 def json_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file. A line that a full disk or a crash cut short is left out."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_kept(path).decode("utf-8", "replace").splitlines()
     except OSError:
         return []
     rows = []
     for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
+        row = parsed_json(line)
         if isinstance(row, dict):
+            if "time" in row and not _is_time(row["time"]):
+                row["time"] = 0.0
             rows.append(row)
     return rows
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """What a text of JSON says; ``None`` for one that is none.
+
+    An integer that takes more than 63 bits becomes a float, as in most languages: readers calculate
+    with numbers, and whoever wrote the file may be a stranger.
+    """
+    try:
+        return json.loads(text, parse_int=_as_number)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _as_number(digits: str) -> int | float:
+    if len(digits) > _MOST_DIGITS:
+        return float(digits)
+    number = int(digits)
+    return number if abs(number) < 1 << 63 else float(number)
+
+
+def _is_time(value: Any) -> bool:
+    """Whether it is one that a calendar has."""
+    return isinstance(value, int | float) and abs(value) < _MOST_SECONDS
 
 
 def json_text(data: Any, indent: int | None = None) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -22,6 +24,7 @@ from monarch.core.event_ring import CALL, COLUMNS, SENT, SPAN
 from monarch.errors import MonarchError
 from monarch.observe.answer import QueryTable
 from monarch.observe.json_rows import json_rows
+from monarch.observe.kept_files import read_kept
 from monarch.observe.snapshot_tables import SNAPSHOT_VIEWS
 from monarch.observe.stacks import dump_rows, stack_rows
 from monarch.observe.tables import READY, ROW_COLUMNS, VIEWS
@@ -137,17 +140,49 @@ class QueryTables:
             [together],
         )
 
-    def query(self, sql: str) -> QueryTable:
-        """The answer to ``sql``, or to the ready question of that name. Raises ``QueryError``."""
+    def query(
+        self, sql: str, *, most_rows: int | None = None, seconds: float = math.inf
+    ) -> QueryTable:
+        """The answer to ``sql``, or to the ready question of that name; of many rows the first.
+
+        Raises ``QueryError``, also where it takes longer than ``seconds``.
+        """
         text = READY[sql][1] if sql in READY else sql
+        late = threading.Event()
+        with self._stopped_after(seconds, late):
+            try:
+                found = self._database.execute(text)
+                if found is None:
+                    what = "there is no SQL in that; `monarch query` lists what can be asked"
+                    raise QueryError(what)
+                columns = [column[0] for column in found.description or ()]
+                rows = found.fetchall() if most_rows is None else found.fetchmany(most_rows)
+                return QueryTable(columns, rows)
+            except self._errors as error:
+                words = _in_words(error)
+                if late.is_set():
+                    words = f"it took longer than {seconds:g} s, and was stopped: ask for less"
+                raise QueryError(words) from None
+
+    @contextlib.contextmanager
+    def _stopped_after(self, seconds: float, late: threading.Event) -> Iterator[None]:
+        """Within, what the database does ends after that time, and ``late`` is set."""
+        if seconds == math.inf:
+            yield
+            return
+
+        def stop() -> None:
+            late.set()
+            self._database.interrupt()
+
+        timer = threading.Timer(seconds, stop)
+        timer.daemon = True
+        timer.start()
         try:
-            found = self._database.execute(text)
-            if found is None:
-                raise QueryError("there is no SQL in that; `monarch query` lists what can be asked")
-            columns = [column[0] for column in found.description or ()]
-            return QueryTable(columns, found.fetchall())
-        except self._errors as error:
-            raise QueryError(_in_words(error)) from None
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
     def names(self) -> dict[str, list[str]]:
         """The tables that there are, with their columns."""
@@ -195,7 +230,7 @@ def kept_rows(runs: Sequence[Path]) -> list[bytes]:
     for run in runs:
         for path in sorted((run / TELEMETRY).glob(f"*{PACKED}")):
             try:
-                data = path.read_bytes()
+                data = read_kept(path, run)
                 unpack(data)
             except Exception:
                 continue

@@ -13,7 +13,7 @@ What to open:
     loggers                TensorBoard, Weights & Biases
     report, plot           `report.html`; charts
     measured               the numbers that a run has reported
-    code                   the code of a run, and what changed in it
+    code, git              the code of a run, and what changed in it; its commit
     edits                  which code has proved good, and what to do with code that fails
     holding                new code fails: the run holds, and goes on with the next save
     hold_report            what is told of a hold

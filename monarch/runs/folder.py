@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,13 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from monarch import ours
 from monarch.config_file import ConfigError, changed_keys, live_keys, load_config
 from monarch.errors import JobError
-from monarch.observe.json_rows import json_rows
+from monarch.observe.json_rows import json_rows, parsed_json
+from monarch.observe.kept_files import leads_out, read_kept
 from monarch.runs.rows import EVENTS, METRICS
 from monarch.runs.whole_file import write_whole, writing
 from monarch.runtime.ends.process_start import process_start
 
+# Checkpoints, logs and chosen variables are nobody else's, unless the user says otherwise.
+_MODE = "MONARCH_RUNS_MODE"
 RUNS = Path(os.environ.get("MONARCH_RUNS_DIR") or "runs").expanduser()
 HOSTS_OPTION = "--hosts"
 CONFIG = "config.toml"
@@ -53,13 +58,17 @@ class RunFolder:
 
     @property
     def config_path(self) -> Path:
-        return self.path / CONFIG
+        """Raises ``JobError`` where a link leads out of the folder."""
+        path = self.path / CONFIG
+        if leads_out(path, self.path):
+            raise JobError(f"{path} is a link that leads out of the run's folder: it is not read")
+        return path
 
     @property
     def config_text(self) -> str:
         """Empty where there is none that can be read."""
         try:
-            return self.config_path.read_text(encoding="utf-8")
+            return read_kept(self.path / CONFIG).decode("utf-8")
         except (OSError, ValueError):
             return ""
 
@@ -71,14 +80,17 @@ class RunFolder:
     def command(self) -> list[str]:
         """The command that began it, as its arguments."""
         try:
-            return shlex.split((self.path / "command").read_text())
+            return shlex.split(read_kept(self.path / "command").decode("utf-8"))
         except (OSError, ValueError):
             return []
 
     @property
     def recipe(self) -> str:
-        """The recipe's name, or its file, as in the command ``monarch run RECIPE``; "" for none."""
-        return next(iter(self.command[2:3]), "")
+        """The recipe's name, or its file, as in the command ``monarch run RECIPE``; "" for a
+        command that is none of these."""
+        program, word, recipe, *_ = [*self.command, "", "", ""]
+        is_run = (program, word) == ("monarch", "run") and not recipe.startswith("-")
+        return recipe if is_run else ""
 
     def note_command(self, command: Sequence[str]) -> None:
         """Notes the command that begins the run, or goes on with it, on as many hosts as it
@@ -210,6 +222,10 @@ class RunFolder:
             return ""
         return choice
 
+    def discard(self) -> None:
+        """Remove it; for one that ``new_run`` made just now."""
+        ours.remove_folder(self.path, self.path.parent, name=r".+-\d{8}-\d{6}(-\d+)?")
+
     def link_as_latest(self) -> None:
         """Have ``latest`` beside it lead to it."""
         link = self.path.parent / "latest"
@@ -239,10 +255,19 @@ def new_run(name: str, base: Path = RUNS) -> RunFolder:
         while True:
             path = base / (f"{name}-{stamp}" + (f"-{number}" if number > 1 else ""))
             try:
-                path.mkdir()
+                path.mkdir(0o700)
+                path.chmod(_mode_of_runs())
                 return RunFolder(path)
             except FileExistsError:
                 number += 1
+
+
+def _mode_of_runs() -> int:
+    """Raises ``JobError`` for a choice that is no mode, or one that would keep the user out."""
+    text = os.environ.get(_MODE) or "700"
+    if not re.fullmatch(r"0?7[0-7]{2}", text):
+        raise JobError(f"{_MODE}={text} is no mode for folders of yours: say 700, 750 or 755")
+    return int(text, 8)
 
 
 def runs_in(base: Path = RUNS) -> list[RunFolder]:
@@ -281,8 +306,8 @@ def _began(path: Path) -> tuple[int, str]:
 def read_json(path: Path) -> dict[str, Any]:
     """A file of JSON; an empty dictionary where there is none that can be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = parsed_json(read_kept(path))
+    except OSError:
         return {}
     return found if isinstance(found, dict) else {}
 

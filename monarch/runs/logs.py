@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from monarch.observe.kept_files import open_kept, open_to_append
 from monarch.wire.message import Log
 
 _RANK = re.compile(r"rank(\d+)$")
@@ -47,7 +49,7 @@ class RunLogs:
     def _file(self, name: str) -> BinaryIO:
         if name not in self._files:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._files[name] = open(self._folder / name, "ab", buffering=0)  # noqa: SIM115
+            self._files[name] = os.fdopen(open_to_append(self._folder / name), "ab", 0)
         return self._files[name]
 
 
@@ -98,11 +100,11 @@ class PrintedLines:
     def _new_in(self, path: Path, is_over: bool) -> list[Line]:
         offset = self._offsets.get(path, 0)
         try:
-            with open(path, "rb") as file:
+            with open_kept(path, self._folder.parent) as file:
                 file.seek(offset)
                 data = file.read()
         except OSError:
-            return []  # It was taken away.
+            return []  # It was taken away, or is none of the run's.
         end = len(data) if is_over else data.rfind(b"\n") + 1
         self._offsets[path] = offset + end
         text = data[:end].decode(errors="replace")

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from monarch.observe.kept_files import open_to_append
+
 # Their files in a run's folder.
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
@@ -28,7 +30,7 @@ class RowFile:
     def add(self, row: Mapping[str, Any]) -> None:
         """Raises ``OSError`` where the disk is full, say; later rows are whole all the same."""
         line = _ENCODER.encode(row).encode() + b"\n"
-        with self._lock, open(self.path, "a+b", buffering=0) as file:
+        with self._lock, os.fdopen(open_to_append(self.path), "a+b", 0) as file:
             if self._is_torn is None:
                 self._is_torn = _has_open_end(file.fileno())
             if self._is_torn:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
-import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +23,7 @@ from monarch.runs.code import RunCode
 from monarch.runs.detached import note_detached
 from monarch.runs.error_text import in_words
 from monarch.runs.folder import RunFolder, writing_in
+from monarch.runs.git import commit_here
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.ranks import RunLost
 from monarch.runs.record import Display, Record
@@ -32,8 +31,6 @@ from monarch.runs.report import write_report
 from monarch.runs.telemetry import RunTelemetry
 from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.uninterrupted import Uninterrupted
-
-_GIT_SECONDS = 5.0
 
 
 class RunLock:
@@ -151,7 +148,7 @@ class RunSession:
 
     def discard(self) -> None:
         """Removes the folder of a run that never began."""
-        shutil.rmtree(self.folder.path, ignore_errors=True)
+        self.folder.discard()
 
     def _live_config(self) -> LiveConfig[Any]:
         """The run's own file, and the one that the person gave."""
@@ -195,24 +192,13 @@ class RunSession:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "folder": os.getcwd(),
-            "git_commit": _git_commit(),
+            "git_commit": commit_here(),
             "code_generation": self.generation,
             "code_digest": self.code.digest if self.code else "",
             "procs_per_host": self.procs_per_host,
             "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(named)},
             "when": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
-
-
-def _git_commit() -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True, text=True, timeout=_GIT_SECONDS, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
 
 
 def _plain(outcome: Any) -> Any:

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import functools
 import logging
-import shutil
 import sys
 import threading
 import time
@@ -312,7 +311,9 @@ class ClientAgent(ProcAgent):
         self.node.close()
         self._leave_notebook()
         self.printer.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        from monarch.runtime.hosts.directory import remove_directory
+
+        remove_directory(self.directory)
 
     def _end_procs(self, grace_seconds: float) -> None:
         """Let the actors on this machine clean up, and end their procs."""

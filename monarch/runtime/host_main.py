@@ -8,7 +8,6 @@ import logging
 import os
 import queue
 import re
-import shutil
 import signal
 import socket
 import sys
@@ -16,7 +15,7 @@ import threading
 
 from monarch.config import settings
 from monarch.net.gate import adopt, is_loopback
-from monarch.runtime.hosts.directory import new_directory
+from monarch.runtime.hosts.directory import new_directory, remove_directory
 from monarch.runtime.hosts.end_notice import EndNotice, grace_seconds, obey_notices
 from monarch.runtime.hosts.host_service import HostService
 from monarch.runtime.node import Node
@@ -70,7 +69,7 @@ def serve_host(
     finally:
         workspace.close()
         service.close()
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_directory(directory)
 
 
 def _notices_by_signal() -> int:

@@ -42,9 +42,10 @@ _PAST_FD = "MONARCH_TEMPLATE_PAST_FD"
 
 
 class _Zygote:
-    def __init__(self, control: socket.socket, past: TemplatePast) -> None:
+    def __init__(self, control: socket.socket, past: TemplatePast, directory: str) -> None:
         self._control = control
         self._past = past
+        self._directory = directory
         self._cuda = TemplateCuda()
         self._children = {pid: (uid, life) for pid, uid, life in past.children}
         self._wake_read, self._wake_write = os.pipe()
@@ -124,6 +125,9 @@ class _Zygote:
             setup = _read_all(fds[2]) if len(fds) > 2 else b""
             for fd in fds:
                 os.close(fd)
+            if self._directory:
+                sys.path.remove(self._directory)
+                sys.path.insert(0, self._directory)
             bootstrap.run_proc(config, setup)
             code = 0
         except SystemExit as end:
@@ -259,7 +263,13 @@ def main() -> None:
     message_decoder()
     gc.freeze()
     gc.enable()
-    _Zygote(socket.socket(fileno=int(os.environ.pop(CONTROL_FD))), past).run()
+    directory = ""
+    with contextlib.suppress(FileNotFoundError):
+        directory = os.getcwd()
+        # What is imported ahead may lie there, but nothing there comes in the place of a library.
+        # In procs, which run the user's code, it is the first, as with `python -m`.
+        sys.path.append(directory)
+    _Zygote(socket.socket(fileno=int(os.environ.pop(CONTROL_FD))), past, directory).run()
 
 
 if __name__ == "__main__":

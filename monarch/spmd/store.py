@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from monarch.actor import HostMesh, attach_to_workers
 from monarch.net.identifiers import new_uid
+from monarch.python_start import module_arguments
 from monarch.runtime.hosts.directory import new_directory
 
 _workers: list[subprocess.Popen[bytes]] = []
@@ -114,7 +115,10 @@ def _worker_url(transport: str, port: int, name: str) -> str:
 def _start_worker(url: str, name: str) -> str:
     """Start a host agent that ends with us; the address for clients."""
     worker = subprocess.Popen(
-        [sys.executable, "-m", "monarch.spmd.store_worker", url, name, str(os.getpid())],
+        [
+            sys.executable,
+            *module_arguments("monarch.spmd.store_worker", url, name, str(os.getpid())),
+        ],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

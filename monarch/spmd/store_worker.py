@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 
 from monarch.runtime.ends.process_group import end_with
 from monarch.runtime.host_main import serve_host
+from monarch.runtime.hosts.directory import remove_directory
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
         serve_host(url, name)
     finally:
         if url.startswith("ipc://"):
-            shutil.rmtree(os.path.dirname(url.removeprefix("ipc://")), ignore_errors=True)
+            remove_directory(os.path.dirname(url.removeprefix("ipc://")))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,13 @@ def hosts_beyond(mesh: ProcMesh | HostMesh) -> tuple[str, ...]:
     return tuple(sorted(names - {"", LOOPBACK, "localhost"}))
 
 
+def shares_files(mesh: ProcMesh | HostMesh) -> bool:
+    """Whether all procs of a mesh see the same files, as the same user: one host has all of them,
+    or all hosts are reached through Unix sockets."""
+    urls = set(_urls(mesh))
+    return len(urls) == 1 or not any(url.startswith("tcp://") for url in urls)
+
+
 def _urls(mesh: ProcMesh | HostMesh) -> Iterable[str]:
     """One for each host; of a host in the client's own program, which may have none, its uid."""
     if isinstance(mesh, HostMesh):

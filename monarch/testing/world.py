@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
 import signal
 import threading
 import time
@@ -22,7 +21,7 @@ from monarch.net.loop import Loop
 from monarch.net.transport import Connection, Frames, Receive
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
-from monarch.runtime.hosts.directory import new_directory
+from monarch.runtime.hosts.directory import new_directory, remove_directory
 from monarch.runtime.hosts.host_service import HostService
 from monarch.runtime.hosts.launcher import OnExited, OnForked, StartLauncher
 from monarch.runtime.node import Node
@@ -224,7 +223,7 @@ class World:
                     self._end()
         finally:
             monarch.actor.unhandled_fault_hook = hook
-            shutil.rmtree(self._directory, ignore_errors=True)
+            remove_directory(self._directory)
 
     def _end(self) -> None:
         self._is_over = True

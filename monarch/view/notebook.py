@@ -21,6 +21,7 @@ from monarch.actor import Actor, ActorMesh, Future, ProcMesh, current_rank, endp
 from monarch.core.grouping import ODD, group
 from monarch.core.rank_sets import BadRanks, RanksType, is_in, parse_set
 from monarch.errors import ActorError, SupervisionError
+from monarch.python_start import text_arguments
 
 _MOST_LINES = 12
 _INTERRUPTED = (
@@ -202,7 +203,7 @@ def unload(shell: Any) -> None:
 def _run_command(arguments: list[str]) -> None:
     """In a process of its own: a command may use the terminal, and end its program."""
     done = subprocess.run(
-        [sys.executable, "-c", _COMMAND, *arguments],
+        [sys.executable, *text_arguments(_COMMAND, *arguments)],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.stdout:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from monarch.observe.kept_files import open_kept
 from monarch.runs.folder import RunFolder
 
 _MOST_POINTS = 600
@@ -67,11 +68,14 @@ def log_lines(run: RunFolder, rank: int | None = None) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in sorted((run.path / "logs").glob("*.log")):
         if rank is None or path.stem == f"rank{rank}":
-            with open(path, "rb") as file:
-                file.seek(0, 2)
-                size = file.tell()
-                file.seek(max(0, size - _MOST_LOG_BYTES))
-                text = file.read().decode(errors="replace")
+            try:
+                with open_kept(path, run.path) as file:
+                    file.seek(0, 2)
+                    size = file.tell()
+                    file.seek(max(0, size - _MOST_LOG_BYTES))
+                    text = file.read().decode(errors="replace")
+            except OSError:
+                continue  # It was taken away, or is none of the run's.
             found[path.stem] = text.splitlines()[-_MOST_LINES:]
     return found
 

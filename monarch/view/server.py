@@ -43,7 +43,10 @@ from monarch.view.run_view import log_lines, run_curves, summaries
 
 _STATIC = Path(__file__).parent / "static"
 _EVERY_SECONDS = 1.0
+_MOST_TOKEN = 100
 _MOST_SQL = 100_000
+_SQL_SECONDS = 10.0
+_MOST_TEXT = 10_000
 _MOST_ROWS = 5_000
 _OPEN = ("/", "/session")
 
@@ -198,7 +201,8 @@ class PageServer:
 
     async def _session(self, request: Request) -> Response:
         """The token of the URL for a cookie."""
-        cookie = self.gate.cookie_for((await request.body()).decode(errors="replace"))
+        token = await _body_of(request, _MOST_TOKEN)
+        cookie = self.gate.cookie_for(token.decode(errors="replace"))
         if cookie is None:
             return PlainTextResponse("that is another page's token", 403)
         response = Response(status_code=204)
@@ -274,12 +278,13 @@ class PageServer:
         return _json(await asyncio.to_thread(log_lines, run, wanted))
 
     async def _query(self, request: Request) -> Response:
-        sql = (await request.body())[:_MOST_SQL].decode(errors="replace")
+        sql = (await _body_of(request, _MOST_SQL)).decode(errors="replace")
 
         def answer() -> dict[str, Any]:
             with self._source.tables(sql) as tables:
-                found = tables.query(sql)
-            return {"columns": found.columns, "rows": found[:_MOST_ROWS], "num_rows": len(found)}
+                found = tables.query(sql, most_rows=_MOST_ROWS, seconds=_SQL_SECONDS)
+            rows = [{name: _shown(value) for name, value in row.items()} for row in found]
+            return {"columns": found.columns, "rows": rows, "num_rows": len(found)}
 
         return _json(await asyncio.to_thread(answer))
 
@@ -290,7 +295,7 @@ class PageServer:
         if "application/json" not in request.headers.get("content-type", ""):
             return _json({"error": "not a request of the page"}, 400)
         try:
-            uids = [str(uid) for uid in json.loads(await request.body() or b"[]")]
+            uids = [str(uid) for uid in json.loads(await _body_of(request, _MOST_SQL) or b"[]")]
         except (ValueError, TypeError):
             return _json({"error": "a list of procs is wanted"}, 400)
         try:
@@ -305,6 +310,21 @@ class PageServer:
         by_rank = request.query_params.get("by") == "rank"
         text = exposition(snapshot, runs, by_rank=by_rank)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+async def _body_of(request: Request, most: int) -> bytes:
+    """The body of a request, which is read no further than it may be long. Raises
+    ``MonarchError`` for a longer one."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise MonarchError(f"the request is longer than {most} bytes")
+    return body
+
+
+def _shown(value: Any) -> Any:
+    return value[:_MOST_TEXT] if isinstance(value, str) else value
 
 
 def serve(server: PageServer, told: Callable[[str], None]) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from monarch.errors import MonarchError
+from monarch.observe.kept_files import leads_out
 from monarch.runtime.uninterrupted import Uninterrupted
 
 _NAME = re.compile(r"step-(\d{8,})\.pt")
@@ -59,7 +60,9 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: in
     Only one process at a time may save into a folder. Raises OSError, as on a full disk, with
     all earlier checkpoints still in place.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.parent.exists():  # On a host with a disk of its own: a run's folder is private.
+        os.makedirs(folder.parent, 0o700, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     for leftover in folder.glob(f"step-*{_UNFINISHED}"):
         leftover.unlink(missing_ok=True)
     path = checkpoint_path(folder, step)
@@ -94,7 +97,11 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     The newest is the one written last, not the one of the highest step: a run that was begun
     again, or resumed from further back, leaves later steps of the one given up behind.
     """
-    found = (path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name))
+    found = (
+        path
+        for path in folder.glob("step-*.pt")
+        if _NAME.fullmatch(path.name) and not leads_out(path, folder)
+    )
     return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 

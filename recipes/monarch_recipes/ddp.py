@@ -64,7 +64,7 @@ from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
 from monarch_recipes.profiling import Profiler
-from monarch_recipes.rendezvous import leave_limits_to_client, meet_at, open_store, other_hosts
+from monarch_recipes.rendezvous import leave_limits_to_client, meet_at, open_meeting
 from monarch_recipes.results import DDPOutcome, StepResult, TrainingPlan, measured
 from monarch_recipes.samples import Data, ReadingAhead, SampleOrder, batches, reading_ahead
 from monarch_recipes.schedule import is_due, learning_rate_factor, split_batch
@@ -114,7 +114,7 @@ class DDPConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["float32", "bfloat16", "float16"] = "float32"  # the latter by autocast
     num_threads: int = 1  # of each rank, on a CPU
-    master_port: int = 0  # where the ranks meet; 0 is any port that is free
+    master_port: int = 0  # where the ranks meet; 0: a private file, or any port that is free
 
     # Hangs and deaths.
     collective_timeout_seconds: float = 300.0  # a step that takes longer hangs
@@ -213,8 +213,9 @@ class DDPTrainer(Actor):
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
-        """Opens the store where the ranks meet: (host, port). On rank 0 only, before `setup`."""
-        self.store, host, port = open_store(self.config.master_port, other_hosts())
+        """Opens the store where the ranks meet: (host, port), or (file, 0). On rank 0 only, before
+        `setup`."""
+        self.store, host, port = open_meeting(self.config.master_port)
         return host, port
 
     @endpoint

@@ -1,27 +1,36 @@
 """The rendezvous of a process group: the store at which its ranks meet.
 
-torch's stores, gloo and NCCL let in every client. So they listen on this machine alone where all
-ranks are on it, and otherwise at the one address that the other hosts use.
+torch's stores, gloo and NCCL let in every client. So where all ranks see the same files, the store
+is a file in a folder that only this user can enter. Where there must be a server, as for TorchFT,
+it listens on this machine alone if all ranks are on it, and otherwise at the one address that the
+other hosts use.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
+import itertools
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed.rendezvous import _env_rendezvous_handler, _rendezvous_handlers
 
 from monarch.actor import context
 from monarch.errors import MonarchError
-from monarch.spmd.surroundings import hosts_beyond, use_interface
-from monarch.tools.network import address_for
+from monarch.runtime import process
+from monarch.runtime.hosts.directory import store_path
+from monarch.spmd.surroundings import hosts_beyond, shares_files, use_interface
+from monarch.tools.network import LOOPBACK, address_for
 
 _BACKLOG = 4096
 _NO_LIMIT = timedelta(days=1)
+_numbers = itertools.count(1)
 
 
 class RendezvousError(MonarchError):
@@ -31,6 +40,21 @@ class RendezvousError(MonarchError):
 def other_hosts() -> tuple[str, ...]:
     """The hosts that the procs of this actor's mesh are on; none where one machine has all."""
     return hosts_beyond(context().actor_instance.proc_mesh)
+
+
+def open_meeting(port: int = 0) -> tuple[object, str, int]:
+    """What the ranks of this actor's mesh ``meet_at``, and an object to be kept by the process that
+    opened it.
+
+    It is the path of a file, and port 0, where all ranks see the same files; else, or if a port is
+    asked for, a store as of ``open_store``.
+    """
+    if port == 0 and shares_files(context().actor_instance.proc_mesh):
+        for url in process.current().node.address.urls:
+            if url.startswith("ipc://"):
+                # A new one each time: ranks may still have the one before.
+                return None, store_path(url.removeprefix("ipc://"), next(_numbers)), 0
+    return open_store(port, other_hosts())
 
 
 def open_store(port: int = 0, peers: Sequence[str] = ()) -> tuple[dist.TCPStore, str, int]:
@@ -76,8 +100,23 @@ def leave_limits_to_client() -> None:
 
 
 def meet_at(address: str, port: int) -> None:
-    """Have ``init_process_group`` of this process meet the others at a store that is open."""
+    """Have ``init_process_group`` of this process meet the others at a store that is open, or at a
+    file, which has port 0."""
+    if port == 0:
+        # torch looks for its store here where it is told of none, as by TorchTitan.
+        _rendezvous_handlers["env"] = functools.partial(_meet_by_file, address)
+        use_interface(LOOPBACK)
+        return
+    _rendezvous_handlers["env"] = _env_rendezvous_handler
     os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
     # torch's word for: rank 0 must not open it, it is open.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     use_interface(address)
+
+
+def _meet_by_file(path: str, url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
+    """The handler of ``env://``; rank and number of ranks come from the environment, as ever."""
+    del url
+    num_ranks = int(os.environ["WORLD_SIZE"])
+    # The last of so many that lets go of the file removes it.
+    yield dist.FileStore(path, num_ranks), int(os.environ["RANK"]), num_ranks

@@ -59,3 +59,27 @@ def test_it_is_raised_as_far_as_can_be(
     monkeypatch.setattr(resource, "setrlimit", set_limits)
     allow_many()
     assert now == (expected or limits)
+
+
+TOO_FEW = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+from monarch.actor import this_host
+from tests.actors import *
+try:
+    echoes = this_host().spawn_procs({"gpus": 20}).spawn("e", Echo)
+    echoes.echo.call(1).get(timeout=50)
+except OSError as error:
+    print("said", error, flush=True)
+print("answers", len(this_host().spawn_procs({"gpus": 2}).spawn("e", Echo).echo.call(1).get(50)))
+"""
+
+
+def test_procs_that_a_client_has_no_descriptors_for_are_refused_at_once() -> None:
+    """Else their answers would never be taken in, and a call would wait for its time-out."""
+    client = Program.of_script(TOO_FEW)
+    try:
+        assert "may have 64 files open" in client.line("said", 30)
+        assert client.line("answers", 30) == "2"
+    finally:
+        client.close()

@@ -21,6 +21,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("duckdb")
 testclient = pytest.importorskip("starlette.testclient")
 
+import monarch.view.server as page_server  # noqa: E402
 from monarch.runs.folder import runs_in  # noqa: E402
 from monarch.view.server import PageServer, PageSource  # noqa: E402
 
@@ -251,3 +252,49 @@ def test_a_view_that_stays_open_sees_what_has_begun_and_leaves_what_has_ended() 
 class _Connected:
     async def is_disconnected(self) -> bool:
         return False
+
+
+def test_a_stranger_s_long_body_is_not_read(server: PageServer) -> None:
+    """He has no token, and could fill the memory of the page otherwise."""
+    parts, told = [0], []
+
+    async def receive() -> dict[str, Any]:
+        parts[0] += 1
+        return {"type": "http.request", "body": b"x" * 65536, "more_body": parts[0] < 5000}
+
+    async def send(message: dict[str, Any]) -> None:
+        told.append(message)
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
+        "scheme": "http", "path": "/session", "raw_path": b"/session", "query_string": b"",
+        "headers": [(b"host", f"127.0.0.1:{server.port}".encode())],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", server.port),
+    }  # fmt: skip
+    asyncio.run(server.app(scope, receive, send))
+    assert told[0]["status"] in (400, 403)
+    assert parts[0] < 10
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) FROM range(1000000000000)",
+        "SELECT count(*) FROM range(100000000) a, range(100000000) b WHERE a.range < b.range",
+    ],
+)
+def test_a_query_without_end_is_stopped(
+    browser: Any, monkeypatch: pytest.MonkeyPatch, sql: str
+) -> None:
+    monkeypatch.setattr(page_server, "_SQL_SECONDS", 0.3)
+    refused = browser.post("/api/query", content=sql)
+    assert refused.status_code == 400
+    assert "took longer than 0.3 s" in refused.json()["error"]
+    assert browser.post("/api/query", content="SELECT 1 AS one").json()["rows"] == [{"one": 1}]
+
+
+def test_a_large_answer_is_cut(browser: Any) -> None:
+    found = browser.post("/api/query", content="SELECT repeat('x', 1000000) AS t").json()
+    assert len(found["rows"][0]["t"]) == 10_000
+    found = browser.post("/api/query", content="SELECT * FROM range(100000000000)").json()
+    assert found["num_rows"] == 5_000

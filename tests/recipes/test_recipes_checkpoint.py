@@ -239,3 +239,15 @@ def test_a_save_that_is_interrupted_leaves_no_descriptor_of_the_folder(
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(tmp_path, 1, {"step": 1}, 3)
     assert str(tmp_path) not in open_files()
+
+
+def test_a_checkpoint_that_is_a_link_out_of_its_folder_is_none(tmp_path: Path) -> None:
+    other = save_checkpoint(tmp_path / "other", 7, {"step": 7}, 3)
+    folder = tmp_path / "mine"
+    save_checkpoint(folder, 3, {"step": 3}, 3)
+    (folder / other.name).symlink_to(other)
+    checkpoint = load_latest_checkpoint(folder)
+    assert checkpoint is not None
+    assert checkpoint.step == 3
+    save_checkpoint(folder, 4, {"step": 4}, 1)
+    assert other.exists()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import socket
+import stat
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +23,7 @@ from monarch.spmd.surroundings import hosts_beyond, use_interface
 from monarch_recipes.ddp import DDPConfig, DDPTrainer
 from monarch_recipes.rendezvous import RendezvousError, open_store
 from tests.listening import listened_at, outer_address
+from tests.support import wait_for
 
 LOOPBACK = {"127.0.0.1"}
 HERE = outer_address()
@@ -31,6 +34,10 @@ class Listening(Actor):
     @endpoint
     def addresses(self) -> set[str]:
         return listened_at(os.getpid())
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
 
     @endpoint
     def gather(self) -> list[int]:
@@ -102,8 +109,43 @@ def test_ranks_of_ddp_on_two_hosts_of_a_machine(two_hosts: ProcMesh, tmp_path: P
     trainers = two_hosts.spawn("trainer", DDPTrainer, DDPConfig(device="cpu"), tmp_path)
     store = trainers.flatten("rank").slice(rank=0).open_store.call_one().get(timeout=60)
     setup_torch_elastic_env(two_hosts)
+    path, port = store
+    assert port == 0, "a store that listens"
+    folder = Path(path).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert folder.stat().st_uid == os.getuid()
     trainers.setup.call(store).get(timeout=60)
+    # Gloo's own.
     assert addresses(two_hosts) == LOOPBACK
+    # Of an earlier group the ranks may still hold the file.
+    again = trainers.flatten("rank").slice(rank=0).open_store.call_one().get(timeout=60)
+    assert again != store
+    trainers.rejoin.call(again).get(timeout=60)
+    assert Path(again[0]).exists()
+    two_hosts.stop().get(timeout=60)
+    wait_for(lambda: not Path(again[0]).exists())
+
+
+@pytest.mark.long
+def test_ranks_that_are_killed_leave_no_store(
+    two_hosts: ProcMesh, tmp_path: Path, faults: list[object]
+) -> None:
+    trainers = two_hosts.spawn("trainer", DDPTrainer, DDPConfig(device="cpu"), tmp_path)
+    store = trainers.flatten("rank").slice(rank=0).open_store.call_one().get(timeout=60)
+    setup_torch_elastic_env(two_hosts)
+    trainers.setup.call(store).get(timeout=60)
+    pid = two_hosts.flatten("rank").slice(rank=0).spawn("pid", Listening).pid.call_one().get(60)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not Path(store[0]).exists() and bool(faults))
+
+
+def test_a_port_that_was_chosen_is_listened_at(tmp_path: Path) -> None:
+    procs = this_host().spawn_procs({"gpus": 1})
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = DDPConfig(device="cpu", master_port=port)
+    trainers = procs.spawn("trainer", DDPTrainer, config, tmp_path)
+    assert trainers.open_store.call_one().get(timeout=60) == ("127.0.0.1", port)
 
 
 @pytest.mark.long

@@ -154,7 +154,7 @@ def test_a_template_that_cannot_fork_says_so_and_lives_on(monkeypatch: pytest.Mo
     )
     order = msgspec.json.encode({"op": "fork", "config": config})
     out, said = os.pipe()
-    template = zygote._Zygote(theirs, zygote.TemplatePast({}))
+    template = zygote._Zygote(theirs, zygote.TemplatePast({}), "")
     monkeypatch.setattr(zygote.os, "fork", fork)
     socket.send_fds(host, [order], [said, said])
     assert template._serve()

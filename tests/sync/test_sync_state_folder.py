@@ -115,3 +115,30 @@ def test_the_state_of_another_replica_is_no_part_of_a_workspace(root: Path, tmp_
     scan = Scanner(Workspace({tmp_path: ""})).scan()
     assert [entry.path for entry in scan.manifest] == ["project", "project/a"]
     assert not scan.problems
+
+
+@pytest.mark.parametrize("part", ["stage", "store", "environment.old"])
+def test_links_among_a_replicas_own_files_are_refused(tmp_path: Path, part: str) -> None:
+    """It would remove what lies behind them, as it does with its own."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("mine")
+    Replica(tmp_path / "w").close()
+    state = find_state_folder(tmp_path / "w")
+    assert state is not None
+    if (state / part).is_dir():
+        (state / part).rename(tmp_path / "before")
+    (state / part).symlink_to(precious)
+    with pytest.raises(PermissionError, match="no links among its own files"):
+        Replica(tmp_path / "w")
+    assert (precious / "file").read_text() == "mine"
+
+
+def test_a_link_is_not_taken_for_a_state_folder(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "stage").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "stage" / "file").write_text("mine")
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / ".monarch").symlink_to(tmp_path / "elsewhere")
+    Replica(tmp_path / "w").close()
+    assert (tmp_path / "elsewhere" / "stage" / "file").read_text() == "mine"
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["stage"]

@@ -20,6 +20,7 @@ from monarch.observe.query import QueryEngine, QueryTables, kept_rows
 from monarch.observe.visit import MeshVisit, program_at
 from monarch.runs.folder import RUNS, RunFolder, runs_in
 from monarch.runtime.client_agent import client
+from monarch.runtime.ends.process_group import signal_self
 from monarch.wire.address import ProcAddress
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _of_program(make: type[PageSource]) -> PageSource:
 
     def end_with_it() -> None:
         sys.stdin.read()
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal_self(signal.SIGTERM)
 
     threading.Thread(target=end_with_it, daemon=True).start()
     job = job_loads(told["job"].encode())

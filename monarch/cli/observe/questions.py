@@ -17,6 +17,7 @@ from monarch.cli.tables import terminal_width
 from monarch.cli.volume import say
 from monarch.errors import JobError
 from monarch.observe.hang_report import LATE_SECONDS, hang_report, settled_report
+from monarch.observe.kept_files import read_kept
 from monarch.observe.query import TELEMETRY, QueryEngine, QueryTables, kept_rows, live_rows
 from monarch.observe.tables import READY
 from monarch.observe.trace import MeshTrace
@@ -78,9 +79,7 @@ def hang(run: str | None, is_json: bool) -> None:
 
 def _kept(folder: Path) -> dict[str, Any]:
     try:
-        data: dict[str, object] = json.loads(
-            (folder / TELEMETRY / HANG_REPORT).read_text(encoding="utf-8")
-        )
+        data: dict[str, object] = json.loads(read_kept(folder / TELEMETRY / HANG_REPORT, folder))
     except (OSError, ValueError):
         raise JobError(f"{folder} holds no report of who waited for whom") from None
     return data

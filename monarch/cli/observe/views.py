@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -21,6 +20,8 @@ from monarch.observe.stacks import dump_in_words, stacks_in_words
 from monarch.observe.trace import MeshTrace
 from monarch.observe.visit import MeshVisit, procs_of
 from monarch.runs.folder import RUNS, runs_in
+from monarch.runtime.ends.process_group import signal_process
+from monarch.runtime.ends.process_start import process_start
 from monarch.view.run_view import log_lines
 from monarch.wire.address import ProcAddress
 
@@ -111,7 +112,7 @@ class RankActions:
         if not pids:
             raise JobError("no program on this machine owns these ranks")
         for pid in pids:
-            os.kill(pid, signal.SIGINT)
+            signal_process(pid, process_start(pid) or 0, signal.SIGINT)
         return f"asked to stop: pid {', '.join(map(str, sorted(pids)))}; a run saves first"
 
     def _procs(self) -> dict[str, Mapping[str, Any]]:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from monarch.job.doctor import probe
+from monarch.python_start import ALONE
 from monarch.runtime.node import Node
 from monarch.runtime.programs.remote_program import RemoteProgram
 from monarch.wire.address import ProcAddress
 
 # As a login does it: all that a shell there gets to see.
-_REMOTE = "exec {python} -c 'import sys;exec(eval(sys.stdin.readline()))'"
+_REMOTE = f"exec {{python}} -c '{ALONE}exec(eval(sys.stdin.readline()))'"
 _FIRST_LINE = """
 import sys
 if sys.version_info < (3, 7):

@@ -11,7 +11,7 @@ import subprocess
 import threading
 from typing import Any
 
-from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.ends.process_start import is_ours, process_start
 
 _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 10.0
@@ -43,24 +43,39 @@ def kill_lost_group(pid: int, started: int) -> None:
         kill_group(pid)
 
 
-def signal_process(pid: int, started: int, number: int) -> None:
-    """Send a signal to a process, unless it has ended: its number may be another's by now."""
+def signal_process(pid: int, started: int, number: int, *words: str) -> None:
+    """Send a signal to a process of this user, unless it has ended: its number may be another's by
+    now. ``words`` must be in its command, where its number was read from a file."""
     with contextlib.suppress(ProcessLookupError):
         try:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
             return
         except (OSError, AttributeError):  # A kernel before 5.3, or none of Linux.
-            if process_start(pid) == started:
+            if is_ours(pid, started, *words):
                 os.kill(pid, number)
             return
         try:
             # The signal goes to the same process that was looked at: the descriptor belongs to no
             # other.
-            if process_start(pid) == started:
+            if is_ours(pid, started, *words):
                 signal.pidfd_send_signal(fd, number)
         finally:
             os.close(fd)
+
+
+def signal_own_group(child: subprocess.Popen[Any], number: int) -> None:
+    """Send a signal to the group that a child of ours leads, and that may outlive it.
+
+    Its number stays the group's until ``child`` has been waited for.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+
+
+def signal_self(number: int) -> None:
+    """Send a signal to this process, which wakes its main thread."""
+    os.kill(os.getpid(), number)
 
 
 def die_with_parent() -> None:
@@ -111,4 +126,4 @@ def _end_after(watched: int) -> None:
 
 
 def _end_here() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    signal_self(signal.SIGKILL)

@@ -9,6 +9,8 @@ import subprocess
 import time
 
 _PROC = os.path.exists("/proc/self/stat")
+_EXEC_SECONDS = 2.0
+_LOOK_SECONDS = 0.001
 
 
 def process_start(pid: int, *, even_ended: bool = False) -> int | None:
@@ -23,6 +25,31 @@ def process_start(pid: int, *, even_ended: bool = False) -> int | None:
     if not fields:
         return None
     return None if fields[0] == "Z" and not even_ended else int(fields[19])
+
+
+def is_ours(pid: int, started: int, *words: str) -> bool:
+    """Whether this process is the user's, was started then, and has ``words`` in its command.
+
+    A pid and a start that were read from a file could be anybody's: the words tell which program it
+    must be.
+    """
+    if started <= 0 or process_start(pid) != started:
+        return False
+    if not _PROC:
+        user, *command = _ps(pid, "uid=", "command=") or [""]
+        return user == str(os.geteuid()) and all(word in " ".join(command) for word in words)
+    deadline = time.monotonic() + _EXEC_SECONDS
+    while True:
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                user_id, command = os.fstat(file.fileno()).st_uid, file.read()
+        except OSError:
+            return False
+        # One that was started a moment ago has no command yet. Nor have the kernel's own threads.
+        if command or not words or time.monotonic() > deadline or process_start(pid) != started:
+            break
+        time.sleep(_LOOK_SECONDS)
+    return user_id == os.geteuid() and all(os.fsencode(word) in command for word in words)
 
 
 def parent_of(pid: int) -> int | None:

@@ -12,6 +12,7 @@ import io
 import os
 import re
 import shutil
+import stat
 import sys
 import sysconfig
 import tarfile
@@ -26,6 +27,8 @@ BUNDLE = "MONARCH_BUNDLE"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _UNUSED_SECONDS = 30 * 24 * 3600.0
 _ATTIC = ".new-"
+_NAME = re.compile(r"[0-9a-f]{32}|\.new-\w+")
+"""The names of folders that are made here."""
 
 
 def import_from_bundle(
@@ -89,7 +92,7 @@ def _found(base: str, digest: str) -> str:
         status = os.lstat(folder)
     except OSError:
         return ""
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+    if not _is_ours(folder) or status.st_mode & 0o022:
         raise PermissionError(1, "others could have changed what is there; remove it", folder)
     with contextlib.suppress(OSError):
         os.utime(folder)  # It is in use: see _trim.
@@ -130,8 +133,14 @@ def _trim(base: str, kept: str) -> None:
     for name in os.listdir(base):
         path = os.path.join(base, name)
         with contextlib.suppress(OSError):
-            if name != kept and os.lstat(path).st_mtime < long_ago:
+            is_old = os.lstat(path).st_mtime < long_ago
+            if is_old and name != kept and _NAME.fullmatch(name) and _is_ours(path):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_ours(path: str) -> bool:
+    status = os.lstat(path)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
 
 
 def _platforms() -> list[str]:

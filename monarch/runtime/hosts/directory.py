@@ -1,22 +1,25 @@
-"""Directories for Unix sockets: private, short, and swept of what dead processes left."""
+"""Directories in the runtime folder: of processes, for their Unix sockets, and of jobs."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
-import shutil
 import sys
 
+from monarch import ours
 from monarch.config import runtime_dir
 from monarch.net.machine import machine_id
 from monarch.runtime.ends.process_start import is_there
 from monarch.wire.address import Uid
 
 _MAX_SOCKET_PATH = 103 if sys.platform == "darwin" else 107
+_OF_PROCESS = r"[\w]{1,6}-\d+-\w+"
+_OF_JOB = r"job-[\w-]+"
 
 
 def new_directory(uid: Uid) -> str:
-    """A directory for the sockets of this process and its procs. Remove it when done."""
+    """A directory for the sockets of this process and its procs. ``remove_directory`` when done."""
     base = runtime_dir()
     sweep(base)
     path = os.path.join(base, f"{machine_id()[:6]}-{os.getpid()}-{uid}")
@@ -28,6 +31,21 @@ def new_directory(uid: Uid) -> str:
     return path
 
 
+def store_path(socket_path: str, number: int) -> str:
+    """A file beside the socket of a proc, that ends with it: for ranks to meet at."""
+    return f"{socket_path}.store-{number}"
+
+
+def stores_beside(socket_path: str) -> list[str]:
+    """Those that are there."""
+    return glob.glob(f"{glob.escape(socket_path)}.store-*")
+
+
+def remove_directory(path: str) -> None:
+    """Remove one that ``new_directory`` made. Raises ``ours.NotOurs`` for any other."""
+    ours.remove_folder(path, _runtime_dir_of(path), name=_OF_PROCESS)
+
+
 def sweep(base: str) -> None:
     """Remove the directories of processes of this machine that are no more."""
     for name in os.listdir(base):
@@ -35,4 +53,59 @@ def sweep(base: str) -> None:
         pid = rest.partition("-")[0]
         if machine == machine_id()[:6] and pid.isdigit() and not is_there(int(pid)):
             with contextlib.suppress(OSError):
-                shutil.rmtree(os.path.join(base, name))
+                ours.remove_folder(os.path.join(base, name), base, name=_OF_PROCESS)
+
+
+def make_job_directory(job: str, host: str = "") -> str:
+    """The directory of a job on this machine, or of one host of it."""
+    path = os.path.join(runtime_dir(), f"job-{job}")
+    ours.make_folder(path)
+    if host:
+        path = os.path.join(path, host)
+        ours.make_folder(path)
+    return path
+
+
+def check_job_directory(path: str) -> None:
+    """Raise ``ours.NotOurs`` for a folder that ``make_job_directory`` has not made.
+
+    One that is not there passes: nothing can happen to it.
+    """
+    job = _job_of(path)
+    base = _runtime_dir_of(job)
+    with contextlib.suppress(FileNotFoundError):
+        ours.check_folder(job, base, mark=ours.MARK, name=_OF_JOB)
+        ours.check_folder(path, base, mark=ours.MARK)
+
+
+def remove_job_directory(path: str) -> None:
+    """Remove one that ``make_job_directory`` made, and that of the job where no host is left in
+    it. Raises ``ours.NotOurs`` for any other."""
+    check_job_directory(path)
+    job = _job_of(path)
+    base = _runtime_dir_of(job)
+    ours.remove_folder(path, base, mark=ours.MARK)
+    if path != job:
+        with contextlib.suppress(OSError):
+            if os.listdir(job) == [ours.MARK]:
+                ours.remove_folder(job, base, mark=ours.MARK, name=_OF_JOB)
+
+
+def _job_of(path: str) -> str:
+    """The job's directory; it is the one above a host's."""
+    above = os.path.dirname(path)
+    return above if os.path.basename(above).startswith("job-") else path
+
+
+def _runtime_dir_of(path: str) -> str:
+    """The runtime folder that a directory is in.
+
+    That of a program that had another TMPDIR counts as well: its name and its mode tell it.
+    """
+    above = os.path.dirname(os.path.abspath(path))
+    with contextlib.suppress(OSError):
+        status = os.lstat(above)
+        is_named = os.path.basename(above) == f"monarch-{os.getuid()}"
+        if is_named and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+            return above
+    return runtime_dir()

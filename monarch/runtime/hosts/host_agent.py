@@ -20,6 +20,7 @@ from monarch.config import settings
 from monarch.net.segment_door import door_path
 from monarch.runtime.ends.process_group import kill_lost_group
 from monarch.runtime.hosts.bulletins import Bulletins
+from monarch.runtime.hosts.directory import stores_beside
 from monarch.runtime.hosts.hang_watch import HangWatch
 from monarch.runtime.hosts.host_link import HostWatch
 from monarch.runtime.hosts.host_proc import HostProc
@@ -305,7 +306,8 @@ class HostAgent:
 
     def _files_of(self, uid: Uid) -> tuple[str, ...]:
         socket_path = f"{self.directory}/{uid}"
-        return socket_path, door_path(socket_path), self._stacks_path(uid)
+        files = socket_path, door_path(socket_path), self._stacks_path(uid)
+        return *files, *stores_beside(socket_path)
 
     def _end_to_replace(self, uids: Sequence[Uid], order: ReplaceProcs) -> None:
         for uid in uids:

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,15 +24,24 @@ from typing import Any
 
 from monarch import __version__
 from monarch.config import runtime_dir
+from monarch.ours import NotOurs
+from monarch.python_start import module_arguments
 from monarch.runtime.ends.process_group import signal_process
-from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.ends.process_start import is_ours, process_start
 from monarch.runtime.hosts.bundle_place import BUNDLE
-from monarch.runtime.hosts.directory import sweep
+from monarch.runtime.hosts.directory import (
+    check_job_directory,
+    make_job_directory,
+    remove_job_directory,
+    sweep,
+)
 from monarch.runtime.secret import SECRET_VARIABLES
 
 # All that an agent starts inherits this variable, which has the agent's own folder: by that it is
 # found again, even in another process group.
 ALLOCATION = "MONARCH_ALLOCATION"
+
+_AGENT_PROGRAM = "monarch.runtime.host_main"
 
 _READY_SECONDS = 60.0
 _TERM_SECONDS = 2.0
@@ -91,12 +99,12 @@ class _Starter:
         env: Mapping[str, str], workspace: str,
     ) -> dict[str, Any]:  # fmt: skip
         """A host agent that others find at ``address``; ``port`` 0 is any that is free."""
-        directory = os.path.join(runtime_dir(), f"job-{allocation}", re.sub(r"[^\w.-]", "_", name))
         listener = _listener(port)
         reader, writer = os.pipe()
         ready, is_ready = os.pipe()
-        self._is_new = not os.path.exists(directory)
-        os.makedirs(directory, 0o700, exist_ok=True)
+        folder = re.sub(r"[^\w.-]", "_", name)
+        self._is_new = not os.path.exists(os.path.join(runtime_dir(), f"job-{allocation}", folder))
+        directory = make_job_directory(allocation, folder)
         log = os.path.join(directory, "host.log")
         workspace = workspace or env.get("WORKSPACE_DIR") or f"{directory}/workspace"
         variables = {
@@ -115,13 +123,13 @@ class _Starter:
             with open(log, "ab") as output:
                 self._child = subprocess.Popen(
                     [
-                        sys.executable, "-m", "monarch.runtime.host_main",
+                        sys.executable, *module_arguments(_AGENT_PROGRAM),
                         f"tcp://{address}:fd{listener.fileno()}", name,
                     ],
                     env=variables, pass_fds=[listener.fileno(), reader, is_ready],
                     start_new_session=True,
-                    # Python imports from where it is started before all else: a checkout there is
-                    # not to hide the bundle.
+                    # Its procs import from where it is started: a checkout there is not to hide
+                    # the bundle.
                     cwd=directory if bundle else None,
                     stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 )  # fmt: skip
@@ -185,12 +193,24 @@ def _interface() -> str:
 
 
 def _look(*, pid: int, started: int, directory: str) -> dict[str, Any]:
-    is_running = process_start(pid) == started
+    is_running = is_ours(pid, started, _AGENT_PROGRAM)
+    try:
+        check_job_directory(directory)
+    except OSError as error:
+        return {"is_running": is_running, "log": str(error)}
     return {"is_running": is_running, "log": _tail(os.path.join(directory, "host.log"))}
 
 
 def _end(*, pid: int, started: int, directory: str) -> dict[str, Any]:
-    """End an agent and all that it has started; says what could not be ended."""
+    """End an agent and all that it has started; says what could not be ended.
+
+    Nothing where ``directory`` is not one that ``_start`` made: the order may come from a file that
+    is damaged, or a stranger's.
+    """
+    try:
+        check_job_directory(directory)
+    except NotOurs as error:
+        raise _Failure(f"nothing was ended or removed: {error}") from None
     left = _end_processes(pid, started, directory)
     _remove(directory)
     return {"left": sorted(left)}
@@ -198,11 +218,14 @@ def _end(*, pid: int, started: int, directory: str) -> dict[str, Any]:
 
 def _end_processes(pid: int, started: int, directory: str) -> set[int]:
     """SIGTERM for the agent, which lets its procs clean up, then SIGKILL for what is left."""
-    signal_process(pid, started, signal.SIGTERM)
+    is_agent = is_ours(pid, started, _AGENT_PROGRAM)
+    if is_agent:
+        signal_process(pid, started, signal.SIGTERM)
     deadline = time.monotonic() + _TERM_SECONDS
-    while process_start(pid) == started and time.monotonic() < deadline:
+    while is_agent and process_start(pid) == started and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
-    signal_process(pid, started, signal.SIGKILL)
+    if is_agent:
+        signal_process(pid, started, signal.SIGKILL)
     deadline = time.monotonic() + _KILL_SECONDS
     while True:
         left = _processes_of(directory)
@@ -227,9 +250,7 @@ def _processes_of(directory: str) -> dict[int, int]:
 
 
 def _remove(directory: str) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(directory))  # The last one of the job on this machine.
+    remove_job_directory(directory)
     with contextlib.suppress(OSError):
         sweep(runtime_dir())
 

@@ -14,9 +14,9 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import time
 
+from monarch import ours
 from monarch.config import runtime_dir, settings
 from monarch.net.machine import machine_id
 from monarch.runtime.ends.process_start import is_there
@@ -152,7 +152,7 @@ def _sweep(base: str) -> None:
         path = os.path.join(base, name)
         with contextlib.suppress(OSError):
             if index < len(over) - _KEPT_RUNS or os.stat(path).st_mtime < too_old:
-                shutil.rmtree(path)
+                ours.remove_folder(path, base, name=_RUN.pattern)
 
 
 _RUN = re.compile(r"\d{8}-\d{6}-(\w{6})-(\d+)")

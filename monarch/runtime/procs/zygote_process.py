@@ -13,10 +13,14 @@ import socket
 import subprocess
 import sys
 
+from monarch.python_start import module_arguments
 from monarch.runtime.procs.proc_config import CONTROL_FD
 from monarch.wire.message import Command
 
 _SEND_BUFFER_BYTES = 1 << 20
+
+ZYGOTE_ARGUMENTS = tuple(module_arguments("monarch.runtime.zygote"))
+"""With which a Python becomes a zygote."""
 
 
 def require_linux() -> None:
@@ -34,7 +38,7 @@ class ZygoteProcess:
     """
 
     def __init__(self, command: Command | None = None) -> None:
-        self._command = command or Command(sys.executable, None, ("-m", "monarch.runtime.zygote"))
+        self._command = command or Command(sys.executable, None, ZYGOTE_ARGUMENTS)
         self._environment = dict(os.environ)
         self._directory = os.getcwd()
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -26,6 +26,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from monarch.runtime.ends.process_group import signal_self
+
 KINDS = ("kill", "exit", "hang", "slow", "lighthouse")
 MOMENTS = ("before", "inside", "commit")
 _RANDOM = "random"
@@ -221,4 +223,4 @@ def suffer(fault: InjectedFault | None, rank: int, *moments: str) -> None:
         sys.stdout.flush()
         os._exit(3)
     else:
-        os.kill(os.getpid(), signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
+        signal_self(signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)

@@ -19,6 +19,7 @@ from monarch.actor import Actor, ActorError, HostMesh, ProcMesh, SupervisionErro
 from monarch.errors import MonarchError
 from monarch.runs.ranks import RunLost
 from monarch.runs.restarts import Restarts
+from monarch.runtime.ends.process_group import signal_self
 from monarch.spmd.surroundings import hosts_beyond
 from monarch.tools.network import address_for
 from monarch_recipes.replicas.event_log import LIGHTHOUSE, EventLog
@@ -96,7 +97,7 @@ class Lighthouse(Actor):
     @endpoint
     def crash(self) -> None:
         """A fault on purpose."""
-        os.kill(os.getpid(), signal.SIGKILL)
+        signal_self(signal.SIGKILL)
 
     def __cleanup__(self, error: Exception | None) -> None:
         if self.server is not None:

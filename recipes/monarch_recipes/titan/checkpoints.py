@@ -8,7 +8,6 @@ it whole, and of this model? Loading would find that out late, on one rank, or n
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 
+from monarch import ours
+from monarch.observe.kept_files import leads_out
 from monarch_recipes.checkpoint import CheckpointError
 
 from .config import Degrees, TitanConfig
@@ -118,7 +119,8 @@ class Checkpointer:
         except CheckpointException as error:
             self._inner.save_future = None  # Of a save in the background: it would fail for ever.
             if dist.get_rank() == 0:
-                shutil.rmtree(path, ignore_errors=True)  # Its half takes up the room of the next.
+                # Its half takes up the room of the next.
+                ours.remove_folder(path, path.parent, name=r"step-\d+")
             return Saved(failure=_first_failure(error))
         self._unfinished = step
         return self._finished(is_in_hf=is_last and self._inner.last_save_in_hf)
@@ -185,7 +187,9 @@ def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
     saved = {
         int(match[1]): path
         for path in (folder.iterdir() if folder.is_dir() else ())
-        if (match := re.fullmatch(r"step-(\d+)", path.name)) and (path / ".metadata").is_file()
+        if (match := re.fullmatch(r"step-(\d+)", path.name))
+        and (path / ".metadata").is_file()
+        and not leads_out(path / ".metadata", folder)
     }
     if step != -1:
         if step not in saved:

@@ -21,6 +21,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from monarch.config_file import ConfigError
+from monarch.python_start import text_arguments
 
 from .api import Trainer
 from .config import (
@@ -118,7 +119,7 @@ def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> Tita
         "LOCAL_RANK": "0",
     }
     done = subprocess.run(
-        [sys.executable, "-c", f"from {__name__} import main; main()"],
+        [sys.executable, *text_arguments(f"from {__name__} import main; main()")],
         input=pickle.dumps(config),
         capture_output=True,
         env=environment,

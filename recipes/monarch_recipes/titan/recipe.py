@@ -26,7 +26,7 @@ from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.alike import Alike
 from monarch_recipes.checkpoint import CheckpointError
 from monarch_recipes.fingerprint import Sums, digest_of
-from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
+from monarch_recipes.rendezvous import meet_at, open_meeting
 from monarch_reload import ReloadReport
 
 from .checkpoints import Saved
@@ -48,10 +48,10 @@ class TitanTrainer(Actor):
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
-        """Opens the store where the ranks meet; returns its host and port. On rank 0 only, before
+        """Opens the store where the ranks meet: (host, port), or (file, 0). On rank 0 only, before
         each `setup`."""
         self.let_go()
-        self.store, host, port = open_store(peers=other_hosts())
+        self.store, host, port = open_meeting()
         return host, port
 
     @endpoint

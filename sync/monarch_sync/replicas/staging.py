@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -25,6 +24,7 @@ from monarch_sync.replicas.in_place import InPlace
 from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.replicas.patch_file import writes_of
 from monarch_sync.replicas.ready import SECOND_NS, ReadyContent, Swap, time_after
+from monarch_sync.replicas.state_folder import remove_part
 from monarch_sync.replicas.store import ContentStore
 from monarch_sync.stamps import digest_of, lstat
 
@@ -331,7 +331,7 @@ class Staging:
         with os.scandir(self.folder) as found:
             for entry in found:
                 if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
+                    remove_part(entry.path, self.folder)
                 else:
                     os.unlink(entry.path)
         self._num_places = 0  # a file that could not be deleted keeps its name

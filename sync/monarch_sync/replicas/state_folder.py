@@ -8,6 +8,7 @@ write to), it is `.monarch` in the folder itself. Which of the two, the first re
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -24,7 +25,7 @@ _MODE = 0o700  # its files may have been in a folder that is not open to all
 def find_state_folder(root: str | os.PathLike[str]) -> Path | None:
     """The one of a replica's folder; None if it is no replica's."""
     inside, beside = _places(root)
-    if inside.is_dir():
+    if inside.is_dir() and not inside.is_symlink():
         return inside
     return beside if _is_ours(beside) else None
 
@@ -36,10 +37,12 @@ def make_state_folder(root: str | os.PathLike[str]) -> Path:
     """
     inside, beside = _places(root)
     if not inside.parent.exists() and _is_ours(beside):
-        shutil.rmtree(beside)
+        _check_parts(beside)
+        remove_part(beside, beside.parent)
     os.makedirs(root, exist_ok=True)
     found = find_state_folder(root)
     if found is not None:
+        _check_parts(found)
         _keep_private(found)
         return found
     fresh = beside.with_name(f".{uuid.uuid4().hex}{RESERVED}")
@@ -57,6 +60,31 @@ def make_state_folder(root: str | os.PathLike[str]) -> Path:
         return beside
     inside.mkdir(mode=_MODE, exist_ok=True)
     return inside
+
+
+def remove_part(folder: str | os.PathLike[str], below: str | os.PathLike[str]) -> None:
+    """Remove a folder of a replica's own, with all that is in it, as far as the system lets us.
+
+    Raises ``PermissionError`` for a link, and for one that does not lie in ``below`` itself.
+    """
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or os.path.dirname(folder) != os.fspath(below):
+        raise PermissionError(errno.EPERM, "it is no folder of a replica's own", str(folder))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_parts(folder: Path) -> None:
+    """Raise ``PermissionError`` where something in it is a link: what lies behind would be removed
+    and replaced as our own is. We make none."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                raise PermissionError(
+                    errno.EPERM,
+                    "a replica keeps no links among its own files: somebody else has made this "
+                    "folder. Remove it",
+                    entry.path,
+                )
 
 
 def _keep_private(folder: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Collection
 from pathlib import Path
+
+from monarch import ours
 
 UNFINISHED = "unfinished-"
 """What the names of folders begin with that are being made, or taken away."""
@@ -32,7 +33,7 @@ def trim(cache: Path, max_bytes: int, keep: Collection[str] = ()) -> None:
     for folder in sorted(_folders(cache), key=_last_use, reverse=True):
         if folder.name.startswith(UNFINISHED):
             if time.time() - _last_use(folder) > _UNFINISHED_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
             continue
         size = _size(folder)
         if folder.name in keep or size <= left:
@@ -42,7 +43,12 @@ def trim(cache: Path, max_bytes: int, keep: Collection[str] = ()) -> None:
             # Out of sight at once, so that no process finds half of it.
             grave = tempfile.mkdtemp(prefix=UNFINISHED, dir=cache)
             folder.rename(grave)
-            shutil.rmtree(grave, ignore_errors=True)
+            _remove(Path(grave))
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(ours.NotOurs):
+        ours.remove_folder(folder, folder.parent, name=f"{UNFINISHED}.*")
 
 
 def _folders(cache: Path) -> list[Path]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from monarch import ours
 from monarch.errors import MonarchError
+from monarch.python_start import module_arguments
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.packages.cache_trimming import UNFINISHED, used
 from monarch.runtime.workspace.packages.lock_files import Needs
@@ -178,19 +179,19 @@ def _bring(
                 _pip("download", "--no-deps", "-d", str(found), *options[tag], *requirements)
         collect(by_tag, fresh)
         for found in by_tag.values():
-            shutil.rmtree(found)
+            ours.remove_folder(found, fresh, name=r"\d+", ignore_errors=False)
         fresh.chmod(0o755)
         fresh.rename(target)
     except OSError as error:
         if not target.is_dir():  # else another process was quicker, with the same
             raise EnvironmentFailed(f"{target}: {error.strerror}") from None
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        ours.remove_folder(fresh, target.parent, name=f"{UNFINISHED}.*")
 
 
 def _pip(*arguments: str) -> None:
     options = ["--disable-pip-version-check", "--no-input"]
-    command = [sys.executable, "-m", "pip", *options, *arguments]
+    command = [sys.executable, *module_arguments("pip"), *options, *arguments]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

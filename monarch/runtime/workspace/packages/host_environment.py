@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from monarch import ours
 from monarch.errors import MonarchError
 from monarch.runtime.workspace.packages.cache_folder import cache_folder
 from monarch.runtime.workspace.packages.cache_trimming import UNFINISHED, trim, used
@@ -113,11 +114,15 @@ class HostEnvironment:
 
     def drop(self) -> None:
         """Forget what was made ready."""
-        _remove(self._next)
+        self._remove(self._next)
 
     def settle(self) -> None:
         """Clear away what was replaced; that may take a while."""
-        _remove(self._old)
+        self._remove(self._old)
+
+    def _remove(self, folder: str) -> None:
+        with contextlib.suppress(ours.NotOurs):  # A link that somebody has put there stays.
+            ours.remove_folder(folder, os.path.dirname(self._place), name=rf"{_PLACE}\.\w+")
 
     def why_unfit(self) -> str:
         """Why this Python cannot use what another host has put here, "" if it can."""
@@ -198,7 +203,7 @@ def _make(digest: str, wheels: list[Wheel], find: Callable[[str], str], cache: P
         os.chmod(fresh, 0o755)
         os.rename(fresh, cache / digest)
     finally:
-        _remove(fresh)
+        ours.remove_folder(fresh, cache, name=f"{UNFINISHED}.*")
 
 
 @contextlib.contextmanager
@@ -245,7 +250,3 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)  # The cache lies on another file system.
-
-
-def _remove(folder: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,88 @@
+"""Folders that are ours to remove.
+
+A path that was read from a file proves nothing: the file may be damaged, or a stranger's. A folder
+is removed only below a folder that we keep for that, where no symlink leads to it, where it is this
+user's, and where it carries a mark: a file that we put there, or a name that only we give.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+
+MARK = ".made-by-monarch"
+"""The file that ``make_folder`` leaves in a folder."""
+
+
+class NotOurs(OSError):
+    """A folder that is not proved to be ours; nothing of it was touched."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def make_folder(path: str) -> None:
+    """Make a folder of mode 0700 that ``remove_folder`` knows by its mark; those above it, too."""
+    os.makedirs(path, 0o700, exist_ok=True)
+    fd = os.open(os.path.join(path, MARK), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    os.close(fd)
+
+
+def check_folder(
+    path: str | os.PathLike[str],
+    below: str | os.PathLike[str],
+    *,
+    mark: str = "",
+    name: str = "",
+) -> str:
+    """The real path of one of our folders below ``below``. Raises ``NotOurs`` for any other folder,
+    and ``FileNotFoundError`` for one that is not there.
+
+    It carries the file ``mark``, or its name fits the pattern ``name``; with both, both hold.
+    """
+    assert mark or name, "a folder without a mark could be anybody's"
+    root, whole = os.path.abspath(below), os.path.abspath(path)
+    parts = Path(os.path.relpath(whole, root)).parts
+    if not parts or parts[0] == os.pardir:
+        raise NotOurs(f"{path} is not in {below}")
+    if name and not re.fullmatch(name, parts[-1]):
+        raise NotOurs(f"{path} has no name that monarch gives")
+    place = os.path.realpath(root)
+    for part in parts:
+        place = os.path.join(place, part)
+        status = os.lstat(place)
+        if not stat.S_ISDIR(status.st_mode):
+            raise NotOurs(f"{place} is no folder, or a link")
+        if status.st_uid != os.geteuid():
+            raise NotOurs(f"{place} belongs to another user (uid {status.st_uid})")
+    if mark:
+        try:
+            status = os.lstat(os.path.join(place, mark))
+        except FileNotFoundError:
+            raise NotOurs(f"{path} was not made by monarch: it has no {mark}") from None
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise NotOurs(f"{path}/{mark} is no file of this user's")
+    return place
+
+
+def remove_folder(
+    path: str | os.PathLike[str],
+    below: str | os.PathLike[str],
+    *,
+    mark: str = "",
+    name: str = "",
+    ignore_errors: bool = True,
+) -> None:
+    """Remove a folder with all that is in it; nothing where it is not there.
+
+    Raises ``NotOurs`` as ``check_folder`` does. What the system does not let us remove stays, and
+    raises ``OSError`` only without ``ignore_errors``.
+    """
+    try:
+        place = check_folder(path, below, mark=mark, name=name)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(place, ignore_errors=ignore_errors)
