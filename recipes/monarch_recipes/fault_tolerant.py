@@ -254,12 +254,13 @@ class ReplicaTrainer(Actor):
         self.seat = seats[context().actor_instance.rank.rank]
         self.manager: CarefulManager | None = None
         self.averaging: Averaging | None = None
+        self.progress = {"step": 0, "batches_committed": 0}
         silence_logs()  # Its faults are events of the run.
 
     def __reload__(self, change: ReloadReport) -> None:
         """Have the author of an edit know what the next start would make of it."""
         tell_of_lost_parts(self.config.task, change)
-        if hasattr(self, "progress"):
+        if hasattr(self, "next_start"):
             self.next_start.look(
                 change, self.builders(), self.model, self.optimizer,
                 generation=context().generation,
@@ -348,9 +349,9 @@ class ReplicaTrainer(Actor):
         self.parallel_model = averaging.model
 
     @endpoint
-    def leave(self) -> None:
+    def leave(self) -> int:
         """The other groups wait for this one no longer. It may join again; evaluate and save
-        work."""
+        work. Returns the step that it has committed last."""
         if self.manager is not None:
             self.progress = self.manager.state_dict()
             averaging, self.averaging = self.averaging, None
@@ -360,6 +361,7 @@ class ReplicaTrainer(Actor):
             self.manager = None
         if dist.is_initialized():
             dist.destroy_process_group()
+        return self.progress["step"]
 
     @endpoint
     def step(self, order: StepOrder) -> GroupStep:

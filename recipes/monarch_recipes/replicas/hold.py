@@ -38,7 +38,7 @@ class GroupsHold:
         self._has_held = False
         self._news = news
         self._step_seconds = step_seconds
-        self._is_local = is_local
+        self.is_local = is_local
 
     async def begin_after_error(
         self, activity: str, doing: str, error: TaskError, *, is_anew: bool = False
@@ -54,7 +54,7 @@ class GroupsHold:
         good = max(self.edits.good_before(activity, generation), error.good_generation or 0)
         if is_anew:
             state = "the group is started again after the mend, and the others wait"
-        elif self._is_local:
+        elif self.is_local:
             state = "all groups wait, and what one has made of it by itself is made again"
         else:
             state = "nothing of it was committed, and all groups wait"
