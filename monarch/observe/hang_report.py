@@ -25,8 +25,8 @@ _SHORT_SECONDS = 0.05
 class HangReport:
     """``waits`` of calls; ``rings`` of actors that wait for each other; ``doing``: what those do
     that others wait for; ``held``: calls that stand, and runs that hold after an edit, in words;
-    ``told``: what parts of runs say that they wait for, where that is no call; ``stuck``: procs that
-    do not answer, with why."""
+    ``told``: what parts of runs say that they wait for, where that is no call;
+    ``stuck``: procs that do not answer, with why."""
 
     waits: list[WaitEdge] = field(default_factory=list)
     rings: list[list[Member]] = field(default_factory=list)

@@ -111,7 +111,7 @@ class World:
         agent = SimpleNamespace(
             generation=0, node=None, code_states=SimpleNamespace(coming=0), held_time=None
         )
-        for module in (controller, groups, lighthouse, event_log, group):
+        for module in (controller, groups, lighthouse, event_log, group, hold):
             monkeypatch.setattr(module, "time", clock)
         for module in (controller, groups):
             monkeypatch.setattr(module, "unheld_time", self.loop.time)

@@ -28,6 +28,7 @@ and do not end the program. It says what happens through a port.
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -417,7 +418,7 @@ class Controller(Actor):
             group.does(f"waits for {names}")
             await asyncio.sleep(_LOOK_SECONDS)
             if time.monotonic() - asked_at > _ALIVE_SECONDS:
-                await self.groups.ask(group, group.trials.report.call())
+                await self.groups.is_alive(group)
                 asked_at = time.monotonic()
         group.does("")
 
@@ -459,7 +460,9 @@ class Controller(Actor):
         ahead: Any = None  # the answer to come of a step that the group is asked for already
         while group.step < self.last_step:
             if self.hold.failure is not None:
-                await self.hold.mended(self.is_past_holds)
+                # A group that dies meanwhile is told, and its host brought up for the mend.
+                alive = functools.partial(self.groups.is_alive, group)
+                await self.hold.mended(self.is_past_holds, alive)
                 if self.hold.failure is not None:  # and will not be mended
                     if self.groups.is_over():
                         raise GroupLate

@@ -318,6 +318,10 @@ class Groups:
         finally:
             waiting.cancel()
 
+    async def is_alive(self, group: Group) -> None:
+        """Raises GroupLost where it is not."""
+        await self.ask(group, group.trials.report.call())
+
     async def interrupt(self, group: Group, seconds: float) -> TaskError | None:
         """Cut short what new code does in the ranks that do not wait for others: why, for
         people. None where all wait; GroupLost where they cannot be interrupted."""
