@@ -55,7 +55,7 @@ _COMMANDS = {
     ),
     "titan": (
         "run", "titan", "--config", "titan.toml", "training.steps=40", "debug.seed=1",
-        "checkpoint.interval=10", "validation.freq=15",
+        "checkpoint.interval=10", "validation.freq=15", "model.flavor=test", "metrics.log_freq=1",
     ),
     "fault_tolerant": (
         "run", "fault_tolerant", "task=task", "num_steps=140", "checkpoint_every=30",
