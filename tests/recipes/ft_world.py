@@ -141,6 +141,7 @@ class World:
         monkeypatch.setattr(groups, "_stacks", stacks)
         monkeypatch.setattr(groups, "end_procs", nothing)
         monkeypatch.setattr(lighthouse, "end_procs", nothing)
+        monkeypatch.setattr(controller, "end_procs", nothing)
         monkeypatch.setattr(Group, "spawn", spawn)
 
     def _on_news(self, said: Any) -> None:
@@ -292,6 +293,9 @@ class FakeTrainers:
         for _, call in asked:
             if not call.done():
                 call.set_exception(ActorError(LighthouseGone("the lighthouse has died")))
+
+    def on_report(self) -> Any:
+        return SimpleNamespace(is_running=False, is_waiting=False)
 
     def on_fingerprint(self) -> str:
         return f"after {self.step_made}"

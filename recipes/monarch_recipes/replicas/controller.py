@@ -66,6 +66,7 @@ from monarch_recipes.replicas.messages import (
     TaskError,
     Unsaved,
 )
+from monarch_recipes.replicas.placement import end_procs
 from monarch_recipes.schedule import is_due
 
 # All wait for it, so it is never away for long.
@@ -291,6 +292,13 @@ class Controller(Actor):
             group.bells.lighthouse_is_gone.broadcast()
             if group is evaluating:  # That changes nothing, and may be cut short.
                 group.trials.come_back.broadcast(_LET_GO_SECONDS, 0.0)
+        await asyncio.sleep(_TELL_SECONDS)
+        are_idle = await asyncio.gather(*(self.is_idle(group) for group in training))
+        if any(are_idle):
+            # One in a collective with a process that hangs hears of it as soon as that has ended.
+            lost = [one for one, is_idle in zip(training, are_idle, strict=True) if not is_idle]
+            await end_procs(*(group.let_go() for group in lost))
+            training = [group for group in training if group not in lost]
         steps = await asyncio.gather(*(self.step_left_at(group) for group in training))
         for group in training:
             group.is_training, group.joined = False, None
@@ -302,6 +310,15 @@ class Controller(Actor):
             # Apart from each other, groups that seldom meet have made batches of their own.
             if step == newest and not (self.hold.is_local and self.groups.is_over()):
                 group.step, group.has_finished = step, True
+
+    async def is_idle(self, group: Group) -> bool:
+        """Whether a group does nothing by itself: it has nothing to do, or waits for others."""
+        try:
+            asked = group.trials.report.call().as_asyncio()
+            reports = await asyncio.wait_for(asked, _TELL_SECONDS)
+        except (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError):
+            return False
+        return all(not one.is_running or one.is_waiting for _, one in reports.items())
 
     async def step_left_at(self, group: Group) -> int:
         """The step that a group has committed when it has let go; -1 where it cannot."""
