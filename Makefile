@@ -76,8 +76,12 @@ docs: $(STAMP) ## build the documents as a site, in build/site; a link that lead
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --clean --config-file tools/mkdocs.yml
 
 .PHONY: soak
-soak: $(STAMP) ## shake the runtime for SOAK_SECONDS (600), with SOAK_SEED
+soak: $(STAMP) ## shake the runtime, or SOAK_OF=run a training, for SOAK_SECONDS (600), with SOAK_SEED
 	@$(BIN)/python -m tests.soak.main
+
+.PHONY: kills
+kills: $(STAMP) ## kill any process of ddp, titan and fault_tolerant, KILLS_COUNT (40) times each
+	@$(BIN)/python -m tests.soak.kills
 
 .PHONY: long
 long: $(STAMP) ## run the tests that take long: whole runs, kills at every step, jobs of every kind

@@ -25,6 +25,7 @@ _SHORT_SECONDS = 0.05
 class HangReport:
     """``waits`` of calls; ``rings`` of actors that wait for each other; ``doing``: what those do
     that others wait for; ``held``: calls that stand, and runs that hold after an edit, in words;
+    ``told``: what parts of runs say that they wait for, where that is no call;
     ``stuck``: procs that do not answer, with why."""
 
     waits: list[WaitEdge] = field(default_factory=list)
@@ -33,6 +34,7 @@ class HangReport:
     mismatches: list[CollectiveMismatch] = field(default_factory=list)
     under_way: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
 
@@ -62,6 +64,7 @@ class HangReport:
             found.append(f"actors wait for each other and will never answer: {chain}")
         found += [f"does not answer: {text}" for text in self.stuck]
         found += [f"held: {text}" for text in self.held]
+        found += self.told
         found += in_lines(self.waits)
         alike: dict[str, list[Member]] = defaultdict(list)
         for member, text in self.doing.items():
@@ -88,6 +91,7 @@ class HangReport:
             ],
             "doing": {str(member): text for member, text in self.doing.items()},
             "held": self.held,
+            "told": self.told,
             "stuck": self.stuck,
             "under_way": self.under_way,
             "unseen": self.unseen,
@@ -101,6 +105,7 @@ def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
     report = HangReport()
     holds = holds_of(looks)
     report.held = _held_in_words(holds.values(), looks)
+    report.told = [*_notices(looks, "waiting").values()]
     procs: dict[str, Mapping[str, Any]] = {}
     clients: dict[str, Mapping[str, Any]] = {}
     for host in looks:
@@ -157,13 +162,17 @@ def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], H
 
 def edit_holds_of(looks: Iterable[Mapping[str, Any]]) -> list[str]:
     """The notices that hosts have posted of runs that hold after an edit, each once."""
-    told = {
+    return [*_notices(looks, "held").values()]
+
+
+def _notices(looks: Iterable[Mapping[str, Any]], kind: str) -> dict[str, str]:
+    """The texts of the notices of that kind that hosts have posted, by what they are about."""
+    return {
         notice["key"]: str(notice["text"])
         for look in looks
         for notice in look.get("notices", ())
-        if notice["kind"] == "held"
+        if notice["kind"] == kind
     }
-    return [*told.values()]
 
 
 def _held_in_words(holds: Iterable[HoldNote], looks: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -143,8 +143,7 @@ class MeshVisit:
         for url, address in hosts.items():
             is_new = before.get(url) != address and address.uid != node.uid
             if is_new and node.failure_of(address.uid) is None:
-                node.address_book.expect(address)
-                node.address_book.peer_up(address)
+                node.address_book.reach(address)
 
     def look(self, *, flight: bool = False) -> list[dict[str, Any]]:
         """The state of each host at this moment, as `runtime.observe.host_desk` has it, or an

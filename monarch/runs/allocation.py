@@ -72,6 +72,8 @@ class RunAllocation:
         self._is_stopping = is_stopping
         self._is_part = is_part
         self._sleep = sleep
+        self._unrepaired = ""  # what was told of hosts that cannot be brought up
+        self._may_be_elsewhere = False  # Hosts were brought up again, and nobody attached anew.
 
     def why_gone(self) -> str:
         """In words, where the allocation that the run began on has been ended, or replaced: then
@@ -110,6 +112,28 @@ class RunAllocation:
                 raise AllocationLost(why or "the allocation was ended")
             self._sleep(_LOOK_SECONDS)
 
+    def repair(self, *, is_loss_known: bool = True) -> None:
+        """Bring up again what has ended, without going on: a run that holds on it can be pushed to
+        then. ``after_loss`` sees to the rest once it goes on, also where this cannot be.
+
+        Where a loss is not known, a scheduler is not asked about it."""
+        job = self._read()
+        if job is None or job.apply_id != self._apply_id or job.ending:
+            return
+        if (isinstance(job, ScheduledJob) and not is_loss_known) or job.is_whole():
+            return
+        why = job.why_ended()
+        try:
+            names = job.repair()
+        except JobError as error:
+            if (told := f"{why}\n{error}".strip()) != self._unrepaired:
+                self._tell(told)
+                self._unrepaired = told
+            return
+        if names:
+            self._tell_repaired(job, why, names)
+            self._may_be_elsewhere = isinstance(job, ScheduledJob)
+
     def _read(self) -> JobTrait | None:
         try:
             return job_load(self._path)
@@ -142,7 +166,7 @@ class RunAllocation:
     def _repaired(self, job: JobTrait, hosts: HostMesh, any_number: bool) -> HostMesh:
         """Have the hosts that have ended brought up again; nothing where all are up."""
         if job.is_whole():
-            return hosts
+            return self._attached_again(job, hosts) if self._may_be_elsewhere else hosts
         why = job.why_ended()
         try:
             names = job.repair()
@@ -157,16 +181,19 @@ class RunAllocation:
             ).rstrip()
             return self._without(left, hosts, lost, any_number)
         if names:
-            first = why.partition("\n")[0].partition(";")[0] or f"{names[0]} is gone"
-            others = f", as {counted(len(names) - 1, 'other host')} did" if names[1:] else ""
-            told = f"{first}{others}: brought up again"
-            if isinstance(job, ScheduledJob) and job.replaced:
-                pairs = (f"{now} in the place of {was}" for now, was in job.replaced.items())
-                told += f", {', '.join(pairs)}"
-            self._tell(told)
+            self._tell_repaired(job, why, names)
             if isinstance(job, ScheduledJob):
                 return self._attached_again(job, hosts)
         return hosts
+
+    def _tell_repaired(self, job: JobTrait, why: str, names: list[str]) -> None:
+        first = why.partition("\n")[0].partition(";")[0] or f"{names[0]} is gone"
+        others = f", as {counted(len(names) - 1, 'other host')} did" if names[1:] else ""
+        told = f"{first}{others}: brought up again"
+        if isinstance(job, ScheduledJob) and job.replaced:
+            pairs = (f"{now} in the place of {was}" for now, was in job.replaced.items())
+            told += f", {', '.join(pairs)}"
+        self._tell(told)
 
     def _attached_again(self, job: JobTrait, hosts: HostMesh) -> HostMesh:
         """Hosts that a scheduler has placed anew may be elsewhere, and have nothing of the run's
@@ -175,7 +202,7 @@ class RunAllocation:
             moved = self._move(job, len(hosts))
         except MonarchError as error:
             raise AllocationLost(f"hosts were brought up again, but {error}") from None
-        self._job = job
+        self._job, self._may_be_elsewhere = job, False
         return moved
 
     def _without(self, left: HostMesh, hosts: HostMesh, lost: str, any_number: bool) -> HostMesh:

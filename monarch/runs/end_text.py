@@ -27,11 +27,12 @@ def end_text(
     To be asked for once the run's folder says how it ended.
     """
     status, step = run.status, _last_step(run)
-    lines = [in_words(why) if isinstance(why, BaseException) else why or f"{status}{step}"]
-    saved = _last_saved(run)
+    after = f" after step {step}" if step else ""
+    lines = [in_words(why) if isinstance(why, BaseException) else why or f"{status}{after}"]
+    saved, there = _last_saved(run), run.saved_elsewhere
     if saved is not None:
         lines += _checkpoint_lines(saved, "", width)
-    elif (there := run.saved_elsewhere) is not None:
+    elif there is not None:
         lines += _checkpoint_lines(there, " on the disk of its host", width)
     elif status != "finished":
         lines.append(
@@ -39,6 +40,12 @@ def end_text(
             if run.has_checkpoint
             else "there is no checkpoint yet"
         )
+    newest = saved or there
+    lost_from = 1 if newest is None else newest[1] + 1
+    is_known = newest is not None or not run.has_checkpoint
+    if status != "finished" and is_known and step >= lost_from:
+        lost = f"step {step} is" if step == lost_from else f"steps {lost_from} to {step} are"
+        lines.append(f"{lost} in no checkpoint, and will be made again")
     if status != "finished" and run.command:
         command = ["monarch", "dev", *run.command[2:]] if is_dev else run.command
         wants_hosts = isinstance(why, AllocationLost) and not is_dev
@@ -53,11 +60,12 @@ def end_text(
     return "\n".join(lines)
 
 
-def _last_step(run: RunFolder) -> str:
-    """The step of the last metrics, or of a later checkpoint: not every step need be reported."""
+def _last_step(run: RunFolder) -> int:
+    """The step of the last metrics, or of a later checkpoint: not every step need be reported. 0
+    before the first."""
     saved = [event["step"] for event in run.events() if event["kind"] == "saved"]
     steps = [*(row["step"] for row in run.metrics()[-1:]), *saved[-1:]]
-    return f" after step {max(steps)}" if steps else ""
+    return max(steps, default=0)
 
 
 def _last_saved(run: RunFolder) -> tuple[Path, int] | None:

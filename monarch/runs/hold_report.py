@@ -23,6 +23,7 @@ from monarch_sync.errors import SyncError
 
 _LOOK_SECONDS = 0.05
 _FAR_LOOK_SECONDS = 0.5
+_HOSTS_SECONDS = 2.0  # between two looks at the hosts while it holds
 
 
 class HoldStopped(Exception):
@@ -202,7 +203,7 @@ class HoldReport:
         Raises ``HoldStopped`` where the run is to stop meanwhile; ``KeyboardInterrupt`` where the
         ranks are not in place, so that nothing can be saved; ``RunLost`` without an allocation.
         """
-        record = self._record
+        record, look_at = self._record, time.monotonic() + _HOSTS_SECONDS
         with Deaths() as deaths:
             while process.current().generation <= failure.generation:
                 if record is not None and record.is_stopping:
@@ -211,8 +212,14 @@ class HoldReport:
                     self.tell(f"while the run holds, {death.who} failed: {death.root_cause.reason}")
                     in_place = self._edits.in_place = False
                     process.current().begins_anew = True
-                    if record is not None and (why := record.why_gone()):
-                        raise RunLost(why)  # A mend would have nothing to run on.
+                    if record is not None:
+                        if why := record.why_gone():
+                            raise RunLost(why)  # A mend would have nothing to run on.
+                        record.repair_hosts()
+                if record is not None and time.monotonic() > look_at:
+                    # Of a host on which nothing of ours runs any more, nobody tells.
+                    record.repair_hosts(is_loss_known=False)
+                    look_at = time.monotonic() + _HOSTS_SECONDS
                 time.sleep(_LOOK_SECONDS)
         self._show(f"trying again, with generation {process.current().generation}")
         return in_place

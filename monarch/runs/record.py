@@ -55,6 +55,9 @@ class Allocation(Protocol):
     def after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
         """The hosts to go on with, after something on ``hosts`` was lost. Raises ``RunFailed``."""
 
+    def repair(self, *, is_loss_known: bool = True) -> None:
+        """Bring up again what has ended, while the run holds."""
+
     def why_gone(self) -> str:
         """In words, where it is not the one any more that the run began on."""
 
@@ -149,6 +152,12 @@ class Record:
         if self.allocation is None:
             return hosts
         return self.allocation.after_loss(hosts, any_number=any_number)
+
+    def repair_hosts(self, *, is_loss_known: bool = True) -> None:
+        """Have hosts that have ended brought up again while the run holds, where the allocation
+        can, so that a mend can be pushed to them."""
+        if self.allocation is not None:
+            self.allocation.repair(is_loss_known=is_loss_known)
 
     def why_gone(self) -> str:
         """In words, where the allocation is not the one any more that the run began on."""

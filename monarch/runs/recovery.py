@@ -106,6 +106,10 @@ def with_restarts(
                 record.event("begun_again", text, why=str(mended))
                 if record.is_stopping:
                     raise KeyboardInterrupt from mended
+                try:
+                    after_loss()  # Hosts may have been lost while it held.
+                except RunFailed as error:
+                    raise error from mended
             except RanksLost as lost:
                 lost_at = time.monotonic()
                 try:

@@ -259,12 +259,13 @@ class ReplicaTrainer(Actor):
         self.gradients: AveragedGradients | None = None
         # Of the last step; all groups see the change of either in the same one.
         self.met = (context().generation, -1)
+        self.progress = {"step": 0, "batches_committed": 0}
         silence_logs()  # Its faults are events of the run.
 
     def __reload__(self, change: ReloadReport) -> None:
         """Have the author of an edit know what the next start would make of it."""
         tell_of_lost_parts(self.config.task, change)
-        if hasattr(self, "progress"):
+        if hasattr(self, "next_start"):
             self.next_start.look(
                 change, self.builders(), self.model, self.optimizer,
                 generation=context().generation,
@@ -357,9 +358,9 @@ class ReplicaTrainer(Actor):
             self.gradients = AveragedGradients(averaging.model, self.model, self.optimizer)
 
     @endpoint
-    def leave(self) -> None:
+    def leave(self) -> int:
         """The other groups wait for this one no longer. It may join again; evaluate and save
-        work."""
+        work. Returns the step that it has committed last."""
         if self.manager is not None:
             self.progress = self.manager.state_dict()
             averaging, self.averaging = self.averaging, None
@@ -369,6 +370,7 @@ class ReplicaTrainer(Actor):
             self.manager = None
         if dist.is_initialized():
             dist.destroy_process_group()
+        return self.progress["step"]
 
     @endpoint
     def step(self, order: StepOrder) -> GroupStep:

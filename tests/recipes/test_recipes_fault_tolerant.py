@@ -11,6 +11,7 @@ import signal
 import socket
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,7 @@ def test_a_killed_group_and_a_killed_lighthouse_come_back_and_all_end_identical(
     stopped = one.events("stopped")[0]
     assert set(stopped["fingerprints"].values()) == set(outcome.fingerprints.values())
     assert 0 < stopped["goodput"] <= 1
-    assert one.texts[-1].startswith("goodput ")
+    assert one.texts[-2].startswith("goodput ")
 
 
 @pytest.mark.slow
@@ -415,6 +416,52 @@ def test_a_run_that_is_interrupted_saves_first(folder: Path) -> None:
     timer.join()
     assert one.events("stopped")
     assert checkpoint_paths(one.record.checkpoint_dir)
+
+
+@pytest.mark.long
+def test_a_stop_while_a_group_hangs_saves_what_the_other_has_learned(folder: Path) -> None:
+    """They are in a collective, in which the other would wait for `collective_timeout_seconds`."""
+    stopped_at: list[float] = []
+
+    def hang(one: Run) -> None:
+        os.kill(one.pid_of(1), signal.SIGSTOP)
+        stopped_at.append(time.monotonic())
+        one.record.stop()
+
+    one = Run(folder, at(30, hang))
+    outcome = one.go(
+        num_steps=LONG, checkpoint_every=0, collective_timeout_seconds=120.0,
+        join_timeout_seconds=120.0, quorum_timeout_seconds=130.0, **STAYING,
+    )  # fmt: skip
+    seconds = time.monotonic() - stopped_at[0]
+    assert outcome.step >= 30
+    saved = load_checkpoint(checkpoint_paths(one.record.checkpoint_dir)[-1])
+    assert saved.step == outcome.step
+    assert seconds < 60.0, "a machine under load takes some seconds more than the 5 that it is"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("num_kills", [1, 3])
+def test_a_group_that_dies_before_the_first_step_is_waited_for(
+    folder: Path, num_kills: int
+) -> None:
+    """Once the run stood still for `step_timeout_seconds`, trained alone then, and never ended."""
+    one = Run(folder)
+    left = [None for _ in range(num_kills)]
+
+    def message(text: str) -> None:
+        one.texts.append(text)
+        if text.startswith("group 0 is there") and left:
+            left.pop()
+            kill(one.pid_of(0))
+
+    one.message = message  # type: ignore[method-assign]
+    outcome = one.go(num_steps=30, **STAYING)
+    check_identical(outcome)
+    assert [event["group"] for event in one.events("respawned")] == [0] * num_kills
+    assert [event["group"] for event in one.events("died")] == [0] * num_kills
+    assert {values["participants"] for _, values in one.rows} == {2.0}
+    assert [step for step, _ in one.rows] == list(range(1, 31))
 
 
 def test_what_was_told_just_before_ctrl_c_is_written_down(

@@ -275,3 +275,22 @@ def test_one_that_cannot_be_used_ends_the_run(scene: Scene) -> None:
     scene.allocation._move = moving
     with pytest.raises(AllocationLost, match="replaced by another: it burns"):
         scene.after_loss()
+
+
+def test_hosts_that_end_while_a_run_holds_are_brought_up_then(scene: Scene) -> None:
+    scene.allocation.repair()
+    assert not scene.told
+    scene.note(running=0)
+    scene.allocation.repair()
+    assert scene.told == ["trainers1 (pid 7) was killed by SIGKILL: brought up again"]
+    assert scene.after_loss() is scene.hosts
+    assert len(scene.told) == 1
+
+
+def test_what_cannot_be_brought_up_while_a_run_holds_is_told_once(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, FakeJob(2, can_repair=False))
+    scene.note(running=1)
+    for _ in range(3):
+        scene.allocation.repair()
+    assert len(scene.told) == 1
+    assert "cannot bring a single host up again" in scene.told[0]

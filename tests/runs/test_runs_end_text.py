@@ -76,6 +76,7 @@ def test_a_run_that_was_stopped_says_the_newest_checkpoint_that_is_there(record:
     assert end_text(end(record, "stopped")).splitlines() == [
         "stopped after step 5",
         "the last checkpoint is runs/ddp-1/checkpoints/step-3.pt, after step 3",
+        "steps 4 to 5 are in no checkpoint, and will be made again",
         "to go on: monarch run ddp rate=1e-3",
         "all about it is in runs/ddp-1",
     ]

@@ -27,6 +27,9 @@ class Ended:
     def after_loss(self, hosts: Any, *, any_number: bool = False) -> Any:
         raise AssertionError("nobody begins again")
 
+    def repair(self, *, is_loss_known: bool = True) -> None:
+        raise AssertionError("there is nothing to bring up")
+
     def why_gone(self) -> str:
         return "the allocation was ended by monarch kill"
 

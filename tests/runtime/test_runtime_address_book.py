@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from monarch.config import configured
 from monarch.errors import MeshFailure
+from monarch.observe.visit import MeshVisit
 from monarch.runtime.links import address_book
 from monarch.runtime.links.address_book import PeerTable
 from monarch.runtime.node import Node
@@ -147,6 +149,37 @@ def forgotten(one: Node, address: ProcAddress) -> None:
     for number in range(MAX_DEAD):
         one.peer_down.report(ProcDown(f"other{number}", "it was killed too"))
     assert one.failure_of(address.uid) is None
+
+
+def num_sockets() -> int:
+    links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    return sum("socket:" in link for link in links)
+
+
+def test_looks_at_a_host_and_new_agents_at_its_address_leave_one_connection(
+    node: Any, tmp_path: Path
+) -> None:
+    """Each restart of a run once left one to each host, open at both ends."""
+    host, one = node("host"), node("me")
+    host.listen(f"ipc://{tmp_path}/h")
+    one.listen(f"ipc://{tmp_path}/me")
+    there = ProcAddress("host", host.address.urls)
+    one.address_book.reach(there)
+    peer = one.address_book.peers.get("host")
+    wait_for(lambda: peer.is_up)
+    before = num_sockets()
+    for _ in range(20):
+        one.address_book.reach(there)
+        MeshVisit(one, {"host": there})
+    assert one.address_book.peers.get("host") is peer, "the connection that there is serves"
+    assert num_sockets() == before
+    for _ in range(20):
+        one.address_book.expect(there)
+        one.address_book.peer_up(there)
+    wait_for(lambda: num_sockets() <= before)
+    one.peer_down.report(ProcDown("host", "it was killed"))
+    one.address_book.reach(there)
+    assert one.failure_of("host") is None, "it may be back"
 
 
 @pytest.mark.parametrize("late_hello", [False, True])

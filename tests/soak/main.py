@@ -1,6 +1,7 @@
 """Shakes the runtime for a while, and looks at what it leaves: `make soak`.
 
     SOAK_SECONDS=600 SOAK_SEED=7 python -m tests.soak.main
+    SOAK_OF=run python -m tests.soak.main  # a training instead: see `edited_run.py`
 
 Several players make random moves on meshes of their own, on hosts that they share. In between
 they rest: all that they had is audited and stopped, and what is left is measured. The seed
@@ -51,6 +52,10 @@ class Measure(NamedTuple):
 def main() -> int:
     seconds = float(os.environ.get("SOAK_SECONDS", "600"))
     seed = os.environ.get("SOAK_SEED") or str(random.SystemRandom().randrange(10**6))
+    if os.environ.get("SOAK_OF", "runtime") == "run":
+        from tests.soak.edited_run import soak_run
+
+        return soak_run(seconds, seed)
     mark = uuid.uuid4().hex
     os.environ["SOAK_MARK"] = mark
     print(f"soak: {seconds:.0f} s, seed {seed} (SOAK_SEED={seed} repeats the moves)", flush=True)

@@ -339,7 +339,8 @@ class Watching:
             )
             self._output.note(
                 "allocation-lost",
-                f"{what}What you save is pushed as soon as there is one again: `monarch apply`",
+                f"{what}What you save is pushed as soon as there is one again: `monarch apply`. "
+                "A run that holds on it brings its hosts up by itself",
             )
         return False
 

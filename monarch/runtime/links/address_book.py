@@ -46,7 +46,12 @@ class PeerTable:
         """A new peer, whatever was known of an earlier process of that uid."""
         with self._lock:
             self._dead.pop(address.uid, None)
-            return self._add(address)
+            before = self._peers.get(address.uid)
+            peer = self._add(address)
+        if before is not None:
+            # Nobody finds it any more: its connection would stay open for as long as we run.
+            before.down(MeshFailure(address.uid, (), "another process has taken its place"))
+        return peer
 
     def _add(self, address: ProcAddress) -> Peer:
         """Under the lock."""
@@ -188,6 +193,14 @@ class AddressBook:
             node.send(node.address, Watch(address.uid, node.address))
         self._watch(address)
         return peer
+
+    def reach(self, address: ProcAddress) -> None:
+        """A process that runs already is to be asked something. The connection that there is to it
+        serves; one that was lost may be back, and is connected to anew."""
+        peer = self.peers.get(address.uid)
+        if peer is None or peer.failure is not None:
+            self.expect(address)
+        self.peer_up(address)
 
     def peer_up(self, address: ProcAddress) -> None:
         """A process listens at ``address``."""

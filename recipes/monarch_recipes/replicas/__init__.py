@@ -11,7 +11,7 @@ Begin with `controller`: it has the rules. Around it:
     placement, preload    hosts of the groups; imports of the template process
     lighthouse            TorchFT's lighthouse, and the keeper that starts it again
     membership, timeouts  a process joins its group and the quorum; how long members wait
-    barrier               tasks wait until all have arrived
+    meeting               whom a group waits for before it makes a step
     hold                  all groups wait for newer code
     finish                evaluations, the last checkpoint, groups that come late
     event_log, recovery   metrics, faults and fingerprints; the cost of each fault

@@ -11,7 +11,7 @@ from monarch.runs import Record
 from monarch.runs.hold_report import HoldReport
 from monarch.runtime import process
 from monarch_recipes.replicas.controller import Controller
-from monarch_recipes.replicas.groups import Limits
+from monarch_recipes.replicas.groups import Limits, StoppedUnsaved
 from monarch_recipes.replicas.hold import GroupsHold
 from monarch_recipes.replicas.messages import (
     Failed,
@@ -78,6 +78,8 @@ def _train_on(
                 if isinstance(said, Finished):
                     break
                 if isinstance(said, Failed):
+                    if isinstance(said.error, StoppedUnsaved):
+                        raise KeyboardInterrupt(str(said.error))
                     _look_after(left, record)
                     raise said.error
                 _write_down(said, record)

@@ -15,6 +15,11 @@ The rules:
 - A group that comes back when others have finished does not train. It takes over the last
   checkpoint, and is compared with the rest.
 - Groups whose parameters differ are started again until they do not.
+- No wait is without an end. Whom a group waits for is worked out from the state of all (`meeting`),
+  and a group that waits is asked whether it lives; what a group is asked for has a deadline
+  (`Groups.ask`); the lighthouse has its keeper. What each waits for is posted, for `monarch hang`.
+- A run that is asked to stop makes the step that is under way. Where none comes to its end in time,
+  groups let go of what they wait for, and one of those that have the newest step saves it.
 
 It is an actor of the client's process, so that what it spawns is its own: deaths are told to it
 and do not end the program. It says what happens through a port.
@@ -23,24 +28,34 @@ and do not end the program. It says what happens through a port.
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from monarch.actor import Actor, HostMesh, Port, endpoint
-from monarch.errors import MeshFailure
+from monarch.errors import ActorError, MeshFailure, MonarchError
 from monarch.runs.clock import unheld_time
 from monarch.runtime import process
+from monarch.runtime.hosts.bulletins import post
+from monarch.wire.bulletin import Bulletin
 from monarch_recipes.extras import Extras
-from monarch_recipes.replicas.barrier import Barrier, meet_at_barrier, wait_for_all
 from monarch_recipes.replicas.chaos import InjectedFault, take_due
 from monarch_recipes.replicas.event_log import EventLog
 from monarch_recipes.replicas.finish import Evaluations, conclude, save_the_end
-from monarch_recipes.replicas.group import Disconnected, Group, GroupLate, GroupLost
-from monarch_recipes.replicas.groups import Groups, GroupsError, Limits
+from monarch_recipes.replicas.group import (
+    Disconnected,
+    Group,
+    GroupLate,
+    GroupLost,
+    LighthouseOutOfReach,
+)
+from monarch_recipes.replicas.groups import Groups, GroupsError, Limits, StoppedUnsaved
 from monarch_recipes.replicas.hold import EVALUATION, SETUP, STEP, GroupsHold
 from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseKeeper
+from monarch_recipes.replicas.meeting import awaited_to_join, awaited_to_step, num_met
 from monarch_recipes.replicas.messages import (
     Failed,
     Finished,
@@ -51,11 +66,20 @@ from monarch_recipes.replicas.messages import (
     TaskError,
     Unsaved,
 )
+from monarch_recipes.replicas.placement import end_procs
 from monarch_recipes.schedule import is_due
 
 # All wait for it, so it is never away for long.
 _LONGEST_LIGHTHOUSE_DELAY_SECONDS = 1.0
 _AHEAD_SECONDS = 0.2  # beside a longer step, the time saved is nothing
+_LOOK_SECONDS = 0.02  # between two looks at whom a group waits for
+_ALIVE_SECONDS = 0.5  # between two questions whether a group that waits lives
+_TOLD_SECONDS = 2.0  # after which the death of a lighthouse is told, at the latest
+_STOP_SECONDS = 2.0  # without a step, after which a run that is to stop lets go
+_STOP_STEPS = 3.0  # the same, in steps as long as the last one, where these are long
+_LET_GO_SECONDS = 2.0
+_TELL_SECONDS = 0.5
+_LONG_SECONDS = 1.0  # a wait that is worth a word
 
 
 class Controller(Actor):
@@ -95,8 +119,17 @@ class Controller(Actor):
         self.fingerprint_every = limits.fingerprint_every
         self.checkpoint_every = limits.checkpoint_every
         self.faults = list(limits.faults)
-        self.is_stopping = self.is_save_wanted = False
+        self.is_save_wanted = False
+        self.stop_wanted = asyncio.Event()
+        self.step_seconds = 0.0  # of the last step that a group has committed
+        self.committed_at = 0.0
         self.hold = hold
+        self._run_name = checkpoint_dir.parent.name
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether all groups are to finish, and save."""
+        return self.stop_wanted.is_set()
 
     @endpoint
     async def begin(self) -> None:
@@ -111,7 +144,7 @@ class Controller(Actor):
     async def stop_soon(self) -> None:
         """Let all groups finish together, one of the next steps, and save."""
         if not self.is_stopping:
-            self.is_stopping = True
+            self.stop_wanted.set()
             # While the run holds, no group can make another one.
             left = 2 if self.hold.failure is None else 0
             self.last_step = min(self.last_step, self.groups.newest_step() + left)
@@ -148,7 +181,8 @@ class Controller(Actor):
         try:
             outcome = await self.train_to_the_end()
         except Exception as error:
-            self.event_log.tell("failed", str(error))
+            kind = "stopped" if isinstance(error, StoppedUnsaved) else "failed"
+            self.event_log.tell(kind, str(error))
             # Its cause may not be fit to be sent.
             error.__cause__ = error.__context__ = None
             self.news.send(Failed(error))
@@ -156,16 +190,40 @@ class Controller(Actor):
             self.news.send(Finished(outcome))
 
     async def train_to_the_end(self) -> GroupsOutcome:
+        telling = asyncio.ensure_future(self.tell_waits())
         try:
-            await self.keeper.begin()
+            if not await self.unless_stopped(self.keeper.begin()):
+                raise self.stopped_unsaved()
             await self.train_until_saved()
-            return await conclude(
-                self.groups, self.event_log, self.evaluations, self.last_step, self.checkpoint,
-                self.is_stopping,
-            )  # fmt: skip
+            ended: list[GroupsOutcome] = []
+            if self.is_stopping or not await self.unless_stopped(self.conclude(ended)):
+                await self.conclude(ended)
+            return ended[0]
         finally:
+            telling.cancel()
+            self.post_waits("")
             await self.groups.end()
             await self.keeper.end()
+
+    async def conclude(self, ended: list[GroupsOutcome]) -> None:
+        outcome = await conclude(
+            self.groups, self.event_log, self.evaluations, self.last_step, self.checkpoint,
+            self.is_stopping,
+        )  # fmt: skip
+        ended.append(outcome)
+
+    async def unless_stopped(self, work: Awaitable[None]) -> bool:
+        """Whether it came to its end; it is cancelled where the run is asked to stop."""
+        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self.stop_wanted.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+            return task.done()
+        finally:
+            stop.cancel()
+            task.cancel()
+            await asyncio.wait({task}, timeout=_LET_GO_SECONDS)
 
     async def train_until_saved(self) -> None:
         """All groups may die when they have finished, before one has saved: then once more."""
@@ -186,19 +244,134 @@ class Controller(Actor):
 
     async def train_groups(self, keeping: asyncio.Future[None]) -> None:
         """Every group to the last step, or given up."""
-        groups = [group for group in self.groups.all if not group.is_given_up]
-        self.set_up = Barrier(group.number for group in groups)
-        self.joined = Barrier(group.number for group in groups)
-        tasks = [asyncio.ensure_future(self.keep_training(group)) for group in groups]
+        stop = asyncio.ensure_future(self.none_can_go_on())
+        tasks: dict[int, asyncio.Future[None]] = {}
         try:
-            await wait_for_all(tasks, keeping)
+            while not stop.done():
+                # One that was late has left it to those that had finished; they may be lost since.
+                wanted = [one for one in self.groups.all if not one.has_finished]
+                for group in () if self.groups.is_over() or self.is_stopping else wanted:
+                    if not group.is_given_up and group.number not in tasks:
+                        tasks[group.number] = asyncio.ensure_future(self.keep_training(group))
+                if not tasks:
+                    break
+                done, _ = await asyncio.wait(
+                    {*tasks.values(), keeping, stop}, timeout=_TELL_SECONDS,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )  # fmt: skip
+                for task in done:
+                    task.result()
+                tasks = {number: task for number, task in tasks.items() if task not in done}
         finally:
-            for task in tasks:
+            evaluating = self.evaluations.by
+            stop.cancel()
+            for task in tasks.values():
                 task.cancel()
+            if tasks:
+                await asyncio.wait(tasks.values())
+        if self.is_stopping and not self.groups.is_over():
+            await self.let_go(evaluating)
+            if not self.groups.is_over():
+                raise self.stopped_unsaved()
         if not self.groups.is_over():
             raise GroupsError(
                 "no group is left: each has used up its restarts. " + self.groups.how_to_go_on()
             )
+
+    # The end that was asked for.
+
+    async def none_can_go_on(self) -> None:
+        """Until the run is asked to stop, and no group trains any more, or comes to the end of its
+        step in time."""
+        await self.stop_wanted.wait()
+        stopped_at = time.monotonic()
+        patience = max(_STOP_SECONDS, _STOP_STEPS * self.step_seconds)
+        while self.groups.training():
+            if time.monotonic() - max(stopped_at, self.committed_at) > patience:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def let_go(self, evaluating: Group | None) -> None:
+        """Have those that train let go of what they wait for. Those that have the newest step have
+        finished then."""
+        training = self.groups.training()
+        for group in training:
+            group.bells.lighthouse_is_gone.broadcast()
+            if group is evaluating:  # That changes nothing, and may be cut short.
+                group.trials.come_back.broadcast(_LET_GO_SECONDS, 0.0)
+        await asyncio.sleep(_TELL_SECONDS)
+        are_idle = await asyncio.gather(*(self.is_idle(group) for group in training))
+        if any(are_idle):
+            # One in a collective with a process that hangs hears of it as soon as that has ended.
+            lost = [one for one, is_idle in zip(training, are_idle, strict=True) if not is_idle]
+            await end_procs(*(group.let_go() for group in lost))
+            training = [group for group in training if group not in lost]
+        steps = await asyncio.gather(*(self.step_left_at(group) for group in training))
+        for group in training:
+            group.is_training, group.joined = False, None
+        newest = max(steps, default=0)
+        if newest <= self.groups.saved_step:
+            return
+        self.last_step = newest
+        for group, step in zip(training, steps, strict=True):
+            # Apart from each other, groups that seldom meet have made batches of their own.
+            if step == newest and not (self.hold.is_local and self.groups.is_over()):
+                group.step, group.has_finished = step, True
+
+    async def is_idle(self, group: Group) -> bool:
+        """Whether a group does nothing by itself: it has nothing to do, or waits for others."""
+        try:
+            asked = group.trials.report.call().as_asyncio()
+            reports = await asyncio.wait_for(asked, _TELL_SECONDS)
+        except (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError):
+            return False
+        return all(not one.is_running or one.is_waiting for _, one in reports.items())
+
+    async def step_left_at(self, group: Group) -> int:
+        """The step that a group has committed when it has let go; -1 where it cannot."""
+        try:
+            left = group.trainers.leave.call().as_asyncio()
+            found = await asyncio.wait_for(left, _LET_GO_SECONDS)
+        except (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError):
+            return -1
+        steps = {step for _, step in found.items()}
+        return int(steps.pop()) if len(steps) == 1 else -1
+
+    def stopped_unsaved(self) -> StoppedUnsaved:
+        """Tells what is lost, if anything is."""
+        saved, newest = self.groups.saved_step, self.event_log.newest_step
+        if newest > saved:
+            is_one = newest == saved + 1
+            steps = f"step {newest} is" if is_one else f"steps {saved + 1} to {newest} are"
+            why = f"{steps} lost, as no group was left that could save"
+        else:
+            why = "nothing was learned that is not saved" if saved else "before the first step"
+        return StoppedUnsaved(f"stopped: {why}. {self.groups.how_to_go_on()}")
+
+    # What groups wait for.
+
+    async def tell_waits(self) -> None:
+        """Post what groups wait for that do not train, for those who ask why nothing moves."""
+        told = ""
+        while True:
+            text = "; ".join(self.waits(time.monotonic()))
+            if text != told:
+                self.post_waits(text)
+                told = text
+            await asyncio.sleep(_TELL_SECONDS)
+
+    def post_waits(self, text: str) -> None:
+        kind, key = "waiting" if text else "left", f"waits {self._run_name}"
+        bulletin = Bulletin(key, kind, text, stands=bool(text))
+        post(process.current().node, self.groups.hosts._sync_hosts(), bulletin)
+
+    def waits(self, now: float) -> list[str]:
+        """What each group does, where all do not train."""
+        return [
+            f"{group.name} {group.doing}"
+            for group in self.groups.all
+            if group.doing and now - group.doing_since > _LONG_SECONDS
+        ]
 
     async def keep_training(self, group: Group) -> None:
         """One group to the last step: start it, drive it, and start it again when it is lost."""
@@ -211,10 +384,12 @@ class Controller(Actor):
                 await self.drive(group)
                 return
             except GroupLate:
+                group.is_training, group.joined = False, None
+                group.does("")
                 return
             except (GroupLost, Disconnected) as lost:
                 group.is_training = False
-                self.let_others_wait(group)
+                group.does("is being ended, to be started again")
                 details = lost.details if isinstance(lost, GroupLost) else ""
                 await self.groups.lose(group, str(lost), details)
                 if isinstance(lost, GroupLost):
@@ -224,37 +399,26 @@ class Controller(Actor):
                 await self.hold.begin_after_error(activity, doing, error, is_anew=True)
                 is_held = True
                 group.is_training = False
-                self.let_others_wait(group)
                 await self.groups.lose(group, str(error))
-            await self.hold.mended(lambda: self.is_stopping)
+            group.does("waits for newer code" if self.hold.failure else group.doing)
+            await self.hold.mended(self.is_past_holds)
             # A loss that an edit caused costs no restart.
-            if self.groups.is_over() or not (is_held or await self.groups.may_restart(group)):
-                self.set_up.lose(group.number)
-                self.joined.lose(group.number)
+            if self.is_past_holds() or not (is_held or await self.groups.may_restart(group)):
+                group.does("")
                 return
 
-    def let_others_wait(self, lost: Group) -> None:
-        """The others do not wait for a group that is lost, but where no other trains: all that was
-        learned since the last checkpoint is lost then, and a group that went ahead alone would
-        learn from its own share of the batches only."""
-        if any(group.is_training or group.has_finished for group in self.groups.all):
-            self.set_up.lose(lost.number)
-            self.joined.lose(lost.number)
-            return
-        everybody = [group.number for group in self.groups.all if not group.is_given_up]
-        before = self.set_up, self.joined
-        self.set_up, self.joined = Barrier(everybody), Barrier(everybody)
-        for barrier in before:
-            barrier.give_way()
+    def is_past_holds(self) -> bool:
+        """Whether newer code would be of no use: the run stops, or others have finished."""
+        return self.is_stopping or self.groups.is_over()
 
     # One group.
 
     async def drive(self, group: Group) -> None:
         """To the last step, through as many lighthouses as it takes."""
         # At first all begin together; a group that is lost while others train is not waited for.
-        await meet_at_barrier(lambda: self.set_up, group.number)
+        await self.wait_for_others(group, lambda: awaited_to_join(self.groups.all))
         if not self.groups.training():  # Those of a run before this one, which got so far.
-            self.groups.begin_together({group.number, *self.set_up.members})
+            self.groups.begin_together({one.number for one in self.groups.all if one.is_set_up})
             self.faults = [fault for fault in self.faults if fault.step > group.step]
         while group.step < self.last_step:
             if self.groups.is_over():
@@ -263,30 +427,55 @@ class Controller(Actor):
                 await self.join(group)
                 await self.make_steps(group)
             except Disconnected:
+                group.joined = None
                 await self.groups.ask(group, group.trainers.leave.call())
-        group.has_finished, group.is_training = True, False
+        group.has_finished, group.is_training, group.joined = True, False, None
+        group.does("")
         await self.groups.ask(group, group.trainers.leave.call())
+
+    async def wait_for_others(self, group: Group, awaited: Callable[[], list[int]]) -> None:
+        """Until it gives nobody any more. GroupLost where this group dies meanwhile: no call waits
+        for it."""
+        asked_at = time.monotonic()
+        while numbers := awaited():
+            names = ", ".join(self.groups.all[number].name for number in numbers)
+            group.does(f"waits for {names}")
+            await asyncio.sleep(_LOOK_SECONDS)
+            if time.monotonic() - asked_at > _ALIVE_SECONDS:
+                await self.groups.is_alive(group)
+                asked_at = time.monotonic()
+        group.does("")
 
     async def join(self, group: Group) -> None:
         """Meet the others at the lighthouse. From here on they wait for this group."""
+        if not self.keeper.is_up:
+            group.does("waits for the lighthouse, which is being started")
         await self.keeper.wait_until_up()
-        group.lighthouse_number = self.keeper.number
+        group.does("joins the lighthouse")
+        group.lighthouse_number = number = self.keeper.number
         first = group.trainers.slice(ranks=0)
         host, port = (await self.groups.ask(group, first.open_store.call(self.groups.peers)))[0]
         meet = Rendezvous(host, port, self.keeper.url, self.groups.peers)
-        await self.groups.ask(group, group.trainers.join.call(meet))
+        try:
+            await self.groups.ask(group, group.trainers.join.call(meet))
+        except LighthouseOutOfReach:
+            if await self.keeper.is_another(number, _TOLD_SECONDS):
+                raise Disconnected("the lighthouse has died") from None
+            raise
+        group.joined = number
+
+        def awaited() -> list[int]:
+            if number != self.keeper.number:
+                raise Disconnected("the lighthouse has died")
+            return awaited_to_step(self.groups.all, number)
+
         # A group that asks for a quorum before all are known at the lighthouse might get one alone.
-        await meet_at_barrier(lambda: self.joined, group.number, self.limits.step_timeout_seconds)
-        if group.lighthouse_number != self.keeper.number:
-            raise Disconnected("the lighthouse has died")
-        group.is_training, group.num_met = True, len(self.joined.members)
+        await self.wait_for_others(group, awaited)
+        group.is_training, group.num_met = True, num_met(self.groups.all, number)
 
     def join_anew(self) -> None:
-        """The lighthouse has died: waiting tasks go on, and all groups meet at the next one."""
-        training = self.groups.training()
-        before, self.joined = self.joined, Barrier(group.number for group in training)
-        before.give_way()
-        for group in training:
+        """The lighthouse has died: all groups that train meet at the next one."""
+        for group in self.groups.training():
             group.bells.lighthouse_is_gone.broadcast()
 
     async def make_steps(self, group: Group) -> None:
@@ -295,7 +484,13 @@ class Controller(Actor):
         ahead: Any = None  # the answer to come of a step that the group is asked for already
         while group.step < self.last_step:
             if self.hold.failure is not None:
-                await self.hold.mended(lambda: self.is_stopping)
+                # A group that dies meanwhile is told, and its host brought up for the mend.
+                alive = functools.partial(self.groups.is_alive, group)
+                await self.hold.mended(self.is_past_holds, alive)
+                if self.hold.failure is not None:  # and will not be mended
+                    if self.groups.is_over():
+                        raise GroupLate
+                    await asyncio.sleep(_LOOK_SECONDS)
                 committed_at = unheld_time()
                 continue
             met = group.num_met
@@ -319,6 +514,7 @@ class Controller(Actor):
                 raise GroupLost(group.accused_of)
             if results[0].committed:
                 committed_at = unheld_time()
+                self.committed_at, self.step_seconds = time.monotonic(), seconds
                 group.step, group.discarded_at, group.has_stepped = results[0].step, None, True
                 self.hold.step_went_well(results[0], seconds)
                 self.groups.accuse(self.event_log.committed(group.number, results))
@@ -365,8 +561,8 @@ class Controller(Actor):
         async def hold(error: TaskError) -> bool:
             doing = f"the evaluation after step {group.step}"
             await self.hold.begin_after_error(EVALUATION, doing, error)
-            await self.hold.mended(lambda: self.is_stopping)
-            return not self.is_stopping
+            await self.hold.mended(self.is_past_holds)
+            return not self.is_past_holds()
 
         generation = process.current().generation
         verdict = await self.evaluations.if_due(group, hold)

@@ -35,6 +35,7 @@ from monarch_recipes.schedule import is_due
 # The others have finished, and wait for a late one alone: half a minute each time where its host is
 # gone.
 _MOST_LOSSES = 2
+_STOP_SECONDS = 2.0
 
 
 class Evaluations:
@@ -43,6 +44,7 @@ class Evaluations:
     def __init__(self, groups: Groups, event_log: EventLog, every: int, extras: Extras) -> None:
         self.every = every
         self.extras = extras
+        self.by: Group | None = None  # the group that evaluates
         self._groups = groups
         self._event_log = event_log
         self._one_at_a_time = asyncio.Lock()
@@ -70,7 +72,11 @@ class Evaluations:
         """The values that a group finds on the held-out samples are told, and remembered; the best
         is kept."""
         groups, event_log, step = self._groups, self._event_log, group.step
-        values = await self.values(group)
+        self.by = group
+        try:
+            values = await self.values(group)
+        finally:
+            self.by = None
         history = [*event_log.history, {**values, "step": float(step)}]
         first = group.trainers.slice(ranks=0)
         verdict: EvaluationVerdict = (
@@ -125,7 +131,11 @@ async def conclude(
     if not is_stopping:
         late = (group for group in groups.all if _is_late(group))
         await asyncio.gather(*(_adopt(groups, event_log, group, checkpoint) for group in late))
-    held_out = await _evaluate(groups, event_log, evaluations, last_step)
+    held_out: dict[str, float] = {}
+    with contextlib.suppress(asyncio.TimeoutError):  # A person who stops a run waits for it.
+        evaluation = _evaluate(groups, event_log, evaluations, last_step)
+        seconds = _STOP_SECONDS if is_stopping else None
+        held_out = await asyncio.wait_for(evaluation, seconds)
     named = held_out_names(held_out)
     fingerprints = event_log.fingerprints.of(last_step)
     report = event_log.recovery.report(time.monotonic())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ class GroupLost(Exception):
         self.details = details
 
 
+class LighthouseOutOfReach(GroupLost):
+    """A group could not reach our lighthouse, which may have died, though that is not told yet."""
+
+
 class Disconnected(Exception):
     """The lighthouse has died, and the group is to join the next one."""
 
@@ -39,7 +44,9 @@ class GroupLate(Exception):
 class Group:
     """One replica group, dead or alive.
 
-    ``lighthouse_number`` is of the lighthouse that it has joined, of those one after the other.
+    ``lighthouse_number`` is of the lighthouse that was up when it was last started or joined, of
+    those one after the other; ``joined`` is of the one that knows it. ``is_set_up`` where its model
+    is built. ``doing`` is for people, and ``doing_since`` when it began that.
     ``step`` is what it has committed as far as is known, ``has_stepped`` whether these processes
     have committed any; ``ahead_since`` the time since when
     others are further than a group that takes part can be. ``discarded_at`` is when it last made
@@ -56,6 +63,8 @@ class Group:
     witnesses: Any = None
     trials: Any = None
     lighthouse_number: int = 0
+    is_set_up: bool = False
+    joined: int | None = None
     is_training: bool = False
     num_met: int = 1
     has_finished: bool = False
@@ -67,6 +76,13 @@ class Group:
     accused_of: str | None = None
     ahead_since: float | None = None
     discarded_at: float | None = None
+    doing: str = ""
+    doing_since: float = field(default_factory=time.monotonic)
+
+    def does(self, doing: str) -> None:
+        """Note what it does from here on, for people who ask why nothing moves."""
+        if doing != self.doing:
+            self.doing, self.doing_since = doing, time.monotonic()
 
     @property
     def name(self) -> str:
@@ -115,7 +131,8 @@ class Group:
         """Forget the processes; they are returned, to be ended."""
         procs, self.procs = self.procs, None
         self.trainers = self.bells = self.witnesses = self.trials = None
-        self.is_training = self.has_finished = self.has_stepped = False
+        self.is_set_up = self.is_training = self.has_finished = self.has_stepped = False
+        self.joined = None
         self.accused_of = self.ahead_since = self.discarded_at = None
         return procs
 

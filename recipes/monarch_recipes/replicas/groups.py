@@ -26,6 +26,7 @@ from monarch_recipes.replicas.group import (
     Group,
     GroupLate,
     GroupLost,
+    LighthouseOutOfReach,
     first_cause,
 )
 from monarch_recipes.replicas.lighthouse import (
@@ -46,6 +47,10 @@ _COME_BACK_SECONDS = 8.0
 
 class GroupsError(RunLost):
     """The groups cannot go on."""
+
+
+class StoppedUnsaved(GroupsError):
+    """The run was asked to stop, and no group was left to save anything."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +138,9 @@ class Groups:
         return [group for group in self.all if group.is_training]
 
     def newest_step(self) -> int:
-        """The last step that a training group has committed, or that is on disk."""
-        return max([self.saved_step, *(group.step for group in self.training())])
+        """The last step that a living group has committed, or that is on disk."""
+        living = (group for group in self.all if group.is_training or group.has_finished)
+        return max([self.saved_step, *(group.step for group in living)])
 
     def step_of_others(self, group: Group) -> int:
         """The steps that the living groups have committed, but for this one."""
@@ -153,6 +159,8 @@ class Groups:
         Before there is one, they load what the config asks for.
         """
         group.lighthouse_number = self._keeper.number
+        again = f" again, for the {_ordinal(group.num_starts)} time" if group.num_starts else ""
+        group.does(f"is being started{again}")
         group.spawn(
             self.hosts, len(self.all), self._trainer_class, self._config, self._checkpoint_dir
         )
@@ -174,6 +182,7 @@ class Groups:
             pids=[one.pid for one in ready], hosts=[one.hostname for one in ready],
             num_parameters=first.num_parameters,
         )  # fmt: skip
+        group.is_set_up = True
 
     async def set_up(self, group: Group, checkpoint: Path | None) -> list[TrainerReady]:
         """Have its ranks build the model, and load the checkpoint, or the newest that their host
@@ -223,7 +232,10 @@ class Groups:
                 group=group.number,
             )  # fmt: skip
             return False
-        await asyncio.sleep(delay)
+        group.does(f"is started again in {delay:.1f} s, or sooner")
+        deadline = time.monotonic() + delay
+        while (left := deadline - time.monotonic()) > 0 and not self.is_over():  # noqa: ASYNC110
+            await asyncio.sleep(min(left, _LOOK_SECONDS))
         return True
 
     def give_up_elsewhere(self, hosts: Collection[int]) -> None:
@@ -307,6 +319,10 @@ class Groups:
         finally:
             waiting.cancel()
 
+    async def is_alive(self, group: Group) -> None:
+        """Raises GroupLost where it is not."""
+        await self.ask(group, group.trials.report.call())
+
     async def interrupt(self, group: Group, seconds: float) -> TaskError | None:
         """Cut short what new code does in the ranks that do not wait for others: why, for
         people. None where all wait; GroupLost where they cannot be interrupted."""
@@ -329,15 +345,16 @@ class Groups:
         """Returns the error of the run or of the group that an exception in a trainer stands
         for."""
         is_first_start = group.num_starts == 1 and not group.is_training
-        if isinstance(error, (TaskError, Unsaved)) or (
-            isinstance(error, LighthouseError) and is_first_start
-        ):
+        is_of_lighthouse = isinstance(error, LighthouseError)
+        is_elsewhere = is_of_lighthouse and not self._keeper.is_ours
+        if isinstance(error, (TaskError, Unsaved)) or (is_elsewhere and is_first_start):
             return error
         if group.lighthouse_number != self._keeper.number:
             return Disconnected("the lighthouse has died")
         if isinstance(error, BehindOthers) and self.is_over():
             return GroupLate()
-        return GroupLost(f"{type(error).__name__}: {error}")
+        kind = LighthouseOutOfReach if is_of_lighthouse else GroupLost
+        return kind(f"{type(error).__name__}: {error}")
 
     def why_hung(self, group: Group, asked_at: float, now: float, others_at: int = 0) -> str | None:
         """Why a group that has not answered is not worth waiting for, if that is so. The others
@@ -385,6 +402,11 @@ async def _stacks(group: Group) -> str:
     """The stack of each rank of a group; asked in a thread, because other groups must not wait."""
     found = await asyncio.to_thread(stacks_of, group.witnesses, _STACK_SECONDS)
     return tell_stacks(found)
+
+
+def _ordinal(number: int) -> str:
+    last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
 
 
 async def _soon(call: Any, seconds: float) -> list[Any]:

@@ -5,7 +5,8 @@ wait for newer code. Nothing of a step is committed meanwhile; the step is made 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from monarch.actor import Port
@@ -17,6 +18,7 @@ from monarch_recipes.replicas.messages import GroupStep, Holds, TaskError
 
 SETUP, STEP, EVALUATION = "setup", "step", "evaluation"  # activities
 _LOOK_SECONDS = 0.05
+_ASK_SECONDS = 0.5
 
 
 class GroupsHold:
@@ -38,7 +40,7 @@ class GroupsHold:
         self._has_held = False
         self._news = news
         self._step_seconds = step_seconds
-        self._is_local = is_local
+        self.is_local = is_local
 
     async def begin_after_error(
         self, activity: str, doing: str, error: TaskError, *, is_anew: bool = False
@@ -54,7 +56,7 @@ class GroupsHold:
         good = max(self.edits.good_before(activity, generation), error.good_generation or 0)
         if is_anew:
             state = "the group is started again after the mend, and the others wait"
-        elif self._is_local:
+        elif self.is_local:
             state = "all groups wait, and what one has made of it by itself is made again"
         else:
             state = "nothing of it was committed, and all groups wait"
@@ -94,13 +96,20 @@ class GroupsHold:
         waits = agent.code_states.coming > generation
         return self.edits.patience_seconds(STEP, generation, self._step_seconds, mend_waits=waits)
 
-    async def mended(self, unless: Callable[[], bool]) -> None:
-        """Wait as long as the run holds, ``unless`` that becomes true."""
+    async def mended(
+        self, unless: Callable[[], bool], ask: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
+        """Wait as long as the run holds, ``unless`` that becomes true. ``ask`` is called now and
+        then, and raises where it is of no use to wait."""
+        asked_at = time.monotonic()
         while (failure := self.failure) is not None and not unless():
             if process.current().generation > failure.generation:
                 self.failure = None
-            else:
-                await asyncio.sleep(_LOOK_SECONDS)
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+            if ask is not None and time.monotonic() - asked_at > _ASK_SECONDS:
+                await ask()
+                asked_at = time.monotonic()
 
     def step_went_well(self, result: GroupStep, seconds: float) -> None:
         """A group has committed a step: where the run has held, it is over."""

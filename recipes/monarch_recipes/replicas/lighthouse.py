@@ -149,6 +149,16 @@ class LighthouseKeeper:
         self._is_up = asyncio.Event()
         self._is_down = asyncio.Event()
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is started here, and watched; not where another program keeps it."""
+        return self._is_ours
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is one to join, as far as is known."""
+        return self._is_up.is_set()
+
     async def begin(self) -> None:
         """Start it, again where it dies meanwhile; LighthouseError when that is not possible."""
         if self._is_ours:
@@ -215,6 +225,13 @@ class LighthouseKeeper:
     async def wait_until_up(self) -> None:
         """Until there is one to join."""
         await self._is_up.wait()
+
+    async def is_another(self, number: int, seconds: float) -> bool:
+        """Whether the lighthouse of that number is known to be gone, within so many seconds."""
+        deadline = time.monotonic() + seconds
+        while self.number == number and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_SECONDS)
+        return self.number != number
 
     def crash(self) -> None:
         """A fault on purpose."""

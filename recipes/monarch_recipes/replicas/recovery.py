@@ -6,9 +6,12 @@ Time is an argument, in seconds of a clock that never goes back.
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from monarch_sync.words import counted
 
 _Gap = tuple[float, float]  # without a committed step: from one commit to the next
 
@@ -48,6 +51,11 @@ class Incident:
             return None
         return self.healed_at - self.ready_at
 
+    def overlaps(self, gap: _Gap) -> bool:
+        """Whether it disturbed steps between these two times."""
+        ended_at = self.healed_at or self.ready_at or math.inf
+        return gap[1] >= self.began_at and gap[0] <= ended_at
+
     def row(self) -> dict[str, Any]:
         """The incident as data, rounded to milliseconds."""
         return {
@@ -65,9 +73,15 @@ class Incident:
 class RecoveryReport:
     """A whole run.
 
-    ``goodput`` is the share of the batches that could have been learnt from which were: a group
+    ``goodput`` is the share of the time that was of use: of all seconds from the begin of the first
+    step to the end of the last, those that its committed steps take where nothing disturbs them
+    (``usual_step_seconds`` each). A step that a group was away from counts for the share of the
+    groups that made it. So all that is no such step lowers it: waits for the dead, steps that are
+    discarded or made again, saves, evaluations, holds.
+
+    ``batch_share`` is the share of the batches that could have been learnt from which were: a group
     that is away misses batches, a step that is discarded wastes them, and what was made after the
-    last checkpoint is lost when all groups die.
+    last checkpoint is lost when all groups die. Time is not in it.
     """
 
     incidents: tuple[Incident, ...]
@@ -76,9 +90,17 @@ class RecoveryReport:
     num_batches_possible: int
     total_seconds: float
     stalled_seconds: float
+    training_seconds: float
+    usual_step_seconds: float
+    useful_seconds: float
 
     @property
     def goodput(self) -> float:
+        """0 to 1."""
+        return min(1.0, self.useful_seconds / max(self.training_seconds, 1e-9))
+
+    @property
+    def batch_share(self) -> float:
         """0 to 1."""
         return self.num_batches_committed / max(1, self.num_batches_possible)
 
@@ -94,6 +116,7 @@ class RecoveryReport:
         return {
             **plain,
             "goodput": round(self.goodput, 4),
+            "batch_share": round(self.batch_share, 4),
             "longest_stall_seconds": round(self.longest_stall_seconds, 3),
         }
 
@@ -121,10 +144,14 @@ class RecoveryReport:
         table = [head, *rows] if rows else []
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
         lines.append(
-            f"goodput {self.goodput:.1%}: {self.num_batches_committed} of "
-            f"{self.num_batches_possible} batches, in {self.total_seconds:.1f} s, of which "
-            f"{self.stalled_seconds:.1f} s were spent waiting for recoveries"
+            f"goodput {self.goodput:.1%} of the time: {counted(self.num_steps, 'step')} of "
+            f"{self.usual_step_seconds:.3f} s when undisturbed, in {self.training_seconds:.1f} s, "
+            f"of which {self.stalled_seconds:.1f} s were spent waiting for recoveries"
             + (f", at most {self.longest_stall_seconds:.2f} s for one" if self.incidents else "")
+        )
+        lines.append(
+            f"{self.batch_share:.1%} of the batches: {self.num_batches_committed} of "
+            f"{self.num_batches_possible} were learned from"
         )
         return lines
 
@@ -193,9 +220,12 @@ class RecoveryBook:
             gap = self._longest_gap(incident.began_at, end)
             incident.stall_seconds = _length(gap)
             stalls.add(gap)
-        gaps = [_length(gap) for gap in itertools.pairwise(self._commit_times)]
-        usual = statistics.median(gaps) if gaps else 0.0
+        gaps = list(itertools.pairwise(self._commit_times))
+        quiet = [gap for gap in gaps if not any(one.overlaps(gap) for one in self._incidents)]
+        usual = statistics.median(map(_length, quiet or gaps)) if gaps else 0.0
         num_committed = sum(self._participants.values())
+        # Nobody saw the first step begin.
+        training = self._commit_times[-1] - self._commit_times[0] + usual if gaps else 0.0
         return RecoveryReport(
             incidents=tuple(sorted(self._incidents, key=lambda incident: incident.began_at)),
             num_steps=len(self._participants),
@@ -203,6 +233,9 @@ class RecoveryBook:
             num_batches_possible=self._num_groups * len(self._participants) + self._num_wasted,
             total_seconds=round(now - self._started_at, 3),
             stalled_seconds=round(sum(max(0.0, _length(gap) - usual) for gap in stalls), 3),
+            training_seconds=round(training, 3),
+            usual_step_seconds=round(usual, 6),
+            useful_seconds=round(usual * num_committed / self._num_groups, 3),
         )
 
     def _open(self, victim: str) -> list[Incident]:
