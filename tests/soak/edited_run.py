@@ -161,7 +161,8 @@ def growth(measures: list[tuple[float, dict[str, Use]]]) -> list[str]:
 def soak_run(seconds: float, seed: str) -> int:
     """Whether all went well, as a status."""
     # A shell that starts this beside itself has it ignored, also by what is started here.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     print(f"soak of a run: {seconds:.0f} s, seed {seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="soak-", dir="/tmp"))
     scene = Scene(folder / "scene", "ddp", *SETTINGS)
