@@ -215,3 +215,12 @@ def test_the_collective_in_which_ranks_do_not_meet_is_named(
     assert "broadcast [7]" in mismatch.text
     assert f"{__file__}:" in mismatch.text
     assert found.is_hang
+
+
+def test_what_a_part_of_a_run_says_that_it_waits_for_is_told() -> None:
+    notice = {"key": "waits run-1", "kind": "waiting", "text": "group 0 waits for group 1"}
+    looks = [{"url": "one", "notices": [notice]}, {"url": "two", "notices": [notice]}]
+    report = hang_report(looks)
+    assert report.lines == ["group 0 waits for group 1"]
+    assert report.to_data()["told"] == ["group 0 waits for group 1"]
+    assert not report.is_hang

@@ -16,6 +16,7 @@ from monarch.runs.edits import Failure
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunLost
 from monarch.runs.record import Record
+from monarch.runs.recovery import BeginAgain
 from monarch.runtime import process
 from tests.actors import Echo
 from tests.support import wait_for
@@ -72,3 +73,34 @@ def test_a_run_that_holds_ends_when_its_allocation_is_ended(
     failure = Failure("step 3", "NameError: labelz", generation=now, good=now - 1)
     with pytest.raises(RunLost, match=r"^the allocation was ended by monarch kill$"):
         holding._wait(failure, in_place=True)
+
+
+class BroughtUp(Ended):
+    """Its hosts come up again, and a watch pushes the mend as soon as they are there."""
+
+    def __init__(self) -> None:
+        self.generation_before = process.current().generation
+
+    def repair(self, *, is_loss_known: bool = True) -> None:
+        process.current().generation = self.generation_before + 1
+
+    def why_gone(self) -> str:
+        return ""
+
+
+@pytest.mark.timeout(60)
+def test_a_host_that_dies_while_a_run_holds_is_brought_up_for_the_mend(
+    procs: ProcMesh, tmp_path: Path
+) -> None:
+    """Once it was brought up when the run went on, which was after the mend: it waited for ever."""
+    record = Record(tmp_path, Telling())
+    record.edits.policy = "hold"
+    record.allocation = allocation = BroughtUp()
+    holding = Holding(procs, procs.spawn("echo", Echo), record)
+    now = allocation.generation_before
+    failure = Failure("step 3", "NameError: labelz", generation=now, good=now - 1)
+    try:
+        with pytest.raises(BeginAgain):
+            holding._wait(failure, in_place=True)
+    finally:
+        process.current().generation = now

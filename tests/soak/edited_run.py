@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import random
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -161,7 +162,8 @@ def growth(measures: list[tuple[float, dict[str, Use]]]) -> list[str]:
 def soak_run(seconds: float, seed: str) -> int:
     """Whether all went well, as a status."""
     # A shell that starts this beside itself has it ignored, also by what is started here.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     print(f"soak of a run: {seconds:.0f} s, seed {seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="soak-", dir="/tmp"))
     scene = Scene(folder / "scene", "ddp", *SETTINGS)
@@ -194,7 +196,7 @@ def soak_run(seconds: float, seed: str) -> int:
     for wrong in soak.wrongs:
         print(f"WRONG: {wrong}")
     if not soak.wrongs:
-        scene.discard()
+        shutil.rmtree(folder, ignore_errors=True)
     print(f"soak: {len(soak.wrongs)} wrongs" if soak.wrongs else "soak: all well")
     return 1 if soak.wrongs else 0
 

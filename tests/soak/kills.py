@@ -191,7 +191,8 @@ def walk(folder: Path, recipe: str, count: int, seed: str) -> list[dict[str, Any
 
 def main() -> int:
     # A shell that starts this beside itself has it ignored, also by what is started here.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     seed = os.environ.get("KILLS_SEED") or new_seed()
     count = int(os.environ.get("KILLS_COUNT", "40"))
     recipes = os.environ.get("KILLS_RECIPE", ",".join(RECIPES)).split(",")

@@ -78,6 +78,7 @@ _TOLD_SECONDS = 2.0  # after which the death of a lighthouse is told, at the lat
 _STOP_SECONDS = 2.0  # without a step, after which a run that is to stop lets go
 _STOP_STEPS = 3.0  # the same, in steps as long as the last one, where these are long
 _LET_GO_SECONDS = 2.0
+_COMPUTING_SECONDS = 30.0
 _TELL_SECONDS = 0.5
 _LONG_SECONDS = 1.0  # a wait that is worth a word
 
@@ -287,6 +288,8 @@ class Controller(Actor):
         stopped_at = time.monotonic()
         patience = max(_STOP_SECONDS, _STOP_STEPS * self.step_seconds)
         while self.groups.training():
+            if self.groups.is_saving:
+                stopped_at = time.monotonic()
             if time.monotonic() - max(stopped_at, self.committed_at) > patience:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
@@ -300,13 +303,15 @@ class Controller(Actor):
             if group is evaluating:  # That changes nothing, and may be cut short.
                 group.trials.come_back.broadcast(_LET_GO_SECONDS, 0.0)
         await asyncio.sleep(_TELL_SECONDS)
-        are_idle = await asyncio.gather(*(self.is_idle(group) for group in training))
-        if any(are_idle):
-            # One in a collective with a process that hangs hears of it as soon as that has ended.
-            lost = [one for one, is_idle in zip(training, are_idle, strict=True) if not is_idle]
-            await end_procs(*(group.let_go() for group in lost))
-            training = [group for group in training if group not in lost]
-        steps = await asyncio.gather(*(self.step_left_at(group) for group in training))
+        doing = await asyncio.gather(*(self.state_of(group) for group in training))
+        # One in a collective with a process that hangs hears of it as soon as that has ended. Where
+        # none waits, what they have learned is worth the rest of the step that they compute.
+        kept = "waits" if "waits" in doing else "computes"
+        lost = [one for one, what in zip(training, doing, strict=True) if what != kept]
+        await end_procs(*(group.let_go() for group in lost))
+        training = [group for group in training if group not in lost]
+        seconds = _LET_GO_SECONDS if kept == "waits" else _COMPUTING_SECONDS
+        steps = await asyncio.gather(*(self.step_left_at(group, seconds) for group in training))
         for group in training:
             group.is_training, group.joined = False, None
         newest = max(steps, default=0)
@@ -318,20 +323,22 @@ class Controller(Actor):
             if step == newest and not (self.hold.is_local and self.groups.is_over()):
                 group.step, group.has_finished = step, True
 
-    async def is_idle(self, group: Group) -> bool:
-        """Whether a group does nothing by itself: it has nothing to do, or waits for others."""
+    async def state_of(self, group: Group) -> str:
+        """Whether a group ``waits``, for others or for an order; or ``computes``; or ``hangs``: it
+        does not say."""
         try:
             asked = group.trials.report.call().as_asyncio()
             reports = await asyncio.wait_for(asked, _TELL_SECONDS)
         except (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError):
-            return False
-        return all(not one.is_running or one.is_waiting for _, one in reports.items())
+            return "hangs"
+        waits = all(not one.is_running or one.is_waiting for _, one in reports.items())
+        return "waits" if waits else "computes"
 
-    async def step_left_at(self, group: Group) -> int:
-        """The step that a group has committed when it has let go; -1 where it cannot."""
+    async def step_left_at(self, group: Group, seconds: float) -> int:
+        """The step that a group has committed when it has let go; -1 where it has not, in time."""
         try:
             left = group.trainers.leave.call().as_asyncio()
-            found = await asyncio.wait_for(left, _LET_GO_SECONDS)
+            found = await asyncio.wait_for(left, seconds)
         except (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError):
             return -1
         steps = {step for _, step in found.items()}

@@ -114,6 +114,7 @@ class Groups:
         ]
         self.saved_step = 0
         self.saved_path: Path | None = None
+        self.is_saving = False
         self._limits = limits
         self._trainer_class = trainer_class
         self._config = config
@@ -252,7 +253,11 @@ class Groups:
         it, as after the client's death, does not make them again."""
         await self._event_log.written()
         first = group.trainers.slice(ranks=0)
-        path: Path = (await self.ask(group, first.save.call(self._event_log.history)))[0]
+        self.is_saving = True
+        try:
+            path: Path = (await self.ask(group, first.save.call(self._event_log.history)))[0]
+        finally:
+            self.is_saving = False
         self.saved_step, self.saved_path = group.step, path
         self._event_log.tell(
             "saved", f"saved {shown(path)}", step=group.step, path=str(path), group=group.number

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 
-class Member(Protocol):
+class GroupState(Protocol):
     """The state of one group. ``joined`` is the number of the lighthouse that knows it; ``None``
     before it has joined one."""
 
@@ -34,28 +34,28 @@ class Member(Protocol):
     def has_finished(self) -> bool: ...
 
 
-def awaited_to_join(groups: Sequence[Member]) -> list[int]:
+def awaited_to_join(groups: Sequence[GroupState]) -> list[int]:
     """The groups that one whose model is built waits for."""
     if _is_under_way(groups):
         return []
     return [one.number for one in groups if not one.is_given_up and not one.is_set_up]
 
 
-def awaited_to_step(groups: Sequence[Member], lighthouse: int) -> list[int]:
+def awaited_to_step(groups: Sequence[GroupState], lighthouse: int) -> list[int]:
     """The groups that one that this lighthouse knows waits for: with all that train, where the
     lighthouse is new to them, too."""
     if _is_under_way(groups):
-        expected: Iterable[Member] = (one for one in groups if one.is_training)
+        expected: Iterable[GroupState] = (one for one in groups if one.is_training)
     else:
         expected = (one for one in groups if not one.is_given_up)
     return [one.number for one in expected if one.joined != lighthouse]
 
 
-def num_met(groups: Sequence[Member], lighthouse: int) -> int:
+def num_met(groups: Sequence[GroupState], lighthouse: int) -> int:
     """How many groups are about to make the next step, as far as is known."""
     there = (one for one in groups if one.joined == lighthouse and not one.has_finished)
     return max(1, sum(1 for _ in there))
 
 
-def _is_under_way(groups: Sequence[Member]) -> bool:
+def _is_under_way(groups: Sequence[GroupState]) -> bool:
     return any(one.is_training or one.has_finished for one in groups)
