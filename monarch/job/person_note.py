@@ -24,8 +24,8 @@ _MOST_BYTES = 1 << 20
 
 
 def write_note(path: Path, record: Path, job: Mapping[str, Any]) -> None:
-    """Put the note of a job at a path in a project, where a file can be put there. Links are not followed:
-    they may have come with the project."""
+    """Put the note of a job at a path in a project, where a file can be put there. Links are not
+    followed: they may have come with the project."""
     folder = path.parent
     with contextlib.suppress(OSError):
         if path.absolute() == record or folder.is_symlink() or path.is_symlink() or path.is_dir():
