@@ -58,6 +58,8 @@ def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | Non
             return
     if noted is not None:
         _agree_to_replace(noted, yes)
+    elif others := other_states():
+        say(others.strip())  # Once: a note of ours is put in the place of such a file.
     with phase("starting the hosts") as now:
         state = wanted.state()
         job = wanted._running or wanted

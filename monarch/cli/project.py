@@ -433,7 +433,7 @@ def other_states() -> str:
     the folder has none, they say how hosts that are left can be found."""
     from monarch.job import DEFAULT_JOB_PATH
     from monarch.job.contexts import JOB_PATH_VARIABLE
-    from monarch.job.places import left_behind
+    from monarch.job.places import left_behind, states_in
     from monarch.job.state_folder import state_path
 
     lines = []
@@ -444,7 +444,8 @@ def other_states() -> str:
             f"with {JOB_PATH_VARIABLE}={shlex.quote(str(left.record))} in the environment: "
             "`monarch status`, or `monarch kill`"
         )
-    if not lines and os.path.lexists(DEFAULT_JOB_PATH):
+    # With a state of another context, the file is a note of ours.
+    if not lines and os.path.lexists(DEFAULT_JOB_PATH) and not states_in(Path()):
         lines.append(
             f"{DEFAULT_JOB_PATH} has no effect: it came with a copy of a folder, or is of an older "
             "release, which alone can end the hosts that it tells of; the state of jobs is in "

@@ -20,15 +20,6 @@ import click
 
 from monarch.cli.confirm import is_somebody_there
 from monarch.errors import JobError
-from monarch.job.state_folder import (
-    NotSigned,
-    read_private,
-    sign,
-    state_folder,
-    state_path,
-    verified,
-    write_private,
-)
 
 TRUST_VARIABLE = "MONARCH_TRUST"
 _PURPOSE = "trust"
@@ -118,9 +109,11 @@ def is_trusted(project: ProjectLike) -> bool:
     powers = powers_of(project)
     if not powers.keys or os.environ.get(TRUST_VARIABLE) == "1":
         return True
+    from monarch.job.state_folder import NotSigned, read_private, verified
+
     try:
         fields = verified(_PURPOSE, read_private(_note_of(_file_of(project))))
-    except (FileNotFoundError, ValueError, NotSigned):
+    except (FileNotFoundError, NotADirectoryError, ValueError, NotSigned):
         return False
     return fields.get("path") == str(_file_of(project)) and fields.get("digest") == powers.digest
 
@@ -166,6 +159,8 @@ def take_back(file: Path) -> None:
 
 def trusted_files() -> list[str]:
     """The project files that are trusted."""
+    from monarch.job.state_folder import NotSigned, read_private, state_path, verified
+
     paths = []
     for note in (state_path() / "trusted").glob("*.json"):
         try:
@@ -176,12 +171,16 @@ def trusted_files() -> list[str]:
 
 
 def _note(file: Path, powers: Powers) -> None:
+    from monarch.job.state_folder import sign, state_folder, write_private
+
     state_folder()
     data = sign(_PURPOSE, {"path": str(file), "digest": powers.digest, "keys": powers.keys})
     write_private(_note_of(file), data)
 
 
 def _note_of(file: Path) -> Path:
+    from monarch.job.state_folder import state_path
+
     name = hashlib.sha256(os.fsencode(file)).hexdigest()[:32]
     return state_path() / "trusted" / f"{name}.json"
 

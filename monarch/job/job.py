@@ -314,7 +314,9 @@ class JobTrait(ABC):
         itself is put a note for people, which has no effect."""
         record = make_record_of(filename)
         write_private(record, self.dumps())
-        write_note(Path(filename), record, self)
+        hosts = list(self.names_by_url().values())
+        about = {"kind": self.kind, "hosts": hosts, "apply_id": self.apply_id}
+        write_note(Path(filename), record, about)
 
 
 def _tells_of(record: Path, job: JobTrait) -> bool:

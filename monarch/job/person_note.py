@@ -10,8 +10,9 @@ import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from monarch.job.places import OUR_FOLDER, path_for_people
 
@@ -22,16 +23,9 @@ _ABOUT = (
 _MOST_BYTES = 1 << 20
 
 
-class _Noted(Protocol):
-    kind: str
-    apply_id: str | None
-
-    def names_by_url(self) -> dict[str, str]: ...
-
-
-def write_note(path: Path, record: Path, job: _Noted) -> None:
-    """Put the note at a path in a project, where a file can be put there. Links are not followed:
-    they may have come with the project."""
+def write_note(path: Path, record: Path, job: Mapping[str, Any]) -> None:
+    """Put the note of a job at a path in a project, where a file can be put there. Links are not
+    followed: they may have come with the project."""
     folder = path.parent
     with contextlib.suppress(OSError):
         if path.absolute() == record or folder.is_symlink() or path.is_symlink() or path.is_dir():
@@ -39,10 +33,7 @@ def write_note(path: Path, record: Path, job: _Noted) -> None:
         if folder.name == OUR_FOLDER:
             folder.mkdir(exist_ok=True)
             keep_from_git(folder)
-        about = {
-            "about": _ABOUT, "kind": job.kind, "hosts": list(job.names_by_url().values()),
-            "apply_id": job.apply_id, "state": str(record),
-        }  # fmt: skip
+        about = {"about": _ABOUT, **job, "state": str(record)}
         fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
         try:
             with os.fdopen(fd, "w", encoding="utf-8") as file:

@@ -184,8 +184,17 @@ def left_behind(folder: Path) -> Iterator[Left]:
             and (before.device, before.inode) == (here.device, here.inode)
         )
         if known != mine and is_alike:
-            for record in sorted(known.glob(f"{CONTEXTS}/*/{STATE}")):
+            for record in _states_among(known):
                 yield Left(record, before)
+
+
+def states_in(folder: Path) -> list[Path]:
+    """The records of the jobs of a folder, of all contexts."""
+    return _states_among(project_records(folder))
+
+
+def _states_among(records: Path) -> list[Path]:
+    return sorted(records.glob(f"{CONTEXTS}/*/{STATE}"))
 
 
 def _is_of_project(path: Path) -> bool:

@@ -247,7 +247,10 @@ def test_links_that_came_along_lead_nowhere(stranger: StrangersFolder) -> None:
     (stranger.path / ".monarch/job_state.json").symlink_to(precious / "authorized_keys")
     stranger.write("monarch.toml", "[job]\nhosts = { trainers = 1 }\n")
     (said,) = (
-        said for _, said in stranger.monarch(["status; context create mine; apply; kill"]).values()
+        said
+        for _, said in stranger.monarch(
+            ["status; context create mine; apply; status; kill"]
+        ).values()
     )
     assert "no allocation is up" in said
     assert said.endswith("ended\n")

@@ -20,6 +20,7 @@ from monarch.errors import JobError
 from monarch.job import JobState, JobTrait, job_load, job_loads
 from monarch.job.places import Place, has_state, left_behind, record_of
 from monarch.job.state_folder import state_path
+from monarch.runs import receive_state
 
 STRANGER = 65534
 
@@ -259,6 +260,20 @@ def test_each_state_folder_has_a_key_of_its_own(
     (folder / "other/monarch/key").chmod(0o640)
     with pytest.raises(JobError, match="chmod 600"):
         NoteJob().dumps()
+
+
+def test_a_state_that_the_client_hands_over_is_kept_with_the_key_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = noted(folder / "state.json", "mine")
+    data = job.dumps()
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "there"))
+    path = receive_state.main(str(folder / "runs/.job_state.json"), data)
+    assert state_of(Path(path)) == "mine"
+    with pytest.raises(JobError, match="not written by your monarch"):
+        job_loads(data)
+    with pytest.raises(JobError, match="not the state of a job"):
+        receive_state.main(str(folder / "runs/.job_state.json"), b"{}")
 
 
 def test_many_programs_at_once_have_one_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
