@@ -1,7 +1,7 @@
 """Fingerprints of weights and optimizer state: whether ranks that should be alike still are.
 
-A fingerprint has one number for each tensor: the sum of its bits, each element times a weight of its
-place, modulo 2**64. Weights are odd, so that one flipped bit always shows; they are large and
+A fingerprint has one number for each tensor: the sum of its bits, each element times a weight of
+its place, modulo 2**64. Weights are odd, so that one flipped bit always shows; they are large and
 irregular, so that elements that have changed places show, and errors do not cancel out. It is
 computed where the tensor lies, in pieces, without a copy of it. NaNs are bits like all others.
 """
