@@ -84,7 +84,7 @@ def measure(name: str, model: nn.Module, inputs: torch.Tensor, num_blocks: int, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--blocks", type=int, default=20, help="pairs of blocks (20)")
-    parser.add_argument("--every", type=int, default=50, help="steps a block (50)")
+    parser.add_argument("--every", type=int, default=100, help="steps a block (100)")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
