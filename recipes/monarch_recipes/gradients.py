@@ -12,6 +12,7 @@ counts as zero, so that all ranks reduce the same buckets. The result is that of
 from __future__ import annotations
 
 import re
+
 import torch
 import torch.distributed as dist
 from torch import nn
