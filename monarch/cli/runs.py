@@ -69,8 +69,8 @@ def ls() -> None:
 def take(name: str, *, checkpoint: bool) -> None:
     """Answer a run whose ranks have come apart."""
     run = find_run(name)
-    asked = next((one for one in reversed(run.events()) if one["kind"] == "held"), {})
-    choices = asked.get("choices", []) if run.status == "held" else []
+    holds = [event for event in run.events() if event["kind"] == "held"]
+    choices = holds[-1].get("choices", []) if holds and run.status == "held" else []
     choice = "c" if checkpoint else "t"
     if choice not in choices:
         raise JobError(f"{run.name} does not ask for that: it is {run.status}")

@@ -45,9 +45,9 @@ class Holding:
 
     With a ``record``, events are written down, and shown here and in every watch. ``rejoin`` is
     called before the next call where process groups were broken up to bring ranks back: it has them
-    meet anew. ``alike`` says how ranks differ that should have the same state, "" where they do not; it
-    is asked where ranks were put back, and when they have met anew. ``seconds`` is how long a call
-    may take at all.
+    meet anew. ``alike`` says how ranks differ that should have the same state, "" where they do
+    not; it is asked where ranks were put back, and when they have met anew. ``seconds`` is how long
+    a call may take at all.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class Holding:
         """What to say of ranks that were put back, "" where they are as they were; and whether
         they may go on."""
         if self._alike is None:
-            return "what it had changed was put back on each rank", True
+            return "no rank has changed anything by it: all was put back", True
         try:
             apart = self._alike()
         except (MonarchError, ActorError, TimeoutError) as error:

@@ -30,6 +30,7 @@ from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.runs.error_text import in_words
 from monarch.runs.state_copies import Undo, keep, watch
+from monarch.runs.unaveraged import guard_optimizers
 from monarch.runs.witness import waits_for_others
 from monarch.runtime import process
 from monarch.runtime.observe.process_groups import Connection, abort_groups, rank_connections
@@ -169,6 +170,8 @@ class Trial(Actor):
                 self._is_whole = is_whole
             except Exception as error:  # as where there is no room for it
                 self._why_not_kept = f"{type(error).__name__}: {error}"
+        if is_kept and is_whole:
+            guard_optimizers()
         self._last = call
         return call
 

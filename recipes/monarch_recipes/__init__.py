@@ -17,6 +17,8 @@ The modules that serve more than one recipe:
     task                   parts of a recipe that a module of the user's replaces
     optimizer, precision,  a step: rates and clipping; float16 and bfloat16;
       buffers, tally         BatchNorm's statistics; means over micro-batches and ranks
+    gradients              gradients that are averaged, whichever parameters a step uses
+    fingerprint, alike     whether ranks have the same; what happens where they do not
     evaluation, best       the held-out samples; the best evaluation, and when to stop early
     checkpoint, export     saved states; their weights as a plain file
     rendezvous, device     where the ranks of a process group meet; the device of a rank

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from monarch.runs import Record
 from monarch.runs.holding import Holding
-from monarch_recipes.fingerprint import Difference, Sums, differences
+from monarch_recipes.fingerprint import RankDifference, Sums, differences
 from monarch_sync.words import counted
 
 Digests = Mapping[str, str]
@@ -97,14 +97,14 @@ class Alike:
             text = f"from step {step}, all parameters are used again"
         self._record.event("unused", text, step=step, parameters=list(unused[:_NUM_NOTED]))
 
-    def _differences(self) -> list[Difference]:
+    def _differences(self) -> list[RankDifference]:
         by_group: dict[str, dict[int, Sums]] = {}
         for rank, fingerprint in self._ask().items():
             for group, sums in fingerprint.items():
                 by_group.setdefault(group, {})[rank] = sums
         return [one for sums in by_group.values() for one in differences(sums)]
 
-    def _told(self, found: list[Difference]) -> str:
+    def _told(self, found: list[RankDifference]) -> str:
         others = {one.rank for one in found} - {found[0].rank}
         also = f", and {counted(len(others), 'other rank')} from theirs" if others else ""
         since = "" if self.agreed_step is None else f", since a step after {self.agreed_step}"

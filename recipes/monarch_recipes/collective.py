@@ -170,10 +170,10 @@ def _sent(state: Any) -> Any:
 
 def _taken(value: Any, before: Any, device: torch.device) -> Any:
     """A value of another rank; a tensor is put where the one before lay, if it fits."""
-    if isinstance(value, _Sent) and isinstance(before, torch.Tensor):
-        if (before.shape, before.dtype) == (value.tensor.shape, value.tensor.dtype):
-            with torch.no_grad():
-                return before.copy_(value.tensor)
+    fits = isinstance(value, _Sent) and isinstance(before, torch.Tensor)
+    if fits and (before.shape, before.dtype) == (value.tensor.shape, value.tensor.dtype):
+        with torch.no_grad():
+            return before.copy_(value.tensor)
     return tree_map_only(
         _Sent, lambda one: one.tensor if one.is_on_cpu else one.tensor.to(device), value
     )

@@ -124,7 +124,7 @@ class DDPConfig:
     evaluate_every: int = live(44)
     checkpoint_every: int = live(44)
     log_every: int = live(1)
-    fingerprint_every: int = live(50)  # compares all that ranks should have alike
+    fingerprint_every: int = live(100)  # compares all that ranks should have alike
     num_checkpoints_kept: int = 3
     resume: str = "auto"  # the latest of the run's; or "never"; or a checkpoint's path
 

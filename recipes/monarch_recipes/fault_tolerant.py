@@ -145,7 +145,7 @@ class FaultTolerantConfig:
     lighthouse_port: int = 0  # of ours; 0 takes a free one
 
     # Fingerprints, evaluations and checkpoints, in steps; 0 leaves it to the end of the run.
-    fingerprint_every: int = live(50)
+    fingerprint_every: int = live(100)
     evaluate_every: int = live(0)  # by one group, while the others wait
     checkpoint_every: int = live(50)
     num_checkpoints_kept: int = 3

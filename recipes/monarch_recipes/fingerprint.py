@@ -1,7 +1,7 @@
 """Fingerprints of weights and optimizer state: whether ranks that should be alike still are.
 
-A fingerprint has one number for each tensor: the sum of its bits, each element times a weight of its
-place, modulo 2**64. Weights are odd, so that one flipped bit always shows; they are large and
+A fingerprint has one number for each tensor: the sum of its bits, each element times a weight of
+its place, modulo 2**64. Weights are odd, so that one flipped bit always shows; they are large and
 irregular, so that elements that have changed places show, and errors do not cancel out. It is
 computed where the tensor lies, in pieces, without a copy of it. NaNs are bits like all others.
 """
@@ -26,7 +26,7 @@ Sums = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Difference:
+class RankDifference:
     """``rank`` differs from ``right`` in what ``names`` are; ``right`` is the first of the most
     that agree."""
 
@@ -54,7 +54,7 @@ def sums_of(state: Mapping[str, Any]) -> Sums:
             sums[name] = _of_text(repr(value))
     by_kind: dict[tuple[torch.device, torch.dtype], list[tuple[str, int, torch.Tensor]]] = {}
     for name, tensor in tensors.items():
-        sums[name] = _of_text(f"{tensor.dtype} {tuple(tensor.shape)}")
+        sums[name] = _of_kind(tensor.dtype, tensor.shape)
         for number, piece in enumerate(_pieces(tensor)):
             kind = by_kind.setdefault((piece.device, piece.dtype), [])
             kind.append((name, number, piece))
@@ -72,7 +72,7 @@ def digest_of(sums: Mapping[str, int]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def differences(by_rank: Mapping[int, Mapping[str, int]]) -> list[Difference]:
+def differences(by_rank: Mapping[int, Mapping[str, int]]) -> list[RankDifference]:
     """How ranks that should have the same differ from the first of the most that agree."""
     digests = {rank: digest_of(sums) for rank, sums in sorted(by_rank.items())}
     told = list(digests.values())
@@ -86,7 +86,7 @@ def differences(by_rank: Mapping[int, Mapping[str, int]]) -> list[Difference]:
         names = [name for name in expected if sums.get(name) != expected[name]]
         names += [name for name in sums if name not in expected]
         if names:
-            found.append(Difference(rank, right, tuple(names)))
+            found.append(RankDifference(rank, right, tuple(names)))
     return found
 
 
@@ -164,7 +164,11 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     tensor = tensor.resolve_neg()
     flat = tensor.contiguous().view(-1)
     width = {1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32)
-    yield from flat.view(width).split(_PIECE)
+    bits = flat.view(width)
+    if bits.numel() <= _PIECE:
+        yield bits
+    else:
+        yield from bits.split(_PIECE)
 
 
 def _batches(
@@ -214,6 +218,11 @@ def _weights(device: torch.device) -> torch.Tensor:
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_kind(dtype: torch.dtype, shape: torch.Size) -> int:
+    return _of_text(f"{dtype} {tuple(shape)}")
 
 
 def _of_text(text: str) -> int:

@@ -12,7 +12,6 @@ counts as zero, so that all ranks reduce the same buckets. The result is that of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -55,7 +54,9 @@ class AveragedGradients:
             if parameter.requires_grad and name not in ignored
         ]
         self._is_averaged = set(self._averaged)
-        self._used: list[bool] = []
+        self._num_stepped = -1  # parameters of the optimizer when `_rest` was worked out
+        self._rest: list[torch.Tensor] = []
+        self._used: list[bool] | None = None  # where some were left out
         self._before: list[int] = []
 
     def expect(self) -> None:
@@ -66,9 +67,9 @@ class AveragedGradients:
         """Have all gradients averaged, also where this rank left parameters out; returns how many
         that were, and how many have a gradient that DDP does not know of."""
         missing = self._missing()
-        # An earlier micro-batch may have used a parameter.
-        self._used = [parameter.grad is not None for parameter in self._averaged]
+        self._used = None
         if missing:
+            self._used = self._have_gradients()  # An earlier micro-batch may have used them.
             self._finish(missing)
         return len(missing) + len(self.not_averaged())
 
@@ -84,9 +85,10 @@ class AveragedGradients:
         """Returns the names of the parameters that no rank has used, which have no gradient then.
         Gradients that DDP does not know of are averaged here. Raises NotTrained, on all ranks,
         where a parameter was replaced by one that the optimizer does not have."""
-        others = list(self._others())
+        others = self._others()
         replaced = self._replaced()
-        flags = [*self._used, *(other.grad is not None for other in others), bool(replaced)]
+        used_here = self._have_gradients() if self._used is None else self._used
+        flags = [*used_here, *(other.grad is not None for other in others), bool(replaced)]
         num_others = torch.tensor([len(others), -len(others)], device=self._device)
         dist.all_reduce(num_others, op=dist.ReduceOp.MAX)
         if int(num_others[0]) != -int(num_others[1]):
@@ -147,13 +149,19 @@ class AveragedGradients:
         trigger.backward()
         reducer._check_reducer_finalized()
 
-    def _others(self) -> Iterator[torch.Tensor]:
+    def _have_gradients(self) -> list[bool]:
+        return [parameter.grad is not None for parameter in self._averaged]
+
+    def _others(self) -> list[torch.Tensor]:
         """The optimizer's parameters that DDP does not know: frozen when it was made, or of another
         module than the model, as of a loss that learns."""
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter not in self._is_averaged:
-                    yield parameter
+        groups = self._optimizer.param_groups
+        num_stepped = sum(len(group["params"]) for group in groups)
+        if num_stepped != self._num_stepped:
+            self._num_stepped = num_stepped
+            stepped = [one for group in groups for one in group["params"]]
+            self._rest = [one for one in stepped if one not in self._is_averaged]
+        return self._rest
 
     def _replaced(self) -> list[str]:
         known = set(self._names) | set(self._others())

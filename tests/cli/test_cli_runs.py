@@ -13,9 +13,11 @@ from xml.etree import ElementTree
 import pytest
 
 from monarch.cli.run_target import RunTarget
+from monarch.cli.runs import take
 from monarch.cli.sweep import Slot, best_of, choices_of, label_of, slots_of
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, new_run, runs_in, steps_of
+from monarch.runs.rows import EVENTS
 from tests.cli.runs_folder import RunsFolder, add_row, two_runs
 from tests.support import Program, small_files, wait_for
 
@@ -245,3 +247,19 @@ def test_a_sweep_that_is_stopped_compares_what_has_begun(
     assert "Traceback" not in sweeping.story()
     assert ["status", "stopped"] in [line.split() for line in sweeping.lines]
     assert {*folder.path.glob("runs/counting-*")} - there == {folder.runs[2]}
+
+
+def test_a_run_whose_ranks_have_come_apart_is_answered(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(folder.runs[0])
+    with pytest.raises(JobError, match="does not ask for that: it is finished"):
+        take(str(run.path), checkpoint=False)
+    monkeypatch.setattr(RunFolder, "status", "held")
+    with pytest.raises(JobError, match="does not ask for that"):
+        take(str(run.path), checkpoint=False)  # Held for code that fails.
+    add_row(run, EVENTS, kind="held", text="apart", choices=["c", "t"])
+    for checkpoint, key in (False, "t"), (True, "c"):
+        take(str(run.path), checkpoint=checkpoint)
+        assert run.take_answer() == key
+    assert run.take_answer() == ""

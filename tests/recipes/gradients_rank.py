@@ -173,7 +173,9 @@ def find() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, mode in MODES.items():
         for optimizer in OPTIMIZERS:
-            ways = ((way, train(mode, optimizer, plain=way == "plain")) for way in ("ours", "plain"))
+            ways = (
+                (way, train(mode, optimizer, plain=way == "plain")) for way in ("ours", "plain")
+            )
             found[f"{name}, {optimizer}"] = dict(ways)
     for name, mode in OWN_MODES.items():
         found[name] = train(mode, "adamw", plain=False)

@@ -88,6 +88,8 @@ ON_RANK_1 = TASK.replace(
     LOOP, "        for block in self.blocks[: 1 if dist.get_rank() == 1 else 3]:\n"
 )
 
+MISSPELT = TASK.replace("(logits, labels)\n\n", "(logits, labelz)\n\n")
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
@@ -207,7 +209,7 @@ def test_nothing_that_differs_is_saved_or_said_to_be_as_it_was(
     root: Path, start: Callable[..., HeldRun]
 ) -> None:
     run = start(fingerprint_every=0, checkpoint_every=0)
-    run.at[8] = lambda: run.push("task.py", TASK.replace("(logits, labels)\n\n", "(logits, labelz)\n\n"))
+    run.at[8] = lambda: run.push("task.py", MISSPELT)
     run.start()
     run.when_held()
     assert any("weights and optimizer are as they were" in text for text in run.said)
@@ -216,15 +218,15 @@ def test_nothing_that_differs_is_saved_or_said_to_be_as_it_was(
     # Not due; the next hold looks all the same.
     (root.parent / "poke-1").touch()
     wait_for(lambda: not (root.parent / "poke-1").exists(), 60.0, "the poke")
-    run.push("task.py", TASK.replace("(logits, labels)\n\n", "(logits, labelz)\n\n"))
+    run.push("task.py", MISSPELT)
     held = run.when_held(2)
     assert "rank 1 differs from rank 0" in run.said[-1] or not held["in_place"]
     assert "as they were" not in held["text"]
 
 
-LOADS_WRONGLY = TASK.replace(
-    "torch.optim.AdamW(model.parameters()", "Forgetful(model.parameters()"
-) + """
+LOADS_WRONGLY = (
+    TASK.replace("torch.optim.AdamW(model.parameters()", "Forgetful(model.parameters()")
+    + """
 
 class Forgetful(torch.optim.AdamW):
     def load_state_dict(self, state):
@@ -232,6 +234,7 @@ class Forgetful(torch.optim.AdamW):
         if dist.get_rank() == 1:
             self.state[KEPT["model"].last.bias]["exp_avg"].zero_()
 """
+)
 
 
 def test_ranks_that_resume_are_compared(root: Path, start: Callable[..., HeldRun]) -> None:

@@ -10,8 +10,6 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'monarch-loop[ft]'")
 
-import torch
-
 from monarch.runs.restarts import Restarts
 from monarch_recipes.replicas.chaos import KINDS, ChaosError, InjectedFault, read_chaos
 from monarch_recipes.replicas.event_log import FingerprintBook

@@ -134,12 +134,10 @@ def poke(value):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("layout", "name"),
-    [("tensor_parallel_degree=2", "norm.weight"), ("data_parallel_replicate_degree=2", "norm.weight")],
-    ids=["tp", "ddp"],
-)  # fmt: skip
+    "layout", ["tensor_parallel_degree=2", "data_parallel_replicate_degree=2"], ids=["tp", "ddp"]
+)
 def test_replicas_that_have_come_apart_are_named_and_taken_from_the_checkpoint(
-    root: Path, run: HeldRun, layout: str, name: str
+    root: Path, run: HeldRun, layout: str
 ) -> None:
     file = rename_model(root, f"llama_apart_{layout[:4]}")
     text = (root / file).read_text()
@@ -152,7 +150,7 @@ def test_replicas_that_have_come_apart_are_named_and_taken_from_the_checkpoint(
     held = run.when_held()
     (told,) = run.events("apart")
     assert told["text"].startswith("rank 1 differs from rank 0 in ")
-    assert any(name in one for one in told["parameters"]), told
+    assert any("norm.weight" in one for one in told["parameters"]), told
     assert held["choices"] == ["c"]
     RunFolder(run.record.folder).answer("c")
     run.end()

@@ -83,7 +83,7 @@ class FaultToleranceSection(titan.FaultTolerance):  # type: ignore[misc]
     save_before_edits: bool = True
     """Save before the first step that new code may make: where it fails, it is made from there."""
 
-    fingerprint_every: int = live(50)
+    fingerprint_every: int = live(100)
     """Steps after which replicas of a weight are compared, with what the optimizer remembers of it;
     0 leaves it to new code, saves and resumes."""
 

@@ -1,0 +1,65 @@
+"""Gradients that DDP has not averaged are not stepped with, while edited code is tried.
+
+DDP averages a bucket of gradients when the last of them has come. A new `forward` that leaves a
+parameter out keeps it waiting: the optimizer of each rank would step with that rank's own
+gradients, and DDP complains only in the next step, when ranks have come apart for good.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+import weakref
+from typing import Any
+
+from monarch_sync.words import some
+
+_MISSING = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
+_NUM_TOLD = 3
+_wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+_guarded: list[object] = []  # the hook, once there is one
+
+
+class GradientsNotAveraged(RuntimeError):
+    """An optimizer was about to step with gradients of one rank alone."""
+
+
+def guard_optimizers() -> None:
+    """From here on a step of an optimizer raises ``GradientsNotAveraged`` where DDP waits for
+    gradients of its parameters. DDP wrappers that are made later are not seen; call it again."""
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    if parallel is None:
+        return
+    wrapper_class = parallel.DistributedDataParallel
+    for one in gc.get_objects():
+        # Not isinstance: proxies would load what they stand for.
+        if issubclass(type(one), wrapper_class) and hasattr(one, "reducer"):
+            _wrappers.add(one)
+    if _wrappers and not _guarded:
+        optimizer = sys.modules["torch.optim.optimizer"]
+        _guarded.append(optimizer.register_optimizer_step_pre_hook(_check))
+
+
+def _check(optimizer: Any, args: object, kwargs: object) -> None:
+    groups = sys.modules["torch.distributed.distributed_c10d"]._world.pg_map
+    for wrapper in list(_wrappers):
+        if wrapper.process_group not in groups:
+            continue  # It was given up in the middle of a step that failed.
+        try:
+            wrapper.reducer._check_reducer_finalized()
+        except RuntimeError as error:
+            stepped = {one for group in optimizer.param_groups for one in group["params"]}
+            averaged = [(n, p) for n, p in wrapper.module.named_parameters() if p.requires_grad]
+            if stepped.isdisjoint(parameter for _, parameter in averaged):
+                continue
+            told = _MISSING.search(str(error))
+            indices = [int(one) for one in told[1].split()] if told else []
+            names = [averaged[one][0] for one in indices if one < len(averaged)]
+            which = some(names, _NUM_TOLD) or "some parameters"
+            raise GradientsNotAveraged(
+                f"the loss does not depend on {which}, so DDP "
+                "waits for their gradients, and has not averaged others: each rank would learn "
+                "something else. Make it depend on them, or wrap the model with "
+                "find_unused_parameters=True"
+            ) from None
