@@ -209,6 +209,8 @@ class Holding:
                 "there"
             ) from error
         is_remote = isinstance(error, ActorError | RankHangs)
+        if getattr(getattr(error, "exception", None), "no_edit_helps", False):
+            raise error  # It would hold for ever.
         reports = self._reports() if is_remote else []
         if isinstance(error, SupervisionError) or (is_remote and not reports):
             # A rank is gone, or nothing in its process can answer.

@@ -18,7 +18,8 @@ The modules that serve more than one recipe:
     optimizer, precision,  a step: rates and clipping; float16 and bfloat16;
       buffers, tally         BatchNorm's statistics; means over micro-batches and ranks
     evaluation, best       the held-out samples; the best evaluation, and when to stop early
-    checkpoint, export     saved states; their weights as a plain file
+    checkpoint, savable,   saved states; what they may hold;
+      export                 their weights as a plain file
     rendezvous, device     where the ranks of a process group meet; the device of a rank
     collective             results and checks that all ranks share
     results                messages from ranks to the client, and from that to its caller
