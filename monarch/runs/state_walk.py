@@ -39,7 +39,8 @@ from typing import Any, Protocol
 Undo = Callable[[], object]
 
 _ATOMS: frozenset[type] = frozenset({
-    type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented),
+    type(None), bool, int, float, complex, str, bytes, range, slice, type(...),
+    type(NotImplemented),
     types.BuiltinFunctionType, types.CodeType, types.ModuleType, types.MethodDescriptorType,
     types.WrapperDescriptorType, types.MethodWrapperType, types.GetSetDescriptorType,
     types.MemberDescriptorType, types.FrameType, types.TracebackType, property, super,
@@ -273,9 +274,8 @@ class Walk:
         """By its entries, which is exact; but what moves on by itself only its owner can wind
         back."""
         attributes = _dict_of(value)
-        if attributes is None and not _slots_of(type(value)):
-            self._told.append(self._leaves.told(value))
-        elif any(map(_is_moving, (attributes or {}).values())):
+        has_entries = attributes is not None or _slots_of(type(value))
+        if not has_entries or any(map(_is_moving, (attributes or {}).values())):
             self._told.append(self._leaves.told(value))
         else:
             self._object(value)
@@ -438,7 +438,7 @@ class PutBack:
         self._walk = walk
 
     def __call__(self, *, is_same_code: bool = True) -> list[str]:
-        """Where the code is not the same, names of modules and classes stay as new code has them."""
+        """Where it is not the same code, names of modules and classes stay as they are now."""
         walk = self._walk
         for undo in walk._told:
             undo()
@@ -455,7 +455,9 @@ class PutBack:
             undo()
         if is_same_code:
             for namespace, before in walk._namespaces:
-                _refill_namespace(namespace.get, namespace, before, namespace.__setitem__, namespace.__delitem__)
+                _refill_namespace(
+                    namespace.get, namespace, before, namespace.__setitem__, namespace.pop
+                )
             for cls, before in walk._classes:
                 _refill_class(cls, before)
         deep = [path for path, container in walk._shallow if not _is_of_values(container)]
@@ -657,6 +659,7 @@ def _is_moving(value: Any) -> bool:
     return hasattr(kind, "__next__") and (is_library(kind.__module__) or not _dict_of(value))
 
 
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _libraries: dict[str, bool] = {}
 _users_modules: list[Any] = [0, []]  # how many there were of all, and the user's
 
@@ -676,6 +679,7 @@ def is_library(name: str | None) -> bool:
         top in sys.stdlib_module_names
         or top in _OURS
         or top in _LIBRARIES
+        or file.startswith(_PACKAGE)
         or "site-packages" in file
         or "dist-packages" in file
     )
@@ -686,6 +690,7 @@ def is_library(name: str | None) -> bool:
 
 def users_modules() -> list[types.ModuleType]:
     """All that are imported of the user's own, whose names a step may change."""
+    modules: list[types.ModuleType]
     num_before, modules = _users_modules
     if num_before == len(sys.modules) and all(
         sys.modules.get(one.__name__) is one for one in modules
@@ -739,7 +744,9 @@ def _handler_of(kind: type) -> Callable[[Walk, Any], None]:
     if _tells_its_state(kind):
         return _TELLS
     is_of_library = is_library(kind.__module__)
-    if hasattr(kind, "__next__") and (is_of_library or not (kind.__dictoffset__ or _slots_of(kind))):
+    if hasattr(kind, "__next__") and (
+        is_of_library or not (kind.__dictoffset__ or _slots_of(kind))
+    ):
         return Walk._nothing if issubclass(kind, io.IOBase) else Walk._moving
     return Walk._nothing if is_of_library else _OBJECT
 

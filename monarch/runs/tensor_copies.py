@@ -104,7 +104,7 @@ class Copies:
             if was is None or was.shape != copied.shape:
                 was = copied.to(device, copy=True)
             elif not _same_bits(torch, was, copied):
-                _write(torch, was.detach(), copied)
+                _write(torch, was, copied)
             if tensor.grad is not was:
                 tensor.grad = was
 
@@ -166,7 +166,7 @@ class Notes(Copies):
             return ()
         if inner := _inner(tensor):
             return inner
-        if tensor.nbytes <= _SMALL_BYTES:
+        if sys.modules["torch"].nn.parameter.is_lazy(tensor) or tensor.nbytes <= _SMALL_BYTES:
             return super().tensor(tensor)
         self.check(lambda: False, f"a {type(tensor).__name__} may have changed")
         return ()
@@ -176,8 +176,13 @@ class Notes(Copies):
         torch: Any = sys.modules.get("torch")
         of_optimizers, noted = self._of_optimizers, []
         for tensor in self._met:
-            is_small = tensor.nbytes <= _SMALL_BYTES and not tensor.requires_grad
-            if is_small and id(tensor) not in of_optimizers:
+            if tensor.layout is not torch.strided:
+                super().tensor(tensor)  # It has no memory to look at.
+            elif (
+                tensor.nbytes <= _SMALL_BYTES
+                and not tensor.requires_grad
+                and id(tensor) not in of_optimizers
+            ):
                 super().tensor(tensor)
             else:
                 noted.append(tensor)
@@ -224,6 +229,9 @@ class Notes(Copies):
         flags = [tensor.requires_grad for tensor in leaves]
         gradients = [tensor.grad for tensor in leaves]
         held = [one for one in gradients if one is not None]
+        if any(one.layout is not sys.modules["torch"].strided for one in held):
+            self.check(lambda: False, "sparse gradients may have changed")
+            return []
         if sum(one.nbytes for one in held) > _LARGE_BYTES:
             # They are let go at the beginning of a step, as a rule, and must be gone then.
             refs = [None if one is None else weakref.ref(one) for one in gradients]
@@ -303,7 +311,9 @@ def _joined(torch: Any, views: dict[Any, list[Any]]) -> dict[Any, Any]:
 def _sampled(memory: Any) -> Any:
     """Some of the values in a row, which are read much faster than such that lie apart."""
     number = memory.numel()
-    span = 1 + sum((n - 1) * stride for n, stride in zip(memory.shape, memory.stride(), strict=True))
+    span = 1 + sum(
+        (n - 1) * stride for n, stride in zip(memory.shape, memory.stride(), strict=True)
+    )
     if number and span == number:  # The order of its dimensions does not matter.
         start = memory.storage_offset() + (number * 5 // 8 if number > 2 * _NUM_SAMPLED else 0)
         count = min(number, _NUM_SAMPLED)
@@ -408,11 +418,12 @@ _NO_ROOM: Any = object()
 
 def _copied(torch: Any, plain: Any) -> Any:
     """A copy that needs no room where there is little of it."""
+    if plain.layout is not torch.strided:
+        return plain.clone()
     if plain.is_cuda:
         free, _ = torch.cuda.mem_get_info(plain.device)
         if free < _ROOM * plain.nbytes:
-            plain = plain.cpu()
-            return plain
+            return plain.cpu()
     elif plain.nbytes > _LARGE_BYTES and _available_bytes() < _ROOM * plain.nbytes:
         return _NO_ROOM
     return plain.clone()
