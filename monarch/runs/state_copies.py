@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from monarch.runs.state_walk import Walk, users_modules
 from monarch.runs.tensor_copies import Changed as Changed
-from monarch.runs.tensor_copies import Copies, Notes, Samples
+from monarch.runs.tensor_copies import Copies, Notes, ValueSamples
 
 _MOST_LOOKED_INTO = 1000  # elements of a container, in each call
 _MOST_OBJECTS = 20_000
@@ -47,7 +47,7 @@ def keep(instance: object) -> PutBack:
 
 
 def watch(
-    instance: object, samples: Samples | None = None, call_seconds: float = 0.0
+    instance: object, samples: ValueSamples | None = None, call_seconds: float = 0.0
 ) -> PutBack | None:
     """Copy what is small of the state, and note the rest; the function returned puts it back, or
     raises ``Changed``. ``None`` where only the actor itself can tell what belongs to it.
@@ -57,7 +57,7 @@ def watch(
     """
     if hasattr(instance, "__keep__"):
         return None
-    notes = Notes(samples or Samples(), call_seconds)
+    notes = Notes(samples or ValueSamples(), call_seconds)
     notes.undos += _random_states()
     walk = Walk(notes, most_looked_into=_MOST_LOOKED_INTO, most_objects=_MOST_OBJECTS)
     _look_at_all(walk, instance)

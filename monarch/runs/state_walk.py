@@ -126,7 +126,7 @@ class Walk:
         self._seen[id(module)] = (module, None)
         self._add(before.values(), module)
 
-    def finish(self) -> PutBack:
+    def finish(self) -> KeptHolders:
         """Follow all, and let go of what is not needed to put it back."""
         handlers, most = self._handlers, self._most_objects
         for number, value in enumerate(self._todo):  # It grows meanwhile.
@@ -144,7 +144,7 @@ class Walk:
                     self._add((kind,), None)
             handler(self, value)
         self._todo, self._seen = [], {}
-        return PutBack(self)
+        return KeptHolders(self)
 
     def _add(self, values: Iterable[Any], holder: Any) -> bool:
         """Have values looked at later; whether a holder must take something else for one."""
@@ -430,7 +430,7 @@ class Walk:
             value, holder = holder, None
 
 
-class PutBack:
+class KeptHolders:
     """What a walk has found, to be put back as often as it is called. It returns what could not be
     wound back, in words."""
 

@@ -145,7 +145,7 @@ class Notes(Copies):
     long a call takes.
     """
 
-    def __init__(self, samples: Samples, call_seconds: float) -> None:
+    def __init__(self, samples: ValueSamples, call_seconds: float) -> None:
         super().__init__()
         self._samples = samples
         self._call_seconds = call_seconds
@@ -285,7 +285,7 @@ class Notes(Copies):
         return lambda: None
 
 
-class Samples:
+class ValueSamples:
     """A few values of each of many tensors, taken in one go."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.runs.error_text import in_words
 from monarch.runs.state_copies import PutBack, keep, watch
-from monarch.runs.tensor_copies import Samples
+from monarch.runs.tensor_copies import ValueSamples
 from monarch.runs.witness import waits_for_others
 from monarch.runtime import process
 from monarch.runtime.observe.process_groups import Connection, abort_groups, rank_connections
@@ -111,7 +111,7 @@ class Trial(Actor):
         self._keeps = keeps
         self._watches_first = watches_first
         self._kept: PutBack | None = None
-        self._samples = Samples()
+        self._samples = ValueSamples()
         self._call_seconds = 0.0  # how long the last one took
         self._unkept: list[str] = []
         self._is_whole = False  # what is kept, so that it can be put back whatever has changed
