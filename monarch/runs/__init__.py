@@ -18,6 +18,8 @@ What to open:
     holding                new code fails: the run holds, and goes on with the next save
     hold_report            what is told of a hold
     trial, state_copies    new code on trial in each process; copies of an actor's state
+    state_walk,            what belongs to a state, and how each thing is put back in place;
+      tensor_copies          tensors and arrays, copied or watched
     unaveraged             gradients that DDP has not averaged are not stepped with
     attempts               begins again when ranks are lost
     recovery               why ranks were lost, and whether to begin again

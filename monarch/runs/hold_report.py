@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from monarch.actor import HostMesh, ProcMesh
@@ -20,10 +20,20 @@ from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.hosts.bulletins import post
 from monarch.wire.bulletin import Bulletin
 from monarch_sync.errors import SyncError
+from monarch_sync.words import some
 
 _LOOK_SECONDS = 0.05
 _FAR_LOOK_SECONDS = 0.5
 _HOSTS_SECONDS = 2.0  # between two looks at the hosts while it holds
+
+
+_AS_IT_WAS = "no rank has changed anything by it, and weights and optimizer are as they were"
+_NUM_TOLD = 5
+
+
+def but_for(state: str, unkept: Sequence[str]) -> str:
+    """How ranks are that were put back (``state``, or as they were), but for these."""
+    return f"{state or _AS_IT_WAS}; not put back, or not compared: {some(unkept, _NUM_TOLD)}"
 
 
 class HoldStopped(Exception):
@@ -58,6 +68,24 @@ class HoldReport:
         said = ask_hosts(process.current().node, addresses).values()
         return [bulletin for one in said for bulletin in one.get("bulletins", ())]
 
+    @property
+    def is_of_this_program(self) -> bool:
+        """Whether the procs are this program's own, to which no other can push."""
+        return any(host.uid == process.current().node.uid for host in self._hosts)
+
+    def tell_raised(self, failure: Failure, *, in_place: bool) -> None:
+        """Tells why an error of new code is raised in this program rather than held."""
+        ranks = "All ranks are as before the call" if in_place else "Ranks cannot be put back"
+        self._alarm(
+            "failed_edit",
+            failure,
+            failure.told(
+                f"{ranks}. The error is raised here, as no other program can push to procs of "
+                "`this_host()`. With MONARCH_ON_EDIT_ERROR=hold it waits instead, until this "
+                "program has pushed a fix (`procs.sync_workspace(...)` on another thread)."
+            ),
+        )
+
     def _has_checkpoint(self) -> bool:
         return self._record is not None and RunFolder(self._record.folder).has_checkpoint
 
@@ -89,7 +117,7 @@ class HoldReport:
         self._begin()
         usual, stop = (
             (
-                "no rank has changed anything by it, and weights and optimizer are as they were",
+                _AS_IT_WAS,
                 "saves what was learned, and stops",
             )
             if in_place
@@ -104,7 +132,7 @@ class HoldReport:
         it = "The run holds" if self._record is not None else "It holds"
         # Code that was never edited has nothing to go back to.
         has_older = failure.good < failure.generation
-        if any(host.uid == process.current().node.uid for host in self._hosts):
+        if self.is_of_this_program:
             what_now = (
                 f"{it}: {state or usual}.\n"
                 "Its processes are this program's own, and no other can push to them: interrupt it "

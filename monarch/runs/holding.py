@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from monarch.actor import ActorMesh, Future, ProcMesh
-from monarch.config import configured
+from monarch.config import configured, settings
 from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.error_text import in_words
-from monarch.runs.hold_report import HoldReport, HoldStopped
+from monarch.runs.hold_report import HoldReport, HoldStopped, but_for
 from monarch.runs.ranks import RankHangs, RunFailed, Unless, answers_of, ask_all
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, RanksLost, is_connection_lost
@@ -43,7 +43,9 @@ class Holding:
     """Calls of ``actors``, which live on ``procs``, that a failing edit does not end. Nor does what
     fails the first time that it is called, where a person watches.
 
-    With a ``record``, events are written down, and shown here and in every watch. ``rejoin`` is
+    With a ``record``, events are written down, and shown here and in every watch. Without one, and
+    where nobody sits at a terminal, it holds as well; but an error on procs of ``this_host()``,
+    which no other program can push to, is raised. ``rejoin`` is
     called before the next call where process groups were broken up to bring ranks back: it has them
     meet anew. ``alike`` says how ranks differ that should have the same state, "" where they do
     not; it is asked where ranks were put back, and when they have met anew. ``seconds`` is how long
@@ -73,11 +75,17 @@ class Holding:
         self._lives: set[str] = set()  # of the ranks' processes
         self._ahead: list[Future[Any]] | None = None  # the answers to come to the next `ask`
         self._last_seconds = math.inf
+        self._unkept: list[str] = []  # what ranks could not put back, in words
         self._held = HoldReport(record, procs)
+        # Without a record nothing can go back, which is the default where nobody sits.
+        self._raises = False
+        if record is None and self.edits.policy == "rollback" and not settings().on_edit_error:
+            self.edits.policy = "hold"
+            self._raises = self._held.is_of_this_program
         self.witnesses = procs.spawn("witness", Witness)
         self._trials = procs.spawn(
             "trial", Trial, actors._ref.uid, self.edits.seed(),
-            watches_first=self.edits.policy == "hold",
+            watches_first=self.edits.policy == "hold" and not self._raises,
         )  # fmt: skip
 
     def ask(
@@ -215,11 +223,16 @@ class Holding:
                 "there"
             ) from error
         is_remote = isinstance(error, ActorError | RankHangs)
+        if getattr(getattr(error, "exception", None), "no_edit_helps", False):
+            raise error  # It would hold for ever.
         reports = self._reports() if is_remote else []
         if isinstance(error, SupervisionError) or (is_remote and not reports):
             # A rank is gone, or nothing in its process can answer.
             failure = self._of_loss(activity, doing, error)
             self._end_ranks()
+            if self._raises:
+                self._held.tell_raised(failure, in_place=False)
+                raise error
             self._wait(failure, in_place=False)
             raise BeginAgain(failure.first_line) from error
         if any(one.life not in self._lives for one in reports):
@@ -231,6 +244,9 @@ class Holding:
             if not is_hang:  # By now all have said what they raised.
                 reports = self._reports() or reports
                 failure = self._what_failed(activity, doing, error, generation, reports)
+        if self._raises:
+            self._held.tell_raised(failure, in_place=in_place)
+            raise error
         state = ""
         if in_place:
             state, in_place = self._looked_at()
@@ -383,6 +399,8 @@ class Holding:
             # A call that was sent to a rank and has not begun there is over after this, too.
             self._actors.initialized.get(timeout=_COME_BACK_SECONDS)
             whys = trials.restore.call().get(timeout=_ANSWER_SECONDS * 3)
+            told = trials.unkept.call().get(timeout=_ANSWER_SECONDS)
+            self._unkept = list(dict.fromkeys(one for some in told.values() for one in some))
         except (MonarchError, ActorError, TimeoutError):
             self._end_ranks()
             return False
@@ -398,6 +416,8 @@ class Holding:
 
     def _wait(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
         """Until there is other code than that which failed. Raises where there is not to be any."""
+        if in_place and self._unkept:
+            state = but_for(state, self._unkept)
         self._held.answer(failure, self.edits, in_place=in_place, state=state)
         if not self._held.wait(failure, in_place=in_place):
             raise BeginAgain(failure.first_line)

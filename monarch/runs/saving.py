@@ -5,21 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from monarch.errors import ActorError
+from monarch.errors import ActorError, MonarchError
 from monarch.runs.ranks import RunFailed
 from monarch.runs.record import Record
 from monarch.runs.restarts import Restarts
 
 
+class UnsavableState(MonarchError):
+    """The state that is to be saved holds what a checkpoint cannot give back, under ``key``."""
+
+    no_edit_helps = True  # What is in the state stays there, whichever code made it.
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.key} is {self.reason}" if self.key else self.reason
+
+
 class Saving:
     """``latest`` is the last checkpoint that is good, if there is one; ``saved_step`` the step of
-    the last that was saved, here or before."""
+    the last that was saved, here or before. ``is_overdue``: the state could not be saved when it
+    was due, and may be by now, as where the next step replaces what is in it."""
 
     def __init__(self, record: Record, restarts: Restarts, saved_step: int | None = None) -> None:
         self.latest: Path | None = None
         self.saved_step = saved_step
+        self.is_overdue = False
         self._record = record
         self._restarts = restarts
+        self._unsaved = ""  # why, as it was told
 
     def resumed(self, path: Path | None, step: int, skipped: Sequence[str]) -> None:
         """Where the run goes on; ``skipped`` says of newer checkpoints what is wrong with them.
@@ -42,15 +59,14 @@ class Saving:
     def save(self, step: int, write: Callable[[], Path], *, must: bool = False) -> None:
         """Have ``write`` save a checkpoint; it raises the ActorError of a rank that cannot.
 
-        An error of the operating system, as where the disk is full, becomes an event, and training
-        goes on; or RunFailed, where the run ``must`` not end without it.
+        An error of the operating system, as where the disk is full, and state that cannot be saved
+        become an event, and training goes on; or RunFailed, where the run ``must`` not end without
+        it.
         """
         try:
             self.saved(step, write())
         except ActorError as error:
-            if not isinstance(error.exception, OSError):
-                raise
-            self.failed(step, error.exception, must=must)
+            self._failed(step, error, must=must)
 
     def save_best(self, step: int, write: Callable[[], Path]) -> None:
         """Have ``write`` keep the best checkpoint beside the others; a disk that is full ends
@@ -58,25 +74,34 @@ class Saving:
         try:
             path = write()
         except ActorError as error:
-            if not isinstance(error.exception, OSError):
-                raise
-            self.failed(step, error.exception)
+            self._failed(step, error)
         else:
             self._record.event("best", f"the best so far: {shown(path)}", step=step, path=str(path))
 
     def saved(self, step: int, path: Path) -> None:
         """There is a checkpoint."""
         self.latest, self.saved_step = shown(path), step
+        self.is_overdue, self._unsaved = False, ""
         self._restarts.progressed()
         self._record.event("saved", f"saved {self.latest}", step=step, path=str(path))
 
+    def _failed(self, step: int, error: ActorError, *, must: bool = False) -> None:
+        why = error.exception
+        if isinstance(why, UnsavableState):
+            self.is_overdue = True
+        elif not isinstance(why, OSError):
+            raise error
+        self.failed(step, why, must=must)
+
     def failed(self, step: int, why: object, *, must: bool = False) -> None:
-        """There is none, as `save` has it."""
+        """There is none, as `save` has it. Where it is tried in each step, it is told once."""
         kept = f"the last good one is {self.latest}" if self.latest else "there is none yet"
         text = f"could not save a checkpoint after step {step}: {why}; {kept}"
         if must:
             raise RunFailed(text)
-        self._record.event("unsaved", text, step=step)
+        if not self.is_overdue or str(why) != self._unsaved:
+            self._record.event("unsaved", text, step=step)
+        self._unsaved = str(why)
 
 
 def shown(path: Path) -> Path:

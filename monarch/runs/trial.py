@@ -29,7 +29,8 @@ from monarch.actor import Actor, context, endpoint
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.runs.error_text import in_words
-from monarch.runs.state_copies import Undo, keep, watch
+from monarch.runs.state_copies import PutBack, keep, watch
+from monarch.runs.tensor_copies import ValueSamples
 from monarch.runs.unaveraged import guard_optimizers
 from monarch.runs.witness import waits_for_others
 from monarch.runtime import process
@@ -83,6 +84,7 @@ class _Call:
     generation: int
     good: int | None
     thread: int
+    started: float = field(default_factory=time.monotonic)
     is_running: bool = True
     is_interrupted: bool = False
     has_failed: bool = False
@@ -109,7 +111,10 @@ class Trial(Actor):
         self._good = dict(good)
         self._keeps = keeps
         self._watches_first = watches_first
-        self._kept: Undo | None = None
+        self._kept: PutBack | None = None
+        self._samples = ValueSamples()
+        self._call_seconds = 0.0  # how long the last one took
+        self._unkept: list[str] = []
         self._is_whole = False  # what is kept, so that it can be put back whatever has changed
         self._why_not_kept = ""
         self._last: _Call | None = None
@@ -166,8 +171,12 @@ class Trial(Actor):
         is_kept = self._keeps and (generation > start or is_first)
         if is_kept and (self._kept is None or is_whole > self._is_whole):
             try:
-                self._kept, self._why_not_kept = (keep if is_whole else watch)(instance), ""
-                self._is_whole = is_whole
+                self._kept = (
+                    keep(instance)
+                    if is_whole
+                    else watch(instance, self._samples, self._call_seconds)
+                )
+                self._is_whole, self._why_not_kept = is_whole, ""
             except Exception as error:  # as where there is no room for it
                 self._why_not_kept = f"{type(error).__name__}: {error}"
         if is_kept and is_whole:
@@ -189,6 +198,7 @@ class Trial(Actor):
 
     def _end(self, call: _Call) -> None:
         """From here on the thread, which is this one, is not interrupted any more."""
+        self._call_seconds = time.monotonic() - call.started
         with self._lock:
             call.is_running = False
             if call.is_interrupted:
@@ -269,10 +279,16 @@ class Trial(Actor):
             return self._why_not_kept or "no copy of the state was made"
         gc.collect()  # Graphs with hooks that the failed call left behind are to be gone.
         try:
-            self._kept()
+            is_same_code = process.current().generation == call.generation
+            self._unkept = self._kept(is_same_code=is_same_code)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return ""
+
+    @endpoint
+    def unkept(self) -> list[str]:
+        """What the last ``restore`` could not put back, and did not compare, in words."""
+        return self._unkept
 
 
 def _for_a_mend(error: BaseException) -> BaseException:

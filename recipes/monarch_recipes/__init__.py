@@ -20,7 +20,8 @@ The modules that serve more than one recipe:
     gradients              gradients that are averaged, whichever parameters a step uses
     fingerprint, alike     whether ranks have the same; what happens where they do not
     evaluation, best       the held-out samples; the best evaluation, and when to stop early
-    checkpoint, export     saved states; their weights as a plain file
+    checkpoint, savable,   saved states; what they may hold;
+      export                 their weights as a plain file
     rendezvous, device     where the ranks of a process group meet; the device of a rank
     collective             results and checks that all ranks share
     results                messages from ranks to the client, and from that to its caller

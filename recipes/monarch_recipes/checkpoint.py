@@ -1,7 +1,9 @@
 """Checkpoints on disk: each one file, whole or not there at all.
 
 A checkpoint is written beside its place, flushed to the disk, and renamed, so that a crash or a
-full disk at any moment leaves the ones before as they were.
+full disk at any moment leaves the ones before as they were. It is read back before older ones are
+deleted: what a file holds before it gets its name, and all its bytes afterwards, which takes as
+long as reading it, and so is done on a thread where the file is large.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
@@ -21,10 +24,14 @@ from torch import nn
 
 from monarch.errors import MonarchError
 from monarch.observe.kept_files import leads_out
+from monarch.runs.saving import UnsavableState
 from monarch.runtime.uninterrupted import Uninterrupted
+from monarch_recipes.savable import savable
 
 _NAME = re.compile(r"step-(\d{8,})\.pt")
 _UNFINISHED = ".unfinished"
+_READ_AT_ONCE_BYTES = 32 * 1024 * 1024  # No step waits longer for that than for the save itself.
+_proofs: dict[Path, threading.Thread] = {}  # by folder: reads the checkpoint that is the newest
 
 
 class CheckpointError(MonarchError):
@@ -45,6 +52,19 @@ class CheckpointMisfit(CheckpointError):
         return type(self), (str(self), self.good_generation)
 
 
+class CannotWrite(OSError):
+    """The operating system refused a checkpoint, as where the disk is full."""
+
+    no_edit_helps = True  # so that the run goes on without rather than holds
+
+
+class CheckpointsUnreadable(CheckpointError):
+    """A run has checkpoints, and none of them can be read; to begin again would lose what is in
+    them."""
+
+    no_edit_helps = True  # so that the run ends rather than holds
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """The state that was saved at `step`: tensors, numbers, texts, and lists and dicts of these."""
@@ -55,14 +75,18 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: int) -> Path:
-    """Write the checkpoint of `step`, then delete all but the newest `num_kept`.
+    """Write the checkpoint of `step`; once it was read back, all but the newest `num_kept` are
+    deleted.
 
-    Only one process at a time may save into a folder. Raises OSError, as on a full disk, with
-    all earlier checkpoints still in place.
+    Only one process at a time may save into a folder. With all earlier checkpoints still in place,
+    raises OSError, as on a full disk, and UnsavableState where ``load_checkpoint`` could not read
+    it. Numbers of numpy are saved as Python's.
     """
     if not folder.parent.exists():  # On a host with a disk of its own: a run's folder is private.
         os.makedirs(folder.parent, 0o700, exist_ok=True)
     folder.mkdir(exist_ok=True)
+    wait_until_read_back(folder)
+    state = savable(state)
     for leftover in folder.glob(f"step-*{_UNFINISHED}"):
         leftover.unlink(missing_ok=True)
     path = checkpoint_path(folder, step)
@@ -72,18 +96,55 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: in
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
+        _check_structure(unfinished)
         _be_newest(unfinished, checkpoint_paths(folder))
         os.replace(unfinished, path)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
         # Where a write fails, torch complains of its own books; the reason is behind that.
-        if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
-            raise error.__context__ from None
+        cause = error.__context__ if isinstance(error, RuntimeError) else error
+        if isinstance(cause, OSError):
+            raise CannotWrite(cause.errno, cause.strerror, cause.filename) from None
         raise
     _sync_folder(folder)
-    for old in checkpoint_paths(folder)[:-num_kept]:
-        old.unlink(missing_ok=True)
+    proof = threading.Thread(
+        target=_read_back_then_delete, args=(path, num_kept), name="read back", daemon=True
+    )
+    if path.stat().st_size > _READ_AT_ONCE_BYTES:
+        _proofs[folder] = proof
+        proof.start()
+    else:
+        proof.run()
     return path
+
+
+def wait_until_read_back(folder: Path) -> None:
+    """Return when the last checkpoint that was saved here was read back, if any was."""
+    proof = _proofs.pop(folder, None)
+    if proof is not None:
+        proof.join()
+
+
+def _check_structure(path: Path) -> None:
+    """Raise UnsavableState where a file cannot be loaded; its tensors' bytes are not read."""
+    try:
+        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise UnsavableState("", "it holds what weights_only does not load") from error
+
+
+def _read_back_then_delete(path: Path, num_kept: int) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
+        damaged = str(error)
+    if damaged is not None:
+        # A later save says again what is wrong with the disk; older ones stay until one is good.
+        warnings.warn(f"{path} cannot be read back: {damaged}; older ones are kept", stacklevel=1)
+        return
+    for old in checkpoint_paths(path.parent)[:-num_kept]:
+        old.unlink(missing_ok=True)
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -136,14 +197,17 @@ def load_latest_checkpoint(
     """The newest checkpoint that can be read and that ``fits`` does not refuse.
 
     ``fits`` raises CheckpointError for one of another model. ``skipped`` is told of each newer one
-    that cannot be used. ``None`` if there is none but damaged ones; where all that can be read were
-    refused, raises why the newest was: to begin anew there would lose a run.
+    that cannot be used. ``None`` if there is none; where all that can be read were refused, raises
+    why the newest was, and CheckpointsUnreadable where none can be read: to begin anew there would
+    lose a run.
     """
     refusal: CheckpointError | None = None
+    unreadable: list[str] = []
     for path in reversed(checkpoint_paths(folder)):
         try:
             checkpoint = load_checkpoint(path)
         except CheckpointError as error:
+            unreadable.append(str(error))
             skipped(f"skipping a checkpoint: {error}")
             continue
         try:
@@ -154,6 +218,11 @@ def load_latest_checkpoint(
             skipped(f"skipping a checkpoint: {error}")
     if refusal is not None:
         raise refusal
+    if unreadable:
+        raise CheckpointsUnreadable(
+            f"none of the checkpoints in {folder} can be read: {'; '.join(unreadable)}. They were "
+            'left as they are. To begin anew: `--new`, or resume="never"'
+        )
     return None
 
 
@@ -183,12 +252,14 @@ def find_checkpoint_or_newer(
     fits: Callable[[Checkpoint], None],
     skipped: Callable[[str], None],
 ) -> Checkpoint | None:
-    """The one at ``path``, or where others have gone on, and saved newer ones in its place, the
-    latest of ``folder``. Without a path, the one that is ``wanted``."""
+    """The one at ``path``; the latest of ``folder`` where others have gone on, and saved newer ones
+    in its place, or it cannot be read. Without a path, the one that is ``wanted``."""
     try:
         return find_checkpoint(path or wanted, folder, fits, skipped)
+    except CheckpointMisfit:
+        raise
     except CheckpointError:
-        if path is None or path.exists():
+        if path is None:
             raise
         return find_checkpoint("auto", folder, fits, skipped)
 

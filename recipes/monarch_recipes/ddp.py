@@ -563,7 +563,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
                 ask(trainers.configure, config, doing="changing the config")
             # Ranks need not wait for us where nothing comes between this step and the next.
             is_asked = record.is_stopping or record.is_save_wanted
-            is_asked = is_asked or alike.is_suspected
+            is_asked = is_asked or alike.is_suspected or saving.is_overdue
             is_free = record.may_go_ahead and wanted == config and not is_asked
             results: list[StepResult] = ask(
                 trainers.step,
@@ -583,7 +583,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
                     record.event("stopped_early", verdict.reason_to_stop, step=step)
                     held_out = found
                     break
-            is_wanted = not holding.is_ahead and record.take_save_wanted()
+            is_wanted = not holding.is_ahead and (record.take_save_wanted() or saving.is_overdue)
             if not is_end and (is_due(step, config.checkpoint_every) or is_wanted):
                 save()
 

@@ -38,6 +38,7 @@ from torch.nn import functional
 from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
+from monarch.runs.saving import UnsavableState
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
@@ -88,6 +89,7 @@ from monarch_recipes.replicas.torchft_cures import (
     silence_logs,
 )
 from monarch_recipes.samples import Data, SampleOrder, batches, reading_ahead
+from monarch_recipes.savable import savable
 from monarch_recipes.schedule import is_due, learning_rate_factor
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part, tell_of_lost_parts
@@ -599,7 +601,8 @@ class ReplicaTrainer(Actor):
         """Returns the content of a checkpoint of this process, after `leave`."""
         out = io.BytesIO()
         outer = self.outer_optimizer.state_dict()
-        torch.save({**self.state(), "outer_optimizer": outer, "progress": self.progress}, out)
+        state = {**self.state(), "outer_optimizer": outer, "progress": self.progress}
+        torch.save(savable(state), out)
         return out.getvalue()
 
     @endpoint
@@ -630,8 +633,8 @@ class ReplicaTrainer(Actor):
         step, num_kept = self.progress["step"], 1 if is_best else self.config.num_checkpoints_kept
         try:
             return save_checkpoint(folder, step, state, num_kept)
-        except OSError as error:
-            raise Unsaved(step, str(error)) from None
+        except (OSError, UnsavableState) as error:
+            raise Unsaved(step, str(error), getattr(error, "key", None)) from None
 
     def resume(self, path: Path | None) -> tuple[Path | None, tuple[str, ...]]:
         """Load the checkpoint at `path`, else the one that the config asks for, if there is one:

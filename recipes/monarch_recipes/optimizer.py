@@ -14,12 +14,12 @@ def set_rates(
     """Set the rates from the next step on; a weight decay that is not given stays.
 
     A parameter group may have `lr_scale` and `weight_decay_scale`, by which they are multiplied
-    for it; an optimizer without weight decay gets none.
+    for it; an optimizer without weight decay gets none. A schedule may give a number of numpy.
     """
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate * group.get("lr_scale", 1.0)
+        group["lr"] = float(learning_rate * group.get("lr_scale", 1.0))
         if weight_decay is not None and "weight_decay" in group:
-            group["weight_decay"] = weight_decay * group.get("weight_decay_scale", 1.0)
+            group["weight_decay"] = float(weight_decay * group.get("weight_decay_scale", 1.0))
 
 
 def scale_gradient(model: nn.Module, factor: float) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import collections
 import os
 import pickle
 import signal
@@ -9,17 +10,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from monarch.runs.saving import UnsavableState
+from monarch_recipes import checkpoint
 from monarch_recipes.checkpoint import (
     CheckpointError,
+    CheckpointsUnreadable,
     check_model,
     checkpoint_paths,
+    find_checkpoint_or_newer,
     load_checkpoint,
     load_latest_checkpoint,
     save_checkpoint,
+    wait_until_read_back,
 )
 from tests.support import open_files
 
@@ -96,11 +103,116 @@ def test_a_flipped_bit_is_noticed(two: Path) -> None:
         load_checkpoint(two)
 
 
-def test_nothing_but_damaged_checkpoints_is_none(two: Path) -> None:
+def test_nothing_but_damaged_checkpoints_is_an_error_that_names_them(two: Path) -> None:
     for path in checkpoint_paths(two.parent):
         path.write_bytes(b"not a checkpoint")
-    with pytest.warns(UserWarning, match="skipping a checkpoint"):
-        assert load_latest_checkpoint(two.parent) is None
+    told: list[str] = []
+    with pytest.raises(CheckpointsUnreadable, match=r"00000020\.pt cannot.*00000010\.pt.*--new"):
+        load_latest_checkpoint(two.parent, skipped=told.append)
+    assert len(told) == 2
+    assert names(two.parent) == ["step-00000010.pt", "step-00000020.pt"]
+
+
+def test_a_checkpoint_that_a_group_should_go_on_from_and_cannot_read_leads_to_an_older(
+    two: Path,
+) -> None:
+    two.write_bytes(b"not a checkpoint")
+    told: list[str] = []
+    found = find_checkpoint_or_newer(two, "auto", two.parent, lambda one: None, told.append)
+    assert found is not None
+    assert found.step == 10
+
+
+NUMBERS = {
+    "float64": np.float64(0.5), "int64": np.int64(3), "bool_": np.bool_(True),
+    "float32": np.float32(0.5), "0-d": np.array(0.5), "text": np.str_("a"),
+    "long": np.longdouble(0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_of_numpy_are_saved_as_those_of_python(folder: Path, kind: str) -> None:
+    number = NUMBERS[kind]
+    model = nn.Linear(2, 1)
+    saved = {"a": {"lr": [number, (number, 1)]}, "model": model.state_dict()}
+    saved["keys"] = {} if isinstance(number, np.ndarray) else {number: 1}
+    loaded = load_checkpoint(save_checkpoint(folder, 1, saved, 3)).state
+    (first, (second, _)) = loaded["a"]["lr"]
+    assert first == second == number
+    assert type(first).__module__ == "builtins"
+    assert all(type(key).__module__ == "builtins" for key in loaded["keys"])
+    assert saved["a"]["lr"][0] is number  # what trains keeps its own
+    assert isinstance(loaded["model"], dict)
+
+
+class Own:
+    pass
+
+
+def tensor_with(value: Any) -> torch.Tensor:
+    tensor = torch.ones(1)
+    tensor.note = value  # type: ignore[attr-defined]
+    return tensor
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "function": ({"param_groups": [{"lr": 1, "fn": lambda: 1}]}, r"optimizer.param_groups\[0\].fn"),
+    "object": ({"state": {0: {"own": Own()}}}, r"optimizer.state\[0\].own"),
+    "array": ({"betas": np.zeros(2)}, r"optimizer.betas is a numpy.ndarray.*a tensor could"),
+    "path": ({"a b": Path("a")}, r"optimizer\['a b'\]"),
+    "default": ({"d": collections.defaultdict(list)}, r"optimizer.d is a collections.defaultdict"),
+    "deque": ({"d": [collections.deque()]}, r"optimizer.d\[0\] is a collections.deque"),
+    "key": ({Path("a"): 1}, r"a key of optimizer"),
+    "attribute": ({"t": tensor_with(Path("a"))}, r"optimizer.t.note"),
+    "date": ({"d": np.datetime64("2020-01-01")}, r"optimizer.d is a numpy.datetime64"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_could_not_be_read_is_refused_by_the_name_of_its_key(two: Path, kind: str) -> None:
+    value, words = REFUSED[kind]
+    with pytest.raises(UnsavableState, match=words) as caught:
+        save_checkpoint(two.parent, 30, {"step": 30, "optimizer": value}, num_kept=1)
+    assert names(two.parent) == ["step-00000010.pt", "step-00000020.pt"]
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_containers_that_hold_each_other_or_are_shared_stay_so(folder: Path) -> None:
+    shared = [np.float64(1)]
+    circle: list[Any] = []
+    circle.append(circle)
+    saved = {"one": shared, "two": shared, "circle": circle}
+    loaded = load_checkpoint(save_checkpoint(folder, 1, saved, 3)).state
+    assert loaded["one"] is loaded["two"]
+    assert loaded["circle"][0] is loaded["circle"]
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_older_ones_are_not_deleted_before_the_new_one_was_read_back(
+    two: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    """Small ones at once, large ones on a thread beside the training."""
+    if is_large:
+        monkeypatch.setattr(checkpoint, "_READ_AT_ONCE_BYTES", 0)
+    real = os.replace
+
+    def spoilt(unfinished: Path, path: Path) -> None:
+        content = bytearray(unfinished.read_bytes())
+        content[content.index(state(30)["model"]["weights"].numpy().tobytes()) + 100] ^= 1
+        unfinished.write_bytes(content)
+        real(unfinished, path)
+
+    told: list[str] = []
+    monkeypatch.setattr(checkpoint.warnings, "warn", lambda text, **how: told.append(text))
+    monkeypatch.setattr(os, "replace", spoilt)
+    save_checkpoint(two.parent, 30, state(30), num_kept=1)
+    wait_until_read_back(two.parent)
+    assert len(names(two.parent)) == 3
+    assert "step-00000030.pt cannot be read back" in told[0]
+    monkeypatch.setattr(os, "replace", real)
+    save_checkpoint(two.parent, 40, state(40), num_kept=1)
+    wait_until_read_back(two.parent)
+    assert names(two.parent) == ["step-00000040.pt"]
 
 
 def test_a_checkpoint_that_would_run_code_is_refused(two: Path) -> None:

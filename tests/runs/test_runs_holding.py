@@ -381,3 +381,63 @@ def test_who_interrupts_a_hold_is_not_told_of_the_failure_again(
     run.total -= 1
     run.push(GOOD + "# mended\n")
     run.steps(2)
+
+
+def own_loop(run: Loop, errors: str = "") -> Holding:
+    """In a script: nobody sits at a terminal, and there is no record."""
+    with configured(on_edit_error=errors):
+        holding = Holding(run.procs, run.adders)
+    run.holding = holding
+    return holding
+
+
+def test_in_a_script_an_error_that_no_push_can_reach_is_raised_as_it_is(
+    loop: Callable[[OnEditError], Loop],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    run = loop("end")
+    holding = own_loop(run)
+    run.steps(1)
+    run.push("def look(total):\n    return totol\n")
+    with pytest.raises(ActorError, match=r"(?s)amounts\.py.*NameError: name 'totol'"):
+        holding.ask(run.adders.add, doing="step 2")
+    told = capsys.readouterr().err
+    assert "amounts.py:2" in told
+    assert "MONARCH_ON_EDIT_ERROR=hold" in told
+    run.push(GOOD + "# fixed\n")
+    run.steps(1)  # as if the failed one had never been
+
+
+def test_in_a_script_it_holds_where_a_push_can_reach_it(
+    loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    monkeypatch.setattr(HoldReport, "is_of_this_program", False)
+    run = loop("end")
+    holding = own_loop(run)
+    run.steps(1)
+    run.push("def look(total):\n    return totol\n")
+    told: list[str] = []
+    monkeypatch.setattr(HoldReport, "_show", lambda self, text: told.append(text))
+
+    def fix() -> None:
+        wait_for(lambda: any("It holds" in text for text in told), 30.0)
+        run.push(GOOD + "# fixed\n")
+
+    assert holding.edits.policy == "hold"
+    run.steps_beside(fix, 2)
+
+
+def test_in_a_script_what_was_asked_for_is_done(
+    loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    run = loop("end")
+    with configured(on_edit_error="end"):
+        holding = own_loop(run, "end")
+        run.steps(1)
+        run.push("def look(total):\n    return totol\n")
+        with pytest.raises(RunFailed, match="totol"):
+            holding.ask(run.adders.add)

@@ -20,6 +20,7 @@ class Trainer:
         )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.num_steps = 0
+        self.large = torch.zeros(300, 100)
         self.seen: list[int] = []
         self.step()
 
@@ -93,9 +94,22 @@ def uncounted(trainer: Trainer) -> None:
         lambda trainer: torch.nn.init.zeros_(trainer.model[0].weight),
         lambda trainer: trainer.model[0].weight.grad.zero_(),
         lambda trainer: trainer.optimizer.state[trainer.model[0].weight]["exp_avg"].zero_(),
-        lambda trainer: trainer.optimizer.add_param_group({"params": [torch.zeros(1)]}),
+        lambda trainer: trainer.large.data.add_(1),
+        lambda trainer: trainer.large.numpy().fill(7),
+        lambda trainer: trainer.model[0].weight.data.neg_(),
+        lambda trainer: trainer.optimizer.state[trainer.model[0].weight]["exp_avg"].data.add_(1),
     ],
-    ids=["late", "through data", "weights", "gradients", "optimizer", "groups"],
+    ids=[
+        "late",
+        "through data",
+        "weights",
+        "gradients",
+        "optimizer",
+        "data of a large one",
+        "numpy of a large one",
+        "data of weights",
+        "data of the optimizer",
+    ],
 )
 def test_what_was_only_watched_is_not_put_back_once_it_has_changed(
     change: Callable[[Trainer], object],

@@ -553,7 +553,8 @@ class Controller(Actor):
         step, agent = group.step + 1, process.current()
         now = agent.generation
         is_edited = self.hold.edits.is_edited(now) or agent.code_states.coming > now
-        if last_seconds > _AHEAD_SECONDS or is_edited or self.is_stopping or self.is_save_wanted:
+        is_asked = self.is_stopping or self.is_save_wanted or self.groups.unsavable is not None
+        if last_seconds > _AHEAD_SECONDS or is_edited or is_asked:
             return False
         every = self.evaluations.every, self.checkpoint_every
         is_faulty = any(fault.step <= step + 1 for fault in self.faults)
@@ -584,7 +585,8 @@ class Controller(Actor):
         """One group saves: the first that has committed the step."""
         every, step, groups = self.checkpoint_every, group.step, self.groups
         is_over = step <= groups.saved_step or step >= self.last_step
-        if is_over or not (is_due(step, every) or self.is_save_wanted):
+        is_overdue = groups.unsavable is not None
+        if is_over or not (is_due(step, every) or self.is_save_wanted or is_overdue):
             return
         before, groups.saved_step, self.is_save_wanted = groups.saved_step, step, False
         try:

@@ -115,6 +115,7 @@ class Groups:
         self.saved_step = 0
         self.saved_path: Path | None = None
         self.is_saving = False
+        self.unsavable: str | None = None  # the key of what kept the last save from being made
         self._limits = limits
         self._trainer_class = trainer_class
         self._config = config
@@ -258,7 +259,7 @@ class Groups:
             path: Path = (await self.ask(group, first.save.call(self._event_log.history)))[0]
         finally:
             self.is_saving = False
-        self.saved_step, self.saved_path = group.step, path
+        self.saved_step, self.saved_path, self.unsavable = group.step, path, None
         self._event_log.tell(
             "saved", f"saved {shown(path)}", step=group.step, path=str(path), group=group.number
         )
@@ -270,14 +271,18 @@ class Groups:
             self.all[number].accused_of = f"its parameters have come apart: {what}"
 
     def tell_unsaved(self, group: Group, error: Unsaved) -> str:
-        """A full disk is no reason to end a run that goes on; the text, for one that cannot."""
+        """What keeps a checkpoint from being saved is no reason to end a run that goes on; the
+        text, for one that cannot. State that cannot be saved is tried in each step, and told
+        once."""
         kept = (
             f"the last good one is {shown(self.saved_path)}"
             if self.saved_path
             else "there is none yet"
         )
         text = f"{error}; {kept}"
-        self._event_log.tell("unsaved", text, step=group.step, group=group.number)
+        if error.key is None or error.key != self.unsavable:
+            self._event_log.tell("unsaved", text, step=group.step, group=group.number)
+        self.unsavable = error.key
         return text
 
     def how_to_go_on(self) -> str:

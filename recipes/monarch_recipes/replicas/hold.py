@@ -49,6 +49,8 @@ class GroupsHold:
         error where the code is no newer than that with which the run began, and no person is there
         to mend it. ``is_anew``: the group is started again after the mend."""
         generation = process.current().generation
+        if error.no_edit_helps:
+            raise error
         if not self.edits.is_edited(generation) and not await self._is_worth_a_mend(
             activity, error
         ):

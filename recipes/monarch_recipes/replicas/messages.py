@@ -181,7 +181,8 @@ class TaskError(MonarchError):
     """The model or the data raised: the code's fault, which no restart mends.
 
     ``good_generation`` is that of the last code that is known to be without it, if any is.
-    ``is_of_code``: a mend of the code may help.
+    ``is_of_code``: a mend of the code may help. ``no_edit_helps``: none does, even where an edit
+    came before.
     """
 
     def __init__(
@@ -193,9 +194,11 @@ class TaskError(MonarchError):
         good_generation: int | None = None,
         *,
         is_of_code: bool = True,
+        no_edit_helps: bool = False,
     ) -> None:
         super().__init__(where, reason, file, line, good_generation)
         self.is_of_code = is_of_code
+        self.no_edit_helps = no_edit_helps
         self.where = where
         self.reason = reason
         self.file = file
@@ -217,17 +220,20 @@ def task_errors(where: str, but: type[Exception] | tuple[()] = ()) -> Iterator[N
             raise
         good = getattr(error, "good_generation", None)
         raise TaskError(
-            where, in_words(error), *place_of(error), good, is_of_code=is_of_code(error)
-        ) from error
+            where, in_words(error), *place_of(error), good,
+            is_of_code=is_of_code(error), no_edit_helps=getattr(error, "no_edit_helps", False),
+        ) from error  # fmt: skip
 
 
 class Unsaved(MonarchError):
-    """The operating system refused a checkpoint, as where the disk is full: it goes on without."""
+    """The operating system refused a checkpoint, as where the disk is full, or the state has under
+    ``key`` what cannot be saved: it goes on without."""
 
-    def __init__(self, step: int, reason: str) -> None:
-        super().__init__(step, reason)
+    def __init__(self, step: int, reason: str, key: str | None = None) -> None:
+        super().__init__(step, reason, key)
         self.step = step
         self.reason = reason
+        self.key = key
 
     def __str__(self) -> str:
         return f"could not save a checkpoint after step {self.step}: {self.reason}"
