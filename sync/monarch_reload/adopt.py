@@ -264,7 +264,9 @@ class Adoption:
                     rehome(thing, home)
                 elif getattr(thing, "__builtins__", None) is self._stage.builtins:
                     if thing.__globals__.get("__builtins__") is self._stage.builtins:
-                        thing.__globals__["__builtins__"] = vars(builtins)  # `exec` has put it there
+                        thing.__globals__["__builtins__"] = vars(
+                            builtins
+                        )  # `exec` has put it there
                     rehome(thing, thing.__globals__)
             elif id(type(thing)) in twins:
                 setter = type.__setattr__ if issubclass(type(thing), type) else object.__setattr__
@@ -319,7 +321,9 @@ def _detach(cls: type) -> None:
 
 def _is_held(value: Any) -> bool:
     """Whether something but the names of modules leads to it."""
-    names = {id(vars(module)) for module in list(sys.modules.values()) if type(module) is ModuleType}
+    names = {
+        id(vars(module)) for module in list(sys.modules.values()) if type(module) is ModuleType
+    }
     found = gc.get_referrers(value)
     return any(id(one) not in names and type(one) in _HOLDERS for one in found)
 

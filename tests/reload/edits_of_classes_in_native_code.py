@@ -57,7 +57,10 @@ CASES = [
         {"~m": _MODEL},
         "import ~m as m\nlive = m.Model()",
         [
-            Step({"~m": [("* 2", "* 3")]}, "assert live.twice() == 3 == m.Model.model_validate_json('{}').twice()"),
+            Step(
+                {"~m": [("* 2", "* 3")]},
+                "assert live.twice() == 3 == m.Model.model_validate_json('{}').twice()",
+            ),
         ],
     ),
     Case(
@@ -65,15 +68,30 @@ CASES = [
         {"~m": _STRUCT},
         "import ~m as m\nlive = m.Inner(3)",
         [
-            Step({"~m": [("return self.v", "return self.v + 1")]}, "assert live.shown() == 4 and m.D.decode(b'{\"inner\":{}}').inner.shown() == 1"),
-            Step({"~m": [("v: int = 0", "v: int = 5")]}, "assert live.shown() == 4 and m.Inner().v == 0", _COMPILES),
+            Step(
+                {"~m": [("return self.v", "return self.v + 1")]},
+                "assert live.shown() == 4 and m.D.decode(b'{\"inner\":{}}').inner.shown() == 1",
+            ),
+            Step(
+                {"~m": [("v: int = 0", "v: int = 5")]},
+                "assert live.shown() == 4 and m.Inner().v == 0",
+                _COMPILES,
+            ),
         ],
     ),
     Case(
         "native_decoder_that_an_instance_holds",
-        {"~m": "import dataclasses, msgspec\n@dataclasses.dataclass\nclass Row:\n    v: int = 0\nclass Holder:\n    def __init__(self):\n        self.decoder = msgspec.json.Decoder(Row)\n"},
+        {
+            "~m": "import dataclasses, msgspec\n@dataclasses.dataclass\nclass Row:\n    v: int = 0\nclass Holder:\n    def __init__(self):\n        self.decoder = msgspec.json.Decoder(Row)\n"
+        },
         "import ~m as m\nlive = m.Holder()\nassert live.decoder.decode(b'{}') == m.Row()",
-        [Step({"~m": [("v: int = 0", "v: int = 5")]}, "assert live.decoder.decode(b'{}') == m.Row()", _KEEPS)],
+        [
+            Step(
+                {"~m": [("v: int = 0", "v: int = 5")]},
+                "assert live.decoder.decode(b'{}') == m.Row()",
+                _KEEPS,
+            )
+        ],
     ),
     Case(
         "attrs_converters_factories_and_validators",
@@ -81,11 +99,19 @@ CASES = [
         "import ~m as m\nlive = m.A(5)\nassert live.v == 6",
         [
             Step(
-                {"~m": [("converter=convert", "converter=lambda x: x + 2"), ("[1]", "[2]"), ("lt(10)", "lt(20)")]},
+                {
+                    "~m": [
+                        ("converter=convert", "converter=lambda x: x + 2"),
+                        ("[1]", "[2]"),
+                        ("lt(10)", "lt(20)"),
+                    ]
+                },
                 "assert m.A(5).v == 7 and m.A().w == [2] and m.A(u=15).u == 15 and type(live) is m.A\nlive.v = 8\nassert live.v == 10",
             ),
             Step({"~m": [("x + 2", "x + 3")]}, "assert m.A(5).v == 8"),
-            Step({"~m": [("lambda x: x + 3", "convert"), ("x + 1", "x + 4")]}, "assert m.A(5).v == 9"),
+            Step(
+                {"~m": [("lambda x: x + 3", "convert"), ("x + 1", "x + 4")]}, "assert m.A(5).v == 9"
+            ),
         ],
     ),
     Case(
@@ -97,12 +123,17 @@ CASES = [
                 {"~m": [("method(10)", "method(20)"), ("copied(10)", "copied(20)")]},
                 "assert all((live.check(15), m.A().check(15), live.other(15), held(live, 15)))",
             ),
-            Step({"~m": [("method(20)", "method(5)")]}, "assert not live.check(15) and live.other(15) and not held(live, 15)"),
+            Step(
+                {"~m": [("method(20)", "method(5)")]},
+                "assert not live.check(15) and live.other(15) and not held(live, 15)",
+            ),
         ],
     ),
     Case(
         "ctypes_class_with_another_attribute",
-        {"~m": "import ctypes\nclass P(ctypes.Structure):\n    _fields_ = [('x', ctypes.c_int)]\n    unit = 1\n    def get(self):\n        return self.x * self.unit\n"},
+        {
+            "~m": "import ctypes\nclass P(ctypes.Structure):\n    _fields_ = [('x', ctypes.c_int)]\n    unit = 1\n    def get(self):\n        return self.x * self.unit\n"
+        },
         "import ~m as m\nlive = m.P(3)",
         [
             Step({"~m": [("unit = 1", "unit = 2")]}, "assert live.get() == 6 == m.P(3).get()"),
