@@ -104,9 +104,10 @@ def _places_of(cls: type) -> Iterator[tuple[str, str]]:
         for key, value in names.items():
             if value is cls:
                 yield name, key
-            elif issubclass(type(value), type) and type.__dict__["__dict__"].__get__(value).get(
-                cls.__name__
-            ) is cls:
+            elif (
+                issubclass(type(value), type)
+                and type.__dict__["__dict__"].__get__(value).get(cls.__name__) is cls
+            ):
                 yield name, f"{key}.{cls.__name__}"
 
 

@@ -1,3 +1,5 @@
+# ruff: noqa: E501  (programs in one line each)
+
 """Live closures, lambdas, wrappers and local classes, over several edits in a row.
 
 Each has to run what its source says now, and to say in which line that stands, whatever was edited
@@ -98,7 +100,10 @@ CASES = [
             Step({"~m": [('"cosine"', '"linear"')]}, "assert f(10) == 1 and alike(f, m.make())"),
             Step({"~m": [("/ 10", "/ 20")]}, "assert f(10) == 0.5 and alike(f, m.make())"),
             Step({"~m": [("/ 20", "/ 10")]}, "assert f(10) == 1"),
-            Step({"~m": [('"linear"', '"cosine"'), ("def make", "\n\ndef make")]}, "assert alike(f, m.make())"),
+            Step(
+                {"~m": [('"linear"', '"cosine"'), ("def make", "\n\ndef make")]},
+                "assert alike(f, m.make())",
+            ),
             Step({"~m": [("/ 10", "/ 40")]}, "assert f(10) == 0.25 and alike(f, m.make())"),
         ],
     ),
@@ -180,29 +185,55 @@ CASES = [
         [
             Step({"~m": [("x + n", "x + n + m")]}, "assert f(1) == 2 and m.make(1)(1) == 7"),
             Step({"~m": [("m = 5", "m = 6\n    k = 1")]}, "assert f(1) == 2"),
-            Step({"~m": [("x + n + m", "x + n + 100")]}, "assert f(1) == 102 and alike(f, m.make(1))"),
+            Step(
+                {"~m": [("x + n + m", "x + n + 100")]}, "assert f(1) == 102 and alike(f, m.make(1))"
+            ),
             Step({"~m": "K = 1\n"}, "assert f(1) == 102"),
-            Step({"~m": "K = 1\ndef make(n):\n    def f(x):\n        return x + n + 3\n    return f\n"}, "assert f(1) == 5"),
+            Step(
+                {
+                    "~m": "K = 1\ndef make(n):\n    def f(x):\n        return x + n + 3\n    return f\n"
+                },
+                "assert f(1) == 5",
+            ),
             Step({"~m": [("+ 3", "+ 4")]}, "assert f(1) == 6 and alike(f, m.make(1))"),
         ],
     ),
     Case(
         "closure_of_a_maker_that_nobody_can_find",
-        {"~m": "def make():\n    def f():\n        return 1\n    return f\nF = [make()]\ndel make\nX = 1\n"},
+        {
+            "~m": "def make():\n    def f():\n        return 1\n    return f\nF = [make()]\ndel make\nX = 1\n"
+        },
         "import ~m as m\nf = m.F[0]",
         [
             Step({"~m": [("X = 1", "X = 2")]}, "assert f() == 1"),
-            Step({"~m": [("def make", "# a comment\ndef make")]}, "assert f.__code__.co_firstlineno == 3"),
+            Step(
+                {"~m": [("def make", "# a comment\ndef make")]},
+                "assert f.__code__.co_firstlineno == 3",
+            ),
         ],
     ),
     Case(
         "closures_among_others_that_come_and_go",
-        {"~m": "def make():\n    def a():\n        return 'a1'\n    def b():\n        return 'b1'\n    return a, b\n"},
+        {
+            "~m": "def make():\n    def a():\n        return 'a1'\n    def b():\n        return 'b1'\n    return a, b\n"
+        },
         f"{SAME}\nimport ~m as m\na, b = m.make()\n",
         [
-            Step({"~m": [("    def a", "    def c():\n        return 'c1'\n    def a")]}, "assert (a(), b()) == ('a1', 'b1') and alike(b, m.make()[1])"),
+            Step(
+                {"~m": [("    def a", "    def c():\n        return 'c1'\n    def a")]},
+                "assert (a(), b()) == ('a1', 'b1') and alike(b, m.make()[1])",
+            ),
             Step({"~m": [("'b1'", "'b2'"), ("'c1'", "'c2'")]}, "assert (a(), b()) == ('a1', 'b2')"),
-            Step({"~m": [("    def c():\n        return 'c2'\n", ""), ("def a()", "def z()"), ("a, b", "z, b")]}, "assert alike(b, m.make()[1])"),
+            Step(
+                {
+                    "~m": [
+                        ("    def c():\n        return 'c2'\n", ""),
+                        ("def a()", "def z()"),
+                        ("a, b", "z, b"),
+                    ]
+                },
+                "assert alike(b, m.make()[1])",
+            ),
             Step({"~m": [("'a1'", "'a2'"), ("'b2'", "'b3'")]}, "assert (a(), b()) == ('a2', 'b3')"),
         ],
     ),

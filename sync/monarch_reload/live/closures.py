@@ -117,7 +117,9 @@ def _is_scope(code: CodeType) -> bool:
 class _Tree:
     """The code objects of one top-level statement."""
 
-    def __init__(self, statement: Statement, source: ModuleSource, imported: list[ast.stmt]) -> None:
+    def __init__(
+        self, statement: Statement, source: ModuleSource, imported: list[ast.stmt]
+    ) -> None:
         self.root: _Node | None = None
         self.at: defaultdict[tuple[str, int], list[_Node]] = defaultdict(list)
         module = ast.Module([statement.placed, *imported], [])
@@ -447,7 +449,9 @@ class _InFile:
             node = None if old is None else old.heir
             if old is not None:
                 lost = _Lost(lost.code, None, old.path)
-        return _Lost(lost.code, node.place, node.path) if node else _Lost(lost.code, None, lost.path)
+        return (
+            _Lost(lost.code, node.place, node.path) if node else _Lost(lost.code, None, lost.path)
+        )
 
 
 def _fits(old: CodeType, new: CodeType) -> bool:

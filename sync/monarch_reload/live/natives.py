@@ -71,7 +71,7 @@ def kept_natively(pairs: Collection[tuple[type, type]]) -> Iterator[tuple[type, 
 
     `pairs` are staged classes, each with the live one that takes its body.
     """
-    live_of = {id(cls): live for pair in pairs for cls, live in zip(pair, (pair[1],) * 2)}
+    live_of = {id(cls): live for staged, live in pairs for cls in (staged, live)}
     replaced = {id(vars(live).get(name)) for staged, live in pairs for name in vars(staged)}
     for holder, cls in native_holders([cls for pair in pairs for cls in pair]):
         if id(holder) not in live_of and id(holder) not in replaced:
@@ -99,7 +99,8 @@ def native_holders(classes: Collection[type]) -> Iterator[tuple[Any, type]]:
         if not fresh:
             break
         for holder in fresh:
-            parts = [id(part) for part in gc.get_referents(holder)]
+            # Not its own class, to which every instance refers.
+            parts = [id(one) for one in gc.get_referents(holder) if one is not type(holder)]
             direct = [wanted[part] for part in parts if part in wanted]
             inner = [found[part][1] for part in parts if part in found]
             if direct or inner:

@@ -50,7 +50,8 @@ class Codes(Mapping[Place, CodeType]):
     def has_closures(self) -> bool:
         """Whether a function among them is made by another one, and can be held."""
         return any(
-            code.co_flags & inspect.CO_NESTED and name[0] != "<" for (name, _), (code, _) in self._found.items()
+            code.co_flags & inspect.CO_NESTED and name[0] != "<"
+            for (name, _), (code, _) in self._found.items()
         )
 
     def __getitem__(self, place: Place) -> CodeType:
