@@ -267,6 +267,7 @@ class Prepared:
             name = live.__module__ if live.__module__ in self._plan.modules else min(changed)
             reasons = self._adoption.refused.setdefault(name, {})
             reasons[live.__qualname__] = f"{holder} keeps the class in native code"
+            self._adoption.classes.take_methods_only(live)
 
     def _decorates(self, name: str) -> bool:
         """Whether a decorated statement of the module runs."""

@@ -660,3 +660,29 @@ def test_a_held_cache_of_another_size_is_told(project: Project) -> None:
     assert held.cache_parameters()["maxsize"] is None
     assert report.stays == ["f, where it is held from before: its cache of maxsize=None"]
     assert project.edit("fun_mod", text.format(2) + "X = 1\n").stays == []
+
+
+def test_a_closure_that_is_made_while_new_code_waits_takes_it(project: Project) -> None:
+    text = "def make():\n    kind = {}\n    def f():\n        return {}\n    return f\n"
+    module = project.load("fun_mod", text.format(1, 1))
+    prepared = project.prepare(fun_mod=text.format(1, 2))
+    made = module.make()
+    report = prepared.commit()
+    assert made() == 2
+    report.undo()
+    assert made() == 1 == module.make()()
+
+
+def test_what_a_suspended_maker_goes_on_to_make_follows_later_edits(project: Project) -> None:
+    text = "K = 1\ndef make():\n    while True:\n        yield lambda: {}\n"
+    module = project.load("fun_mod", text.format(1))
+    maker = module.make()
+    first = next(maker)
+    project.edit("fun_mod", text.format(2))
+    second = next(maker)  # its frame runs the code that it began in
+    project.edit("fun_mod", "# above\n" + text.format(2))
+    assert (first(), second()) == (2, 2)
+    project.edit("fun_mod", "# above\n" + text.format(3))
+    fresh = next(module.make())
+    assert (first(), second(), fresh()) == (3, 3, 3)
+    assert second.__code__.co_firstlineno == fresh.__code__.co_firstlineno

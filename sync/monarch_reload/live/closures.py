@@ -157,8 +157,9 @@ def _columns(code: CodeType) -> Sequence[Any]:
 def pair(old: _Node, new: _Node) -> None:
     """Find for every code inside `old` the one inside `new` that it has become."""
     before, after = old.children, new.children
-    keys = [[(n.code.co_name, n.likeness) for n in nodes] for nodes in (before, after)]
-    matcher = difflib.SequenceMatcher(None, *keys, autojunk=False)
+    matcher: difflib.SequenceMatcher[Hashable] = difflib.SequenceMatcher(
+        None, [*map(_name_and_likeness, before)], [*map(_name_and_likeness, after)], autojunk=False
+    )
     pairs: list[tuple[_Node, _Node]] = []
     for tag, a, b, c, d in matcher.get_opcodes():
         names = [[n.code.co_name for n in nodes] for nodes in (before[a:b], after[c:d])]

@@ -25,7 +25,7 @@ _DEEPEST = 4
 
 def why_its_metaclass_objects(live: type, staged: type) -> str | None:
     """Why a metaclass that compiles classes in native code cannot take what a new body says."""
-    kind = type(live)
+    kind: type = type(live)
     native = next((one for one in kind.__mro__ if _compiles_classes(one)), None)
     if native is None:
         return None
@@ -132,7 +132,7 @@ def _adds_storage(kind: type) -> bool:
 
 
 def _is_known(kind: type) -> bool:
-    module = kind.__module__
+    module: Any = kind.__module__
     if not isinstance(module, str):
         return False
     if module == "builtins":  # where an extension may say that its own types are, too
