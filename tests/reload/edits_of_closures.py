@@ -247,4 +247,21 @@ CASES = [
             Step({"~m": [("yield 2", "return [3]")]}, "assert f() == [3]"),
         ],
     ),
+    Case(
+        "makers_in_blocks",
+        {
+            "~m": "import sys\nif len(sys.path) > -1:\n    def make():\n        kind = 1\n        def f():\n            return 'f1'\n        return f\nelse:\n    make = None\ntry:\n    class A:\n        def make(self):\n            return lambda: 'g1'\nexcept ImportError:\n    pass\n"
+        },
+        f"{SAME}\nimport ~m as m\nf, g = m.make(), m.A().make()",
+        [
+            Step({"~m": [("kind = 1", "kind = 2")]}, "assert (f(), g()) == ('f1', 'g1')"),
+            Step({"~m": [("'f1'", "'f2'")]}, "assert f() == 'f2' and alike(f, m.make())"),
+            Step({"~m": [("'g1'", "'g2'")]}, "assert g() == 'g2' and alike(g, m.A().make())"),
+            Step(
+                {"~m": [("import sys", "import sys\n\n")]},
+                "assert alike(f, m.make()) and alike(g, m.A().make())",
+            ),
+            Step({"~m": [("'f2'", "'f3'"), ("'g2'", "'g3'")]}, "assert (f(), g()) == ('f3', 'g3')"),
+        ],
+    ),
 ]

@@ -859,4 +859,6 @@ def test_a_model_that_cannot_follow_takes_new_methods_and_stays_whole(project: P
     assert prepared.needs_respawn
     prepared.commit()
     made = module.Model.model_validate_json("{}")
-    assert type(made) is module.Model and made == module.Model() and made.twice() == 3
+    assert type(made) is module.Model
+    assert made == module.Model()
+    assert made.twice() == 3

@@ -259,6 +259,14 @@ class _Trees:
             self._new[index] = _Tree(statement, self._edit.after, self._imported_after)
         return self._new[index]
 
+    def heir_of(self, node: _Node, index: int) -> _Node | None:
+        """What a code of an old statement has become.
+
+        A block that was edited, as an `if` with functions in it, is another statement than before:
+        there the names lead to it.
+        """
+        return node.heir if index in self._heirs else self.that_came.get(node.path)
+
     def code_at(self, place: Place | None) -> CodeType | None:
         """The code of the new source at a place."""
         for index, statement in enumerate(self._edit.new):
@@ -429,12 +437,12 @@ class _InFile:
         old = self._trees.old(index).running(code)
         if old is None:
             return None
-        if old.heir is None:
+        heir = self._trees.heir_of(old, index)
+        if heir is None:
             return _Successor(None, _Lost(reference, None, old.path))
-        new = old.heir.code
-        if not (old.is_nested or code.co_name == "<lambda>" or same_behaviour(code, new)):
+        if not (old.is_nested or code.co_name == "<lambda>" or same_behaviour(code, heir.code)):
             return None
-        return _Successor(new, _Lost(reference, old.heir.place, old.heir.path))
+        return _Successor(heir.code, _Lost(reference, heir.place, heir.path))
 
     def _now(self, lost: _Lost) -> _Lost:
         """Where the successor of a lost code stands after the edit."""
@@ -447,12 +455,11 @@ class _InFile:
             if shift is not None:
                 return _Lost(lost.code, (name, line + shift, number), lost.path)
             old = None if index is None else self._trees.old(index).at_place(lost.place)
-            node = None if old is None else old.heir
+            node = None if old is None or index is None else self._trees.heir_of(old, index)
             if old is not None:
                 lost = _Lost(lost.code, None, old.path)
-        return (
-            _Lost(lost.code, node.place, node.path) if node else _Lost(lost.code, None, lost.path)
-        )
+        place, path = (node.place, node.path) if node else (None, lost.path)
+        return _Lost(lost.code, place, path)
 
 
 def _fits(old: CodeType, new: CodeType) -> bool:
