@@ -8,7 +8,7 @@ import functools
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import FunctionType
 from typing import Any
 
 from monarch_reload.kinds import is_a
@@ -231,9 +231,9 @@ class Adoption:
             self.functions.function(before, after)
         elif callable(value):
             self.functions.forward(before, value)
-        if type(live) is type(value) and hasattr(live, "cache_parameters") and _is_held(live):
-            size = live.cache_parameters()["maxsize"]
-            self.stays.append(f"{before.__qualname__} where it is held: its cache, maxsize={size}")
+        if type(live) is type(value) and hasattr(live, "cache_parameters"):
+            size, name = live.cache_parameters()["maxsize"], before.__qualname__
+            self.stays.append(f"{name}, where it is held from before: its cache of maxsize={size}")
         return value
 
     def _made_here(self, value: Any) -> bool:
@@ -317,18 +317,6 @@ def _detach(cls: type) -> None:
         cls.__bases__ = (_Detached,)
     except TypeError:
         pass  # it goes when it is collected
-
-
-def _is_held(value: Any) -> bool:
-    """Whether something but the names of modules leads to it."""
-    names = {
-        id(vars(module)) for module in list(sys.modules.values()) if type(module) is ModuleType
-    }
-    found = gc.get_referrers(value)
-    return any(id(one) not in names and type(one) in _HOLDERS for one in found)
-
-
-_HOLDERS = (dict, list, tuple, set, CellType, MethodType, functools.partial)
 
 
 def _calls_python(wrapper: Any) -> bool:

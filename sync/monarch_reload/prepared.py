@@ -20,7 +20,7 @@ from monarch_reload.adopt import Adoption
 from monarch_reload.data_files import naming, reading_ahead
 from monarch_reload.errors import ReloadError
 from monarch_reload.live.classes import forget_subclass_checks, hooked_classes
-from monarch_reload.live.closures import Edit, Follower, Lineage
+from monarch_reload.live.closures import Edit, Lineage, LiveClosures
 from monarch_reload.live.holders import holders
 from monarch_reload.live.live_functions import Functions
 from monarch_reload.live.natives import kept_natively
@@ -88,7 +88,7 @@ class Prepared:
         self._stage = TrialStage(process.hook, self._budget)
         self._functions = FunctionPatch(self._stage.namespaces)
         self._adoption = Adoption(self._stage, self._functions)
-        self._follower = Follower(process.lineage)
+        self._closures = LiveClosures(process.lineage)
         self._places = UndoLog()
         self._caches: list[Callable[[], None]] = []
         self._report = ReloadReport()
@@ -243,10 +243,10 @@ class Prepared:
         for edit in self._switches().values():
             if edit.before.path not in paths and edit.old:
                 paths.add(edit.before.path)
-                self._follower.follow(edit, makers, lambda one: id(one.__globals__) in own)
-        self._functions.flips += self._follower.flips
-        self._functions.patched += self._follower.patched
-        self._follower.count()
+                self._closures.follow(edit, makers, lambda one: id(one.__globals__) in own)
+        self._functions.flips += self._closures.flips
+        self._functions.patched += self._closures.patched
+        self._closures.count()
 
     def _switches(self) -> dict[str, Edit]:
         """The edits of the modules whose sources change."""
@@ -267,6 +267,7 @@ class Prepared:
             name = live.__module__ if live.__module__ in self._plan.modules else min(changed)
             reasons = self._adoption.refused.setdefault(name, {})
             reasons[live.__qualname__] = f"{holder} keeps the class in native code"
+            self._adoption.classes.take_methods_only(live)
 
     def _decorates(self, name: str) -> bool:
         """Whether a decorated statement of the module runs."""
@@ -374,7 +375,7 @@ class Prepared:
                     process.unfit[source.path, source.text] = refused
                 raise refused from error
             self._adoption.forget_twins()
-            self._follower.forget()
+            self._closures.forget()
             self._stage.made.clear()
             process.generation += 1
             generation = process.generation
@@ -387,7 +388,7 @@ class Prepared:
         asked = self._stage.held_back or adoption.gone or adoption.undecorated
         known = list(registries(holders(self._process.sources.loaded()))) if asked else []
         yield from self._functions.flips
-        yield from self._follower.latecomers()
+        yield from self._closures.latecomers()
         yield from self._adoption.classes.flips
         yield from self._adoption.bindings
         for live, registrars in adoption.undecorated:

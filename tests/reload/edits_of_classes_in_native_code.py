@@ -1,4 +1,6 @@
-"""Classes that a library compiles, or keeps in native code: pydantic, msgspec, attrs, ctypes.
+# ruff: noqa: E501  (programs in one line each)
+
+"""Classes that a library compiles, or keeps in native code: pydantic, msgspec, attrs, ctypes, torch's autograd.
 
 An edit lands as a fresh import would have it, or is refused in one process, where a mesh gets new
 ones.
@@ -91,6 +93,59 @@ CASES = [
                 "assert live.decoder.decode(b'{}') == m.Row()",
                 _KEEPS,
             )
+        ],
+    ),
+    Case(
+        "instance_of_a_native_base",
+        {
+            "~m": "import numpy\nclass Grid(numpy.ndarray):\n    unit = 1\n    def total(self):\n        return self.sum() * self.unit\nG = numpy.ones(3).view(Grid)\n"
+        },
+        "import ~m as m\nlive = m.G",
+        [
+            Step(
+                {"~m": [("unit = 1", "unit = 2")]},
+                "assert live.total() == 6 and type(live) is m.Grid",
+            )
+        ],
+    ),
+    Case(
+        "models_inside_others_of_other_modules",
+        {
+            "~a": "from pydantic import BaseModel\nclass Leaf(BaseModel):\n    z: int = 1\n",
+            "~b": "from __future__ import annotations\nfrom pydantic import BaseModel\nimport ~a as a\nclass Node(BaseModel):\n    kid: a.Leaf\n    def shown(self):\n        return self.kid.z\n",
+            "~c": "from pydantic import TypeAdapter\nimport ~b as b\nclass Holder:\n    def __init__(self):\n        self.adapter = TypeAdapter(list[b.Node])\n",
+        },
+        "import ~a as a, ~b as b, ~c as c\nlive = c.Holder()\nnode = live.adapter.validate_python([{'kid': {'z': '4'}}])[0]\nassert node.shown() == 4",
+        [
+            Step(
+                {"~b": [("self.kid.z", "-self.kid.z")]},
+                "assert node.shown() == -4 and isinstance(node, b.Node)",
+            ),
+            Step(
+                {"~a": [("z: int = 1", "z: str = ''")]},
+                "assert node.shown() == -4 and isinstance(node.kid, a.Leaf)",
+                _KEEPS,
+            ),
+        ],
+    ),
+    Case(
+        "autograd_function_with_another_attribute",
+        {
+            "~m": "import torch\nclass F(torch.autograd.Function):\n    scale = 1.0\n    @staticmethod\n    def forward(ctx, x):\n        return x * F.scale\n    @staticmethod\n    def backward(ctx, g):\n        return g * F.scale\ndef run():\n    x = torch.ones(1, requires_grad=True)\n    y = F.apply(x)\n    y.backward()\n    return y.item(), x.grad.item()\n"
+        },
+        "import ~m as m\napply = m.F.apply\nassert m.run() == (1, 1)",
+        [
+            Step(
+                {"~m": [("scale = 1.0", "scale = 2.0")]},
+                "assert m.run() == (2, 2) and apply(m.torch.ones(1)).item() == 2",
+            ),
+            Step(
+                {"~m": [("return g * F.scale", "return g * F.scale * 2")]},
+                "assert m.run() == (2, 4)",
+            ),
+            Step(
+                {"~m": [("scale = 2.0", "scale = 3.0\n    more = 1")]}, "assert m.run() == (3, 6)"
+            ),
         ],
     ),
     Case(

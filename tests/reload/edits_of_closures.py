@@ -1,3 +1,5 @@
+# ruff: noqa: E501  (programs in one line each)
+
 """Live closures, lambdas, wrappers and local classes, over several edits in a row.
 
 Each has to run what its source says now, and to say in which line that stands, whatever was edited
@@ -243,6 +245,23 @@ CASES = [
             Step({"~m": [("return [1]", "yield 2")]}, "assert list(f()) == [2]"),
             Step({"~m": [("n = 0", "n = 1")]}, "assert list(f()) == [2]"),
             Step({"~m": [("yield 2", "return [3]")]}, "assert f() == [3]"),
+        ],
+    ),
+    Case(
+        "makers_in_blocks",
+        {
+            "~m": "import sys\nif len(sys.path) > -1:\n    def make():\n        kind = 1\n        def f():\n            return 'f1'\n        return f\nelse:\n    make = None\ntry:\n    class A:\n        def make(self):\n            return lambda: 'g1'\nexcept ImportError:\n    pass\n"
+        },
+        f"{SAME}\nimport ~m as m\nf, g = m.make(), m.A().make()",
+        [
+            Step({"~m": [("kind = 1", "kind = 2")]}, "assert (f(), g()) == ('f1', 'g1')"),
+            Step({"~m": [("'f1'", "'f2'")]}, "assert f() == 'f2' and alike(f, m.make())"),
+            Step({"~m": [("'g1'", "'g2'")]}, "assert g() == 'g2' and alike(g, m.A().make())"),
+            Step(
+                {"~m": [("import sys", "import sys\n\n")]},
+                "assert alike(f, m.make()) and alike(g, m.A().make())",
+            ),
+            Step({"~m": [("'f2'", "'f3'"), ("'g2'", "'g3'")]}, "assert (f(), g()) == ('f3', 'g3')"),
         ],
     ),
 ]

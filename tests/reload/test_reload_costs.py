@@ -153,7 +153,7 @@ def test_only_what_was_edited_is_read_and_planned(
 
 
 @pytest.mark.parametrize(
-    "text, num_searches",
+    ("text", "num_searches"),
     [
         ("def f():\n    return {}\n", 0),
         ("class A:\n    def f(self):\n        return [{} for _ in range(2)]\n", 0),

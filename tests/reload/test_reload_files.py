@@ -13,10 +13,11 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import pytest
 
-from monarch_reload import ReloadError
+from monarch_reload import Reloader, ReloadError
 
 from .conftest import Project
 
@@ -261,3 +262,30 @@ def test_swapped_files(project: Project) -> None:
     os.rename(project.root / "tmp", two)
     project.reloader.reload([one, two])
     assert (left.f(), right.f()) == ("rightright", "left")
+
+
+@pytest.mark.parametrize("entry", ["", ".", "below"])
+def test_what_a_relative_entry_led_to_is_known_by_the_text_that_was_imported(
+    entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder becomes a root with the first push, and the files are new by then."""
+    folder = tmp_path / entry
+    (folder / "relative_pack").mkdir(parents=True)
+    file = folder / "relative_pack" / "inner.py"
+    for path, number in ((folder / "relative_mod.py", 1), (file, 1)):
+        path.write_text(f"def f():\n    return {number}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(entry)
+    names = ("relative_mod", "relative_pack.inner")
+    try:
+        with Reloader([]) as reloader:
+            modules = [importlib.import_module(name) for name in names]
+            for path in (folder / "relative_mod.py", file):
+                path.write_text("def f():\n    return 20\n")
+            monkeypatch.chdir("/")
+            reloader.add_root(folder)
+            reloader.reload([folder / "relative_mod.py", file])
+            assert [module.f() for module in modules] == [20, 20]
+    finally:
+        for name in (*names, "relative_pack"):
+            sys.modules.pop(name, None)

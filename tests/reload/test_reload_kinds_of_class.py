@@ -844,3 +844,21 @@ def test_weak_references_and_subclasses_survive(project: Project) -> None:
         assert object.__subclasses__().count(module.A) == 1
     assert (ref(), cls_ref()) == (a, module.A)
     assert a.x == 5
+
+
+def test_a_model_that_cannot_follow_takes_new_methods_and_stays_whole(project: Project) -> None:
+    """As in the client of a mesh, which nothing starts again."""
+    text = (
+        "from pydantic import BaseModel\nclass Model(BaseModel):\n    rate: float = {}\n"
+        "    def twice(self):\n        return self.rate * {}\n"
+    )
+    module = project.load("model_mod", text.format(1.0, 2))
+    path = project.path("model_mod")
+    changed = {path: text.format(5.0, 3).encode()}
+    prepared = project.reloader.prepare(changed, as_far_as_possible=True)
+    assert prepared.needs_respawn
+    prepared.commit()
+    made = module.Model.model_validate_json("{}")
+    assert type(made) is module.Model
+    assert made == module.Model()
+    assert made.twice() == 3

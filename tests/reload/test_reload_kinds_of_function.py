@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import sys
 import threading
 import traceback
+import typing
+from typing import Any
 
 import pytest
 
+from monarch_reload import ReloadError
 from tests.support import wait_for
 
 from .conftest import Project
@@ -605,3 +609,80 @@ def f():
     assert module.f() == 1
     prepared.commit()
     assert module.f() == 2
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="get_overloads came with Python 3.11")
+def test_overloads_are_those_of_the_source(project: Project) -> None:
+    one = "@typing.overload\ndef f(x: {0}) -> {0}: ...\n"
+    inner = "    @typing.overload\n    def m(self, x: {0}) -> {0}: ...\n"
+
+    def text(outside: str, inside: str, k: int = 0) -> str:
+        return (
+            "import typing\n" + "\n" * k + "".join(map(one.format, outside.split()))
+            + f"def f(x):\n    return x\nclass A:\n    k = {k}\n"
+            + "".join(map(inner.format, inside.split()))
+            + "    def m(self, x):\n        return x\n"
+        )  # fmt: skip
+
+    module = project.load("fun_mod", text("int str", "int str"))
+
+    def seen() -> list[str]:
+        return [
+            " ".join(one.__annotations__["x"].__name__ for one in typing.get_overloads(function))
+            for function in (module.f, module.A.m)
+        ]
+
+    assert seen() == ["int str", "int str"]
+    edits: list[tuple[Any, ...]] = [
+        ("int", "int str"),
+        ("list int", "int str", 1),
+        ("list int", "int str", 2),
+        ("list int bytes", "str", 2),
+        ("bytes list", "bytes str", 3),
+        ("list", "", 3),
+    ]
+    for edit in edits:
+        project.edit("fun_mod", text(*edit))
+        assert seen() == list(edit[:2]), edit
+    with pytest.raises(ReloadError):
+        project.edit("fun_mod", text("int", "int") + "1 / 0\n")
+    assert seen() == ["list", ""]
+    project.edit("fun_mod", text("set", "set")).undo()
+    assert seen() == ["list", ""]
+
+
+def test_a_held_cache_of_another_size_is_told(project: Project) -> None:
+    text = "import functools\n@functools.lru_cache(maxsize={})\ndef f(x):\n    return x\n"
+    module = project.load("fun_mod", text.format(None))
+    held = module.f
+    report = project.edit("fun_mod", text.format(2))
+    assert module.f.cache_parameters()["maxsize"] == 2
+    assert held.cache_parameters()["maxsize"] is None
+    assert report.stays == ["f, where it is held from before: its cache of maxsize=None"]
+    assert project.edit("fun_mod", text.format(2) + "X = 1\n").stays == []
+
+
+def test_a_closure_that_is_made_while_new_code_waits_takes_it(project: Project) -> None:
+    text = "def make():\n    kind = {}\n    def f():\n        return {}\n    return f\n"
+    module = project.load("fun_mod", text.format(1, 1))
+    prepared = project.prepare(fun_mod=text.format(1, 2))
+    made = module.make()
+    report = prepared.commit()
+    assert made() == 2
+    report.undo()
+    assert made() == 1 == module.make()()
+
+
+def test_what_a_suspended_maker_goes_on_to_make_follows_later_edits(project: Project) -> None:
+    text = "K = 1\ndef make():\n    while True:\n        yield lambda: {}\n"
+    module = project.load("fun_mod", text.format(1))
+    maker = module.make()
+    first = next(maker)
+    project.edit("fun_mod", text.format(2))
+    second = next(maker)  # its frame runs the code that it began in
+    project.edit("fun_mod", "# above\n" + text.format(2))
+    assert (first(), second()) == (2, 2)
+    project.edit("fun_mod", "# above\n" + text.format(3))
+    fresh = next(module.make())
+    assert (first(), second(), fresh()) == (3, 3, 3)
+    assert second.__code__.co_firstlineno == fresh.__code__.co_firstlineno

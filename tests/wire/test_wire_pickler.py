@@ -4,8 +4,11 @@ import pickle
 from types import FunctionType
 from typing import Any
 
-from monarch.wire import payload
-from monarch.wire.pickler import dumps
+import msgspec
+import pytest
+
+from monarch.wire import payload, pickler
+from monarch.wire.pickler import dumps, place_of_stray
 
 _SOURCE = """
 def outer(number):
@@ -35,6 +38,40 @@ def test_code_keeps_the_name_of_its_file() -> None:
     outer, made = pickle.loads(dumps((names["outer"], names["Made"])))
     assert _files(outer, *outer(5), made.method) == {"/nowhere/task.py"}
     assert outer(5)[0]() == 5
+
+
+def _stray(monkeypatch: pytest.MonkeyPatch) -> type:
+    """A class of an extension that is not in the module that it names."""
+    decoder = msgspec.json.Decoder
+    assert decoder.__module__ == "msgspec.json"
+    monkeypatch.setattr(msgspec, "TheDecoder", decoder, raising=False)
+    monkeypatch.delattr(msgspec.json, "Decoder")
+    return decoder
+
+
+def test_a_class_of_an_extension_travels_as_where_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stray = _stray(monkeypatch)
+    assert place_of_stray(stray) == ("msgspec", "TheDecoder")
+    arrived = pickle.loads(dumps({"kind": stray}))
+    assert arrived["kind"] is stray
+    assert payload.load(*payload.dump([stray]))[0] is stray
+
+
+def test_one_that_no_module_has_is_an_error_where_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stray = _stray(monkeypatch)
+    monkeypatch.setattr(pickler, "_places_of", lambda cls: iter(()))
+    monkeypatch.setattr(pickler, "_strays", {})
+    with pytest.raises(pickle.PicklingError, match="Decoder cannot be sent: an extension"):
+        payload.dump([stray])
+
+
+def test_classes_of_safetensors_travel() -> None:
+    safetensors = pytest.importorskip("safetensors")
+    assert pickle.loads(dumps(safetensors.safe_open)) is safetensors.safe_open
 
 
 def test_what_a_payload_carries_keeps_it_too() -> None:

@@ -170,6 +170,15 @@ class ClassPatch:
         if bases != live.__bases__ and reason is None:
             self.flips.append(Attribute(live, "__bases__", bases))
 
+    def take_methods_only(self, live: type) -> None:
+        """It is refused after all: what else its new body says would not fit the rest of it."""
+        self.flips = [
+            flip
+            for flip in self.flips
+            if not (isinstance(flip, Attribute) and flip.owner is live)
+            or is_a(flip.value, (FunctionType, staticmethod, classmethod, property))
+        ]
+
     def _close_over(self, value: Any, live: type, staged: type) -> None:
         """`super()` in new methods means the live class."""
         for function in _functions_in(value):

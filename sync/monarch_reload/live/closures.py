@@ -51,7 +51,7 @@ class Edit(msgspec.Struct, frozen=True):
     alignment: Alignment
 
 
-class _Lost(msgspec.Struct, frozen=True):
+class _LostCode(msgspec.Struct, frozen=True):
     """A code that runs and is in no source: `place` is that of its successor, which it cannot run.
 
     `path` is where it would come back, if it has no successor.
@@ -66,36 +66,36 @@ class Lineage:
     """The codes of this process that live functions may run and that no source has, by file."""
 
     def __init__(self) -> None:
-        self._lost: dict[str, Mapping[int, _Lost]] = {}
+        self._lost: dict[str, Mapping[int, _LostCode]] = {}
 
-    def in_file(self, path: str) -> Mapping[int, _Lost]:
+    def in_file(self, path: str) -> Mapping[int, _LostCode]:
         return self._lost.get(path, {})
 
-    def replaced(self, edit: Edit, lost: Mapping[int, _Lost]) -> Iterator[Flip]:
+    def replaced(self, edit: Edit, lost: Mapping[int, _LostCode]) -> Iterator[Flip]:
         yield Item(self._lost, edit.after.path, lost)
         if edit.after.path != edit.before.path:
             yield Item(self._lost, edit.before.path)
 
 
-class _Node:
+class _CodeNode:
     """A code object of a statement, with those inside it, and the one that succeeds it."""
 
     def __init__(self, code: CodeType, path: Path = (), is_nested: bool = False) -> None:
         self.code = code
         self.path = path
         self.is_nested = is_nested  # made by a function, so that no name of the module leads to it
-        self.heir: _Node | None = None
+        self.heir: _CodeNode | None = None
         self.place: Place = (code.co_name, code.co_firstlineno, 0)
         inside = is_nested or (bool(code.co_flags & inspect.CO_OPTIMIZED) and not _is_scope(code))
         counts: Counter[str] = Counter()
-        self.children: list[_Node] = []
+        self.children: list[_CodeNode] = []
         for inner in code.co_consts:
             if isinstance(inner, CodeType):
                 step = inner.co_name, counts[inner.co_name]
                 counts[inner.co_name] += 1
-                self.children.append(_Node(inner, (*path, step), inside))
+                self.children.append(_CodeNode(inner, (*path, step), inside))
 
-    def all(self) -> Iterator[_Node]:
+    def all(self) -> Iterator[_CodeNode]:
         for child in self.children:
             yield child
             yield from child.all()
@@ -120,22 +120,22 @@ class _Tree:
     def __init__(
         self, statement: Statement, source: ModuleSource, imported: list[ast.stmt]
     ) -> None:
-        self.root: _Node | None = None
-        self.at: defaultdict[tuple[str, int], list[_Node]] = defaultdict(list)
+        self.root: _CodeNode | None = None
+        self.at: defaultdict[tuple[str, int], list[_CodeNode]] = defaultdict(list)
         module = ast.Module([statement.placed, *imported], [])
         with contextlib.suppress(SyntaxError, ValueError):  # such as a `return` of a notebook
             code = compile(module, source.path, "exec", flags=source.flags, dont_inherit=True)
-            self.root = _Node(code, ((_title(statement), 0),))
+            self.root = _CodeNode(code, ((_title(statement), 0),))
         for node in self.root.all() if self.root else ():
             alike = self.at[node.code.co_name, node.code.co_firstlineno]
             node.place = (*node.place[:2], len(alike))
             alike.append(node)
 
-    def at_place(self, place: Place) -> _Node | None:
+    def at_place(self, place: Place) -> _CodeNode | None:
         nodes = self.at.get(place[:2], [])
         return nodes[place[2]] if place[2] < len(nodes) else None
 
-    def running(self, code: CodeType) -> _Node | None:
+    def running(self, code: CodeType) -> _CodeNode | None:
         """The node whose code this is; None where it is not to be told from another one."""
         nodes = self.at.get((code.co_name, code.co_firstlineno), [])
         nodes = [node for node in nodes if same_behaviour(node.code, code)]
@@ -154,12 +154,13 @@ def _columns(code: CodeType) -> Sequence[Any]:
     return [place[2:] for place in positions()] if positions is not None else ()
 
 
-def pair(old: _Node, new: _Node) -> None:
+def pair(old: _CodeNode, new: _CodeNode) -> None:
     """Find for every code inside `old` the one inside `new` that it has become."""
     before, after = old.children, new.children
-    keys = [[(n.code.co_name, n.likeness) for n in nodes] for nodes in (before, after)]
-    matcher = difflib.SequenceMatcher(None, *keys, autojunk=False)
-    pairs: list[tuple[_Node, _Node]] = []
+    matcher: difflib.SequenceMatcher[Hashable] = difflib.SequenceMatcher(
+        None, [*map(_name_and_likeness, before)], [*map(_name_and_likeness, after)], autojunk=False
+    )
+    pairs: list[tuple[_CodeNode, _CodeNode]] = []
     for tag, a, b, c, d in matcher.get_opcodes():
         names = [[n.code.co_name for n in nodes] for nodes in (before[a:b], after[c:d])]
         if tag == "equal" or (tag == "replace" and names[0] == names[1]):
@@ -175,28 +176,28 @@ def pair(old: _Node, new: _Node) -> None:
         pair(one, other)
 
 
-class _Nodes(list[_Node]):
-    def keys_of(self, key: Callable[[_Node], Hashable]) -> list[Hashable]:
+class _Nodes(list[_CodeNode]):
+    def keys_of(self, key: Callable[[_CodeNode], Hashable]) -> list[Hashable]:
         return list(dict.fromkeys(map(key, self)))
 
-    def with_key(self, key: Callable[[_Node], Hashable], value: Hashable) -> list[_Node]:
+    def with_key(self, key: Callable[[_CodeNode], Hashable], value: Hashable) -> list[_CodeNode]:
         return [node for node in self if key(node) == value]
 
 
-def _left(nodes: list[_Node], pairs: list[tuple[_Node, _Node]], side: int) -> _Nodes:
+def _left(nodes: list[_CodeNode], pairs: list[tuple[_CodeNode, _CodeNode]], side: int) -> _Nodes:
     taken = {id(both[side]) for both in pairs}
     return _Nodes(node for node in nodes if id(node) not in taken)
 
 
-def _name_and_likeness(node: _Node) -> Hashable:
+def _name_and_likeness(node: _CodeNode) -> Hashable:
     return node.code.co_name, node.likeness
 
 
-def _likeness_of(node: _Node) -> Hashable:
+def _likeness_of(node: _CodeNode) -> Hashable:
     return node.likeness
 
 
-def _name_of(node: _Node) -> Hashable:
+def _name_of(node: _CodeNode) -> Hashable:
     return node.code.co_name
 
 
@@ -258,6 +259,14 @@ class _Trees:
             self._new[index] = _Tree(statement, self._edit.after, self._imported_after)
         return self._new[index]
 
+    def heir_of(self, node: _CodeNode, index: int) -> _CodeNode | None:
+        """What a code of an old statement has become.
+
+        A block that was edited, as an `if` with functions in it, is another statement than before:
+        there the names lead to it.
+        """
+        return node.heir if index in self._heirs else self.that_came.get(node.path)
+
     def code_at(self, place: Place | None) -> CodeType | None:
         """The code of the new source at a place."""
         for index, statement in enumerate(self._edit.new):
@@ -268,9 +277,9 @@ class _Trees:
         return None
 
     @cached_property
-    def that_came(self) -> Mapping[Path, _Node]:
+    def that_came(self) -> Mapping[Path, _CodeNode]:
         """The new code objects that are the heirs of no old ones, by their paths."""
-        found: dict[Path, _Node] = {}
+        found: dict[Path, _CodeNode] = {}
         for index in range(len(self._edit.new)):
             origin = self._edit.alignment.source_of(index)
             if origin is not None and self.shift(origin) is not None:
@@ -283,7 +292,7 @@ class _Trees:
         return found
 
 
-class Follower:
+class LiveClosures:
     """What the functions of edited files take on at the switch: `flips`.
 
     `is_new` says of a function that the new code has made it; `taken` are the functions, by id,
@@ -365,18 +374,18 @@ class _Successor(msgspec.Struct, frozen=True):
     """What a code has become: `code`, if it has become anything, and how it is found again."""
 
     code: CodeType | None
-    lost: _Lost
+    lost: _LostCode
 
 
 class _InFile:
     """One file: what its functions become, and what becomes of codes that are in no source."""
 
-    def __init__(self, edit: Edit, known: Mapping[int, _Lost]) -> None:
+    def __init__(self, edit: Edit, known: Mapping[int, _LostCode]) -> None:
         self._trees = _Trees(edit)
         self._path = edit.after.path
         self._known = {key: one for key, one in known.items() if one.code() is not None}
         self._found: dict[int, tuple[CodeType, _Successor | None]] = {}  # by the id of the first
-        self._lost: dict[int, _Lost] = {}
+        self._lost: dict[int, _LostCode] = {}
 
     def flip(self, function: FunctionType) -> Attribute | None:
         """New code for a live function; None where there is none, or it cannot run it."""
@@ -400,7 +409,7 @@ class _InFile:
         self._lost[id(code)] = successor.lost
         return successor.code
 
-    def lost(self) -> Mapping[int, _Lost]:
+    def lost(self) -> Mapping[int, _LostCode]:
         for key, one in self._known.items():
             if key not in self._lost:
                 self._lost[key] = self._now(one)
@@ -424,18 +433,18 @@ class _InFile:
         reference, shift = weakref.ref(code), self._trees.shift(index)
         if shift is not None:
             place = code.co_name, code.co_firstlineno + shift, number
-            return _Successor(_moved(code, shift, self._path), _Lost(reference, place, ()))
+            return _Successor(_moved(code, shift, self._path), _LostCode(reference, place, ()))
         old = self._trees.old(index).running(code)
         if old is None:
             return None
-        if old.heir is None:
-            return _Successor(None, _Lost(reference, None, old.path))
-        new = old.heir.code
-        if not (old.is_nested or code.co_name == "<lambda>" or same_behaviour(code, new)):
+        heir = self._trees.heir_of(old, index)
+        if heir is None:
+            return _Successor(None, _LostCode(reference, None, old.path))
+        if not (old.is_nested or code.co_name == "<lambda>" or same_behaviour(code, heir.code)):
             return None
-        return _Successor(new, _Lost(reference, old.heir.place, old.heir.path))
+        return _Successor(heir.code, _LostCode(reference, heir.place, heir.path))
 
-    def _now(self, lost: _Lost) -> _Lost:
+    def _now(self, lost: _LostCode) -> _LostCode:
         """Where the successor of a lost code stands after the edit."""
         if lost.place is None:
             node = self._trees.that_came.get(lost.path)
@@ -444,14 +453,13 @@ class _InFile:
             index = self._trees.statement_at(line)
             shift = None if index is None else self._trees.shift(index)
             if shift is not None:
-                return _Lost(lost.code, (name, line + shift, number), lost.path)
+                return _LostCode(lost.code, (name, line + shift, number), lost.path)
             old = None if index is None else self._trees.old(index).at_place(lost.place)
-            node = None if old is None else old.heir
+            node = None if old is None or index is None else self._trees.heir_of(old, index)
             if old is not None:
-                lost = _Lost(lost.code, None, old.path)
-        return (
-            _Lost(lost.code, node.place, node.path) if node else _Lost(lost.code, None, lost.path)
-        )
+                lost = _LostCode(lost.code, None, old.path)
+        place, path = (node.place, node.path) if node else (None, lost.path)
+        return _LostCode(lost.code, place, path)
 
 
 def _fits(old: CodeType, new: CodeType) -> bool:
@@ -484,7 +492,7 @@ def _moved(code: CodeType, distance: int, path: str) -> CodeType:
 
 def pairs_of(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
     """Inner functions that differ, each with its successor."""
-    before, after = _Node(old), _Node(new)
+    before, after = _CodeNode(old), _CodeNode(new)
     pair(before, after)
     for node in before.all():
         heir = node.heir

@@ -25,7 +25,7 @@ _DEEPEST = 4
 
 def why_its_metaclass_objects(live: type, staged: type) -> str | None:
     """Why a metaclass that compiles classes in native code cannot take what a new body says."""
-    kind = type(live)
+    kind: type = type(live)
     native = next((one for one in kind.__mro__ if _compiles_classes(one)), None)
     if native is None:
         return None
@@ -71,7 +71,7 @@ def kept_natively(pairs: Collection[tuple[type, type]]) -> Iterator[tuple[type, 
 
     `pairs` are staged classes, each with the live one that takes its body.
     """
-    live_of = {id(cls): live for pair in pairs for cls, live in zip(pair, (pair[1],) * 2)}
+    live_of = {id(cls): live for staged, live in pairs for cls in (staged, live)}
     replaced = {id(vars(live).get(name)) for staged, live in pairs for name in vars(staged)}
     for holder, cls in native_holders([cls for pair in pairs for cls in pair]):
         if id(holder) not in live_of and id(holder) not in replaced:
@@ -99,7 +99,8 @@ def native_holders(classes: Collection[type]) -> Iterator[tuple[Any, type]]:
         if not fresh:
             break
         for holder in fresh:
-            parts = [id(part) for part in gc.get_referents(holder)]
+            # Not its own class, to which every instance refers.
+            parts = [id(one) for one in gc.get_referents(holder) if one is not type(holder)]
             direct = [wanted[part] for part in parts if part in wanted]
             inner = [found[part][1] for part in parts if part in found]
             if direct or inner:
@@ -131,7 +132,7 @@ def _adds_storage(kind: type) -> bool:
 
 
 def _is_known(kind: type) -> bool:
-    module = kind.__module__
+    module: Any = kind.__module__
     if not isinstance(module, str):
         return False
     if module == "builtins":  # where an extension may say that its own types are, too
