@@ -40,7 +40,7 @@ layer does not know it."""
 
 
 class _Zygote:
-    def __init__(self, control: socket.socket, directory: str) -> None:
+    def __init__(self, control: socket.socket, directory: str = "") -> None:
         self._control = control
         self._directory = directory
         self._children: dict[int, tuple[str, int]] = {}
