@@ -41,7 +41,10 @@ def read_kept(path: Path, folder: Path | None = None) -> bytes:
 
 
 def open_to_append(path: Path) -> int:
-    """A descriptor to read and to add to such a file, which is made if it is not there. Raises
-    ``OSError`` for a link: what it leads to is not the run's to write to."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, 0o666)
+    """A descriptor to read and to add to such a file, which is made if it is not there.
+
+    Raises ``OSError`` for a link to a file elsewhere, which is not the run's to write to.
+    """
+    if leads_out(path, path.parent) and (path.is_file() or not path.exists()):
+        raise OSError(errno.ELOOP, "a link leads out of the run's folder", str(path))
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)

@@ -48,6 +48,9 @@ _RUN_TABLES = {
 }
 
 
+_NO_SQL = "there is no SQL in that; `monarch query` lists what can be asked"
+
+
 class QueryError(MonarchError):
     """A query cannot be answered; the message says what is wrong with it."""
 
@@ -153,8 +156,7 @@ class QueryTables:
             try:
                 found = self._database.execute(text)
                 if found is None:
-                    what = "there is no SQL in that; `monarch query` lists what can be asked"
-                    raise QueryError(what)
+                    raise QueryError(_NO_SQL)
                 columns = [column[0] for column in found.description or ()]
                 rows = found.fetchall() if most_rows is None else found.fetchmany(most_rows)
                 return QueryTable(columns, rows)

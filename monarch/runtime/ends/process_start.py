@@ -42,14 +42,14 @@ def is_ours(pid: int, started: int, *words: str) -> bool:
     while True:
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
-                user_id, command = os.fstat(file.fileno()).st_uid, file.read()
+                user_id, words_there = os.fstat(file.fileno()).st_uid, file.read()
         except OSError:
             return False
         # One that was started a moment ago has no command yet. Nor have the kernel's own threads.
-        if command or not words or time.monotonic() > deadline or process_start(pid) != started:
+        if words_there or not words or time.monotonic() > deadline or process_start(pid) != started:
             break
         time.sleep(_LOOK_SECONDS)
-    return user_id == os.geteuid() and all(os.fsencode(word) in command for word in words)
+    return user_id == os.geteuid() and all(os.fsencode(word) in words_there for word in words)
 
 
 def parent_of(pid: int) -> int | None:
