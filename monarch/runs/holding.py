@@ -14,27 +14,30 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeVar
 
 from monarch.actor import ActorMesh, Future, ProcMesh
-from monarch.config import configured
+from monarch.config import configured, settings
 from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.error_text import in_words
-from monarch.runs.hold_report import HoldReport, HoldStopped
-from monarch.runs.ranks import RankHangs, RunFailed, Unless, answers_of, ask_all
+from monarch.runs.hold_report import HOLD, MORE, HoldReport, HoldStopped
+from monarch.runs.ranks import RankHangs, RunFailed, SlowCall, Unless, answers_of, ask_all
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, RanksLost, is_connection_lost
+from monarch.runs.slowness import Patience, RankLook
 from monarch.runs.trial import Interrupted, Trial, TrialReport, is_of_code, place_of
 from monarch.runs.witness import Witness
 from monarch.runtime import process
+from monarch_sync.words import took
 
 T = TypeVar("T")
 
 _ANSWER_SECONDS = 10.0
 _PATIENCE_SECONDS = 2.0  # for ranks that are to come back by themselves
 _COME_BACK_SECONDS = 8.0
+_TIMES_MORE = 4.0
 _AHEAD_SECONDS = 0.2  # beside a call that takes longer, what is saved is nothing
 _CONSEQUENCES = ("gloo", "NCCL", "Connection", "rocess group", Interrupted.__name__)
 
@@ -69,6 +72,7 @@ class Holding:
         self._lives: set[str] = set()  # of the ranks' processes
         self._ahead: list[Future[Any]] | None = None  # the answers to come to the next `ask`
         self._last_seconds = math.inf
+        self._before_interrupt: list[TrialReport] = []  # of ranks that were stuck
         self._held = HoldReport(record, procs)
         self.witnesses = procs.spawn("witness", Witness)
         self._trials = procs.spawn(
@@ -102,24 +106,19 @@ class Holding:
 
         def call() -> list[Any]:
             started = time.monotonic()
-
-            def left_seconds() -> float:
-                now = _generation()
-                # Where it cannot be put back, a mend is not worth what an interruption costs.
-                waits = in_place and process.current().code_states.coming > now
-                most = self.edits.patience_seconds(name, now, at_most, mend_waits=waits)
-                return started + most - time.monotonic()
-
+            slow = _SlowTrial(self, name, doing or name, at_most, in_place=in_place)
             asked, self._ahead = self._ahead, None
             if asked is None:
                 asked = list(endpoint.stream(*args))
             if ahead and self._may_go_ahead():
                 self._ahead = list(endpoint.stream(*args))
-            answers = answers_of(
-                asked, seconds=left_seconds, witnesses=self.witnesses, doing=doing or name,
-                unless=unless,
-            )  # fmt: skip
+            with slow.listening():
+                answers = answers_of(
+                    asked, seconds=slow.patience, witnesses=self.witnesses, doing=doing or name,
+                    unless=unless, slow=slow,
+                )  # fmt: skip
             self._last_seconds = time.monotonic() - started
+            slow.went_well(self._last_seconds)
             return answers
 
         __tracebackhide__ = True  # in notebooks, which show each frame at length
@@ -209,7 +208,8 @@ class Holding:
                 "there"
             ) from error
         is_remote = isinstance(error, ActorError | RankHangs)
-        reports = self._reports() if is_remote else []
+        stuck, self._before_interrupt = self._before_interrupt, []
+        reports = (stuck or self._reports()) if is_remote else []
         if isinstance(error, SupervisionError) or (is_remote and not reports):
             # A rank is gone, or nothing in its process can answer.
             failure = self._of_loss(activity, doing, error)
@@ -327,6 +327,26 @@ class Holding:
             return []
         return list(found.values())
 
+    def interrupt(self, ranks: Collection[int]) -> bool:
+        """Interrupt what these ranks do, if that can be done where they are: whether one has come
+        back. Else all go on as if nothing had been."""
+        trials = self._trials.flatten("rank")
+        self._before_interrupt = self._reports()
+        try:
+            asked = [
+                trials.slice(rank=rank).come_back.call_one(_COME_BACK_SECONDS, 0.0)
+                for rank in sorted(ranks)
+            ]
+            # All are waited for: an interruption that is still to come would hit what comes next.
+            back = [one.get(timeout=_COME_BACK_SECONDS + _ANSWER_SECONDS) for one in asked]
+            if any(back):
+                return True
+            self._trials.go_on.call().get(timeout=_ANSWER_SECONDS)
+        except (MonarchError, ActorError, TimeoutError):
+            pass  # One that gives no answer has the GIL, and cannot be interrupted either.
+        self._before_interrupt = []
+        return False
+
     def _bring_back(self, *, is_hang: bool) -> bool:
         """All ranks to where they were before; whether that has come about."""
         trials = self._trials
@@ -362,6 +382,104 @@ class Holding:
         self._held.answer(failure, self.edits, in_place=in_place)
         if not self._held.wait(failure, in_place=in_place):
             raise BeginAgain(failure.first_line)
+
+
+class _SlowTrial(SlowCall):
+    """A call of ``name`` that takes long, of code that may be on trial. With a ``record`` its
+    config says how long is long, also while it lasts; a person may have it held, or wait longer."""
+
+    def __init__(
+        self, holding: Holding, name: str, doing: str, most: float, *, in_place: bool
+    ) -> None:
+        self._holding = holding
+        self._name = name
+        self._doing = doing
+        self._most = most
+        self._in_place = in_place
+        self._times = 1.0  # as much as the config says, as a person wants it
+        self._is_told = self._is_given_up = False
+        self._listening = contextlib.ExitStack()
+
+    def patience(self) -> Patience:
+        """How long it may take, as of now."""
+        now = _generation()
+        # Where it cannot be put back, a mend is not worth what an interruption costs.
+        waits = self._in_place and process.current().code_states.coming > now
+        return self._holding.edits.patience(
+            self._name, now, self._most * self._times, least=self._least * self._times,
+            mend_waits=waits,
+        )  # fmt: skip
+
+    @property
+    def _least(self) -> float:
+        record = self._holding._record
+        wanted = None if record is None else record.edit_patience_seconds
+        return settings().edit_patience_seconds if wanted is None else wanted
+
+    @property
+    def _is_new(self) -> bool:
+        return self._holding.edits.is_new(self._name, _generation())
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Within, a person who is told of it can answer."""
+        with self._listening:
+            yield
+
+    def tell(self, text: str) -> None:
+        held = self._holding._held
+        is_first, self._is_told = not self._is_told, True
+        if self._is_new:
+            if is_first:
+                self._listening.enter_context(held.listening())
+            text += "; it goes on. k holds it, + gives it more time"
+            if is_first:
+                text += (
+                    ", here or in a `monarch sync --watch`; elsewhere `monarch runs hold` and "
+                    "`monarch runs wait`. A fix that is pushed ends it, too. It is told after "
+                    f"edit_patience_seconds = {self._least:g}, or ten times what is usual"
+                )
+        held.slow(text)
+
+    def is_given_up(self) -> bool:
+        if not self._is_new:
+            return False
+        for answer in self._holding._held.answers():
+            if answer == HOLD:
+                self._is_given_up = True
+            elif answer == MORE:
+                self._times *= _TIMES_MORE
+                more = self.patience()
+                self._holding._held.slow(
+                    f"{self._doing} has {took(more.stuck)} to make progress, and "
+                    f"{took(more.most)} in all"
+                )
+        return self._is_given_up
+
+    def may_end(self, looks: Sequence[RankLook], *, is_stuck: bool) -> bool:
+        if not self._is_new:
+            return True
+        acting = [one.rank for one in looks if not (one.is_waiting or one.is_idle)]
+        waiting = sum(one.is_waiting for one in looks)
+        if waiting and not acting:
+            return True  # Others bring them back from a collective.
+        silent = set(range(len(self._holding.witnesses))) - {one.rank for one in looks}
+        if self._in_place and self._holding.interrupt({*acting, *silent}):
+            return True
+        if self._holding.edits.policy != "hold" and not is_stuck:
+            return True
+        self._holding._held.slow(
+            f"{self._doing} makes no progress, and cannot be interrupted where it is: to end its "
+            "processes would lose what they have learned since the last checkpoint"
+            if is_stuck
+            else f"{self._doing} cannot be interrupted where it is"
+        )
+        return False
+
+    def went_well(self, seconds: float) -> None:
+        """It has ended."""
+        if self._is_told:
+            self._holding._held.slow(f"{self._doing} has ended after {took(seconds)}")
 
 
 def _generation() -> int:

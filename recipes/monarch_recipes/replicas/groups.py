@@ -12,11 +12,11 @@ from typing import Any
 from monarch.actor import Actor, ActorError, HostMesh, SupervisionError
 from monarch.errors import MonarchError
 from monarch.runs.clock import unheld_time
+from monarch.runs.places import in_short
 from monarch.runs.ranks import RunLost
 from monarch.runs.recovery import NotMade
 from monarch.runs.restarts import Restarts
 from monarch.runs.saving import shown
-from monarch.runs.trial import in_short
 from monarch.runs.witness import stacks_of, tell_stacks
 from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.chaos import InjectedFault

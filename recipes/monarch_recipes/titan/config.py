@@ -3,8 +3,9 @@
     monarch run titan --config llama3_8b.toml training.steps=100 optimizer.lr=1e-4
 
 The classes below are TorchTitan's own, but that some keys are marked as live: these may change
-between two steps of a run. Two keys are ours, `max_restarts` and `save_before_edits` of
-`fault_tolerance`. `from_flags` reads what TorchTitan's command line takes.
+between two steps of a run. Three keys are ours, `max_restarts`, `save_before_edits` and
+`edit_patience_seconds` of `fault_tolerance`. `from_flags` reads what TorchTitan's command line
+takes.
 """
 
 # No `from __future__ import annotations`: TorchTitan looks at the types of its fields.
@@ -82,6 +83,10 @@ class FaultToleranceSection(titan.FaultTolerance):  # type: ignore[misc]
 
     save_before_edits: bool = True
     """Save before the first step that new code may make: where it fails, it is made from there."""
+
+    edit_patience_seconds: float | None = live(None)
+    """A first step on new code that takes longer is told of; none is as
+    MONARCH_EDIT_PATIENCE_SECONDS says, 30."""
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:

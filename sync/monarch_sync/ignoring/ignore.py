@@ -18,6 +18,7 @@ from typing import NamedTuple
 from monarch_sync.ignoring.git_config import config_files, personal_rule_file
 from monarch_sync.ignoring.git_index import common_dir, find_git_dir, git_dir_of
 from monarch_sync.ignoring.gitignore import RuleFile, rules_of
+from monarch_sync.progress import progress
 
 _OF_EDITORS = ("*~", ".*.sw[nopx]", ".#*", "\\#*#")
 NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".*.monarch", ".monarch", *_OF_EDITORS)
@@ -117,6 +118,7 @@ def walk_kinds(
     )
     levels = [_level(above) for above in _folders_above(top)]
     stack = [(top, below, levels)]
+    shown = progress()
     while stack:
         at, relative, above = stack.pop()
         try:
@@ -128,6 +130,7 @@ def walk_kinds(
             if on_error is not None:
                 on_error(relative, error)
             continue
+        shown.num_listed += len(entries)
         inside = [level, *above] if level.own or level.git or level.is_repository else above
         prefix = f"{relative}/" if relative else ""
         for entry in entries:
