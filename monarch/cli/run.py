@@ -144,6 +144,8 @@ def run(
             record = session.record
             if on_edit_error is not None:
                 record.edits.policy = on_edit_error
+            if not _is_dev():  # There, keys go to the watch.
+                record.listen_to_keys = keys_here
             # Beside a spinner or a table, not through them.
             session_of(client()).reload.on_waiting = record.message
             client().holds.tell = record.message
@@ -220,9 +222,12 @@ def _tell_end(
 
 
 def _end_text(folder: RunFolder, why: str | BaseException = "", stream: TextIO = sys.stderr) -> str:
+    return end_text(folder, why, _width(stream), is_dev=_is_dev())
+
+
+def _is_dev() -> bool:
     context = click.get_current_context(silent=True)
-    is_dev = context is not None and context.info_name == DEV
-    return end_text(folder, why, _width(stream), is_dev=is_dev)
+    return context is not None and context.info_name == DEV
 
 
 def _width(stream: TextIO) -> int | None:

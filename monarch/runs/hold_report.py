@@ -15,6 +15,7 @@ from monarch.runs.edits import Edits, Failure
 from monarch.runs.folder import RunFolder
 from monarch.runs.ranks import RunFailed, RunLost
 from monarch.runs.record import Keys, Record
+from monarch.runs.slowness import ASKED, KEYS
 from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.hosts.asking import ask_hosts
@@ -26,12 +27,6 @@ from monarch_sync.errors import SyncError
 
 _LOOK_SECONDS = 0.05
 _ASK_SECONDS = 0.5
-
-# What a person may want of a run whose step takes long: the kinds of bulletins about `ASKED`, and
-# the keys for them.
-ASKED = "slow runs"
-HOLD, MORE = "hold", "more-time"
-KEYS = {"k": HOLD, "+": MORE}
 
 
 class HoldStopped(Exception):
@@ -88,7 +83,7 @@ class HoldReport:
             self._keys = None
 
     def answers(self) -> Iterator[str]:
-        """`HOLD` and `MORE`, as they have come since the last time."""
+        """The kinds of bulletins about `ASKED`, as they have come since the last time."""
         while self._keys is not None and (key := self._keys.take()):
             if key in KEYS:
                 yield KEYS[key]

@@ -22,11 +22,11 @@ from monarch.config import configured, settings
 from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.error_text import in_words
-from monarch.runs.hold_report import HOLD, MORE, HoldReport, HoldStopped
+from monarch.runs.hold_report import HoldReport, HoldStopped
 from monarch.runs.ranks import RankHangs, RunFailed, SlowCall, Unless, answers_of, ask_all
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, RanksLost, is_connection_lost
-from monarch.runs.slowness import Patience, RankLook
+from monarch.runs.slowness import HOLD, MORE, Patience, RankLook
 from monarch.runs.trial import Interrupted, Trial, TrialReport, is_of_code, place_of
 from monarch.runs.witness import Witness
 from monarch.runtime import process

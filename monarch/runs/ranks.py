@@ -18,8 +18,6 @@ from monarch.runs.slowness import Patience, RankLook, Slowness, told_as_slow
 from monarch.runs.witness import Witness, stacks_of, tell_hang
 
 _LOOK_SECONDS = 0.2
-_NUM_LOOKS = 8  # before a call is told to be slow
-_LEAST_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.2, 5.0
 _ANSWER_SECONDS = 3.0
 
 
@@ -159,9 +157,8 @@ class _Call:
     def _ask_ranks(self, now: float, patience: Patience) -> None:
         if self._witnesses is None:
             return
-        every = min(max(patience.told / _NUM_LOOKS, _LEAST_LOOK_SECONDS), _MOST_LOOK_SECONDS)
         if not self._questions:
-            if now - self._asked_at >= every:
+            if now - self._asked_at >= patience.look_seconds:
                 self._asked_at = now
                 ranks = range(self._num_ranks)
                 self._questions = [

@@ -14,8 +14,16 @@ from dataclasses import dataclass
 
 from monarch_sync.words import took
 
+# What a person may want of a run whose step takes long: the kinds of bulletins about `ASKED`, and
+# the keys for them.
+ASKED = "slow runs"
+HOLD, MORE = "hold", "more-time"
+KEYS = {"k": HOLD, "+": MORE}
+
 TIMES_STUCK = 4.0
 TIMES_MOST = 20.0
+_NUM_LOOKS = 8  # before it is told
+_LEAST_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.2, 5.0
 _TIMES_PROVED = TIMES_MOST / TIMES_STUCK
 # Threads that only wait, and wake up now and then to look, use less. One that is ready and gets no
 # processor, as others have them all, uses little as well.
@@ -34,6 +42,11 @@ class Patience:
     most: float
     hard: float = math.inf
     usual: float | None = None
+
+    @property
+    def look_seconds(self) -> float:
+        """How often ranks are to be looked at."""
+        return min(max(self.told / _NUM_LOOKS, _LEAST_LOOK_SECONDS), _MOST_LOOK_SECONDS)
 
     @classmethod
     def of_proved_code(cls, seconds: float, usual: float | None = None) -> Patience:

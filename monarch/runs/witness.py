@@ -210,6 +210,16 @@ def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
     return found
 
 
+def looks_of(witnesses: Any, seconds: float = 3.0) -> list[RankLook]:
+    """A look at each rank that answers within ``seconds``."""
+    flat, looks = witnesses.flatten("rank"), []
+    questions = [flat.slice(rank=rank).look.call_one() for rank in range(len(flat))]
+    for question in questions:
+        with contextlib.suppress(Exception):
+            looks.append(question.get(timeout=seconds))
+    return looks
+
+
 def tell_hang(stacks: Sequence[RankStack], doing: str, seconds: float) -> str:
     """The story of a hang for a person: which ranks, since when, and the stack of every rank."""
     names = [str(stack.rank) for stack in stacks if stack.hangs]

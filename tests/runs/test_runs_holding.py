@@ -20,11 +20,12 @@ from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay, LiveConfig
 from monarch.runs.deaths import Deaths
 from monarch.runs.edits import OnEditError
-from monarch.runs.hold_report import ASKED, HOLD, HoldReport
+from monarch.runs.hold_report import HoldReport
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunFailed
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain
+from monarch.runs.slowness import ASKED, HOLD
 from monarch.runtime import process
 from monarch.runtime.hosts.bulletins import post
 from monarch.wire.bulletin import Bulletin

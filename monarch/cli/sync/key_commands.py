@@ -12,7 +12,9 @@ from monarch.cli.sync.pusher import WHOLE_HISTORY, Pusher
 from monarch.cli.sync.timeline import goal, timeline
 from monarch.cli.terminal import Terminal
 from monarch.errors import MonarchError
+from monarch.runs.slowness import ASKED, KEYS
 from monarch.runtime.workspace.packages.surroundings import Surroundings
+from monarch.wire.bulletin import Bulletin
 from monarch_sync import SyncError, Workspace
 
 KEYS_HINT = "keys: r push again, b roll back, d diff, h help, q quit"
@@ -21,6 +23,8 @@ r  push again, all of it: what was refused is tried once more
 b  roll back to the generation before, or to the one that went well where a run
    holds; your own files stay as they are
 d  how your files differ from the generation before
+k  hold the run, where a step on new code takes long
++  give that step more time
 q  stop watching, as Ctrl-C does; hosts and processes stay as they are"""
 
 
@@ -48,10 +52,12 @@ class KeyCommands:
             self.is_quitting = True
         elif key in "h?":
             self._output.note("help", _HELP)
-        elif key not in "rbd":
+        elif key not in ("r", "b", "d", *KEYS):
             self._output.note("keys", KEYS_HINT)
         elif pusher is None:
             self._output.note("keys", "there is no allocation: `monarch apply` brings one up")
+        elif key in KEYS:
+            pusher.post(Bulletin(ASKED, KEYS[key]))
         elif key == "r":
             self._push()
         else:

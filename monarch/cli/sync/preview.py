@@ -169,7 +169,8 @@ def _line_of(change: PathChange) -> str:
 
 
 def _summary(changes: Sequence[PathChange]) -> Iterator[str]:
-    """A line a folder, those with the most paths first, and a line for each of the largest."""
+    """A line a folder, those that lose something first, then those with the most paths; and a line
+    for each of the largest."""
     folders: dict[str, Counter[str]] = {}
     sizes: Counter[str] = Counter()
     for change in changes:
@@ -177,7 +178,9 @@ def _summary(changes: Sequence[PathChange]) -> Iterator[str]:
         folder = top + slash if slash else "./"
         folders.setdefault(folder, Counter())[change.action] += 1
         sizes[folder] += change.num_bytes
-    by_number = sorted(folders, key=lambda folder: (-folders[folder].total(), folder))
+    by_number = sorted(
+        folders, key=lambda at: (not folders[at]["delete"], -folders[at].total(), at)
+    )
     for folder in by_number[:_MAX_FOLDERS]:
         kinds = ", ".join(f"{num:,} {_DONE[action]}" for action, num in folders[folder].items())
         yield f"  {byte_size(sizes[folder]):>10}  {printable(folder)}  {kinds}"

@@ -14,7 +14,7 @@ from monarch_sync.words import byte_size, clipped, counted, printable, took
 
 _PATIENCE_SECONDS = 0.5
 _EVERY_SECONDS = 0.1
-_FIRST_LINE_SECONDS = 0.8
+_FIRST_LINE_SECONDS = 0.3
 _LINE_EVERY_SECONDS = 4.0
 _LINE_WIDTH = 200
 _LOOKS = ("scan", "compare")

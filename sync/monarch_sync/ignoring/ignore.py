@@ -123,17 +123,18 @@ def walk_kinds(
         at, relative, above = stack.pop()
         try:
             with os.scandir(at or "/") as listing:
-                entries = list(listing)
+                # A loop: Ctrl-C ends it at once, and a call of `list` when it is through.
+                entries = [entry for entry in listing]  # noqa: C416
             os.lstat(f"{at}/.")  # where names may be listed, and nothing behind them be looked at
             level = _level(at, {entry.name for entry in entries})
         except OSError as error:
             if on_error is not None:
                 on_error(relative, error)
             continue
-        shown.num_listed += len(entries)
         inside = [level, *above] if level.own or level.git or level.is_repository else above
         prefix = f"{relative}/" if relative else ""
         for entry in entries:
+            shown.num_listed += 1
             name = entry.name
             is_dir = entry.is_dir(follow_symlinks=False)
             if rules.leave_out(inside, f"{at}/{name}", name, is_dir):
