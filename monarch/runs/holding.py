@@ -15,6 +15,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from monarch.actor import ActorMesh, Future, ProcMesh
@@ -332,6 +333,8 @@ class Holding:
         back. Else all go on as if nothing had been."""
         trials = self._trials.flatten("rank")
         self._before_interrupt = self._reports()
+        if not self._before_interrupt:
+            return False  # One has the GIL: it would be interrupted when it is through with that.
         try:
             asked = [
                 trials.slice(rank=rank).come_back.call_one(_COME_BACK_SECONDS, 0.0)
@@ -343,7 +346,7 @@ class Holding:
                 return True
             self._trials.go_on.call().get(timeout=_ANSWER_SECONDS)
         except (MonarchError, ActorError, TimeoutError):
-            pass  # One that gives no answer has the GIL, and cannot be interrupted either.
+            pass
         self._before_interrupt = []
         return False
 
@@ -397,18 +400,21 @@ class _SlowTrial(SlowCall):
         self._most = most
         self._in_place = in_place
         self._times = 1.0  # as much as the config says, as a person wants it
-        self._is_told = self._is_given_up = False
+        self._is_told = self._is_given_up = self._is_stopped = False
         self._listening = contextlib.ExitStack()
 
     def patience(self) -> Patience:
         """How long it may take, as of now."""
         now = _generation()
-        # Where it cannot be put back, a mend is not worth what an interruption costs.
-        waits = self._in_place and process.current().code_states.coming > now
-        return self._holding.edits.patience(
+        is_mended = process.current().code_states.coming > now
+        patience = self._holding.edits.patience(
             self._name, now, self._most * self._times, least=self._least * self._times,
-            mend_waits=waits,
+            mend_waits=is_mended and self._in_place,
         )  # fmt: skip
+        if is_mended and self._is_new and not self._in_place:
+            # An interruption costs the processes: it has all of its time.
+            return replace(patience, hard=patience.told)
+        return patience
 
     @property
     def _least(self) -> float:
@@ -454,25 +460,26 @@ class _SlowTrial(SlowCall):
                     f"{self._doing} has {took(more.stuck)} to make progress, and "
                     f"{took(more.most)} in all"
                 )
+        record = self._holding._record
+        if record is not None and record.is_stopping and self._in_place and not self._is_stopped:
+            self._is_stopped = True  # Ctrl-C: what was learned before can be saved.
+            self._is_given_up |= self._holding.interrupt(range(len(self._holding.witnesses)))
         return self._is_given_up
 
-    def may_end(self, looks: Sequence[RankLook], *, is_stuck: bool) -> bool:
+    def may_end(self, looks: Sequence[RankLook], *, is_over: bool) -> bool:
         if not self._is_new:
             return True
         acting = [one.rank for one in looks if not (one.is_waiting or one.is_idle)]
-        waiting = sum(one.is_waiting for one in looks)
-        if waiting and not acting:
-            return True  # Others bring them back from a collective.
         silent = set(range(len(self._holding.witnesses))) - {one.rank for one in looks}
-        if self._in_place and self._holding.interrupt({*acting, *silent}):
+        may_come_back = {*acting, *silent}
+        if self._in_place and (not may_come_back or self._holding.interrupt(may_come_back)):
+            return True  # Ranks that only wait in collectives are brought back by the others.
+        if is_over and self._holding.edits.policy != "hold":
             return True
-        if self._holding.edits.policy != "hold" and not is_stuck:
-            return True
+        what = "takes very long" if is_over else "makes no progress"
         self._holding._held.slow(
-            f"{self._doing} makes no progress, and cannot be interrupted where it is: to end its "
-            "processes would lose what they have learned since the last checkpoint"
-            if is_stuck
-            else f"{self._doing} cannot be interrupted where it is"
+            f"{self._doing} {what}, and cannot be interrupted where it is. To end its processes "
+            "costs what was learned since the last checkpoint: k does, and a fix that is pushed"
         )
         return False
 

@@ -91,9 +91,9 @@ class SlowCall:
         """Whether a person does not want to wait any longer."""
         return False
 
-    def may_end(self, looks: Sequence[RankLook], *, is_stuck: bool) -> bool:
-        """Whether it is to end by ``RankHangs``, because it ``is_stuck``, or has taken longer than
-        anything may. It is asked again after twice the time."""
+    def may_end(self, looks: Sequence[RankLook], *, is_over: bool) -> bool:
+        """Whether it is to end by ``RankHangs``, because it is stuck, or ``is_over``: it has taken
+        longer than anything may. It is asked again after twice the time."""
         return True
 
 
@@ -118,6 +118,7 @@ class _Call:
         self._questions: list[Future[RankLook]] = []
         self._asked_at = self._started
         self._told_at = self._tried_at = 0.0  # seconds since the start
+        self._was_over = False
         self.wait_seconds = _LOOK_SECONDS  # until the next look at it
 
     def _now(self) -> float:
@@ -131,23 +132,19 @@ class _Call:
         self._ask_ranks(now, patience)
         seconds, slowness = now - self._started, self._slowness
         is_told = seconds >= patience.told
-        if is_told and (not self._told_at or seconds >= 2 * self._told_at):
-            self._told_at = seconds
-            if patience.hard > seconds and slowness.counted_seconds(now) < patience.most:
-                looks = slowness.looks
-                self._slow.tell(
-                    told_as_slow(self._doing, seconds, patience, looks, self._num_ranks)
-                )
         if seconds >= patience.hard or (is_told and self._slow.is_given_up()):
             raise self._hangs(seconds)
-        is_stuck = slowness.is_stuck(now, patience)
-        if not (is_stuck or slowness.is_over(now, patience)):
-            return
-        if not self._tried_at or seconds >= 2 * self._tried_at:
-            self._tried_at = seconds
-            hangs = self._hangs(seconds)  # As they are now, before one is interrupted.
-            if self._slow.may_end(slowness.looks, is_stuck=is_stuck):
-                raise hangs
+        is_over = slowness.is_over(now, patience)
+        if is_over or slowness.is_stuck(now, patience):
+            if seconds >= 2 * self._tried_at or (is_over and not self._was_over):
+                self._tried_at, self._was_over = seconds, is_over
+                hangs = self._hangs(seconds)  # As they are now, before one is interrupted.
+                if self._slow.may_end(slowness.looks, is_over=is_over):
+                    raise hangs
+        elif is_told and seconds >= 2 * self._told_at:
+            self._told_at = seconds
+            looks = slowness.looks
+            self._slow.tell(told_as_slow(self._doing, seconds, patience, looks, self._num_ranks))
 
     def _seconds_to_next(self, now: float, patience: Patience) -> float:
         ends = [patience.told, patience.hard, patience.stuck, patience.most]

@@ -309,6 +309,44 @@ def test_a_loop_without_end_ends_some_time(
     assert run.total == 4
 
 
+def test_where_nobody_sits_what_cannot_be_interrupted_ends_some_time(
+    loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monarch.runs.holding._COME_BACK_SECONDS", 0.5)
+    gone_back_to: list[int] = []
+    run = loop("rollback")
+
+    def roll_back(good: int) -> SyncReport:
+        gone_back_to.append(good)
+        return run.push(GOOD)
+
+    run.record.code = SimpleNamespace(  # type: ignore[assignment]
+        roll_back=roll_back, generation=0, move_to=lambda generation: None
+    )
+    run.quick_steps()
+    bad = run.push(LOCKED).generation
+    with configured(edit_patience_seconds=0.2), pytest.raises(BeginAgain):
+        run.steps(1)
+    assert gone_back_to == [bad - 1]
+    assert any("cannot be interrupted" in one for one in slow_events(run)), "not at once"
+
+
+def test_ctrl_c_in_a_step_that_is_slow_leaves_it(loop: Callable[[OnEditError], Loop]) -> None:
+    run = loop("hold")
+    run.quick_steps()
+    run.push(ENDLESS)
+
+    def stop() -> None:
+        wait_for(lambda: bool(slow_events(run)), 60.0)
+        run.record.stop()
+
+    with configured(edit_patience_seconds=3.0), run.holding.until_stopped():
+        run.steps_beside(stop, 1)
+        pytest.fail("it has gone on")
+    (held,) = run.held()
+    assert held["in_place"]
+
+
 @pytest.mark.parametrize("key", ["k", "+"])
 def test_a_person_has_it_held_or_gives_it_more_time(
     loop: Callable[[OnEditError], Loop], key: str
