@@ -14,7 +14,7 @@ from monarch.runs.deaths import Deaths
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.folder import RunFolder
 from monarch.runs.ranks import RunFailed, RunLost
-from monarch.runs.record import Keys, Record
+from monarch.runs.record import PressedKeys, Record
 from monarch.runs.slowness import ASKED, KEYS
 from monarch.runtime import process
 from monarch.runtime.answers import Response
@@ -43,7 +43,7 @@ class HoldReport:
         self._hosts = mesh._sync_hosts()
         self.has_begun = False  # else what failed did so in procs that are gone
         self._name = record.folder.name if record is not None else "this program"
-        self._keys: Keys | None = None
+        self._keys: PressedKeys | None = None
         self._question: Promise[Response] | None = None
         self._asked_at = 0.0
         self._newest = 0  # the number of the last bulletin

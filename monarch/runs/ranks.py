@@ -67,7 +67,7 @@ def answers_of(
 ) -> list[Any]:
     """As ``ask_all``, of ranks that were asked before; ``seconds`` count from now on, and may be a
     function that says how many there are by now. ``slow`` is told where it takes long."""
-    call = _Call(witnesses, seconds, doing, slow or SlowCall())
+    call = _CallWatch(witnesses, seconds, doing, slow or SlowCall())
     answers = []
     for future in asked:
         while not future.done():
@@ -97,7 +97,7 @@ class SlowCall:
         return True
 
 
-class _Call:
+class _CallWatch:
     """One call of all ranks that goes on, as its caller sees it."""
 
     def __init__(

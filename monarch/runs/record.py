@@ -49,7 +49,7 @@ class Display(Protocol):
         """There is a checkpoint after this step: nothing to scroll by, there are many."""
 
 
-class Keys(Protocol):
+class PressedKeys(Protocol):
     """The keys that a person presses."""
 
     def take(self) -> str:
@@ -84,7 +84,7 @@ class Record:
         self.telemetry: RunTelemetry | None = None
         self.edits = Edits()
         # Within, the keys of the person at the run's own terminal are heard.
-        self.listen_to_keys: Callable[[], AbstractContextManager[Keys]] | None = None
+        self.listen_to_keys: Callable[[], AbstractContextManager[PressedKeys]] | None = None
         self._config: Any = None  # the last that the recipe was given
         self._generation: float | None = None
         self._stop = threading.Event()
