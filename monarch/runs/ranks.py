@@ -103,7 +103,7 @@ class _CallWatch:
     def __init__(
         self, witnesses: Any, seconds: float | Callable[[], Patience], doing: str, slow: SlowCall
     ) -> None:
-        self._witnesses = None if witnesses is None else witnesses.flatten("rank")
+        self._witnesses = witnesses
         if not callable(seconds):
             fixed = Patience.of_proved_code(seconds) if witnesses else Patience.unseen(seconds)
             self._patience: Callable[[], Patience] = lambda: fixed
@@ -157,10 +157,8 @@ class _CallWatch:
         if not self._questions:
             if now - self._asked_at >= patience.look_seconds:
                 self._asked_at = now
-                ranks = range(self._num_ranks)
-                self._questions = [
-                    self._witnesses.slice(rank=rank).look.call_one() for rank in ranks
-                ]
+                flat, ranks = self._witnesses.flatten("rank"), range(self._num_ranks)
+                self._questions = [flat.slice(rank=rank).look.call_one() for rank in ranks]
             return
         is_late = now - self._asked_at >= _ANSWER_SECONDS
         if is_late or all(question.done() for question in self._questions):

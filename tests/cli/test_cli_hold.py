@@ -135,6 +135,32 @@ def test_both_terminals_tell_and_the_next_save_goes_on(project: Folder, command:
 
 @pytest.mark.long
 @pytest.mark.timeout(200)
+def test_a_slow_step_is_told_and_held_by_a_command(
+    project: Folder, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MONARCH_EDIT_PATIENCE_SECONDS", "2")
+    running = begun(project, command, "--on-edit-error", "hold")
+    project.write("amounts.py", "def look(total):\n    while True:\n        pass\n")
+    project.monarch("sync")
+    told(running, "all ranks are in `look`, amounts.py:")
+    assert "more time" in project.monarch("runs", "wait")
+    told(running, "to make progress, and")
+
+    def is_held() -> bool:
+        assert "is held" in project.monarch("runs", "hold")
+        return bool(events(project, "held"))
+
+    wait_for(is_held, 60.0)
+    (held,) = events(project, "held")
+    assert held["in_place"]
+    project.write("amounts.py", GOOD)
+    project.monarch("sync")
+    told(running, "the run goes on")
+    interrupt(running, 130)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
 def test_where_nobody_sits_it_goes_back_to_what_worked(project: Folder, command: Command) -> None:
     project.monarch("sync")  # The run finds all of it there.
     running = begun(project, command)
