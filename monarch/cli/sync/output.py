@@ -147,7 +147,7 @@ class JsonLines:
 def telling_progress(output: Output) -> Iterator[Progress]:
     """Within, a person sees how far a look at the workspace is, if it takes long, and Ctrl-C ends
     it at once."""
-    progress = Progress()
+    progress = Progress(step="")
     with left_at_once(), followed_by(progress), output.busy(lambda: (progress, 0)):
         yield progress
 

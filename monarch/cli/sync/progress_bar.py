@@ -17,9 +17,10 @@ _EVERY_SECONDS = 0.1
 _FIRST_LINE_SECONDS = 0.3
 _LINE_EVERY_SECONDS = 4.0
 _LINE_WIDTH = 200
-_LOOKS = ("scan", "compare")
+_MANY = 1000
 
 _DOING = {
+    "": "asking the hosts",
     "compare": "comparing with what the hosts have",
     "packages": "having pip find the packages that hosts lack",
     "stage": "asking hosts what they lack",
@@ -121,8 +122,11 @@ class ProgressLines:
         while not self._is_over.wait(wait):
             wait = _LINE_EVERY_SECONDS
             progress, arrived = self._source()
-            if progress.step not in _LOOKS:
-                continue  # Of a push that takes long, what it waits for is told.
+            is_many = progress.num_listed >= _MANY
+            if progress.step != "scan" and not (progress.step == "compare" and is_many):
+                # What a push waits for is told otherwise.
+                wait = _FIRST_LINE_SECONDS
+                continue
             seconds = time.monotonic() - started
             line = bar_line(progress, arrived, seconds, 0.0, _LINE_WIDTH, ascii_only=True)
             with contextlib.suppress(OSError, ValueError):  # Nobody reads it.

@@ -99,7 +99,8 @@ def _push(
 
 def _explain(options: SyncOptions, output: Output, path: str) -> NoReturn:
     project = find_project(options.file)
-    with telling_progress(output):
+    with telling_progress(output) as progress:
+        progress.step = "scan"
         found = explain(whole_of(project), path)
     rule = found.rule
     if rule and rule.pattern == OWN_RUNS and OWN_RUNS not in project.file.workspace.ignore:

@@ -280,7 +280,7 @@ class Pusher:
     @contextmanager
     def _followed(self, output: Output, addresses: list[ProcAddress]) -> Iterator[None]:
         """Show how far a push is, and what it waits for."""
-        progress = Progress()
+        progress = Progress(step="")
         node = self._agent.node
         sender = node.bulk_sender
         sent_before = sender.num_chunk_bytes
