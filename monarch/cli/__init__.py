@@ -26,6 +26,7 @@ What to open:
     run, run_target                  `monarch run`; the hosts that a run goes on
     recipe                           `monarch recipe`
     runs                             `monarch runs`
+    slow_runs                        `monarch runs hold`, `wait`
     detached                         `monarch run --detach`, `monarch runs attach`
     sweep, dev                       `monarch sweep`; `monarch dev`
     display, sweep_display           what a run and a sweep show

@@ -3,6 +3,7 @@
 - a run: the first asks it to save and stop, a second Ctrl-C ends it (`stop_on_interrupt`);
 - a push: it is taken back, and a second Ctrl-C waits for that (`push_taken_back`);
 - a command of ``monarch sync``: SIGTERM and SIGHUP do what Ctrl-C does (`asked_to_end`);
+- a look at the workspace: it ends at once (`left_at_once`);
 - an import: one that a library swallowed takes effect after it (`interrupt_kept`);
 - the end of a command: it ends at once (`at_once_from_here`).
 
@@ -155,6 +156,21 @@ def asked_to_end() -> Iterator[None]:
             signal.signal(number, _leaving(128 + asked[0]) if is_ours else handler)
     if asked:
         sys.exit(128 + asked[0])
+
+
+@contextmanager
+def left_at_once() -> Iterator[None]:
+    """Within, where a command only looks and has nothing to put back, Ctrl-C ends the program: to
+    let go of what a look at very many files has gathered takes seconds."""
+    leave = _leaving(130)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, b"\ninterrupted\n")
+        leave(number, frame)
+
+    with _handling((signal.SIGINT,), on_signal):
+        yield
 
 
 def at_once_from_here() -> None:

@@ -7,8 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -144,9 +143,10 @@ def run(
                 generation=generation,
             )
             record = session.record
-            record.keys = _keys
             if on_edit_error is not None:
                 record.edits.policy = on_edit_error
+            if not _is_dev():  # There, keys go to the watch.
+                record.listen_to_keys = keys_here
             # Beside a spinner or a table, not through them.
             session_of(client()).reload.on_waiting = record.message
             client().holds.tell = record.message
@@ -204,12 +204,6 @@ def _after_host_loss(record: Record, wanted: OnHostLoss | None, lost: str) -> On
     return "end"
 
 
-@contextmanager
-def _keys() -> Iterator[Callable[[], str]]:
-    with keys_here() as keys:
-        yield keys.take
-
-
 def _why_unfit(
     recipe: Recipe, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int
 ) -> str:
@@ -243,9 +237,12 @@ def _tell_end(
 
 
 def _end_text(folder: RunFolder, why: str | BaseException = "", stream: TextIO = sys.stderr) -> str:
+    return end_text(folder, why, _width(stream), is_dev=_is_dev())
+
+
+def _is_dev() -> bool:
     context = click.get_current_context(silent=True)
-    is_dev = context is not None and context.info_name == DEV
-    return end_text(folder, why, _width(stream), is_dev=is_dev)
+    return context is not None and context.info_name == DEV
 
 
 def _width(stream: TextIO) -> int | None:

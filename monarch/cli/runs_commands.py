@@ -109,6 +109,26 @@ def runs_take(**given: Any) -> None:
     take(**given)
 
 
+@runs.command("hold")
+def runs_hold() -> None:
+    """Hold the run of this folder's allocation, where a step on new code takes long.
+
+    As k does in its terminal, or in a watch: the step is interrupted, all ranks go back to before
+    it, and it is made again with the next save. What is not slow goes on.
+    """
+    from monarch.cli.slow_runs import ask_slow_runs
+
+    ask_slow_runs("k")
+
+
+@runs.command("wait")
+def runs_wait() -> None:
+    """Give a step on new code that takes long more time, as + does in the run's terminal."""
+    from monarch.cli.slow_runs import ask_slow_runs
+
+    ask_slow_runs("+")
+
+
 @runs.command("attach")
 @click.argument("name", metavar="[RUN]", default="latest")
 def runs_attach(name: str) -> None:

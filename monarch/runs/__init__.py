@@ -26,7 +26,9 @@ What to open:
     restarts               the budget of restarts
     deaths                 deaths that a recipe expects to survive
     ranks                  calls of all ranks: the first failure, and hangs
-    witness                the stacks of ranks that do not answer
+    witness                the stacks of ranks that do not answer; looks at what they do
+    slowness               whether ranks that take long are slow, or stuck
+    places                 file and line of the user's code, in short
     clock                  a run's limits, which stand still while a person debugs
     saving                 checkpoints, and what happens when one cannot be saved
     live_config            keys that change while the run goes on

@@ -9,11 +9,11 @@ from typing import TypeVar
 from monarch.actor import HostMesh, ProcMesh
 from monarch.runs.edits import Failure
 from monarch.runs.hold_report import HoldReport
+from monarch.runs.places import in_short
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, NotMade, StepMade, procs_to_lose, with_restarts
 from monarch.runs.restarts import Restarts
 from monarch.runs.saving import Saving
-from monarch.runs.trial import in_short
 from monarch.runtime import process
 from monarch_sync.words import counted
 

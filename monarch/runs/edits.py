@@ -12,11 +12,12 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from monarch.config import settings
+from monarch.runs.slowness import TIMES_STUCK, Patience
 
 OnEditError = Literal["hold", "rollback", "end"]
 
@@ -96,12 +97,15 @@ class Edits:
     told: object = None  # how the last hold was explained at length
     _well: set[int] = field(default_factory=set)  # generations with which anything went well
     _losses: dict[tuple[int, str], int] = field(default_factory=dict)
+    # Seconds that calls took: the first in new processes, or on new code, and all others.
+    _firsts: dict[str, deque[float]] = field(default_factory=dict)
     _usual: dict[str, deque[float]] = field(default_factory=dict)
-    _longest: dict[str, float] = field(default_factory=dict)
+    _warm: set[str] = field(default_factory=set)  # activities that these processes have done
 
     def begin(self, generation: int) -> None:
-        """The run begins with it, unless it has begun before."""
+        """The run begins with it, unless it has begun before; in new processes, in any case."""
         self.good.setdefault("", generation)
+        self._warm.clear()
 
     def has_gone_well(self, activity: str) -> bool:
         """Whether it ever did, in this run."""
@@ -147,11 +151,13 @@ class Edits:
         return max((one for one in older if one < origin), default=None)
 
     def went_well(self, activity: str, generation: int, seconds: float) -> None:
+        is_first = activity not in self._warm or self.is_new(activity, generation)
         self.good.setdefault("", generation)
         self.good[activity] = max(generation, self.good.get(activity, 0))
         self._well.add(generation)
-        self._usual.setdefault(activity, deque(maxlen=_NUM_REMEMBERED)).append(seconds)
-        self._longest[activity] = max(seconds, self._longest.get(activity, 0.0))
+        self._warm.add(activity)
+        history = self._firsts if is_first else self._usual
+        history.setdefault(activity, deque(maxlen=_NUM_REMEMBERED)).append(seconds)
 
     def is_lost_again(self, activity: str, doing: str, generation: int) -> bool:
         """Note that a process died or hung. Whether the code must be why: on trial, the second
@@ -162,22 +168,38 @@ class Edits:
         self._losses[generation, where] = self._losses.get((generation, where), 0) + 1
         return self._losses[generation, where] > 1
 
-    def patience_seconds(
-        self, activity: str, generation: int, most: float, *, mend_waits: bool = False
-    ) -> float:
-        """How long it may take: on trial, a generous multiple of what it took before; where a
-        mend is there and waits for its end, less."""
-        usual = self._usual.get(activity)
-        if not self.is_new(activity, generation):
-            return most
-        if not usual:
+    def patience(
+        self,
+        activity: str,
+        generation: int,
+        most: float,
+        *,
+        least: float | None = None,
+        mend_waits: bool = False,
+    ) -> Patience:
+        """How long a call may take, by what such calls took before. ``most`` is for code that has
+        gone well, ``least`` for code on trial, which is told of then and goes on as long as it
+        makes progress; where a mend is there and waits for its end, it has less."""
+        least = settings().edit_patience_seconds if least is None else least
+        firsts, others = self._firsts.get(activity, ()), self._usual.get(activity, ())
+        history = sorted(others or firsts)
+        usual = history[len(history) // 2] if history else None
+        generous = 0.0 if usual is None else _TIMES_USUAL * usual
+        is_new = self.is_new(activity, generation)
+        is_first = is_new or activity not in self._warm
+        longest = max([0.0, *others, *(firsts if is_first else ())])
+        measured = max(generous, _TIMES_LONGEST * longest)
+        if not is_new or usual is None:
             # The first of all may compile. That newer code waits for it says that it should end.
-            return min(most, settings().edit_patience_seconds) if mend_waits else most
-        generous = _TIMES_USUAL * sorted(usual)[len(usual) // 2]
-        if mend_waits:
-            return min(most, max(_MEND_SECONDS, generous))
-        generous = max(generous, _TIMES_LONGEST * self._longest[activity])
-        return min(most, max(settings().edit_patience_seconds, generous))
+            patience = Patience.of_proved_code(max(most, measured), usual)
+            if not is_new:
+                return patience
+            patience = replace(patience, told=min(most, least))
+            hard = min(most, least)
+        else:
+            patience = Patience.on_trial(max(min(least, most / TIMES_STUCK), measured), usual)
+            hard = min(patience.most, max(_MEND_SECONDS, generous))
+        return replace(patience, hard=hard) if mend_waits else patience
 
     def seed(self) -> Mapping[str, int]:
         """For processes that begin."""

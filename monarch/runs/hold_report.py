@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 from monarch.actor import HostMesh, ProcMesh
@@ -14,15 +14,20 @@ from monarch.runs.deaths import Deaths
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.folder import RunFolder
 from monarch.runs.ranks import RunFailed, RunLost
-from monarch.runs.record import Record
+from monarch.runs.record import PressedKeys, Record
+from monarch.runs.slowness import ASKED, KEYS
 from monarch.runtime import process
+from monarch.runtime.answers import Response
 from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.hosts.bulletins import post
+from monarch.runtime.promise import Promise
 from monarch.wire.bulletin import Bulletin
+from monarch.wire.message import Listen
 from monarch_sync.errors import SyncError
 from monarch_sync.words import some
 
 _LOOK_SECONDS = 0.05
+_ASK_SECONDS = 0.5
 _FAR_LOOK_SECONDS = 0.5
 _HOSTS_SECONDS = 2.0  # between two looks at the hosts while it holds
 
@@ -52,6 +57,10 @@ class HoldReport:
         self._name = record.folder.name if record is not None else "this program"
         self._next_look = 0.0
         self._heard: set[int] = set()  # answers of watches, by number
+        self._keys: PressedKeys | None = None
+        self._question: Promise[Response] | None = None
+        self._asked_at = 0.0
+        self._newest = 0  # the number of the last bulletin
 
     @property
     def is_on(self) -> bool:
@@ -85,6 +94,48 @@ class HoldReport:
                 "program has pushed a fix (`procs.sync_workspace(...)` on another thread)."
             ),
         )
+
+    # A step that takes long
+
+    def slow(self, text: str) -> None:
+        """A call takes long, or has ended after all: here, in the record, and in every watch."""
+        if self._record is not None:
+            self._record.event("slow", text)
+        else:
+            self._show(text)
+        self._post(Bulletin(self._key, "slow", f"{self._name}: {text}"))
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Within, `answers` has what a person wants: by a key in the run's own terminal, or in a
+        watch, or by a command."""
+        self._question, self._newest, self._asked_at = None, 0, 0.0
+        listen = None if self._record is None else self._record.listen_to_keys
+        try:
+            with contextlib.nullcontext() if listen is None else listen() as self._keys:
+                yield
+        finally:
+            self._keys = None
+
+    def answers(self) -> Iterator[str]:
+        """The kinds of bulletins about `ASKED`, as they have come since the last time."""
+        while self._keys is not None and (key := self._keys.take()):
+            if key in KEYS:
+                yield KEYS[key]
+        now = time.monotonic()
+        if self._question is None:
+            if now - self._asked_at >= _ASK_SECONDS and self._hosts:
+                node, number, self._asked_at = process.current().node, self._newest, now
+                with contextlib.suppress(MonarchError):
+                    self._question = node.request(
+                        self._hosts[0], lambda port: Listen(number, 0.0, port, node.uid)
+                    )
+        elif self._question.is_set:
+            said, self._question = self._question.value, None
+            if not said.error:
+                is_first, self._newest = not self._newest, int(said.body["number"])
+                told = () if is_first else said.body["bulletins"]
+                yield from (one["kind"] for one in told if one["key"] == ASKED)
 
     def _has_checkpoint(self) -> bool:
         return self._record is not None and RunFolder(self._record.folder).has_checkpoint
@@ -198,10 +249,11 @@ class HoldReport:
         """The key that a person presses, here or in a watch, or gives by a command."""
         record = self._record
         with Deaths() as deaths, contextlib.ExitStack() as stack:
-            pressed: Callable[[], str] = lambda: ""  # noqa: E731
+            pressed: Callable[[], str] = str
             if record is not None:
                 record.phase("holding: waiting for a key")
-                pressed = stack.enter_context(record.keys())
+                if record.listen_to_keys is not None:
+                    pressed = stack.enter_context(record.listen_to_keys()).take
             while True:
                 if record is not None and record.is_stopping:
                     raise KeyboardInterrupt

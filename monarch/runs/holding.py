@@ -14,7 +14,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from monarch.actor import ActorMesh, Future, ProcMesh
@@ -23,18 +24,21 @@ from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.error_text import in_words
 from monarch.runs.hold_report import HoldReport, HoldStopped, but_for
-from monarch.runs.ranks import RankHangs, RunFailed, Unless, answers_of, ask_all
+from monarch.runs.ranks import RankHangs, RunFailed, SlowCall, Unless, answers_of, ask_all
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, RanksLost, is_connection_lost
+from monarch.runs.slowness import HOLD, MORE, Patience, RankLook
 from monarch.runs.trial import Interrupted, Trial, TrialReport, is_of_code, place_of
 from monarch.runs.witness import Witness
 from monarch.runtime import process
+from monarch_sync.words import took
 
 T = TypeVar("T")
 
 _ANSWER_SECONDS = 10.0
 _PATIENCE_SECONDS = 2.0  # for ranks that are to come back by themselves
 _COME_BACK_SECONDS = 8.0
+_TIMES_MORE = 4.0
 _AHEAD_SECONDS = 0.2  # beside a call that takes longer, what is saved is nothing
 _CONSEQUENCES = ("gloo", "NCCL", "Connection", "rocess group", Interrupted.__name__)
 
@@ -76,6 +80,7 @@ class Holding:
         self._ahead: list[Future[Any]] | None = None  # the answers to come to the next `ask`
         self._last_seconds = math.inf
         self._unkept: list[str] = []  # what ranks could not put back, in words
+        self._before_interrupt: list[TrialReport] = []  # of ranks that were stuck
         self._held = HoldReport(record, procs)
         # Without a record nothing can go back, which is the default where nobody sits.
         self._raises = False
@@ -114,24 +119,19 @@ class Holding:
 
         def call() -> list[Any]:
             started = time.monotonic()
-
-            def left_seconds() -> float:
-                now = _generation()
-                # Where it cannot be put back, a mend is not worth what an interruption costs.
-                waits = in_place and process.current().code_states.coming > now
-                most = self.edits.patience_seconds(name, now, at_most, mend_waits=waits)
-                return started + most - time.monotonic()
-
+            slow = _SlowTrial(self, name, doing or name, at_most, in_place=in_place)
             asked, self._ahead = self._ahead, None
             if asked is None:
                 asked = list(endpoint.stream(*args))
             if ahead and self._may_go_ahead():
                 self._ahead = list(endpoint.stream(*args))
-            answers = answers_of(
-                asked, seconds=left_seconds, witnesses=self.witnesses, doing=doing or name,
-                unless=unless,
-            )  # fmt: skip
+            with slow.listening():
+                answers = answers_of(
+                    asked, seconds=slow.patience, witnesses=self.witnesses, doing=doing or name,
+                    unless=unless, slow=slow,
+                )  # fmt: skip
             self._last_seconds = time.monotonic() - started
+            slow.went_well(self._last_seconds)
             return answers
 
         __tracebackhide__ = True  # in notebooks, which show each frame at length
@@ -225,7 +225,8 @@ class Holding:
         is_remote = isinstance(error, ActorError | RankHangs)
         if getattr(getattr(error, "exception", None), "no_edit_helps", False):
             raise error  # It would hold for ever.
-        reports = self._reports() if is_remote else []
+        stuck, self._before_interrupt = self._before_interrupt, []
+        reports = (stuck or self._reports()) if is_remote else []
         if isinstance(error, SupervisionError) or (is_remote and not reports):
             # A rank is gone, or nothing in its process can answer.
             failure = self._of_loss(activity, doing, error)
@@ -382,6 +383,28 @@ class Holding:
             return []
         return list(found.values())
 
+    def interrupt(self, ranks: Collection[int]) -> bool:
+        """Interrupt what these ranks do, if that can be done where they are: whether one has come
+        back. Else all go on as if nothing had been."""
+        trials = self._trials.flatten("rank")
+        self._before_interrupt = self._reports()
+        if not self._before_interrupt:
+            return False  # One has the GIL: it would be interrupted when it is through with that.
+        try:
+            asked = [
+                trials.slice(rank=rank).come_back.call_one(_COME_BACK_SECONDS, 0.0)
+                for rank in sorted(ranks)
+            ]
+            # All are waited for: an interruption that is still to come would hit what comes next.
+            back = [one.get(timeout=_COME_BACK_SECONDS + _ANSWER_SECONDS) for one in asked]
+            if any(back):
+                return True
+            self._trials.go_on.call().get(timeout=_ANSWER_SECONDS)
+        except (MonarchError, ActorError, TimeoutError):
+            pass
+        self._before_interrupt = []
+        return False
+
     def _bring_back(self, *, is_hang: bool) -> bool:
         """All ranks to where they were before; whether that has come about."""
         trials = self._trials
@@ -421,6 +444,108 @@ class Holding:
         self._held.answer(failure, self.edits, in_place=in_place, state=state)
         if not self._held.wait(failure, in_place=in_place):
             raise BeginAgain(failure.first_line)
+
+
+class _SlowTrial(SlowCall):
+    """A call of ``name`` that takes long, of code that may be on trial. With a ``record`` its
+    config says how long is long, also while it lasts; a person may have it held, or wait longer."""
+
+    def __init__(
+        self, holding: Holding, name: str, doing: str, most: float, *, in_place: bool
+    ) -> None:
+        self._holding = holding
+        self._name = name
+        self._doing = doing
+        self._most = most
+        self._in_place = in_place
+        self._times = 1.0  # as much as the config says, as a person wants it
+        self._is_told = self._is_given_up = self._is_stopped = False
+        self._listening = contextlib.ExitStack()
+
+    def patience(self) -> Patience:
+        """How long it may take, as of now."""
+        now = _generation()
+        is_mended = process.current().code_states.coming > now
+        patience = self._holding.edits.patience(
+            self._name, now, self._most * self._times, least=self._least * self._times,
+            mend_waits=is_mended and self._in_place,
+        )  # fmt: skip
+        if is_mended and self._is_new and not self._in_place:
+            # An interruption costs the processes: it has all of its time.
+            return replace(patience, hard=patience.told)
+        return patience
+
+    @property
+    def _least(self) -> float:
+        record = self._holding._record
+        wanted = None if record is None else record.edit_patience_seconds
+        return settings().edit_patience_seconds if wanted is None else wanted
+
+    @property
+    def _is_new(self) -> bool:
+        return self._holding.edits.is_new(self._name, _generation())
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Within, a person who is told of it can answer."""
+        with self._listening:
+            yield
+
+    def tell(self, text: str) -> None:
+        held = self._holding._held
+        is_first, self._is_told = not self._is_told, True
+        if self._is_new:
+            if is_first:
+                self._listening.enter_context(held.listening())
+            text += "; it goes on. k holds it, + gives it more time"
+            if is_first:
+                text += (
+                    ", here or in a `monarch sync --watch`; elsewhere `monarch runs hold` and "
+                    "`monarch runs wait`. A fix that is pushed ends it, too. It is told after "
+                    f"edit_patience_seconds = {self._least:g}, or ten times what is usual"
+                )
+        held.slow(text)
+
+    def is_given_up(self) -> bool:
+        if not self._is_new:
+            return False
+        for answer in self._holding._held.answers():
+            if answer == HOLD:
+                self._is_given_up = True
+            elif answer == MORE:
+                self._times *= _TIMES_MORE
+                more = self.patience()
+                self._holding._held.slow(
+                    f"{self._doing} has {took(more.stuck)} to make progress, and "
+                    f"{took(more.most)} in all"
+                )
+        record = self._holding._record
+        if record is not None and record.is_stopping and self._in_place and not self._is_stopped:
+            self._is_stopped = True  # Ctrl-C: what was learned before can be saved.
+            self._is_given_up |= self._holding.interrupt(range(len(self._holding.witnesses)))
+        return self._is_given_up
+
+    def may_end(self, looks: Sequence[RankLook], *, is_over: bool) -> bool:
+        if not self._is_new:
+            return True
+        acting = [one.rank for one in looks if not (one.is_waiting or one.is_idle)]
+        silent = set(range(len(self._holding.witnesses))) - {one.rank for one in looks}
+        may_come_back = {*acting, *silent}
+        if self._in_place and (not may_come_back or self._holding.interrupt(may_come_back)):
+            return True  # Ranks that only wait in collectives are brought back by the others.
+        if is_over and self._holding.edits.policy != "hold":
+            return True
+        what = "takes very long" if is_over else "makes no progress"
+        self._holding._held.slow(
+            f"{self._doing} {what}, and cannot be interrupted where it is. To end its processes "
+            "costs what was learned since the last checkpoint: k does, and a fix that is pushed"
+        )
+        return False
+
+    def went_well(self, seconds: float) -> None:
+        """It has ended."""
+        if self._is_told:
+            self._holding._held.slow(f"{self._doing} has ended after {took(seconds)}")
 
 
 def _generation() -> int:

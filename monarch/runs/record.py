@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
@@ -49,6 +49,13 @@ class Display(Protocol):
         """There is a checkpoint after this step: nothing to scroll by, there are many."""
 
 
+class PressedKeys(Protocol):
+    """The keys that a person presses."""
+
+    def take(self) -> str:
+        """The next one; "" where none was pressed."""
+
+
 class Allocation(Protocol):
     """The hosts that a run goes on, and news of them."""
 
@@ -79,8 +86,9 @@ class Record:
         self.allocation: Allocation | None = None
         self.telemetry: RunTelemetry | None = None
         self.edits = Edits()
-        # What hears the keys of a person at the run's terminal while there is a question.
-        self.keys: Callable[[], AbstractContextManager[Callable[[], str]]] = _no_keys
+        # Within, the keys of the person at the run's own terminal are heard.
+        self.listen_to_keys: Callable[[], AbstractContextManager[PressedKeys]] | None = None
+        self._config: Any = None  # the last that the recipe was given
         self._generation: float | None = None
         self._stop = threading.Event()
         self._is_save_wanted = False
@@ -220,13 +228,26 @@ class Record:
 
         Call it between two steps. A change, or a key that needs a restart, becomes an event.
         """
+        self._config = config
         if self.config_file is None:
             return config
         change = self.config_file.poll()
         if change is not None:
             self.event("config", change.text, **change.data())
         now: C = self.config_file.config
+        self._config = now
         return now
+
+    @property
+    def edit_patience_seconds(self) -> float | None:
+        """The key of that name in the recipe's config, as its file has it now; ``None`` where the
+        config says nothing."""
+        config = self.live(self._config)
+        for section in (config, getattr(config, "fault_tolerance", None)):
+            seconds = getattr(section, "edit_patience_seconds", None)
+            if seconds is not None:
+                return float(seconds)
+        return None
 
     def log_to(self, names: Sequence[str]) -> None:
         """Have metrics go there too (``tensorboard``, ``wandb``), until `close`. Raises ConfigError
@@ -304,10 +325,6 @@ class Record:
             self._unwritten[file] = why
         else:
             self._unwritten.pop(file, None)
-
-
-def _no_keys() -> AbstractContextManager[Callable[[], str]]:
-    return nullcontext(lambda: "")
 
 
 class LineDisplay:

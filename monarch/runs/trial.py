@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from monarch.actor import Actor, context, endpoint
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.runs.error_text import in_words
+from monarch.runs.places import in_short, users_place
 from monarch.runs.state_copies import PutBack, keep, watch
 from monarch.runs.tensor_copies import ValueSamples
 from monarch.runs.unaveraged import guard_optimizers
@@ -218,7 +219,7 @@ class Trial(Actor):
         frame = sys._current_frames().get(call.thread) if is_inside else None
         if frame is not None:
             frames = traceback.extract_stack(frame)
-            file, line = _users_place(frames)
+            file, line = users_place(frames)
             is_waiting = waits_for_others(frames)
         return TrialReport(
             rank=self.rank,
@@ -267,6 +268,15 @@ class Trial(Actor):
             if call.done.wait(min(left, _INTERRUPT_AGAIN_SECONDS)):
                 return True
         return False
+
+    @endpoint
+    def go_on(self) -> None:
+        """Take an interruption back that has not come through."""
+        call = self._last
+        with self._lock:
+            if call is not None and call.is_running and call.is_interrupted:
+                call.is_interrupted = False
+                _raise_in(call.thread, None)
 
     @endpoint
     def restore(self) -> str:
@@ -337,35 +347,15 @@ def place_of(error: BaseException) -> tuple[str, int]:
         return error.place
     if isinstance(error, SyntaxError) and error.filename:
         return in_short(error.filename), error.lineno or 0
-    return _users_place(traceback.extract_tb(error.__traceback__))
+    return users_place(traceback.extract_tb(error.__traceback__))
 
 
-def _users_place(frames: Sequence[traceback.FrameSummary]) -> tuple[str, int]:
-    """The innermost frame of no installed package."""
-    for frame in reversed(frames):
-        if not _is_installed(frame.filename):
-            return in_short(frame.filename), frame.lineno or 0
-    return "", 0
-
-
-def in_short(path: str) -> str:
-    """The path of a file in its import folder, wherever that lies on this host."""
-    folders = [os.path.join(folder, "") for folder in sys.path if folder]
-    folder = max((one for one in folders if path.startswith(one)), key=len, default="")
-    return path.removeprefix(folder)
-
-
-_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-def _is_installed(path: str) -> bool:
-    return path.startswith((_LIBRARY, _OURS, "<frozen")) or "site-packages" in path
-
-
-def _raise_in(thread: int, error: type[BaseException]) -> None:
-    """Raise an error in a thread at its next step."""
-    raised = ctypes.py_object(error)
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an error in a thread at its next step; ``None``: raise none of those to come."""
+    raised = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
 
 

@@ -11,11 +11,15 @@ import os
 import sys
 import threading
 import traceback
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
-from monarch.actor import Actor, endpoint
+from monarch.actor import Actor, context, endpoint
+from monarch.runs.places import in_short, users_frame
+from monarch.runs.slowness import RankLook
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
@@ -29,6 +33,22 @@ _WAITS = (
     "torch/futures/", "torchtitan/distributed/", "/torchft",
 )  # fmt: skip
 _OPERATOR = "/torch/_ops.py"  # The caller says what it is.
+# Frames that are there only while something is compiled. Others of these packages are there, too,
+# while what was compiled runs.
+_COMPILES = (
+    "/torch/_dynamo/convert_frame.py", "/torch/_dynamo/symbolic_convert.py",
+    "/torch/_dynamo/output_graph.py", "/torch/_inductor/graph.py", "/torch/_inductor/scheduler.py",
+    "/torch/_inductor/async_compile.py", "/torch/_inductor/cpp_builder.py",
+    "/torch/_inductor/fx_passes/", "/torch/_inductor/codegen/", "/torch/utils/cpp_extension.py",
+    "/triton/compiler/", "/triton/backends/", "/triton/runtime/build.py",
+)  # fmt: skip
+_COMPILING_FUNCTIONS = {
+    "/torch/_inductor/compile_fx.py": ("compile_fx", "compile_fx_inner", "_compile_fx_inner"),
+    "/torch/_inductor/runtime/triton_heuristics.py": ("precompile", "benchmark_all_configs"),
+    "/triton/runtime/autotuner.py": ("benchmark", "_bench"),
+}
+_IMPORTS = "<frozen importlib._bootstrap>"
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -53,16 +73,128 @@ class Witness(Actor):
     async def stack(self) -> tuple[str, bool]:
         """The stacks, innermost frame last, and whether the process waits for other ranks."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        here = threading.get_ident()
         texts, is_waiting = [], False
-        for thread, frame in sys._current_frames().items():
-            frames = [f for f in traceback.extract_stack(frame) if not _is_runtime(f.filename)]
-            if thread == here or all(_is_background(f.filename) for f in frames):
-                continue
+        for thread, _, frames in _users_stacks():
             is_waiting = is_waiting or waits_for_others(frames)
             lines = traceback.format_list(frames[-_SHOWN_FRAMES:])
             texts.append(f"thread {names.get(thread, thread)}:\n" + "".join(lines))
         return "".join(texts).rstrip() or _IDLE, is_waiting
+
+    @endpoint
+    async def look(self) -> RankLook:
+        """Where the process is, and what it has used of the machine so far."""
+        return look_here(context().actor_instance.rank.rank)
+
+
+def look_here(rank: int) -> RankLook:
+    """A look at this process, from a thread that runs no code of the user's."""
+    stacks = _users_stacks()
+    threads = [thread for thread, _, _ in stacks]
+    busy, ready, num_bytes = _used_by_users_threads()
+    where: list[str] = []
+    for _, _, frames in stacks:
+        # The last is the one that was called last, as a rule.
+        if (frame := users_frame(frames)) is not None:
+            at = f"{in_short(frame.filename)}:{frame.lineno}"
+            where.append(at if frame.name == "<module>" else f"`{frame.name}`, {at}")
+    places = [[(f.filename, f.lineno) for f in frames] for _, _, frames in stacks]
+    return RankLook(
+        rank=rank,
+        where=where[-1] if where else "",
+        place=hash(tuple((thread, *_instructions(frame)) for thread, frame, _ in stacks)),
+        spot=zlib.crc32(repr(places).encode(errors="replace")),
+        busy_seconds=busy,
+        ready_seconds=ready,
+        num_bytes=num_bytes,
+        is_waiting=any(waits_for_others(frames) for _, _, frames in stacks),
+        is_compiling=any(_compiles(frame) for _, frame, _ in stacks),
+        is_idle=not threads,
+    )
+
+
+def _users_stacks() -> list[tuple[int, FrameType, list[traceback.FrameSummary]]]:
+    """Of each thread that runs user code: its number, its innermost frame, and its frames but those
+    of the runtime, the innermost last."""
+    here, stacks = threading.get_ident(), []
+    for thread, frame in sys._current_frames().items():
+        frames = [f for f in traceback.extract_stack(frame) if not _is_runtime(f.filename)]
+        if thread != here and not all(_is_background(f.filename) for f in frames):
+            stacks.append((thread, frame, frames))
+    return stacks
+
+
+def _instructions(frame: FrameType | None) -> list[tuple[int, int]]:
+    found = []
+    while frame is not None:
+        found.append((id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    return found
+
+
+def _compiles(frame: FrameType | None) -> bool:
+    """Whether a thread compiles, or imports."""
+    while frame is not None:
+        path, name = frame.f_code.co_filename, frame.f_code.co_name
+        if path == _IMPORTS or any(part in path for part in _COMPILES):
+            return True
+        if any(path.endswith(end) and name in of for end, of in _COMPILING_FUNCTIONS.items()):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _used_by_users_threads() -> tuple[float, float, int]:
+    """The seconds of a processor, the seconds of waiting for one, and the bytes read and written,
+    of the threads of this process that are not the runtime's, and of the processes below it."""
+    runtime = {t.native_id for t in threading.enumerate() if t.name.startswith("monarch-")}
+    busy, ready, num_bytes = 0.0, 0.0, 0
+    tasks = _numbers_in("/proc/self/task")
+    if not tasks:
+        used = os.times()
+        return used.user + used.system, 0.0, 0
+    for task in tasks:
+        if task == os.getpid() or task in runtime:
+            continue
+        times = _read(f"/proc/self/task/{task}/schedstat").split()
+        if len(times) > 1:
+            busy += int(times[0]) / 1e9
+            ready += int(times[1]) / 1e9
+        num_bytes += _bytes_of(f"/proc/self/task/{task}/io")
+    for pid in _processes_below(os.getpid()):
+        times = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if len(times) > 12:
+            busy += (int(times[11]) + int(times[12])) / _TICKS
+        num_bytes += _bytes_of(f"/proc/{pid}/io")
+    return busy, ready, num_bytes
+
+
+def _processes_below(pid: int) -> list[int]:
+    """The processes that a process has begun, and theirs, as far as the system tells."""
+    found: list[int] = []
+    for task in _numbers_in(f"/proc/{pid}/task"):
+        for child in _read(f"/proc/{pid}/task/{task}/children").split():
+            found += [int(child), *_processes_below(int(child))]
+    return found
+
+
+def _bytes_of(path: str) -> int:
+    lines = (line.partition(":") for line in _read(path).splitlines())
+    return sum(int(number) for name, _, number in lines if name in ("rchar", "wchar"))
+
+
+def _numbers_in(folder: str) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(folder)]
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
@@ -78,16 +210,50 @@ def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
     return found
 
 
+def looks_of(witnesses: Any, seconds: float = 3.0) -> list[RankLook]:
+    """A look at each rank that answers within ``seconds``."""
+    flat, looks = witnesses.flatten("rank"), []
+    questions = [flat.slice(rank=rank).look.call_one() for rank in range(len(flat))]
+    for question in questions:
+        with contextlib.suppress(Exception):
+            looks.append(question.get(timeout=seconds))
+    return looks
+
+
 def tell_hang(stacks: Sequence[RankStack], doing: str, seconds: float) -> str:
     """The story of a hang for a person: which ranks, since when, and the stack of every rank."""
     names = [str(stack.rank) for stack in stacks if stack.hangs]
     if not names:
-        who = "all ranks wait for each other: they are in collectives that do not match"
+        who = _who_waits(stacks)
+    elif len(names) == len(stacks) == 1:
+        who = f"rank {names[0]} hangs"
     elif len(names) == 1:
         who = f"rank {names[0]} hangs, and the others wait for it"
     else:
         who = f"ranks {', '.join(names)} hang"
     return f"{doing} has not ended within {seconds:g} s: {who}\n{tell_stacks(stacks)}"
+
+
+def _who_waits(stacks: Sequence[RankStack]) -> str:
+    """Where no rank hangs: what those wait for that have not answered."""
+    waiting = [stack for stack in stacks if stack.is_waiting]
+    ranks = ", ".join(str(stack.rank) for stack in waiting)
+    if not waiting:
+        return "all ranks have answered meanwhile"
+    if len(stacks) == 1:
+        return f"rank {ranks} waits for others, and there are none"
+    if len(waiting) < len(stacks):
+        many = "ranks" if len(waiting) > 1 else "rank"
+        verb = "wait" if len(waiting) > 1 else "waits"
+        return f"{many} {ranks} {verb} in a collective that the others are not in"
+    if len({_without_names(stack.text) for stack in waiting}) == 1:
+        return "all ranks wait in the same collective, which does not end"
+    return "all ranks wait for each other: they are in collectives that do not match"
+
+
+def _without_names(text: str) -> str:
+    """The stacks, without the names of threads: these are another one's on each rank."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("thread "))
 
 
 def tell_stacks(stacks: Sequence[RankStack]) -> str:

@@ -117,7 +117,9 @@ class DDPConfig:
     master_port: int = 0  # where the ranks meet; 0: a private file, or any port that is free
 
     # Hangs and deaths.
-    collective_timeout_seconds: float = 300.0  # a step that takes longer hangs
+    collective_timeout_seconds: float = 300.0  # a step that makes no progress for so long hangs
+    # A step on new code that takes longer is told of; "none": as MONARCH_EDIT_PATIENCE_SECONDS, 30.
+    edit_patience_seconds: float | None = live(None)
     max_restarts: int = 5  # after deaths and hangs, in a row without a new checkpoint
 
     # Evaluation and checkpoints, in steps; 0 leaves it to the end of the run.
@@ -142,7 +144,8 @@ class DDPConfig:
         )  # fmt: skip
         check_range(self, *at_least_one, least=1)
         check_range(self, *not_negative, least=0)
-        check_range(self, "clip_norm", "collective_timeout_seconds", more_than=0)
+        positive = "clip_norm", "collective_timeout_seconds", "edit_patience_seconds"
+        check_range(self, *positive, more_than=0)
         check_range(self, "held_out_fraction", more_than=0, less_than=1)
         check_range(self, "dropout", least=0, less_than=1)
         check_range(self, "master_port", least=0, most=65535)

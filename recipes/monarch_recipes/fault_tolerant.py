@@ -141,6 +141,8 @@ class FaultTolerantConfig:
     quorum_timeout_seconds: float = 60.0
     hang_timeout_seconds: float = 5.0  # after the others have gone on, it is started again
     step_timeout_seconds: float = 180.0  # the same for a step that no group makes
+    # A step on new code that takes longer is told of; "none": as MONARCH_EDIT_PATIENCE_SECONDS, 30.
+    edit_patience_seconds: float | None = live(None)
     max_restarts: int = 5  # of one group within the window; then the run goes on without it
     restart_window_seconds: float = 300.0
     lighthouse: str = ""  # the URL of one that runs elsewhere; ours is started where it is empty
@@ -172,7 +174,7 @@ class FaultTolerantConfig:
         positive = (
             "clip_norm", "heartbeat_timeout_seconds", "collective_timeout_seconds",
             "quorum_timeout_seconds", "hang_timeout_seconds", "step_timeout_seconds",
-            "restart_window_seconds",
+            "restart_window_seconds", "edit_patience_seconds",
         )  # fmt: skip
         check_range(self, *at_least_one, least=1)
         check_range(self, *not_negative, least=0)

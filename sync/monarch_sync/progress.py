@@ -6,18 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import BinaryIO, cast
 
 
 @dataclass
 class Progress:
     """Written by the thread that pushes; may be read by any.
 
-    ``bytes_to_send`` is over all hosts; ``num_ready`` of ``num_hosts`` hosts have all of theirs.
+    ``num_listed`` paths were found, ``num_files`` files were read. A large file that is being read
+    is ``path``, of which ``path_bytes_read`` of ``path_bytes`` are. ``bytes_to_send`` is over all
+    hosts; ``num_ready`` of ``num_hosts`` hosts have all of theirs.
     """
 
     step: str = "scan"
+    num_listed: int = 0
     num_files: int = 0
     bytes_read: int = 0
+    path: str = ""
+    path_bytes: int = 0
+    path_bytes_read: int = 0
     bytes_to_send: int = 0
     num_hosts: int = 0
     num_ready: int = 0
@@ -26,6 +33,28 @@ class Progress:
         """A file was read by the scan."""
         self.num_files += 1
         self.bytes_read += num_bytes
+
+    @contextmanager
+    def reading(self, path: str, num_bytes: int, file: BinaryIO) -> Iterator[BinaryIO]:
+        """Within, this large file is being read, through what is yielded, which only reads."""
+        self.path_bytes, self.path_bytes_read, self.path = num_bytes, 0, path
+        try:
+            yield cast(BinaryIO, _Counted(file, self))
+        finally:
+            self.path = ""
+
+
+class _Counted:
+    """A file whose bytes are counted as they are read."""
+
+    def __init__(self, file: BinaryIO, progress: Progress) -> None:
+        self._file = file
+        self._progress = progress
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._file.read(size)
+        self._progress.path_bytes_read += len(content)
+        return content
 
 
 _current: ContextVar[Progress | None] = ContextVar("monarch_sync_progress", default=None)

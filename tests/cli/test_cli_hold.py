@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from monarch.cli.sync.key_commands import KeyCommands
+from monarch.runs.slowness import ASKED, HOLD, MORE
+from monarch.wire.bulletin import Bulletin
+from tests.cli.on_terminal import on_terminal
 from tests.support import Program, wait_for
 
 from .conftest import Folder
@@ -131,6 +136,65 @@ def test_both_terminals_tell_and_the_next_save_goes_on(project: Folder, command:
     assert [one["generation"] for one in events(project, "held")] == [2, 3, 5]
     assert len(events(project, "mended")) == 1
     assert " stopped " in project.monarch("runs", "ls")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_a_slow_step_is_told_and_held_by_a_command(
+    project: Folder, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MONARCH_EDIT_PATIENCE_SECONDS", "2")
+    running = begun(project, command, "--on-edit-error", "hold")
+    project.write("amounts.py", "def look(total):\n    while True:\n        pass\n")
+    project.monarch("sync")
+    told(running, "all ranks are in `look`, amounts.py:")
+    assert "more time" in project.monarch("runs", "wait")
+    told(running, "to make progress, and")
+
+    def is_held() -> bool:
+        assert "is held" in project.monarch("runs", "hold")
+        return bool(events(project, "held"))
+
+    wait_for(is_held, 60.0)
+    (held,) = events(project, "held")
+    assert held["in_place"]
+    project.write("amounts.py", GOOD)
+    project.monarch("sync")
+    told(running, "the run goes on")
+    interrupt(running, 130)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_k_in_the_terminal_of_the_run_holds_a_slow_step(
+    project: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MONARCH_EDIT_PATIENCE_SECONDS", "2")
+    with on_terminal(project.path, "run", "adding.py", columns=200) as shown:
+        metrics = project.path / "runs/latest/metrics.jsonl"
+        wait_for(lambda: metrics.exists() and metrics.stat().st_size > 0, 90.0, "the first steps")
+        project.write("amounts.py", "def look(total):\n    while True:\n        pass\n")
+        project.monarch("sync")
+        shown.until("k holds it, + gives it more time")
+        shown.press("k")
+        shown.until("The run holds")
+        project.write("amounts.py", GOOD)
+        project.monarch("sync")
+        shown.until("the run goes on")
+        shown.press("\x03")
+        assert shown.end() == 130
+
+
+def test_keys_of_a_watch_ask_the_run() -> None:
+    pressed, posted = ["+", "k"], list[Bulletin]()
+    keys = SimpleNamespace(take=lambda: pressed.pop() if pressed else "")
+    there: Any = SimpleNamespace(post=posted.append)
+    nothing: Any = None
+    commands = KeyCommands(
+        keys, nothing, nothing, lambda: pytest.fail("pushed"), best_effort=False  # type: ignore[arg-type]
+    )  # fmt: skip
+    commands.do_all(there, nothing)
+    assert [(one.key, one.kind) for one in posted] == [(ASKED, HOLD), (ASKED, MORE)]
 
 
 @pytest.mark.long

@@ -104,6 +104,7 @@ def test_no_edit_that_fails_ends_a_run_or_changes_what_it_learns(root: Path, run
         RATE, f"    if step + 1 == {LATE_STEP}:\n        return config.later\n{RATE}"
     )
     run.at[LATE_STEP - 4] = lambda: reports.append(run.push("task.py", later))
+    run.have_slow_steps_held()
     run.start()
     for number, (name, (_, told)) in enumerate(EDITS.items(), 1):
         held = run.when_held(number)
@@ -216,7 +217,10 @@ def kill_a_rank() -> None:
 
 
 @pytest.mark.long
-def test_ranks_that_are_stuck_do_not_keep_the_mend_away(run: HeldRun) -> None:
+@pytest.mark.parametrize("how", ["k", "mend"])
+def test_ranks_that_are_stuck_do_not_keep_the_mend_away(run: HeldRun, how: str) -> None:
+    """Their processes are ended when a person wants it, or has pushed a mend; until then nothing
+    that they have learned is given up."""
     begins(run)
     run.settings["checkpoint_every"] = 4
     stuck = TASK.replace(
@@ -224,11 +228,17 @@ def test_ranks_that_are_stuck_do_not_keep_the_mend_away(run: HeldRun) -> None:
         f"    from threading import Lock\n    lock = Lock()\n    with lock, lock: pass\n{LOSS}",
     )
     run.at[6] = lambda: run.push("task.py", stuck)
+    if how == "k":
+        run.have_slow_steps_held()
     run.start()
-    held = run.when_held()
-    assert (held["doing"], held["ranks"], held["in_place"]) == ("step 7", [0, 1], False), held
-    assert held["file"] == "task.py", held
-    assert stuck.splitlines()[held["line"] - 1].startswith("    with lock"), held
+    if how == "k":
+        held = run.when_held()
+        assert (held["doing"], held["ranks"], held["in_place"]) == ("step 7", [0, 1], False), held
+        assert held["file"] == "task.py", held
+        assert stuck.splitlines()[held["line"] - 1].startswith("    with lock"), held
+    else:
+        wait_for(lambda: run.error or run.events("slow"), 120.0, "it is told")
+        assert not run.events("held"), run.said
     assert run.push("task.py", TASK + "# mended\n").ok
     run.end()
     assert run.error is None, run.error

@@ -149,7 +149,10 @@ def test_a_rank_that_hangs_is_named_with_every_stack_and_replaced(
     outcome = go(config, record)
     assert (outcome.step, outcome.num_restarts) == (NUM_STEPS, 1)
     told = record.event_of("hung")["text"]
-    assert told.startswith("step 13 has not ended within 8 s: rank 1 hangs")
+    # 8, or more where other steps have taken long, as on a busy machine.
+    seconds, _, rest = told.removeprefix("step 13 has not ended within ").partition(" s: ")
+    assert float(seconds) >= 8.0
+    assert rest.startswith("rank 1 hangs")
     assert "hang_here" in told.partition("rank 1 hangs\n")[2]
     assert "backward" in told.partition("rank 0 waits\n")[2]
     assert record.event_of("resumed")["step"] == 10

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from monarch.config import configured
@@ -52,9 +54,10 @@ def test_the_first_call_of_all_may_take_long_unless_a_mend_waits_for_its_end() -
     edits = Edits("hold")
     edits.begin(3)
     with configured(edit_patience_seconds=20.0):
-        assert edits.patience_seconds("step", 4, 300.0) == 300.0
-        assert edits.patience_seconds("step", 4, 300.0, mend_waits=True) == 20.0
-        assert edits.patience_seconds("step", 3, 300.0, mend_waits=True) == 300.0
+        first = edits.patience("step", 4, 300.0)
+        assert (first.told, first.stuck, first.most) == (20.0, 300.0, 1500.0)
+        assert edits.patience("step", 4, 300.0, mend_waits=True).hard == 20.0
+        assert edits.patience("step", 3, 300.0, mend_waits=True).hard == math.inf
 
 
 def test_it_goes_back_to_the_newest_that_is_older_and_further_if_that_fails_too() -> None:
@@ -85,17 +88,34 @@ def test_what_dies_on_new_code_may_be_chance_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "usual", "with_mend"), [(0.01, 30.0, 2.0), (2.0, 30.0, 20.0), (40.0, 120.0, 120.0)]
+    ("seconds", "told", "with_mend"), [(0.01, 30.0, 2.0), (2.0, 30.0, 20.0), (40.0, 400.0, 400.0)]
 )
 def test_new_code_has_its_time_and_less_of_it_where_a_mend_waits(
-    seconds: float, usual: float, with_mend: float
+    seconds: float, told: float, with_mend: float
 ) -> None:
     edits = Edits("hold")
     with configured(edit_patience_seconds=30.0):
         edits.went_well("step", 1, seconds)
-        assert edits.patience_seconds("step", 1, 120.0) == 120.0
-        assert edits.patience_seconds("step", 2, 120.0) == usual
-        assert edits.patience_seconds("step", 2, 120.0, mend_waits=True) == with_mend
+        assert edits.patience("step", 1, 120.0).stuck == max(120.0, 10 * seconds)
+        new = edits.patience("step", 2, 120.0)
+        assert (new.told, new.stuck, new.most) == (told, 4 * told, 20 * told)
+        assert new.usual == seconds
+        assert edits.patience("step", 2, 120.0, mend_waits=True).hard == with_mend
+
+
+def test_each_kind_of_call_is_measured_by_its_own_history() -> None:
+    edits = Edits("hold")
+    edits.begin(1)
+    edits.went_well("step", 1, 100.0)  # the first in these processes, which compiled
+    for _ in range(5):
+        edits.went_well("step", 1, 0.5)
+    edits.went_well("evaluate", 1, 20.0)
+    assert edits.patience("step", 1, 9.0).stuck == 9.0, "no first call, and so as the others"
+    assert edits.patience("step", 2, 9.0).told == 300.0, "a first call, and so as the first"
+    assert edits.patience("step", 2, 9.0).usual == 0.5
+    assert edits.patience("evaluate", 2, 9.0).told == 200.0
+    edits.begin(1)  # new processes
+    assert edits.patience("step", 1, 9.0).stuck == 300.0
 
 
 def test_what_hangs_is_named_once() -> None:

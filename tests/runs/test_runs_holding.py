@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +15,9 @@ import pytest
 
 from monarch.actor import Actor, ActorError, SupervisionError, context, endpoint, this_host
 from monarch.config import configured
+from monarch.config_file import live
 from monarch.observe.json_rows import json_rows
-from monarch.runs import LineDisplay
+from monarch.runs import LineDisplay, LiveConfig
 from monarch.runs.deaths import Deaths
 from monarch.runs.edits import OnEditError
 from monarch.runs.hold_report import HoldReport
@@ -22,8 +25,11 @@ from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunFailed
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain
+from monarch.runs.slowness import ASKED, HOLD
 from monarch.runtime import process
 from monarch.runtime.client_agent import client
+from monarch.runtime.hosts.bulletins import post
+from monarch.wire.bulletin import Bulletin
 from monarch_sync import SyncReport, Workspace
 from tests.recipes.held_run import importable
 from tests.support import wait_for
@@ -110,6 +116,15 @@ class Loop:
         with configured(stop_timeout_seconds=1.0, cleanup_timeout_seconds=1.0):
             self.procs.stop().get(timeout=20.0)
         self.begin()
+
+    def quick_steps(self) -> None:
+        """Two steps, of which it is remembered that they took a moment, however busy the machine
+        is: what such a step took says how long one on new code may take."""
+        self.steps(2)
+        edits = self.record.edits
+        edits._firsts.clear()
+        edits._usual.clear()
+        edits.went_well("add", edits.good["add"], 0.01)
 
     def steps(self, num_steps: int) -> None:
         for _ in range(num_steps):
@@ -231,6 +246,201 @@ def test_a_mend_that_is_pushed_during_a_loop_does_not_wait_for_the_loop(
     with configured(edit_patience_seconds=1000.0):
         told = run.steps_beside(mend, 2)
     assert f"step 4 went well on generation {loops + 1}" in told
+
+
+def slow_events(run: Loop) -> list[str]:
+    rows = json_rows(run.record.folder / "events.jsonl")
+    return [event["text"] for event in rows if event["kind"] == "slow"]
+
+
+SLEEPS = "import time\n\n\ndef look(total):\n    time.sleep({seconds})\n    return total\n"
+WORKS = """import time
+
+
+def look(total):
+    end = time.monotonic() + {seconds}
+    while time.monotonic() < end:
+        sum(range(1000))
+    return total
+"""
+LOCKED = """from threading import Lock
+
+
+def look(total):
+    lock = Lock()
+    with lock, lock:
+        return total
+"""
+ENDLESS = "def look(total):\n    while True:\n        pass\n"
+
+
+@pytest.mark.parametrize("text", [SLEEPS, WORKS], ids=["sleeps", "works"])
+def test_a_right_edit_that_is_slow_is_told_of_and_goes_on(
+    loop: Callable[[OnEditError], Loop], text: str
+) -> None:
+    """It sleeps for three times as long as edits are given; it works for longer than ranks that do
+    nothing are given."""
+    run = loop("hold")
+    run.quick_steps()
+    run.push(text.format(seconds=3.0 if text is SLEEPS else 6.0))
+    with configured(edit_patience_seconds=1.0):
+        run.steps(1)
+    assert not run.held()
+    first, *_, last = slow_events(run)
+    assert first.startswith("step 3 takes 1."), first
+    assert "all ranks are in `look`, amounts.py:" in first
+    assert "k holds it, + gives it more time" in first
+    assert "edit_patience_seconds = 1" in first
+    assert last.startswith("step 3 has ended after ")
+    run.push(GOOD)
+    run.steps(2)
+
+
+def test_nobody_ends_ranks_that_cannot_be_interrupted_before_there_is_a_mend(
+    loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monarch.runs.holding._COME_BACK_SECONDS", 0.5)
+    run = loop("hold")
+    run.quick_steps()
+    run.push(LOCKED)
+
+    def mend() -> None:
+        wait_for(lambda: any("cannot be interrupted" in one for one in slow_events(run)), 60.0)
+        assert not run.held()
+        run.push(GOOD)
+
+    with configured(edit_patience_seconds=0.5), pytest.raises(BeginAgain):
+        run.steps_beside(mend, 1)
+
+
+@pytest.mark.parametrize("policy", ["hold", "rollback"])
+def test_a_loop_without_end_ends_some_time(
+    loop: Callable[[OnEditError], Loop], policy: OnEditError
+) -> None:
+    run = loop(policy)
+    run.record.code = SimpleNamespace(  # type: ignore[assignment]
+        roll_back=lambda good: run.push(GOOD), generation=0, move_to=lambda generation: None
+    )
+    run.quick_steps()
+    run.push(ENDLESS)
+    with configured(edit_patience_seconds=0.2):
+        if policy == "hold":
+            run.steps_with_a_mend(2)
+        else:
+            run.steps(2)
+    assert "has not ended within" in "\n".join(run.display.lines)
+    assert run.total == 4
+
+
+def test_where_nobody_sits_what_cannot_be_interrupted_ends_some_time(
+    loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monarch.runs.holding._COME_BACK_SECONDS", 0.5)
+    gone_back_to: list[int] = []
+    run = loop("rollback")
+
+    def roll_back(good: int) -> SyncReport:
+        gone_back_to.append(good)
+        return run.push(GOOD)
+
+    run.record.code = SimpleNamespace(  # type: ignore[assignment]
+        roll_back=roll_back, generation=0, move_to=lambda generation: None
+    )
+    run.quick_steps()
+    bad = run.push(LOCKED).generation
+    with configured(edit_patience_seconds=0.2), pytest.raises(BeginAgain):
+        run.steps(1)
+    assert gone_back_to == [bad - 1]
+    assert any("cannot be interrupted" in one for one in slow_events(run)), "not at once"
+
+
+def test_ctrl_c_in_a_step_that_is_slow_leaves_it(loop: Callable[[OnEditError], Loop]) -> None:
+    run = loop("hold")
+    run.quick_steps()
+    run.push(ENDLESS)
+
+    def stop() -> None:
+        wait_for(lambda: bool(slow_events(run)), 60.0)
+        run.record.stop()
+
+    with configured(edit_patience_seconds=3.0), run.holding.until_stopped():
+        run.steps_beside(stop, 1)
+        pytest.fail("it has gone on")
+    (held,) = run.held()
+    assert held["in_place"]
+
+
+@pytest.mark.parametrize("key", ["k", "+"])
+def test_a_person_has_it_held_or_gives_it_more_time(
+    loop: Callable[[OnEditError], Loop], key: str
+) -> None:
+    run = loop("hold")
+    pressed = [key]
+    run.record.listen_to_keys = lambda: nullcontext(
+        SimpleNamespace(take=lambda: pressed.pop() if pressed else "")
+    )
+    run.quick_steps()
+    run.push(ENDLESS if key == "k" else WORKS.format(seconds=7.0))
+    with configured(edit_patience_seconds=1.0 if key == "k" else 0.2):
+        if key == "k":
+            run.steps_with_a_mend(1)
+            (held,) = run.held()
+            assert held["in_place"]
+            assert (held["file"], held["ranks"]) == ("amounts.py", [0, 1])
+        else:
+            run.steps(1)  # Alone, it would be held after 4 seconds.
+            assert not run.held()
+            assert any("to make progress" in one for one in slow_events(run))
+
+
+def test_what_is_wanted_from_elsewhere_comes_by_a_bulletin(
+    loop: Callable[[OnEditError], Loop],
+) -> None:
+    run = loop("hold")
+    run.quick_steps()
+    run.push(ENDLESS)
+
+    def hold_and_mend() -> None:
+        wait_for(lambda: bool(slow_events(run)), 60.0)
+
+        def is_held() -> bool:
+            post(process.current().node, this_host()._sync_hosts(), Bulletin(ASKED, HOLD))
+            return run.is_held()
+
+        wait_for(is_held, 60.0)
+        run.push(GOOD)
+
+    with configured(edit_patience_seconds=3.0):
+        run.steps_beside(hold_and_mend, 2)
+    assert len(run.held()) == 1
+
+
+def test_the_config_says_how_long_is_long_also_while_it_lasts(
+    loop: Callable[[OnEditError], Loop], tmp_path: Path
+) -> None:
+    @dataclass(frozen=True)
+    class Config:
+        edit_patience_seconds: float | None = live(None)
+
+    wanted = [Config(1000.0)]
+    file = tmp_path / "config.toml"
+    file.touch()
+    run = loop("hold")
+    run.record.config_file = LiveConfig(Config(1000.0), {file: lambda: wanted[0]})
+    run.quick_steps()
+    mark = run.root.with_name("loops")
+    run.push(LOOP_NOW.format(mark=str(mark)))
+
+    def lower() -> None:
+        wait_for(mark.exists, 60.0)
+        assert not slow_events(run)
+        wanted[0] = Config(0.5)
+        file.write_text("edit_patience_seconds = 0.5\n")
+        wait_for(run.is_held, 60.0)
+        run.push(GOOD)
+
+    run.steps_beside(lower, 1)
+    assert "edit_patience_seconds = 0.5" in slow_events(run)[0]
 
 
 def test_a_rank_that_waits_for_a_dead_one_does_not_keep_the_mend_away(

@@ -12,6 +12,7 @@ from monarch.cli.options import SyncOptions, agreed_to_send, json_too, project_f
 @click.group(invoke_without_command=True)
 @click.option("--watch", is_flag=True, help="go on, and push at every save")
 @click.option("--dry-run", is_flag=True, help="only say what would move")
+@click.option("--all", "lists_all", is_flag=True, help="with --dry-run: each path, however many")
 @click.option("--explain", "explained", metavar="PATH", help="say why a path is synced, or is not")
 @click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
 @click.option(
@@ -41,6 +42,8 @@ def sync(context: click.Context, /, is_json: bool, file: str | None, **given: An
         return
     if sum((given["watch"], given["dry_run"], given["explained"] is not None)) > 1:
         raise click.UsageError("choose one of --watch, --dry-run and --explain", context)
+    if given["lists_all"] and not given["dry_run"]:
+        raise click.UsageError("--all goes with --dry-run", context)
     from monarch.cli.sync.push import sync
 
     sync(context.obj, **given)

@@ -11,7 +11,14 @@ import click
 
 from monarch.cli.options import SyncOptions
 from monarch.cli.sync.difference import differences
-from monarch.cli.sync.output import JsonLines, Lines, Output, errors, tell
+from monarch.cli.sync.output import (
+    JsonLines,
+    Lines,
+    Output,
+    errors,
+    tell,
+    telling_progress,
+)
 from monarch.cli.sync.project_workspace import find_project, whole_of
 from monarch.cli.sync.pusher import WHOLE_HISTORY, Pusher, interruptions, pusher_here
 from monarch.cli.sync.status import standings, status_lines
@@ -112,7 +119,9 @@ def diff(options: SyncOptions, generation: int | None, exit_code: bool) -> None:
     with errors(is_json=options.is_json):
         workspace = whole_of(find_project(options.file))
         pusher = pusher_here(partly=True)
-        scan, held_generation, found = compared(pusher, workspace, generation or 0)
+        output: Output = JsonLines() if options.is_json else Lines(Terminal(sys.stderr))
+        with telling_progress(output):
+            scan, held_generation, found = compared(pusher, workspace, generation or 0)
         if options.is_json:
             text = "\n".join(found)
             unread = [problem.__dict__ for problem in scan.problems if problem.is_unreadable]

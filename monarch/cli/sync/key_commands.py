@@ -12,7 +12,9 @@ from monarch.cli.sync.pusher import WHOLE_HISTORY, Pusher
 from monarch.cli.sync.timeline import goal, timeline
 from monarch.cli.terminal import Terminal
 from monarch.errors import MonarchError
+from monarch.runs.slowness import ASKED, KEYS
 from monarch.runtime.workspace.packages.surroundings import Surroundings
+from monarch.wire.bulletin import Bulletin
 from monarch_sync import SyncError, Workspace
 
 KEYS_HINT = "keys: r push again, b roll back, d diff, h help, q quit"
@@ -23,6 +25,8 @@ b  roll back to the generation before, or to the one that went well where a run
 d  how your files differ from the generation before
 t  where ranks of a run have come apart: take the state of one for all; c: take the
    last checkpoint's
+k  hold the run, where a step on new code takes long
++  give that step more time
 q  stop watching, as Ctrl-C does; hosts and processes stay as they are"""
 
 
@@ -52,10 +56,12 @@ class KeyCommands:
             self._output.note("help", _HELP)
         elif key in "tc":
             self._others.answer(key)
-        elif key not in "rbd":
+        elif key not in ("r", "b", "d", *KEYS):
             self._output.note("keys", KEYS_HINT)
         elif pusher is None:
             self._output.note("keys", "there is no allocation: `monarch apply` brings one up")
+        elif key in KEYS:
+            pusher.post(Bulletin(ASKED, KEYS[key]))
         elif key == "r":
             self._push()
         else:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TextIO
 
-from monarch.cli.sync.progress_bar import ProgressBar, Source
+from monarch.cli.interrupts import left_at_once
+from monarch.cli.sync.progress_bar import ProgressBar, ProgressLines, Source
 from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_quiet, is_verbose
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch_sync import SyncError, SyncReport
+from monarch_sync.progress import Progress, followed_by
 from monarch_sync.report import problem_lines
 from monarch_sync.words import printable, some
 
@@ -97,14 +99,15 @@ class Lines:
 
     @contextmanager
     def busy(self, source: Source) -> Iterator[None]:
-        if not self._terminal.is_live or is_quiet():
+        if is_quiet():
             yield
             return
-        progress_bar = ProgressBar(self._terminal, source)
+        is_live = self._terminal.is_live
+        shown = ProgressBar(self._terminal, source) if is_live else ProgressLines(source)
         try:
             yield
         finally:
-            progress_bar.close()
+            shown.close()
 
 
 class JsonLines:
@@ -131,8 +134,22 @@ class JsonLines:
     def alarm(self, event: str, text: str, **data: Any) -> None:
         self.say(event, {"ok": False, "message": text, **data})
 
-    def busy(self, source: Source) -> AbstractContextManager[object]:
-        return nullcontext()
+    @contextmanager
+    def busy(self, source: Source) -> Iterator[None]:
+        lines = ProgressLines(source)  # on standard error: the objects stay alone
+        try:
+            yield
+        finally:
+            lines.close()
+
+
+@contextmanager
+def telling_progress(output: Output) -> Iterator[Progress]:
+    """Within, a person sees how far a look at the workspace is, if it takes long, and Ctrl-C ends
+    it at once."""
+    progress = Progress(step="")
+    with left_at_once(), followed_by(progress), output.busy(lambda: (progress, 0)):
+        yield progress
 
 
 def listed(names: Sequence[object]) -> str:

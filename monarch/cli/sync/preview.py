@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from monarch.runtime.workspace.pushing.host_history import HostHistory
@@ -11,6 +13,10 @@ from monarch_sync.diff import diff
 from monarch_sync.messages import StateReply
 from monarch_sync.scanning.emptied import bare_folders, refuse_emptied
 from monarch_sync.words import byte_size, counted, printable, some
+
+_MAX_LISTED = 60
+_MAX_FOLDERS = 20
+_MAX_LARGEST = 5
 
 
 class PathChange(NamedTuple):
@@ -124,16 +130,13 @@ def _changes(before: Manifest, after: Manifest, here: Mapping[bytes, int]) -> It
     yield from sorted(found, key=lambda change: change.path)
 
 
-def preview_lines(preview: Preview) -> Iterator[str]:
-    """For people: a line a path, and what it comes to."""
-    for change in preview.changes:
-        detail = {
-            "rename": f"from {printable(change.source)}", "link": f"to {printable(change.source)}",
-            "mode": change.mode, "delete": "", "folder": "",
-        }.get(change.action)  # fmt: skip
-        size = f"{change.num_bytes:,}" if detail is None else ""
-        tail = f"  {detail}" if detail else ""
-        yield f"  {change.action:<6} {size:>13}  {printable(change.path)}{tail}"
+def preview_lines(preview: Preview, *, lists_all: bool = True) -> Iterator[str]:
+    """For people: a line a path, and what it comes to. Of many paths, unless it ``lists_all``, how
+    many there are in each folder, and the largest."""
+    if lists_all or len(preview.changes) <= _MAX_LISTED:
+        yield from map(_line_of, preview.changes)
+    else:
+        yield from _summary(preview.changes)
     numbers: dict[str, int] = {}
     for change in preview.changes:
         numbers[change.action] = numbers.get(change.action, 0) + 1
@@ -153,6 +156,46 @@ def preview_lines(preview: Preview) -> Iterator[str]:
     had = f"generation {preview.generation}" if preview.generation else "nothing yet"
     amount = f"{byte_size(preview.num_bytes)} at most" if preview.num_bytes else "no content"
     yield f"would send {amount} to {to}{each}, which {has} {had}: {kinds}"
+
+
+def _line_of(change: PathChange) -> str:
+    detail = {
+        "rename": f"from {printable(change.source)}", "link": f"to {printable(change.source)}",
+        "mode": change.mode, "delete": "", "folder": "",
+    }.get(change.action)  # fmt: skip
+    size = f"{change.num_bytes:,}" if detail is None else ""
+    tail = f"  {detail}" if detail else ""
+    return f"  {change.action:<6} {size:>13}  {printable(change.path)}{tail}"
+
+
+def _summary(changes: Sequence[PathChange]) -> Iterator[str]:
+    """A line a folder, those that lose something first, then those with the most paths; and a line
+    for each of the largest."""
+    folders: dict[str, Counter[str]] = {}
+    sizes: Counter[str] = Counter()
+    for change in changes:
+        top, slash, _ = change.path.partition("/")
+        folder = top + slash if slash else "./"
+        folders.setdefault(folder, Counter())[change.action] += 1
+        sizes[folder] += change.num_bytes
+    by_number = sorted(
+        folders, key=lambda at: (not folders[at]["delete"], -folders[at].total(), at)
+    )
+    for folder in by_number[:_MAX_FOLDERS]:
+        kinds = ", ".join(f"{num:,} {_DONE[action]}" for action, num in folders[folder].items())
+        yield f"  {byte_size(sizes[folder]):>10}  {printable(folder)}  {kinds}"
+    if rest := by_number[_MAX_FOLDERS:]:
+        num_paths = sum(folders[folder].total() for folder in rest)
+        num_bytes = sum(sizes[folder] for folder in rest)
+        yield (
+            f"  {byte_size(num_bytes):>10}  {counted(len(rest), 'more folder')}  "
+            f"{counted(num_paths, 'path')}"
+        )
+    largest = heapq.nlargest(_MAX_LARGEST, changes, key=lambda change: change.num_bytes)
+    if any(change.num_bytes for change in largest):
+        yield "the largest:"
+        yield from (_line_of(change) for change in largest if change.num_bytes)
+    yield "--all lists each path"
 
 
 _DONE = {

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 from monarch.cli.terminal import Terminal
 from monarch_sync.progress import Progress
-from monarch_sync.words import byte_size, clipped, counted, took
+from monarch_sync.words import byte_size, clipped, counted, printable, took
 
 _PATIENCE_SECONDS = 0.5
 _EVERY_SECONDS = 0.1
+_FIRST_LINE_SECONDS = 0.3
+_LINE_EVERY_SECONDS = 4.0
+_LINE_WIDTH = 200
+_MANY = 1000
 
 _DOING = {
+    "": "asking the hosts",
+    "compare": "comparing with what the hosts have",
     "packages": "having pip find the packages that hosts lack",
     "stage": "asking hosts what they lack",
     "prepare": "trying the new code",
@@ -71,8 +79,7 @@ def bar_line(
     mark = "..." if ascii_only else "…"
     total = progress.bytes_to_send
     if progress.step == "scan":
-        text = f"reading  {counted(progress.num_files, 'file')}, {byte_size(progress.bytes_read)}"
-        return clipped(f"{text}  {took(seconds)}", width, mark)
+        return clipped(f"{scan_text(progress)}  {took(seconds)}", width, mark)
     if progress.step != "stage" or not total:
         doing = _DOING.get(progress.step, "working")
         return clipped(f"{doing}  {took(seconds)}", width, mark)
@@ -86,6 +93,50 @@ def bar_line(
     full = int(room * share)
     done, rest = ("#", "-") if ascii_only else ("█", "░")
     return f"sending  [{done * full}{rest * (room - full)}]{tail}"
+
+
+def scan_text(progress: Progress) -> str:
+    """How far a scan is: what was found, what was read, and a file that takes long."""
+    path, read = progress.path, byte_size(progress.bytes_read)
+    text = f"reading  {counted(progress.num_files, 'file')}, {read}"
+    if path:
+        amount = f"{byte_size(progress.path_bytes_read)} of {byte_size(progress.path_bytes)}"
+        return f"{text}; {printable(path.rpartition('/')[2])}: {amount}"
+    if not progress.num_files and progress.num_listed:
+        return f"looking  {counted(progress.num_listed, 'path')}"
+    return text
+
+
+class ProgressLines:
+    """Writes a line on standard error after a second, and every few seconds after that, until it is
+    closed: for whom there is no bar."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        started, wait = time.monotonic(), _FIRST_LINE_SECONDS
+        while not self._is_over.wait(wait):
+            wait = _LINE_EVERY_SECONDS
+            progress, arrived = self._source()
+            is_many = progress.num_listed >= _MANY
+            if progress.step != "scan" and not (progress.step == "compare" and is_many):
+                # What a push waits for is told otherwise.
+                wait = _FIRST_LINE_SECONDS
+                continue
+            seconds = time.monotonic() - started
+            line = bar_line(progress, arrived, seconds, 0.0, _LINE_WIDTH, ascii_only=True)
+            with contextlib.suppress(OSError, ValueError):  # Nobody reads it.
+                sys.stderr.write(f"{line}\n")
+                sys.stderr.flush()
+
+    def close(self) -> None:
+        """Write no more."""
+        self._is_over.set()
+        self._thread.join()
 
 
 def _left(seconds: float) -> str:

@@ -11,7 +11,7 @@ from monarch.cli.keys import Keys
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.options import SyncOptions
 from monarch.cli.project import OWN_RUNS
-from monarch.cli.sync.output import JsonLines, Lines, Output, errors
+from monarch.cli.sync.output import JsonLines, Lines, Output, errors, telling_progress
 from monarch.cli.sync.preview import (
     Preview,
     first_sync,
@@ -24,7 +24,7 @@ from monarch.cli.sync.project_workspace import find_project, whole_of, workspace
 from monarch.cli.sync.pusher import Pusher, find_pusher, interruptions, pusher_here
 from monarch.cli.sync.watching import Watching
 from monarch.cli.terminal import Terminal
-from monarch.cli.volume import is_quiet
+from monarch.cli.volume import is_quiet, is_verbose
 from monarch.core.holds import named
 from monarch.errors import JobError
 from monarch_sync import Scanner
@@ -36,8 +36,8 @@ _NOT_WHOLE = 3  # the exit code where something could not be read, and stays as 
 
 
 def sync(
-    options: SyncOptions, *, watch: bool, dry_run: bool, explained: str | None, best_effort: bool,
-    allow_empty: bool, env: bool, has_keys: bool, yes: bool, no_wait: bool,
+    options: SyncOptions, *, watch: bool, dry_run: bool, lists_all: bool, explained: str | None,
+    best_effort: bool, allow_empty: bool, env: bool, has_keys: bool, yes: bool, no_wait: bool,
 ) -> None:  # fmt: skip
     """Push the workspace once or at every save, or only tell what would be pushed."""
     output: Output = JsonLines() if options.is_json else Lines(Terminal())
@@ -50,9 +50,9 @@ def sync(
     }  # fmt: skip
     with errors(is_json=options.is_json):
         if explained is not None:
-            _explain(options, explained)
+            _explain(options, output, explained)
         elif dry_run:
-            _preview(options, allow_empty=allow_empty)
+            _preview(options, output, allow_empty=allow_empty, lists_all=lists_all or is_verbose())
         elif watch:
             project = find_project(options.file)
             workspace_of(project)
@@ -97,9 +97,11 @@ def _push(
     sys.exit(1 if not report.ok else 0 if report.is_whole else _NOT_WHOLE)
 
 
-def _explain(options: SyncOptions, path: str) -> NoReturn:
+def _explain(options: SyncOptions, output: Output, path: str) -> NoReturn:
     project = find_project(options.file)
-    found = explain(whole_of(project), path)
+    with telling_progress(output) as progress:
+        progress.step = "scan"
+        found = explain(whole_of(project), path)
     rule = found.rule
     if rule and rule.pattern == OWN_RUNS and OWN_RUNS not in project.file.workspace.ignore:
         kept = OWN_RUNS.strip("/")
@@ -116,37 +118,41 @@ def _explain(options: SyncOptions, path: str) -> NoReturn:
     sys.exit(0 if found.is_in else 1)
 
 
-def _preview(options: SyncOptions, *, allow_empty: bool) -> NoReturn:
-    workspace = whole_of(find_project(options.file))
-    pusher = find_pusher(partly=True)
-    scan = Scanner(workspace).scan()
-    answers = pusher.answering() if pusher is not None else {}
+def _preview(
+    options: SyncOptions, output: Output, *, allow_empty: bool, lists_all: bool
+) -> NoReturn:
     refused = ""
-    if pusher and answers:
-        past = pusher.past(answers)
-        states = past.states()
-        scan = over_hosts(states, scan)
-        found = previews(past, states, scan)
-        refused = "" if allow_empty else why_refused(workspace, states, scan)
-    else:
-        found = [first_sync(scan)]
+    with telling_progress(output) as progress:
+        workspace = whole_of(find_project(options.file))
+        pusher = find_pusher(partly=True)
+        scan = Scanner(workspace).scan()
+        progress.step = "compare"
+        answers = pusher.answering() if pusher is not None else {}
+        if pusher and answers:
+            past = pusher.past(answers)
+            states = past.states()
+            scan = over_hosts(states, scan)
+            found = previews(past, states, scan)
+            refused = "" if allow_empty else why_refused(workspace, states, scan)
+        else:
+            found = [first_sync(scan)]
     if options.is_json:
         problems = [problem.__dict__ for problem in scan.problems]
         data = {"hosts": [one.to_dict() for one in found], "problems": problems, "refused": refused}
         JsonLines().say("dry-run", data)
     else:
-        _show_previews(found, scan.problems, pusher)
+        _show_previews(found, scan.problems, pusher, lists_all=lists_all)
         if refused:
             Terminal().prose(f"it would be refused: {refused}", "red")
     sys.exit(1 if refused else 0 if scan.is_whole else _NOT_WHOLE)
 
 
 def _show_previews(
-    found: Iterable[Preview], problems: Iterable[Problem], pusher: Pusher | None
+    found: Iterable[Preview], problems: Iterable[Problem], pusher: Pusher | None, *, lists_all: bool
 ) -> None:
     terminal = Terminal()
     for preview in found:
-        for line in preview_lines(preview):
+        for line in preview_lines(preview, lists_all=lists_all):
             terminal.prose(line)
     for problem in problems:
         terminal.prose(problem.line(), "yellow")

@@ -21,11 +21,13 @@ from monarch.job import JobTrait
 from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.hosts.asking import ask_hosts
+from monarch.runtime.hosts.bulletins import post
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.pushing.rollback import roll_back
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.bulletin import Bulletin
 from monarch.wire.message import Inspect, ProcDown
 from monarch_sync import SyncReport, Workspace
 from monarch_sync.progress import Progress, followed_by
@@ -133,6 +135,10 @@ class Pusher:
                 past, self._agent.node, workspace, generation, addresses,
                 best_effort=best_effort, silent=silent, names=self._names_by_uid(),
             )  # fmt: skip
+
+    def post(self, bulletin: Bulletin) -> None:
+        """Tell all hosts."""
+        post(self._agent.node, self.addresses().values(), bulletin)
 
     def past(self, found: dict[str, dict[str, Any]] | None = None) -> HostHistory:
         """The generations that hosts remember; ``found`` is what they have just said of
@@ -274,7 +280,7 @@ class Pusher:
     @contextmanager
     def _followed(self, output: Output, addresses: list[ProcAddress]) -> Iterator[None]:
         """Show how far a push is, and what it waits for."""
-        progress = Progress()
+        progress = Progress(step="")
         node = self._agent.node
         sender = node.bulk_sender
         sent_before = sender.num_chunk_bytes

@@ -60,6 +60,7 @@ def _train_on(
         record.edits, HoldReport(None, hosts), port, limits.step_timeout_seconds,
         is_local=getattr(config, "algorithm", "ddp") != "ddp",
     )  # fmt: skip
+    hold.edit_patience_seconds = getattr(config, "edit_patience_seconds", None)
     controller = this_proc().spawn(
         "controller", Controller, limits, trainer_class, config, hosts,
         procs_per_host=record.procs_per_host, checkpoint_dir=record.checkpoint_dir.resolve(),
@@ -112,6 +113,7 @@ def _train_on(
                     change = controller.reconfigure.call_one(
                         config.learning_rate, config.fingerprint_every, config.evaluate_every,
                         config.checkpoint_every, config.extras,
+                        getattr(config, "edit_patience_seconds", None),
                     )  # fmt: skip
                     change.get()
             except KeyboardInterrupt:

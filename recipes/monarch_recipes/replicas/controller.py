@@ -164,9 +164,11 @@ class Controller(Actor):
         evaluate_every: int,
         checkpoint_every: int,
         extras: Extras,
+        edit_patience_seconds: float | None,
     ) -> None:
-        """Apply live keys of the config from the next step on."""
+        """Apply live keys of the config from the next step on; the last one at once."""
         self.fingerprint_every = fingerprint_every
+        self.hold.edit_patience_seconds = edit_patience_seconds
         self.learning_rate, self.checkpoint_every = learning_rate, checkpoint_every
         self.evaluations.every, self.evaluations.extras = evaluate_every, extras
 
@@ -507,7 +509,9 @@ class Controller(Actor):
                 started = time.monotonic()
                 if self.may_go_ahead(group, seconds):
                     ahead = self.order(group, group.step + 2)
-                results: list[GroupStep] = await self.groups.ask(group, asked, self.hold.patience)
+                results: list[GroupStep] = await self.groups.ask(
+                    group, asked, self.hold.patience, self.hold.slow
+                )
                 seconds = time.monotonic() - started
             except TaskError as error:
                 # It is to make another, with the same code; or the mend may be of what it was

@@ -12,12 +12,13 @@ from typing import Any
 from monarch.actor import Actor, ActorError, HostMesh, SupervisionError
 from monarch.errors import MonarchError
 from monarch.runs.clock import unheld_time
+from monarch.runs.places import in_short
 from monarch.runs.ranks import RunLost
 from monarch.runs.recovery import NotMade
 from monarch.runs.restarts import Restarts
 from monarch.runs.saving import shown
-from monarch.runs.trial import in_short
-from monarch.runs.witness import stacks_of, tell_stacks
+from monarch.runs.slowness import Patience, Slowness, told_as_slow
+from monarch.runs.witness import looks_of, stacks_of, tell_stacks
 from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.chaos import InjectedFault
 from monarch_recipes.replicas.event_log import EventLog
@@ -297,29 +298,52 @@ class Groups:
     # Asking one.
 
     async def ask(
-        self, group: Group, call: Any, patience: Callable[[], float | None] = lambda: None
+        self,
+        group: Group,
+        call: Any,
+        patience: Callable[[], Patience | None] = lambda: None,
+        tell: Callable[[str], object] = lambda text: None,
     ) -> list[Any]:
         """Returns the answers of all ranks, by rank. Raises GroupLost when they cannot answer, or
         take too long.
 
-        ``patience`` gives the seconds that new code may take; None where there is no new code. Code
-        that takes longer is interrupted, which is a TaskError.
+        ``patience`` says how long new code may take; None where there is no new code. What makes
+        progress beyond that is told of, and goes on; what makes none is interrupted, which is a
+        TaskError.
         """
         waiting = call.as_asyncio()
-        asked_at = looked_at = unheld_time()
+        asked_at = looked_at = tried_at = unheld_time()
+        told_at = 0.0  # seconds since then
         others_at = self.step_of_others(group)
         interrupted: TaskError | None = None
+        slowness = Slowness(0 if group.witnesses is None else len(group.witnesses), asked_at)
         try:
             while True:
                 done, _ = await asyncio.wait({waiting}, timeout=_LOOK_SECONDS)
                 if done:
                     return [value for _, value in waiting.result().items()]
-                now, seconds = unheld_time(), patience()
+                now, on_trial = unheld_time(), patience()
                 why = self.why_hung(group, asked_at, now, others_at)
-                is_late = seconds is not None and now - looked_at > seconds
-                if seconds is not None and (why or is_late) and interrupted is None:
+                if on_trial is None:
+                    if why is not None:
+                        raise GroupLost(why, await _stacks(group))
+                    continue
+                # What makes progress is slow, whatever the other groups make of that.
+                if now - looked_at >= on_trial.look_seconds:
                     looked_at = now
-                    interrupted = await self.interrupt(group, now - asked_at)
+                    looks = await asyncio.to_thread(looks_of, group.witnesses, _STACK_SECONDS)
+                    slowness.seen(now, looks)
+                seconds = now - asked_at
+                is_over = slowness.is_over(now, on_trial)
+                if not is_over and seconds >= max(on_trial.told, 2 * told_at):
+                    told_at, doing = seconds, f"{group.name}, step {group.step + 1},"
+                    tell(told_as_slow(doing, seconds, on_trial, slowness.looks, len(group.trials)))
+                is_late = is_over or slowness.is_stuck(now, on_trial)
+                if not is_late or (tried_at > asked_at and now - tried_at < on_trial.told):
+                    continue
+                tried_at = now
+                if interrupted is None:
+                    interrupted = await self.interrupt(group, seconds)
                 elif why is not None:
                     raise GroupLost(why, await _stacks(group))
         except SupervisionError as error:

@@ -12,9 +12,10 @@ from typing import Any
 from monarch.actor import Port
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.hold_report import HoldReport
+from monarch.runs.slowness import Patience
 from monarch.runtime import process
 from monarch_recipes.replicas.group import Group, GroupLost
-from monarch_recipes.replicas.messages import GroupStep, Holds, TaskError
+from monarch_recipes.replicas.messages import GroupStep, Holds, RunEvent, TaskError
 
 SETUP, STEP, EVALUATION = "setup", "step", "evaluation"  # activities
 _LOOK_SECONDS = 0.05
@@ -41,6 +42,7 @@ class GroupsHold:
         self._news = news
         self._step_seconds = step_seconds
         self.is_local = is_local
+        self.edit_patience_seconds: float | None = None  # as the config has it
 
     async def begin_after_error(
         self, activity: str, doing: str, error: TaskError, *, is_anew: bool = False
@@ -89,14 +91,20 @@ class GroupsHold:
         told, good = f"{group.name} was lost: {lost}", edits.good_before(STEP, generation)
         self._begin(self._failure_of(STEP, doing, told, good), state, in_place=are_left)
 
-    def patience(self) -> float | None:
-        """How many seconds a step may take on new code; None on code that has proved itself."""
+    def patience(self) -> Patience | None:
+        """How long a step may take on new code; None on code that has proved itself."""
         agent = process.current()
         generation = agent.generation
         if not self.edits.is_new(STEP, generation):
             return None
-        waits = agent.code_states.coming > generation
-        return self.edits.patience_seconds(STEP, generation, self._step_seconds, mend_waits=waits)
+        return self.edits.patience(
+            STEP, generation, self._step_seconds, least=self.edit_patience_seconds,
+            mend_waits=agent.code_states.coming > generation,
+        )  # fmt: skip
+
+    def slow(self, text: str) -> None:
+        """Tell of a step on new code that takes long."""
+        self._news.send(RunEvent("slow", text))
 
     async def mended(
         self, unless: Callable[[], bool], ask: Callable[[], Awaitable[object]] | None = None

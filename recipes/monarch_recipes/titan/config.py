@@ -3,8 +3,9 @@
     monarch run titan --config llama3_8b.toml training.steps=100 optimizer.lr=1e-4
 
 The classes below are TorchTitan's own, but that some keys are marked as live: these may change
-between two steps of a run. Three keys are ours: `max_restarts`, `save_before_edits` and
-`fingerprint_every` of `fault_tolerance`. `from_flags` reads what TorchTitan's command line takes.
+between two steps of a run. Four keys are ours: `max_restarts`, `save_before_edits`,
+`fingerprint_every` and `edit_patience_seconds` of `fault_tolerance`. `from_flags` reads what
+TorchTitan's command line takes.
 """
 
 # No `from __future__ import annotations`: TorchTitan looks at the types of its fields.
@@ -86,6 +87,10 @@ class FaultToleranceSection(titan.FaultTolerance):  # type: ignore[misc]
     fingerprint_every: int = live(100)
     """Steps after which replicas of a weight are compared, with what the optimizer remembers of it;
     0 leaves it to new code, saves and resumes."""
+
+    edit_patience_seconds: float | None = live(None)
+    """A first step on new code that takes longer is told of; none is as
+    MONARCH_EDIT_PATIENCE_SECONDS says, 30."""
 
     def __post_init__(self) -> None:
         for key in ("max_restarts", "fingerprint_every"):

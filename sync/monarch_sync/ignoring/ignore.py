@@ -18,6 +18,7 @@ from typing import NamedTuple
 from monarch_sync.ignoring.git_config import config_files, personal_rule_file
 from monarch_sync.ignoring.git_index import common_dir, find_git_dir, git_dir_of
 from monarch_sync.ignoring.gitignore import RuleFile, rules_of
+from monarch_sync.progress import progress
 
 _OF_EDITORS = ("*~", ".*.sw[nopx]", ".#*", "\\#*#")
 NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".*.monarch", ".monarch", *_OF_EDITORS)
@@ -117,11 +118,13 @@ def walk_kinds(
     )
     levels = [_level(above) for above in _folders_above(top)]
     stack = [(top, below, levels)]
+    shown = progress()
     while stack:
         at, relative, above = stack.pop()
         try:
             with os.scandir(at or "/") as listing:
-                entries = list(listing)
+                # A loop: Ctrl-C ends it at once, and a call of `list` when it is through.
+                entries = [entry for entry in listing]  # noqa: C416
             os.lstat(f"{at}/.")  # where names may be listed, and nothing behind them be looked at
             level = _level(at, {entry.name for entry in entries})
         except OSError as error:
@@ -131,6 +134,7 @@ def walk_kinds(
         inside = [level, *above] if level.own or level.git or level.is_repository else above
         prefix = f"{relative}/" if relative else ""
         for entry in entries:
+            shown.num_listed += 1
             name = entry.name
             is_dir = entry.is_dir(follow_symlinks=False)
             if rules.leave_out(inside, f"{at}/{name}", name, is_dir):

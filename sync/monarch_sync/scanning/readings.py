@@ -169,8 +169,11 @@ def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | 
             if last is not None and last.size:
                 status = _filled(fd, status)
             if status.st_size >= LARGE_BYTES:
-                with open(fd, "rb", buffering=0, closefd=False) as file:
-                    digest, size, chunks = cut(file, chunks)
+                with (
+                    open(fd, "rb", buffering=0, closefd=False) as file,
+                    progress().reading(local, status.st_size, file) as counted,
+                ):
+                    digest, size, chunks = cut(counted, chunks)
                 contents.remember_chunks(digest, chunks)
             else:
                 content = _read_all(fd, status.st_size)

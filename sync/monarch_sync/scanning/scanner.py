@@ -11,6 +11,7 @@ from monarch_sync.entry import Entry, EntryKind, folders_above, parent_of
 from monarch_sync.errors import BadManifest
 from monarch_sync.ignoring.ignore import RULE_FILES
 from monarch_sync.manifest import Manifest
+from monarch_sync.progress import progress
 from monarch_sync.report import Problem
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.identities import Identities
@@ -56,6 +57,7 @@ class Scanner:
         """Look at everything. ``follow`` is told of what is found, folders before content; some of
         it may have gone by the end. Raises ``WorkspaceMissing`` for a folder that is not there, or
         that has given way to an empty one on another disk since the last look."""
+        progress().step = "scan"
         self._hidden.clear()
         self._looking.begin()
         entries: dict[str, Entry] = {}
