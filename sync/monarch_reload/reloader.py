@@ -14,6 +14,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from monarch_reload.audit.audit import Audit
+from monarch_reload.audit.findings import AuditReport
 from monarch_reload.data_files import is_config
 from monarch_reload.errors import NeedsRespawn, ReloadError, files_of
 from monarch_reload.plan.reached_modules import importable_as, reached_modules
@@ -122,6 +124,20 @@ class Reloader:
             # Either says that a new process is needed, or is about the code itself.
             _refuse_what_needs_respawn(self.prepare(sources, mode=mode))
             raise
+
+    def audit(
+        self, files: Iterable[PathLike] = (), *, pause: Callable[[], None] = lambda: None
+    ) -> AuditReport:
+        """What still runs old code, of all modules that were reloaded so far.
+
+        `files` have changed: modules that were loaded from them unseen are told, too. `pause` is
+        called between slices of the work, for other threads to run. Takes part of a second.
+        """
+        process = self._process
+        audit = Audit(
+            self._sources, process.history, process.expected, ours=process.held, pause=pause
+        )
+        return audit.report([os.path.abspath(os.fspath(file)) for file in files])
 
     def _resolved(self, paths: Iterable[PathLike]) -> list[str]:
         loaded = {source.path for _, source in self.loaded()}
