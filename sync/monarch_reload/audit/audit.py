@@ -240,7 +240,7 @@ class Audit:
                     if code.co_name != "<module>":
                         groups[f"{name}.{_qualname(code)}", v.label] += 1
         for (name, label), count in groups.items():
-            text = f"`{name}` is still running{_of(label)}, and ends in the code that it began in"
+            text = f"`{name}` is still running code{_of(label)}, in which it ends"
             yield Finding("running", name, count, text)
 
     def _unfollowed(self, files: Iterable[str]) -> Iterator[Finding]:
@@ -272,21 +272,26 @@ class Audit:
         own = [ours, *ours, *(pair for pairs in ours for pair in pairs)]
         own += [snapshot.functions, snapshot.generated, snapshot.classes, snapshot.suspended]
         around = list(around)
+        newest: list[Any] = []
         held = [True] * len(things)
         for _ in range(_ROUNDS):
-            found = held_by_others(things, around, [*own, *self._ours()], namespaces)
+            found = held_by_others(things, around, [newest, *own, *self._ours()], namespaces)
             held = [one and other for one, other in zip(held, found, strict=True)]
             alive = [thing for thing, is_held in zip(things, held, strict=True) if is_held]
             if not alive:
                 break
             self._pause()
-            around += _holders(alive, own, namespaces)
+            newest = _holders([*alive, *newest], [*own, around, newest], namespaces)
+            around += newest
             del alive
+        # They may hold each other, and would hold what is dead.
+        for one in (around, newest, own):
+            one.clear()
         return held
 
 
-_ROUNDS = 3
-_MOST_HOLDERS = 2_000
+_ROUNDS = 4
+_MOST_HOLDERS = 1_000
 
 
 def _holders(things: list[Any], ours: list[Any], namespaces: Collection[int]) -> list[Any]:

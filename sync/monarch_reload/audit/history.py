@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from functools import cached_property
 from types import CodeType
-
-import msgspec
 
 from monarch_reload.live.patch import same_behaviour
 from monarch_reload.source.codes import Codes
@@ -15,12 +14,22 @@ from monarch_reload.source.source import ModuleSource, RunningSources
 _MOST_VERSIONS = 24
 
 
-class Version(msgspec.Struct, frozen=True):
+class Version:
     """A text that a module ran. ``label`` says which one, for people: ``generation 4``."""
 
-    path: str
-    codes: Codes
-    label: str
+    def __init__(self, source: ModuleSource, label: str) -> None:
+        self._source: ModuleSource | None = source
+        self.path, self.label = source.path, label
+
+    @cached_property
+    def codes(self) -> Codes:
+        """Compiled when it is first asked for; of the text nothing is kept then."""
+        source, self._source = self._source, None
+        assert source is not None
+        try:
+            return source.codes
+        except (SyntaxError, ValueError):
+            return Codes({})
 
     def has(self, code: CodeType) -> bool:
         """Whether the file had this very code, inside of others included."""
@@ -52,9 +61,8 @@ class History:
 
     def replaced(self, name: str, source: ModuleSource, label: str) -> None:
         """Note that a module runs this source no more."""
-        if "codes" in vars(source):  # else nothing was ever compared with it
-            versions = self._past.setdefault(name, deque(maxlen=_MOST_VERSIONS))
-            versions.append(Version(source.path, source.codes, label))
+        versions = self._past.setdefault(name, deque(maxlen=_MOST_VERSIONS))
+        versions.append(Version(source, label))
 
     def past(self, name: str) -> list[Version]:
         """The earlier versions of a module, newest first."""

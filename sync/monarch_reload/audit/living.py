@@ -6,7 +6,14 @@ import gc
 import sys
 from collections.abc import Callable, Collection, Iterator
 from itertools import compress
-from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
+from types import (
+    AsyncGeneratorType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+)
 from typing import Any
 
 _SLICE = 8_000
@@ -90,14 +97,16 @@ def code_of(suspended: Any) -> Any:
     raise TypeError(type(suspended))
 
 
-def running_codes() -> set[Any]:
+def running_codes() -> set[CodeType]:
     """The code of every frame of every thread."""
-    codes = set()
-    for frame in sys._current_frames().values():
-        at: Any = frame
-        while at is not None:
-            codes.add(at.f_code)
-            at = at.f_back
+    codes: set[CodeType] = set()
+    pending: list[FrameType | None] = list(sys._current_frames().values())
+    while pending:
+        # No variable may keep a frame: one of these is our own, which would then hold itself.
+        codes.add(pending[-1].f_code)  # type: ignore[union-attr]
+        pending.append(pending.pop().f_back)  # type: ignore[union-attr]
+        if pending[-1] is None:
+            pending.pop()
     return codes
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from types import FunctionType
 from typing import Any
 
-from monarch_reload.kinds import is_a
+from monarch_reload.kinds import is_a, own_names
 
 _SCHEMA = "__pydantic_core_schema__"
 _OF_A_CLASS = ("model", "dataclass")
@@ -39,12 +39,24 @@ def models() -> Iterator[type]:
 def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator[type]:
     """Yields the classes of these modules of which a holder's validator has other fields than they
     have themselves."""
+    if is_a(holder, type) and not has_its_name(holder):
+        return
     for cls, inside in _inside(schema_of(holder), set()):
-        if cls is holder or cls.__module__ not in modules:
+        if cls is holder or cls.__module__ not in modules or not has_its_name(cls):
             continue
         own = next((part for one, part in _inside(schema_of(cls), set()) if one is cls), None)
         if own is not None and not _alike(inside, own):
             yield cls
+
+
+def has_its_name(cls: type) -> bool:
+    """Whether a class is what its module has under its name; one made in a function has none."""
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        if name == "<locals>":
+            return True
+        found = own_names(found).get(name) if not is_a(found, type) else vars(found).get(name)
+    return found is cls
 
 
 def schema_of(holder: Any) -> Any:
