@@ -50,6 +50,7 @@ from monarch.wire.message.generations import (
     Bring,
     BusyActor,
     HeldUp,
+    AuditAsked,
     InspectFiles,
     LeftBehind,
     Onward,
@@ -191,6 +192,7 @@ __all__ = [
     "IdleLimit",
     "Imported",
     "Inspect",
+    "AuditAsked",
     "InspectFiles",
     "Introduce",
     "KeepRows",
@@ -272,7 +274,7 @@ AnyMessage = (
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
     | SpawnActor | StopActor | ActorFailed | AskOrigin
     | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Settle | Waiting | HeldUp
-    | LeftBehind | InspectFiles
+    | LeftBehind | InspectFiles | AuditAsked
     | Grow | Cast | Replies | Wither
     | AskWait | Chase | RingFound | AskMemory
     | HoldsChanged | HoldsAsked | HoldLine | HoldText | HoldNames | ClocksStand

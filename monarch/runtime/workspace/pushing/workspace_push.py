@@ -235,6 +235,8 @@ class WorkspacePush(Purpose):
             raise Busy(switch.outcome.busy)
         if switch.error is not None:
             raise switch.error
+        if not self._report.errors and plan.generation == self._report.generation:
+            self._words.audit_comes([owner.audit(plan.generation) for owner in owners])
 
     def entered(self, stage: CoordinatorState) -> None:
         name = _NAMES.get(stage, "")
