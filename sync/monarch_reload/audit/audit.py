@@ -18,7 +18,7 @@ from monarch_reload.audit.findings import AuditReport, Finding, Kind, counted, l
 from monarch_reload.audit.fresh_codes import FreshCodes
 from monarch_reload.audit.held import held_by_others
 from monarch_reload.audit.history import History
-from monarch_reload.audit.living import Snapshot, code_of, living, running_codes, type_module
+from monarch_reload.audit.living import Snapshot, code_of, instances, running_codes, type_module
 from monarch_reload.audit.natives import adapters, copied_fields_that_differ, models
 from monarch_reload.kinds import is_a, own_names
 from monarch_reload.source.source import RunningSources
@@ -64,7 +64,7 @@ class Audit:
             findings += self._defaults()
             findings += self._suspended()
         findings += self._unfollowed(files)
-        looked_at = len(self._snapshot.functions) + len(self._snapshot.classes)
+        looked_at = self._snapshot.num_functions + self._snapshot.num_classes
         return AuditReport(tuple(findings), looked_at, time.perf_counter() - started)
 
     # Functions and classes
@@ -83,14 +83,15 @@ class Audit:
         if not functions and not classes:
             return
         things = [one for one, _ in functions] + [one for one, _ in classes]
-        instances = self._instances_of([cls for cls, _ in classes]) if classes else []
-        held = self._held(things, instances, [functions, classes])
+        made = instances([cls for cls, _ in classes], self._pause) if classes else []
+        snapshot.forget()
+        held = self._held(things, made, [functions, classes])
         yield from _of_functions(
             (one.__code__, _owner_of(one), origin)
             for is_held, (one, origin) in zip(held, functions, strict=False)
             if is_held
         )
-        counts = Counter(id(type(instance)) for instance in instances)
+        counts = Counter(id(type(one)) for one in made)
         for is_held, (cls, why) in zip(held[len(functions) :], classes, strict=True):
             if is_held and (why == "copy" or counts[id(cls)]):
                 yield _of_class(f"{type_module(cls)}.{cls.__qualname__}", why, counts[id(cls)])
@@ -172,7 +173,7 @@ class Audit:
         holders: list[Any] = list(models())
         if not holders:
             return
-        holders += living(adapters(), self._pause)
+        holders += instances(adapters(), self._pause)
         groups: defaultdict[tuple[str, str], int] = defaultdict(int)
         for holder in holders:
             for cls in copied_fields_that_differ(holder, self._names):
@@ -204,11 +205,11 @@ class Audit:
         defaults = [(o, one) for one in self._expected.defaults if (o := one.owner()) is not None]
         if not defaults:
             return
-        instances = self._instances_of([owner for owner, _ in defaults])
+        made = instances([owner for owner, _ in defaults], self._pause)
         for owner, changed in defaults:
             new = defaults_of(owner).get(changed.name)
             keeping = [
-                one for one in instances
+                one for one in made
                 if type(one) is owner and _value_of(one, changed.name) == (changed.before,)
             ]  # fmt: skip
             if not keeping or new == changed.before:
@@ -258,19 +259,15 @@ class Audit:
 
     # Both
 
-    def _instances_of(self, classes: Iterable[type]) -> list[Any]:
-        return list(living(set(classes), self._pause))
-
     def _held(self, things: list[Any], around: list[Any], ours: list[Any]) -> list[bool]:
         """Whether each is alive for others than us.
 
         Looked at again where it is: a call may be about to end. And what seems to hold it may be
         dead as well.
         """
-        snapshot = self._snapshot
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
         own = [ours, *ours, *(pair for pairs in ours for pair in pairs)]
-        own += [snapshot.functions, snapshot.generated, snapshot.classes, snapshot.suspended]
+        own.append(self._snapshot.suspended)
         around = list(around)
         newest: list[Any] = []
         held = [True] * len(things)

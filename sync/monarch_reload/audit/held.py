@@ -26,6 +26,8 @@ _FOLLOWED = frozenset({
     GetSetDescriptorType, MemberDescriptorType, property, classmethod, staticmethod,
     functools.partial, functools.partialmethod, functools.cached_property,
 })  # fmt: skip
+# Steps of a commit, which can be taken back.
+_OURS = ("monarch_reload.undo_log", "monarch_reload.live.", "monarch_reload.trial.held_")
 _MOST = 50_000
 
 
@@ -72,7 +74,7 @@ class _Graph:
             return False
         if issubclass(type(part), type):
             return id(part) in self._candidates
-        is_known = type(part) in _FOLLOWED or type(part).__module__.startswith("monarch_reload.")
+        is_known = type(part) in _FOLLOWED or type(part).__module__.startswith(_OURS)
         return is_known and id(part) not in self._namespaces
 
     def alive(self, ours: Collection[int]) -> set[int]:

@@ -16,18 +16,17 @@ from types import (
 )
 from typing import Any
 
-_SLICE = 8_000
+_SLICE = 3_000  # a third of a millisecond
 
 SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
 
 
-def living(kinds: Collection[type], pause: Callable[[], None]) -> Iterator[Any]:
-    """Yields each object of exactly one of these types once. ``pause`` lets others run.
+def living(kinds: Collection[type], pause: Callable[[], None]) -> Iterator[list[Any]]:
+    """Yields the objects of exactly these types, slice by slice. ``pause`` lets others run.
 
     The list of all objects would keep what a step frees, so it gets shorter with each slice. Young
-    objects come first: an object may get older meanwhile, never younger.
+    objects come first: an object may get older meanwhile, never younger. So one may come twice.
     """
-    seen: set[int] = set()
     for generation in range(3):
         things = gc.get_objects(generation=generation)
         while things:
@@ -35,13 +34,15 @@ def living(kinds: Collection[type], pause: Callable[[], None]) -> Iterator[Any]:
             del things[-_SLICE:]
             found = list(compress(part, map(kinds.__contains__, map(type, part))))
             del part
-            for thing in found:
-                if id(thing) not in seen:
-                    seen.add(id(thing))
-                    yield thing
+            yield found
             found.clear()
-            thing = None
             pause()
+
+
+def instances(classes: Collection[type], pause: Callable[[], None]) -> list[Any]:
+    """All instances of exactly these classes."""
+    found = {id(one): one for part in living(set(classes), pause) for one in part}
+    return list(found.values())
 
 
 def metaclasses() -> set[type]:
@@ -66,27 +67,40 @@ class Snapshot:
         """Functions without a file, made by code of one of the modules."""
         self.classes: list[type] = []
         self.suspended: list[Any] = []
+        self.num_functions = self.num_classes = 0
 
     def take(self, pause: Callable[[], None]) -> None:
         classes = metaclasses()
         kinds = {FunctionType, *SUSPENDED, *classes}
-        for thing in living(kinds, pause):
-            if type(thing) is FunctionType:
-                self._add_function(thing)
-            elif type(thing) in classes:
-                if type_module(thing) in self._modules:
-                    self.classes.append(thing)
-            elif code_of(thing).co_filename in self._paths:
-                self.suspended.append(thing)
+        paths, modules = self._paths, self._modules
+        seen: set[int] = set()
+        for part in living(kinds, pause):
+            functions = [one for one in part if type(one) is FunctionType]
+            named = [(one.__code__.co_filename, one) for one in functions]
+            own = [one for path, one in named if path in paths]
+            bare = [one for path, one in named if path[:1] == "<" and self._is_generated(one)]
+            others = [one for one in part if type(one) is not FunctionType]
+            found = [one for one in others if type(one) in classes and type_module(one) in modules]
+            frames = [one for one in others if type(one) in SUSPENDED]
+            frames = [one for one in frames if code_of(one).co_filename in paths]
+            for mine, new in (
+                (self.functions, own), (self.generated, bare),
+                (self.classes, found), (self.suspended, frames),
+            ):  # fmt: skip
+                mine += [one for one in new if id(one) not in seen]
+                seen.update(map(id, new))
+            for gone in (part, functions, named, own, bare, others, found, frames):
+                gone.clear()
+        self.num_functions, self.num_classes = len(self.functions), len(self.classes)
 
-    def _add_function(self, function: FunctionType) -> None:
-        path = function.__code__.co_filename
-        if path in self._paths:
-            self.functions.append(function)
-        elif path[:1] == "<":
-            home = function.__globals__.get("__name__"), function.__module__
-            if not self._modules.isdisjoint(home):  # type: ignore[attr-defined]
-                self.generated.append(function)
+    def _is_generated(self, function: FunctionType) -> bool:
+        home = function.__globals__.get("__name__"), function.__module__
+        return home[0] in self._modules or home[1] in self._modules
+
+    def forget(self) -> None:
+        """Hold nothing of it any more."""
+        for held in (self.functions, self.generated, self.classes):
+            held.clear()
 
 
 def code_of(suspended: Any) -> Any:
