@@ -266,7 +266,7 @@ class Prepared:
             moved=self._adoption.moved,
         )  # fmt: skip
         found = warnings_of(self._plan, running, changed, self._stage.namespaces)
-        self._report.warnings = list(found)
+        self._report.warnings += found
         for name in self._report.at_start:
             self._report.counts_from_next_start(name)
         self._report.threads = self._stage.outside.threads

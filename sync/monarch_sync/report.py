@@ -85,7 +85,7 @@ _WAIT = "_wait"
 class SyncReport:
     """One push, over all hosts. ``print(report)`` gives a table, ``to_dict()`` all of it as data.
 
-    ``seconds`` is the whole, ``seconds_by_step`` its parts. ``errors`` say why a push was
+    ``deleted_files`` are those of ``changed_files`` that are gone. ``seconds`` is the whole, ``seconds_by_step`` its parts. ``errors`` say why a push was
     refused: then no host and no process changed, and ``generation`` is still the old one;
     ``refusals`` have what code was refused, with file, line and column. ``notes`` say what to know
     beside: what came along unasked, a lock file that changed. ``warnings`` are about code that was
@@ -103,6 +103,7 @@ class SyncReport:
     digest: str = ""
     hosts: list[HostReport] = field(default_factory=list)
     changed_files: list[str] = field(default_factory=list)
+    deleted_files: list[str] = field(default_factory=list)
     seconds: float = 0.0
     seconds_by_step: dict[str, float] = field(default_factory=dict)
     modules_reloaded: list[str] = field(default_factory=list)
@@ -222,6 +223,10 @@ class SyncReport:
         """``3 files``, ``1 link, 2 modes``."""
         others = [counted(num, noun) for noun, num in self._beside_files() if num]
         files = counted(len(self.changed_files), "file")
+        num_deleted = len(self.deleted_files)
+        if num_deleted:
+            is_all = num_deleted == len(self.changed_files)
+            files += " deleted" if is_all else f" ({num_deleted:,} deleted)"
         return ", ".join([files, *others] if self.changed_files or not others else others)
 
     def _beside_files(self) -> list[tuple[str, int]]:

@@ -152,6 +152,11 @@ class Preparing:
                 if change.source and change.path not in texts and change.path.endswith(".py")
             },
             folders=folders,
+            deleted=[
+                change.path
+                for change in changes
+                if not change.source and change.path not in texts and change.path.endswith(".py")
+            ],
         )
         actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
         unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}
