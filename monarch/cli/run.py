@@ -145,7 +145,13 @@ def run(
             if on_edit_error is not None:
                 record.edits.policy = on_edit_error
             # Beside a spinner or a table, not through them.
-            session_of(client()).reload.on_waiting = record.message
+            switching = session_of(client()).reload
+            switching.on_waiting = record.message
+            switching.audits.on_found.append(
+                lambda generation, found: record.audited(
+                    generation, found.lines(found.stale), found.lines(found.kept)
+                )
+            )
             client().holds.tell = record.message
             record.allocation = target.allocation(
                 project,

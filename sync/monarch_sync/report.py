@@ -85,7 +85,8 @@ _WAIT = "_wait"
 class SyncReport:
     """One push, over all hosts. ``print(report)`` gives a table, ``to_dict()`` all of it as data.
 
-    ``deleted_files`` are those of ``changed_files`` that are gone. ``seconds`` is the whole, ``seconds_by_step`` its parts. ``errors`` say why a push was
+    ``deleted_files`` are those of ``changed_files`` that are gone. ``seconds`` is the whole,
+    ``seconds_by_step`` its parts. ``errors`` say why a push was
     refused: then no host and no process changed, and ``generation`` is still the old one;
     ``refusals`` have what code was refused, with file, line and column. ``notes`` say what to know
     beside: what came along unasked, a lock file that changed. ``warnings`` are about code that was

@@ -6,6 +6,7 @@ import pytest
 
 from .conftest import Project
 
+
 def gone(project: Project, *names: str) -> list[str]:
     """The warnings of a push that deletes these modules, with paths from the project's folder."""
     paths = [project.path(name) for name in names]
@@ -93,7 +94,9 @@ def test_who_imports_it_no_more_in_the_same_push_is_not_told(project: Project) -
 
 def test_a_rename_over_two_pushes_keeps_the_live_objects(project: Project) -> None:
     project.write("pkg.__init__", "")
-    project.write("pkg.model", "class Net:\n    def go(self):\n        return 'old'\ndef f(): return 1\n")
+    project.write(
+        "pkg.model", "class Net:\n    def go(self):\n        return 'old'\ndef f(): return 1\n"
+    )
     main = project.load("renamed_main", "from pkg.model import Net, f\n")
     net, held = main.Net(), main.f
     old, new = project.path("pkg.model"), project.root / "pkg" / "net.py"

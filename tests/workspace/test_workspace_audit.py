@@ -70,7 +70,8 @@ def test_old_code_is_told_by_rank_when_all_have_gone_on(project: Project, procs:
 
 def test_a_removed_module_that_others_import_is_told(project: Project, procs: ProcMesh) -> None:
     project.write("audit_extra.py", "scale = 2\n")
-    project.write("audit_user.py", "from monarch.actor import Actor\nfrom audit_extra import scale\n\n\nclass User(Actor):\n    pass\n")
+    user = "from monarch.actor import Actor\nfrom audit_extra import scale\n\n\n"
+    project.write("audit_user.py", f"{user}class User(Actor):\n    pass\n")
     assert project.sync(procs).ok
     users: Any = procs.spawn("users", project.load("audit_user").User)
     assert users.initialized.get(timeout=60) is None

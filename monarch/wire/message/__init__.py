@@ -47,10 +47,10 @@ from monarch.wire.message.delivery import (
     Wither,
 )
 from monarch.wire.message.generations import (
+    AuditAsked,
     Bring,
     BusyActor,
     HeldUp,
-    AuditAsked,
     InspectFiles,
     LeftBehind,
     Onward,
@@ -160,6 +160,7 @@ __all__ = [
     "AskOrigin",
     "AskWait",
     "Attach",
+    "AuditAsked",
     "BreakPlace",
     "Bring",
     "BulkChunk",
@@ -192,7 +193,6 @@ __all__ = [
     "IdleLimit",
     "Imported",
     "Inspect",
-    "AuditAsked",
     "InspectFiles",
     "Introduce",
     "KeepRows",

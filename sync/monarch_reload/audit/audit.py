@@ -215,7 +215,9 @@ class Audit:
             if not keeping or new == changed.before:
                 continue
             name = f"{owner.__module__}.{owner.__qualname__}"
-            who = listed(self._names_of(keeping)) or f"{counted(len(keeping), 'instance')} of {name}"
+            who = (
+                listed(self._names_of(keeping)) or f"{counted(len(keeping), 'instance')} of {name}"
+            )
             verb = "keeps" if len(keeping) == 1 else "keep"
             yield Finding(
                 "value", name, len(keeping),
@@ -237,25 +239,26 @@ class Audit:
         groups: defaultdict[tuple[str, str], int] = defaultdict(int)
         for code in (*running, *suspended):
             for name in self._at[code.co_filename]:
-                if not self._runs(name, code) and (v := self._history.version_of(name, code)):
-                    if code.co_name != "<module>":
-                        groups[f"{name}.{_qualname(code)}", v.label] += 1
+                is_old = code.co_name != "<module>" and not self._runs(name, code)
+                if is_old and (version := self._history.version_of(name, code)):
+                    groups[f"{name}.{_qualname(code)}", version.label] += 1
         for (name, label), count in groups.items():
             text = f"`{name}` is still running code{_of(label)}, in which it ends"
             yield Finding("running", name, count, text)
 
     def _unfollowed(self, files: Iterable[str]) -> Iterator[Finding]:
-        changed = {os.path.realpath(file): file for file in files if file.endswith(".py")}
+        changed = {os.path.realpath(file) for file in files if file.endswith(".py")}
+        names = {os.path.basename(file) for file in changed}
         if not changed:
             return
         for name, module in sys.modules.copy().items():
             path = own_names(module).get("__file__")
             if not isinstance(path, str) or name in self._sources:
                 continue
-            if os.path.basename(path) in {os.path.basename(one) for one in changed}:
-                if os.path.realpath(path) in changed and os.path.exists(path):
-                    text = f"module `{name}` was loaded from {path} unseen, and runs its old code"
-                    yield Finding("module", name, 1, text)
+            is_one = os.path.basename(path) in names and os.path.realpath(path) in changed
+            if is_one and os.path.exists(path):
+                text = f"module `{name}` was loaded from {path} unseen, and runs its old code"
+                yield Finding("module", name, 1, text)
 
     # Both
 

@@ -7,6 +7,7 @@ and functions that `exec` made have no source to be compared with.
 from __future__ import annotations
 
 import dis
+import sys
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
@@ -85,12 +86,21 @@ class Expected:
                     value = getattr(fresh, name, None)
                     if is_plain(value):
                         yield live, name, value
-            elif type(fresh) is FunctionType and type(live) is FunctionType:
-                if fresh.__code__.co_filename not in paths:
-                    for name in _names_read(fresh.__code__):
-                        value = fresh.__globals__.get(name)
-                        if name in fresh.__globals__ and is_plain(value):
-                            yield live, name, value
+            elif _are_generated(fresh, live, paths):
+                for name in _names_read(fresh.__code__):
+                    value = fresh.__globals__.get(name)
+                    if name in fresh.__globals__ and is_plain(value):
+                        yield live, name, value
+
+
+def _are_generated(fresh: Any, live: Any, paths: Collection[str]) -> bool:
+    """Whether they are functions that no file shows, in namespaces of their own."""
+    are_functions = type(fresh) is FunctionType and type(live) is FunctionType
+    return (
+        are_functions
+        and fresh.__code__.co_filename not in paths
+        and fresh.__globals__.get("__name__") not in sys.modules
+    )
 
 
 def is_plain(value: Any) -> bool:
@@ -122,9 +132,9 @@ def _native_names(metaclass: type) -> Iterator[str]:
         if base in (type, object):
             break
         for name, value in vars(base).items():
-            if type(value) in (GetSetDescriptorType, MemberDescriptorType):
-                if name not in ("__dict__", "__weakref__"):
-                    yield name
+            is_own = type(value) in (GetSetDescriptorType, MemberDescriptorType)
+            if is_own and name not in ("__dict__", "__weakref__"):
+                yield name
 
 
 def _names_read(code: CodeType) -> frozenset[str]:

@@ -10,9 +10,7 @@ import msgspec
 Kind = Literal["code", "lines", "gone", "trial", "class", "native", "value", "module", "running"]
 
 # Old code that will run again. What is not among them is as docs/reload.md says.
-_STALE: frozenset[Kind] = frozenset(
-    {"code", "lines", "gone", "trial", "class", "native", "module"}
-)
+_STALE: frozenset[Kind] = frozenset({"code", "lines", "gone", "trial", "class", "native", "module"})
 
 
 class Finding(msgspec.Struct, frozen=True):

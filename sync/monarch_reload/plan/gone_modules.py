@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Collection, Iterable, Iterator
 
 from monarch_reload.plan.graph import absolute_name
@@ -25,7 +24,7 @@ def imports_of_gone(
     for name, source in sources:
         if name in gone or not any(one in source.text for one in last):
             continue
-        is_package = os.path.basename(source.path) == "__init__.py"
+        is_package = source.path.rpartition("/")[2] == "__init__.py"
         package = name if is_package else name.rpartition(".")[0]
         try:
             tree = ast.parse(source.text)

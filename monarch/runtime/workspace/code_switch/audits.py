@@ -76,9 +76,7 @@ class Audits:
         assert isinstance(order, AuditAsked)
         promise = self.of(order.generation)
         promise.on_set(
-            lambda: self._node.answer(
-                order.sender, order.port, msgspec.to_builtins(promise.value)
-            )
+            lambda: self._node.answer(order.sender, order.port, msgspec.to_builtins(promise.value))
         )
 
 
