@@ -85,9 +85,11 @@ def test_a_reload_gives_what_a_new_process_would(seed: int, folder: Path) -> Non
 
             write(folder, package, now)
             reloader.reload()
+            audit = reloader.audit()
             fresh = f"{package}_{number}"
             write(folder, fresh, {name: text.replace(package, fresh) for name, text in now.items()})
             assert shown(program, modules) == shown(program, load(fresh))
+            assert audit.ok, audit
             for name, instance in instances.items():
                 module, _, cls = name.rpartition(".")
                 if hasattr(sys.modules[module], cls):
