@@ -4,8 +4,8 @@
 
 Each module has classes and functions, and imports from the ones before it; two long ones have
 dataclasses, enums, decorators and closures. Prints medians and the slowest, in ms: `prepare` passes
-while the old code runs on, `commit` is when it switches. With `--audit` instead: how long the look at
-all that lives takes, and what a training loop beside it pays.
+while the old code runs on, `commit` is when it switches. With `--audit` instead: how long the look
+at all that lives takes, and what a training loop beside it pays.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def measure(modules: int, count: int) -> None:
 
 
 def measure_audit(modules: int, seconds: float = 2.0, rounds: int = 5) -> None:
-    """The time of an audit, and the steps that a training loop makes beside it, as paired ratios."""
+    """The time of an audit, and the steps of a training loop beside it, as paired ratios."""
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, folder)
         root = Path(folder)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from monarch_reload.adopt import Adoption
 from monarch_reload.audit.expected import Expected
-from monarch_reload.audit.history import History
+from monarch_reload.audit.history import PastCode
 from monarch_reload.data_files import naming, reading_ahead
 from monarch_reload.errors import ReloadError
 from monarch_reload.live.classes import forget_subclass_checks, hooked_classes
@@ -69,7 +69,7 @@ class Process:
         # Texts by their files, and why they could not be switched to: the next time, they need a
         # new process from the start.
         self.unfit: dict[tuple[str, bytes], ReloadError] = {}
-        self.history = History()
+        self.history = PastCode()
         self.expected = Expected()
         self._kept: weakref.WeakSet[Prepared] = weakref.WeakSet()
 

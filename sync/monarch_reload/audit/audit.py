@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from monarch_reload.audit.expected import Expected, defaults_of, is_plain
-from monarch_reload.audit.findings import AuditReport, Finding, Kind, counted, listed
+from monarch_reload.audit.findings import AuditReport, AuditFinding, Kind, counted, listed
 from monarch_reload.audit.fresh_codes import FreshCodes
 from monarch_reload.audit.held import held_by_others
-from monarch_reload.audit.history import History
-from monarch_reload.audit.living import Snapshot, code_of, instances, running_codes, type_module
+from monarch_reload.audit.history import PastCode
+from monarch_reload.audit.living import LivingCode, code_of, instances, running_codes, type_module
 from monarch_reload.audit.natives import adapters, copied_fields_that_differ, models
 from monarch_reload.kinds import is_a, own_names
 from monarch_reload.source.source import RunningSources
@@ -35,7 +35,7 @@ class Audit:
     def __init__(
         self,
         sources: RunningSources,
-        history: History,
+        history: PastCode,
         expected: Expected,
         *,
         ours: Callable[[], list[Any]] = list,
@@ -50,12 +50,12 @@ class Audit:
             paths = {sources[name].path, *(version.path for version in history.past(name))}
             for path in paths:
                 self._at[path].append(name)
-        self._snapshot = Snapshot(self._at.keys(), self._names)
+        self._snapshot = LivingCode(self._at.keys(), self._names)
 
     def report(self, files: Iterable[str] = ()) -> AuditReport:
         """``files`` have changed; modules that were loaded from them unseen are told, too."""
         started = time.perf_counter()
-        findings: list[Finding] = []
+        findings: list[AuditFinding] = []
         if self._names:
             self._snapshot.take(self._pause)
             findings += self._definitions()
@@ -69,7 +69,7 @@ class Audit:
 
     # Functions and classes
 
-    def _definitions(self) -> Iterator[Finding]:
+    def _definitions(self) -> Iterator[AuditFinding]:
         """Functions and classes that are old, and that something holds."""
         snapshot = self._snapshot
         functions: list[tuple[FunctionType, _Origin]] = []
@@ -169,7 +169,7 @@ class Audit:
 
     # What native code keeps
 
-    def _validators(self) -> Iterator[Finding]:
+    def _validators(self) -> Iterator[AuditFinding]:
         holders: list[Any] = list(models())
         if not holders:
             return
@@ -180,9 +180,9 @@ class Audit:
                 groups[_title(holder), f"{cls.__module__}.{cls.__qualname__}"] += 1
         for (holder, name), count in groups.items():
             text = f"the validator of {holder} has the fields of `{name}` as they were"
-            yield Finding("native", name, count, text)
+            yield AuditFinding("native", name, count, text)
 
-    def _values(self) -> Iterator[Finding]:
+    def _values(self) -> Iterator[AuditFinding]:
         for expected in list(self._expected.values.values()):
             owner = expected.owner()
             if owner is None:
@@ -194,13 +194,13 @@ class Audit:
                 now, kind = owner.__globals__.get(expected.name), "generated function"
             if type(now) is not type(expected.value) or now != expected.value:
                 name = f"{owner.__module__}.{owner.__qualname__}"
-                yield Finding(
+                yield AuditFinding(
                     "native", name, 1,
                     f"the {kind} `{name}` has {expected.name} = {now!r}; a fresh import gives"
                     f" {expected.value!r}",
                 )  # fmt: skip
 
-    def _defaults(self) -> Iterator[Finding]:
+    def _defaults(self) -> Iterator[AuditFinding]:
         """Instances that keep the default that was edited."""
         defaults = [(o, one) for one in self._expected.defaults if (o := one.owner()) is not None]
         if not defaults:
@@ -219,7 +219,7 @@ class Audit:
                 listed(self._names_of(keeping)) or f"{counted(len(keeping), 'instance')} of {name}"
             )
             verb = "keeps" if len(keeping) == 1 else "keep"
-            yield Finding(
+            yield AuditFinding(
                 "value", name, len(keeping),
                 f"{who} {verb} {changed.name} = {changed.before!r}; new ones have {new!r}",
             )  # fmt: skip
@@ -233,7 +233,7 @@ class Audit:
 
     # What still runs, and what nobody follows
 
-    def _suspended(self) -> Iterator[Finding]:
+    def _suspended(self) -> Iterator[AuditFinding]:
         running = [code for code in running_codes() if code.co_filename in self._at]
         suspended = [code_of(one) for one in self._snapshot.suspended]
         groups: defaultdict[tuple[str, str], int] = defaultdict(int)
@@ -244,9 +244,9 @@ class Audit:
                     groups[f"{name}.{_qualname(code)}", version.label] += 1
         for (name, label), count in groups.items():
             text = f"`{name}` is still running code{_of(label)}, in which it ends"
-            yield Finding("running", name, count, text)
+            yield AuditFinding("running", name, count, text)
 
-    def _unfollowed(self, files: Iterable[str]) -> Iterator[Finding]:
+    def _unfollowed(self, files: Iterable[str]) -> Iterator[AuditFinding]:
         changed = {os.path.realpath(file) for file in files if file.endswith(".py")}
         names = {os.path.basename(file) for file in changed}
         if not changed:
@@ -258,7 +258,7 @@ class Audit:
             is_one = os.path.basename(path) in names and os.path.realpath(path) in changed
             if is_one and os.path.exists(path):
                 text = f"module `{name}` was loaded from {path} unseen, and runs its old code"
-                yield Finding("module", name, 1, text)
+                yield AuditFinding("module", name, 1, text)
 
     # Both
 
@@ -319,7 +319,7 @@ def _is_of_trial(function: FunctionType) -> bool:
     return type(stage) is TrialStage and stage.was_taken
 
 
-def _of_functions(old: Iterable[tuple[CodeType, str, _Origin]]) -> Iterator[Finding]:
+def _of_functions(old: Iterable[tuple[CodeType, str, _Origin]]) -> Iterator[AuditFinding]:
     groups: defaultdict[tuple[str, _Origin], list[CodeType]] = defaultdict(list)
     for code, owner, origin in old:
         groups[owner, origin].append(code)
@@ -332,7 +332,7 @@ def _of_functions(old: Iterable[tuple[CodeType, str, _Origin]]) -> Iterator[Find
         first = codes[0]
         place = f"{os.path.basename(first.co_filename)}:{first.co_firstlineno}"
         place = f"({', '.join([*inner[:3], place])})"
-        yield Finding(origin.kind, name, count, f"{what} {_said(origin, count)} {place}")
+        yield AuditFinding(origin.kind, name, count, f"{what} {_said(origin, count)} {place}")
 
 
 def _said(origin: _Origin, count: int) -> str:
@@ -356,14 +356,16 @@ def _is_defined_in(cls: type, namespace: dict[str, Any]) -> bool:
     return False
 
 
-def _of_class(name: str, why: str, count: int) -> Finding:
+def _of_class(name: str, why: str, count: int) -> AuditFinding:
     are = "are" if count > 1 else "is"
     if why == "gone":
         text = f"{counted(count, 'instance')} of `{name}` {are} alive, and no file has that class"
-        return Finding("gone", name, count, f"{text} any more")
+        return AuditFinding("gone", name, count, f"{text} any more")
     what = f"{counted(count, 'instance')} {are} of" if count else "something holds"
     text = f"{what} a class `{name}` that is not the one of that name"
-    return Finding("class", name, count or 1, f"{text}: `isinstance` fails, and it runs old code")
+    return AuditFinding(
+        "class", name, count or 1, f"{text}: `isinstance` fails, and it runs old code"
+    )
 
 
 def _of(label: str) -> str:

@@ -13,7 +13,7 @@ Kind = Literal["code", "lines", "gone", "trial", "class", "native", "value", "mo
 _STALE: frozenset[Kind] = frozenset({"code", "lines", "gone", "trial", "class", "native", "module"})
 
 
-class Finding(msgspec.Struct, frozen=True):
+class AuditFinding(msgspec.Struct, frozen=True):
     """Live objects of one kind and origin that are not what a fresh import would give.
 
     ``name`` is qualified: `module.qualname`. ``text`` says it in a line.
@@ -38,7 +38,7 @@ class AuditReport(msgspec.Struct, frozen=True):
     ``seconds`` it took, ``num_looked_at`` are the functions and classes that were compared.
     """
 
-    findings: Sequence[Finding] = ()
+    findings: Sequence[AuditFinding] = ()
     num_looked_at: int = 0
     seconds: float = 0.0
 

@@ -40,12 +40,12 @@ def held_by_others(
     the ids of modules' own dicts: they are alive, and are not looked into.
     """
     ours = [*ours, things, around]
-    graph = _Graph([ours, *ours, *things, *around], set(map(id, things)), namespaces)
+    graph = _References([ours, *ours, *things, *around], set(map(id, things)), namespaces)
     alive = graph.alive({id(ours), *map(id, ours)})
     return [id(thing) in alive for thing in things]
 
 
-class _Graph:
+class _References:
     """Objects and their references to each other. Follows what definitions are made of."""
 
     def __init__(

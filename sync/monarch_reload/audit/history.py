@@ -14,7 +14,7 @@ from monarch_reload.source.source import ModuleSource, RunningSources
 _MOST_VERSIONS = 24
 
 
-class Version:
+class PastVersion:
     """A text that a module ran. ``label`` says which one, for people: ``generation 4``."""
 
     def __init__(self, source: ModuleSource, label: str) -> None:
@@ -45,14 +45,14 @@ def inner_codes(code: CodeType) -> list[CodeType]:
     return inner + [one for part in inner for one in inner_codes(part)]
 
 
-class History:
+class PastCode:
     """All modules of a process that were reloaded, with what they ran before; newest last.
 
     ``removed`` are modules whose file is gone, with the source that they run.
     """
 
     def __init__(self) -> None:
-        self._past: dict[str, deque[Version]] = {}
+        self._past: dict[str, deque[PastVersion]] = {}
         self.removed: dict[str, ModuleSource] = {}
 
     @property
@@ -62,13 +62,13 @@ class History:
     def replaced(self, name: str, source: ModuleSource, label: str) -> None:
         """Note that a module runs this source no more."""
         versions = self._past.setdefault(name, deque(maxlen=_MOST_VERSIONS))
-        versions.append(Version(source, label))
+        versions.append(PastVersion(source, label))
 
-    def past(self, name: str) -> list[Version]:
+    def past(self, name: str) -> list[PastVersion]:
         """The earlier versions of a module, newest first."""
         return list(reversed(self._past.get(name, ())))
 
-    def version_of(self, name: str, code: CodeType) -> Version | None:
+    def version_of(self, name: str, code: CodeType) -> PastVersion | None:
         """The newest earlier version that has the code."""
         for version in self.past(name):
             if version.has(code):

@@ -57,7 +57,7 @@ def metaclasses() -> set[type]:
     return found
 
 
-class Snapshot:
+class LivingCode:
     """Functions, classes and suspended frames that come from some files and modules."""
 
     def __init__(self, paths: Collection[str], modules: Collection[str]) -> None:
