@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from monarch_reload.audit.expected import Expected, defaults_of, is_plain
-from monarch_reload.audit.findings import AuditReport, AuditFinding, Kind, counted, listed
+from monarch_reload.audit.findings import AuditFinding, AuditReport, Kind, counted, listed
 from monarch_reload.audit.fresh_codes import FreshCodes
 from monarch_reload.audit.held import held_by_others
 from monarch_reload.audit.history import PastCode
