@@ -283,6 +283,8 @@ class Audit:
             self._pause()
             newest = _holders([*alive, *newest], [*own, around, newest], namespaces)
             around += newest
+            # What only a reloader's own notes hold is as good as gone.
+            own += [one for one in newest if type(one).__module__.startswith("monarch_reload.")]
             del alive
         # They may hold each other, and would hold what is dead.
         for one in (around, newest, own):
