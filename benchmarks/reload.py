@@ -1,22 +1,27 @@
 """How long a one-function edit takes to reload, in a project of many modules.
 
-    python benchmarks/reload.py [--modules 200] [--edits 40] [--torch]
+    python benchmarks/reload.py [--modules 200] [--edits 40] [--torch] [--audit]
 
 Each module has classes and functions, and imports from the ones before it; two long ones have
 dataclasses, enums, decorators and closures. Prints medians and the slowest, in ms: `prepare` passes
-while the old code runs on, `commit` is when it switches.
+while the old code runs on, `commit` is when it switches. With `--audit` instead: how long the look
+at all that lives takes, and what a training loop beside it pays.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import statistics
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from monarch.runtime.workspace.preparing import Breaks
 from monarch_reload import Reloader
 
 
@@ -187,14 +192,68 @@ def measure(modules: int, count: int) -> None:
         sys.path.remove(folder)
 
 
+def measure_audit(modules: int, seconds: float = 2.0, rounds: int = 5) -> None:
+    """The time of an audit, and the steps of a training loop beside it, as paired ratios."""
+    with tempfile.TemporaryDirectory() as folder:
+        sys.path.insert(0, folder)
+        root = Path(folder)
+        for number in range(modules):
+            (root / f"audited{number}.py").write_text(module_text(0))
+        reloader = Reloader([folder])
+        for number in range(modules):
+            importlib.import_module(f"audited{number}")
+            path = root / f"audited{number}.py"
+            path.write_text(path.read_text().replace("size = ", "size = 1 + "))
+        reloader.reload()
+        began, worked = time.perf_counter(), time.process_time()
+        report = reloader.audit()
+        took, used = time.perf_counter() - began, time.process_time() - worked
+        print(f"{len(gc.get_objects()):,} objects, {report.num_looked_at:,} looked at")
+        print(f"audit alone: {took * 1000:.0f} ms, {used * 1000:.0f} ms of a processor")
+        ratios, times = [], []
+        for number in range(rounds):
+            steps = {}
+            for is_audited in (True, False) if number % 2 else (False, True):
+                thread = threading.Thread(target=lambda: times.append(_paused_audit(reloader)))
+                if is_audited:
+                    thread.start()
+                steps[is_audited] = _train(seconds)
+                if is_audited:
+                    thread.join()
+            ratios.append(steps[True] / steps[False])
+        print(f"beside training: {statistics.median(times) * 1000:.0f} ms")
+        print(f"steps with an audit / without, in {seconds:g} s: {statistics.median(ratios):.3f}")
+        sys.path.remove(folder)
+
+
+def _paused_audit(reloader: Reloader) -> float:
+    began = time.perf_counter()
+    reloader.audit(pause=Breaks())
+    return time.perf_counter() - began
+
+
+def _train(seconds: float) -> float:
+    """Steps a second of a loop that does arithmetic, and waits for a device a third of the time."""
+    began, steps = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        sum(number * number for number in range(20_000))
+        time.sleep(0.0005)
+        steps += 1
+    return steps / (time.perf_counter() - began)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--modules", type=int, default=200)
     parser.add_argument("--edits", type=int, default=40)
     parser.add_argument("--torch", action="store_true", help="with torch loaded")
+    parser.add_argument("--audit", action="store_true", help="the audit after a reload")
     options = parser.parse_args()
     if options.torch:
         importlib.import_module("torch")
+    if options.audit:
+        measure_audit(options.modules)
+        return
     measure(options.modules, options.edits)
 
 

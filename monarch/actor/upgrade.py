@@ -133,6 +133,7 @@ class _Members:
         self._ref = ref
         self._procs = procs
         self.fence, self.lift, self.halt = switch.fence, switch.lift, switch.halt
+        self.audit = switch.audit
         self.patch, self.go, self.revert = switch.patch, switch.go, switch.revert
         self.inquire = switch.inquire
 

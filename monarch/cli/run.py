@@ -148,7 +148,13 @@ def run(
             if not _is_dev():  # There, keys go to the watch.
                 record.listen_to_keys = keys_here
             # Beside a spinner or a table, not through them.
-            session_of(client()).reload.on_waiting = record.message
+            switching = session_of(client()).reload
+            switching.on_waiting = record.message
+            switching.audits.on_found.append(
+                lambda generation, found: record.audited(
+                    generation, found.lines(found.stale), found.lines(found.kept)
+                )
+            )
             client().holds.tell = record.message
             record.allocation = target.allocation(
                 project,

@@ -303,6 +303,13 @@ class Record:
             data["save_to_step_seconds"] = seconds
         self.event("generation", text, generation=generation, step=step, **data)
 
+    def audited(self, generation: int, stale: Sequence[str], kept: Sequence[str]) -> None:
+        """After a switch: what still runs old code, where there is anything. From any thread."""
+        if stale or kept:
+            parts = [*(f"old code: {text}" for text in stale), *(f"kept: {text}" for text in kept)]
+            text = f"generation {generation}: {'; '.join(map(printable, parts))}"
+            self.event("audit", text, generation=generation, stale=list(stale), kept=list(kept))
+
     def _show(self, show: Callable[..., None], *what: Any) -> None:
         """Where nothing can be shown, as in a terminal that is gone, the run goes on; where its
         reader has gone (``| head``), it is to stop, with all that was learned."""

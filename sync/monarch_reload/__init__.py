@@ -25,6 +25,7 @@ How an edit gets there:
                   to live objects meanwhile is taken back and noted (`trial.side_effects`)
     adopt         what was made is matched with the live objects, as a list of flips (`adopt`)
     undo log      a commit carries the flips out; each can be put back (`undo_log`)
+    audit         afterwards: what lives is compared with what a fresh import gives (`audit`)
 
 Arrows between the rooms point down: trial, plan, live, source; below all of them is `kinds`.
 
@@ -44,6 +45,7 @@ What to open, by what is to be changed:
 """
 
 from monarch_reload.at_start import at_start
+from monarch_reload.audit.findings import AuditReport
 from monarch_reload.data_files import SUFFIXES as CONFIG_SUFFIXES
 from monarch_reload.errors import NeedsRespawn, ReloadError
 from monarch_reload.ipython import load_ipython_extension, unload_ipython_extension
@@ -56,6 +58,7 @@ from monarch_reload.upgrade import ClassUpgrade
 __all__ = [
     "CONFIG_SUFFIXES",
     "Action",
+    "AuditReport",
     "ClassUpgrade",
     "Mode",
     "ModuleVerdict",

@@ -286,6 +286,20 @@ class Adoption:
             if id(thing) not in own:
                 sort_in_again(thing, tuples)
 
+    def displaced(self) -> Iterator[Any]:
+        """Yields the objects whose names others take."""
+        yield from (before for _, before in self._displaced.values())
+
+    def let_go(self) -> None:
+        """Hold no object of the trial any more, once it is over."""
+        self.classes.flips.clear()
+        self.bindings.clear()
+        self.gone.clear()
+        self.undecorated.clear()
+        self._displaced.clear()
+        self._edits, self.deleted = {}, {}
+        self.__dict__.pop("_made", None)
+
     def forget_twins(self) -> None:
         """Staged classes leave the lists of subclasses that their bases keep.
 

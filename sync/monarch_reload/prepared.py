@@ -9,14 +9,17 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
 from monarch_reload.adopt import Adoption
+from monarch_reload.audit.expected import Expected
+from monarch_reload.audit.history import PastCode
 from monarch_reload.data_files import naming, reading_ahead
 from monarch_reload.errors import ReloadError
 from monarch_reload.live.classes import forget_subclass_checks, hooked_classes
@@ -68,6 +71,17 @@ class Process:
         # new process from the start.
         self.unfit: dict[tuple[str, bytes], ReloadError] = {}
         self.lineage = Lineage()
+        self.history = PastCode()
+        self.expected = Expected()
+        self._kept: weakref.WeakSet[Prepared] = weakref.WeakSet()
+
+    def committed(self, prepared: Prepared) -> None:
+        """Know of a commit that may yet be undone."""
+        self._kept.add(prepared)
+
+    def held(self) -> list[Any]:
+        """The objects that hold what was there before, so that commits can be undone."""
+        return [one for prepared in list(self._kept) for one in prepared.held()]
 
 
 class Prepared:
@@ -91,6 +105,10 @@ class Prepared:
         self._closures = LiveClosures(process.lineage)
         self._places = UndoLog()
         self._caches: list[Callable[[], None]] = []
+        self._expected = self._expected_before = Expected()
+        self._removed_before: dict[str, ModuleSource] = {}
+        self._log = UndoLog()
+        self.label_before = ""  # of the code that runs until the commit, for people
         self._report = ReloadReport()
         self._report.verdicts = self.verdicts
         self._spent = False
@@ -225,7 +243,7 @@ class Prepared:
             for path, text in self._texts.items()
             if text is None
             for name in running.names_at(os.fspath(path))
-        }
+        } | self._process.history.removed
         following = {n for n in self._plan.modules.keys() - live.keys() if self._decorates(n)}
         self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
         self._report.stays += self._adoption.stays
@@ -233,6 +251,9 @@ class Prepared:
             move_code(live[name], source, self._plan.modules[name], self._functions)
         self._follow()
         self._refuse_what_native_code_keeps(changed)
+        paths = {source.path for _, source in running.running()}
+        twins, displaced = self._functions.twins.values(), self._adoption.displaced()
+        self._expected = Expected.of(twins, displaced, paths)
 
     def _follow(self) -> None:
         """Functions to which no name leads, as closures and wrappers, follow their source."""
@@ -283,7 +304,7 @@ class Prepared:
             moved=self._adoption.moved,
         )  # fmt: skip
         found = warnings_of(self._plan, running, changed, self._stage.namespaces)
-        self._report.warnings = list(found)
+        self._report.warnings += found
         for name in self._report.at_start:
             self._report.counts_from_next_start(name)
         self._report.threads = self._stage.outside.threads
@@ -345,6 +366,7 @@ class Prepared:
             self._stage.close(keep_imported=False)
             self._places.rollback()
             self._adoption.forget_all()
+            self._let_go()
 
     def commit(self) -> ReloadReport:
         """Switch to the new code. On an exception everything is put back; raises ReloadError."""
@@ -356,7 +378,8 @@ class Prepared:
                 message = "prepared for code that this process no longer runs; prepare again"
                 raise ReloadError(message, phase="commit")
             self._spent = True
-            log = UndoLog()
+            log = self._log
+            before = {name: process.sources[name] for name in self._sources}
             try:
                 self._stage.close(keep_imported=True)
                 if self._stage.namespaces:
@@ -377,11 +400,36 @@ class Prepared:
             self._adoption.forget_twins()
             self._closures.forget()
             self._stage.made.clear()
+            self._let_go()
+            self._stage.was_taken = True
+            self._note(before)
             process.generation += 1
             generation = process.generation
             report.seconds = time.perf_counter() - started
         report._undo = lambda: self._undo(log, generation)
         return report
+
+    def _let_go(self) -> None:
+        """Keep what undoing needs: the rest of the trial would hold what is old, or dead."""
+        self._functions.let_go()
+        self._adoption.let_go()
+        self._stage.let_go()
+
+    def _note(self, before: Mapping[str, ModuleSource]) -> None:
+        """Have the process remember what it ran until now, for an audit."""
+        process = self._process
+        for name, source in before.items():
+            process.history.replaced(name, source, self.label_before)
+        self._removed_before = dict(process.history.removed)
+        process.history.now_on_disk(process.sources, self._texts)
+        self._expected_before = process.expected
+        process.expected = process.expected.followed_by(self._expected)
+        process.committed(self)
+
+    def held(self) -> list[Any]:
+        """What an undoing needs, which holds what is old."""
+        log, adoption = self._log, self._adoption
+        return [*log.held(), self._caches, adoption.classes.patched, self._functions.patched]
 
     def _flips(self) -> Iterator[Flip]:
         adoption = self._adoption
@@ -415,10 +463,15 @@ class Prepared:
         with self._process.lock:
             if generation != self._process.generation:
                 raise RuntimeError("another reload came after this one; undo that one first")
+            taken_back = {name: self._process.sources[name] for name in self._sources}
             log.rollback()
             self._stage.close(keep_imported=False)
             self._places.rollback()
             self._refresh()
+            for name, source in taken_back.items():
+                self._process.history.undone(name, source)
+            self._process.history.removed = self._removed_before
+            self._process.expected = self._expected_before
             self._process.generation += 1
 
     def _refresh(self) -> None:

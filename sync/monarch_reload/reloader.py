@@ -14,8 +14,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from monarch_reload.audit.audit import Audit
+from monarch_reload.audit.findings import AuditReport
 from monarch_reload.data_files import is_config
 from monarch_reload.errors import NeedsRespawn, ReloadError, files_of
+from monarch_reload.plan.gone_modules import imports_of_gone
 from monarch_reload.plan.reached_modules import importable_as, reached_modules
 from monarch_reload.prepared import Mode, Prepared, Process
 from monarch_reload.report import ModuleVerdict, ReloadReport
@@ -123,6 +126,20 @@ class Reloader:
             _refuse_what_needs_respawn(self.prepare(sources, mode=mode))
             raise
 
+    def audit(
+        self, files: Iterable[PathLike] = (), *, pause: Callable[[], None] = lambda: None
+    ) -> AuditReport:
+        """What still runs old code, of all modules that were reloaded so far.
+
+        `files` have changed: modules that were loaded from them unseen are told, too. `pause` is
+        called between slices of the work, for other threads to run. Takes part of a second.
+        """
+        process = self._process
+        audit = Audit(
+            self._sources, process.history, process.expected, ours=process.held, pause=pause
+        )
+        return audit.report([os.path.abspath(os.fspath(file)) for file in files])
+
     def _resolved(self, paths: Iterable[PathLike]) -> list[str]:
         loaded = {source.path for _, source in self.loaded()}
         found: dict[str, None] = {}
@@ -146,6 +163,7 @@ class Reloader:
         as_far_as_possible: bool = False,
         arriving: Mapping[str, str] | None = None,
         folders: Sequence[str] = (),
+        deleted: Collection[str] = (),
     ) -> Prepared:
         """Compile, plan and run the new code beside the live modules; None stands for a deleted
         file.
@@ -153,7 +171,8 @@ class Reloader:
         `arriving` are more files that are not there yet, each with the place where its text lies
         until then. They are looked at when new code imports them. `folders` will come first on
         `sys.path`: where the file of a module goes, and a file with another module of its name
-        comes there or elsewhere on `sys.path`, that file is the module from now on.
+        comes there or elsewhere on `sys.path`, that file is the module from now on. `deleted` are
+        more files that go, and that nothing has loaded.
 
         Nothing visible changes. Raises ReloadError for code that does not compile or does not run,
         and with mode "patch" for an edit that only a new process could take. A class that cannot
@@ -173,6 +192,7 @@ class Reloader:
                 prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
                 prepared.patches_as_far_as_possible(as_far_as_possible)
                 prepared.verdicts.update(self._verdicts_without_a_run(texts, moved))
+                prepared.report.warnings = self._gone(texts, deleted, moved, changed, folders)
                 return prepared
 
             prepared = begun()
@@ -198,6 +218,30 @@ class Reloader:
             if mode == "patch":
                 _refuse_what_needs_respawn(prepared)
             return prepared
+
+    def _gone(
+        self,
+        texts: Mapping[str, bytes | None],
+        deleted: Collection[str],
+        moved: Mapping[str, list[str]],
+        changed: Mapping[str, ModuleSource],
+        folders: Sequence[str],
+    ) -> list[str]:
+        """Warnings about imports of modules that nobody will find any more."""
+        places = list(dict.fromkeys([*folders, *sys.path]))
+        there = {name for names in moved.values() for name in names}
+        gone: set[str] = set()
+        for path in [*(path for path, text in texts.items() if text is None), *deleted]:
+            for name in self._sources.names_at(path) or importable_as(path, places):
+                others = other_places(name, path, filter(None, places))
+                if name not in there and not any(
+                    texts.get(place, place != path and os.path.exists(place)) for place in others
+                ):
+                    gone.add(name)
+        if not gone:
+            return []
+        sources = {**dict(self._sources.running()), **changed}
+        return list(imports_of_gone(sources.items(), gone))
 
     def _tried_elsewhere(
         self,

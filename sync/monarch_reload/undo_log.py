@@ -88,6 +88,10 @@ class UndoLog:
             for flip in flips:
                 self._undo.append(flip.apply())
 
+    def held(self) -> list[Any]:
+        """What holds the objects that were there before."""
+        return [self._undo]
+
     def rollback(self) -> None:
         with longer_turns():
             Turns().freshen()

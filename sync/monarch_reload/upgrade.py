@@ -49,6 +49,7 @@ class ClassUpgrade:
             for name in live.__dict__
             if not name.startswith("__") and name not in staged.__dict__
         ]
+        self.label_before = ""
         self.verdicts = {name: ModuleVerdict(live.__module__, "", "patch", "upgraded", (name,))}
 
     def _is_inner(self, value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,18 +78,21 @@ class Refusal:
 
 
 _OWED = "_owed"
+_WAIT = "_wait"
 
 
 @dataclass
 class SyncReport:
     """One push, over all hosts. ``print(report)`` gives a table, ``to_dict()`` all of it as data.
 
-    ``seconds`` is the whole, ``seconds_by_step`` its parts. ``errors`` say why a push was
+    ``deleted_files`` are those of ``changed_files`` that are gone. ``seconds`` is the whole,
+    ``seconds_by_step`` its parts. ``errors`` say why a push was
     refused: then no host and no process changed, and ``generation`` is still the old one;
     ``refusals`` have what code was refused, with file, line and column. ``notes`` say what to know
     beside: what came along unasked, a lock file that changed. ``warnings`` are about code that was
     taken and will fail when it is run, with file and line: names that nowhere exist, calls that do
-    not fit. ``was_taken_back``: it was refused
+    not fit. ``stale`` is what still runs old code, ``kept`` what keeps it by design: an audit looks
+    while all go on, and fills them in (`wait_for_audit`). ``was_taken_back``: it was refused
     when hosts showed it already, which makes two generations.
     ``actors_patched`` is the number of live actors by class. ``needs_respawn`` is what no running
     process could take, as ``module: reason``; ``procs_respawned`` are the procs that were replaced
@@ -101,6 +104,7 @@ class SyncReport:
     digest: str = ""
     hosts: list[HostReport] = field(default_factory=list)
     changed_files: list[str] = field(default_factory=list)
+    deleted_files: list[str] = field(default_factory=list)
     seconds: float = 0.0
     seconds_by_step: dict[str, float] = field(default_factory=dict)
     modules_reloaded: list[str] = field(default_factory=list)
@@ -115,6 +119,9 @@ class SyncReport:
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    audit_seconds: float = 0.0
     was_taken_back: bool = False
 
     @property
@@ -122,6 +129,24 @@ class SyncReport:
         """Whether every host and every process has the new state."""
         self._seen()
         return not self.errors
+
+    @property
+    def is_green(self) -> bool:
+        """Whether all went well and, as far as is known by now, nothing runs old code."""
+        return self.ok and not self.stale
+
+    def audit_comes(self, wait: Callable[[float], bool]) -> None:
+        """``wait`` waits so many seconds for the audit, and says whether it is in."""
+        vars(self)[_WAIT] = wait
+
+    def wait_for_audit(self, seconds: float = 10.0) -> bool:
+        """Wait until ``stale`` and ``kept`` are filled in; whether they are. Takes about a second
+        where code changed, and no time elsewhere."""
+        wait: Callable[[float], bool] | None = vars(self).get(_WAIT)
+        return wait is None or wait(seconds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != _WAIT}
 
     def owe(self) -> None:
         """From here on a refusal is printed on stderr if nobody looks at this report."""
@@ -192,12 +217,17 @@ class SyncReport:
         moved = f"{self._what_changed()} → {hosts}"
         if num_behind:
             moved += f" ({num_behind:,} left behind)"
-        return f"✓ gen {self.generation}  {moved}  {took(self.seconds)}"
+        mark = "!" if self.stale else "✓"
+        return f"{mark} gen {self.generation}  {moved}  {took(self.seconds)}"
 
     def _what_changed(self) -> str:
         """``3 files``, ``1 link, 2 modes``."""
         others = [counted(num, noun) for noun, num in self._beside_files() if num]
         files = counted(len(self.changed_files), "file")
+        num_deleted = len(self.deleted_files)
+        if num_deleted:
+            is_all = num_deleted == len(self.changed_files)
+            files += " deleted" if is_all else f" ({num_deleted:,} deleted)"
         return ", ".join([files, *others] if self.changed_files or not others else others)
 
     def _beside_files(self) -> list[tuple[str, int]]:
@@ -245,7 +275,7 @@ class SyncReport:
         lines += [f"  {line}" for line in self.kept_lines()]
         lines += [f"  needs respawn: {printable(why)}" for why in self.needs_respawn]
         lines += [f"  {line}" for line in problem_lines(self.problems)]
-        lines += [f"  {line}" for line in self.warning_lines()]
+        lines += [f"  {line}" for line in (*self.warning_lines(), *self.stale_lines())]
         for text in (*self.notes, *self.errors):
             shown = [f"  {line}" for line in plain(text).splitlines()]
             lines += _with_carets(shown, width, ascii_only=ascii_only) if width else shown
@@ -254,6 +284,13 @@ class SyncReport:
     def warning_lines(self) -> list[str]:
         """A line for each warning about the new code."""
         return [f"warning: {printable(text)}" for text in self.warnings]
+
+    def stale_lines(self) -> list[str]:
+        """A line for each kind of old code that lives on, and for what would end it."""
+        lines = [f"old code: {printable(text)}" for text in self.stale]
+        if lines:
+            lines.append('`sync_workspace(reload="respawn")`, or a restart of the run, ends it')
+        return lines + [f"kept: {printable(text)}" for text in self.kept]
 
     def behind_lines(self) -> list[str]:
         """A line for each host that others go on without."""

@@ -109,10 +109,12 @@ def test_a_reload_gives_what_a_new_process_would(seed: int, folder: Path) -> Non
 
             write(folder, package, now)
             reloader.reload()
+            audit = reloader.audit()
             fresh = f"{package}_{number}"
             write(folder, fresh, {name: text.replace(package, fresh) for name, text in now.items()})
             anew = load(fresh)
             assert shown(program, modules) == shown(program, anew)
+            assert audit.ok, audit
             for name, made in closures_of(program, anew).items():
                 for closure in closures.get(name, ()):
                     assert closure(3) == made(3), name

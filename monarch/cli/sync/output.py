@@ -53,7 +53,7 @@ class Lines:
         form = {"width": terminal.width, "ascii_only": terminal.ascii_only}
         first, *rest = report.table(**form).splitlines()  # type: ignore[arg-type]
         if not (report.ok and is_quiet()):
-            terminal.line(first, None if report.ok else "red")
+            terminal.line(first, "red" if not report.ok else "yellow" if report.stale else None)
         if not report.ok:
             for line in rest:
                 terminal.prose(line)
@@ -67,6 +67,7 @@ class Lines:
         told, self._told = self._told, [*problem_lines(report.problems), *report.notes]
         news = [
             *report.warning_lines(),
+            *report.stale_lines(),
             *report.behind_lines(),
             *report.kept_lines(),
             *self._followed(report),

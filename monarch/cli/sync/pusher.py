@@ -118,6 +118,7 @@ class Pusher:
 
         report = large.pushing(workspace, push)
         if report.ok:
+            report.wait_for_audit()
             if not silent and not any(host.error for host in report.hosts):
                 self._num_lost_when_all_followed = num_lost
             report.notes += _faults_in(report.changed_files, workspace)

@@ -119,6 +119,38 @@ class RefusedFile(msgspec.Struct):
         return "\n".join([*lines, self.message])
 
 
+class AuditOutcome(msgspec.Struct):
+    """Old code that lives on in some processes, each text with the processes, by their labels.
+
+    ``kept`` is old by design. ``num_procs`` have looked, in so many ``seconds`` at most.
+    """
+
+    stale: dict[str, list[str]] = {}
+    kept: dict[str, list[str]] = {}
+    num_procs: int = 0
+    seconds: float = 0.0
+
+    def add(self, other: AuditOutcome) -> None:
+        """Take in what another process says."""
+        for mine, others in ((self.stale, other.stale), (self.kept, other.kept)):
+            for text, labels in others.items():
+                mine[text] = [*mine.get(text, ()), *labels]
+        self.num_procs += other.num_procs
+        self.seconds = max(self.seconds, other.seconds)
+
+    def lines(self, found: dict[str, list[str]]) -> list[str]:
+        """A line each, with the ranks."""
+        return [f"{text}{self._where(labels)}" for text, labels in found.items()]
+
+    def _where(self, labels: list[str]) -> str:
+        if self.num_procs < 2:
+            return ""
+        if len(labels) == self.num_procs:
+            return " (in all processes)"
+        more = f" and {len(labels) - 3:,} more" if len(labels) > 3 else ""
+        return f" (on {', '.join(labels[:3])}{more})"
+
+
 _LISTS = (
     "modules", "functions", "classes", "reran", "respawn", "replaced", "problems", "notes",
     "warnings", "for_next_start",

@@ -47,6 +47,7 @@ from monarch.wire.message.delivery import (
     Wither,
 )
 from monarch.wire.message.generations import (
+    AuditAsked,
     Bring,
     BusyActor,
     HeldUp,
@@ -159,6 +160,7 @@ __all__ = [
     "AskOrigin",
     "AskWait",
     "Attach",
+    "AuditAsked",
     "BreakPlace",
     "Bring",
     "BulkChunk",
@@ -272,7 +274,7 @@ AnyMessage = (
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
     | SpawnActor | StopActor | ActorFailed | AskOrigin
     | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Settle | Waiting | HeldUp
-    | LeftBehind | InspectFiles
+    | LeftBehind | InspectFiles | AuditAsked
     | Grow | Cast | Replies | Wither
     | AskWait | Chase | RingFound | AskMemory
     | HoldsChanged | HoldsAsked | HoldLine | HoldText | HoldNames | ClocksStand

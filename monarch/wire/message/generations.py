@@ -74,6 +74,15 @@ class TakeBack(Message, tag=50):
     instead_of: Uid = ""
 
 
+class AuditAsked(Message, tag=179):
+    """To a process: what runs old code there, and in those that it owns, since the switch to
+    ``generation``? ``Answer`` comes when its audit is in."""
+
+    generation: int
+    port: int
+    sender: Uid
+
+
 class InspectFiles(Message, tag=55):
     """To a host agent: which ``generation`` and ``digest`` does it show, after all orders that have
     come by now? From an owner that orders in the name ``instead_of`` in the push of

@@ -159,6 +159,11 @@ class FunctionPatch:
     def pair(self, staged: Any, live: Any) -> None:
         self.twins[id(staged)] = (staged, live)
 
+    def let_go(self) -> None:
+        """Hold no object of the trial any more, once it is over."""
+        self.twins.clear()
+        self.flips.clear()
+
     def live_of(self, value: Any) -> Any:
         return self.twins[id(value)][1] if id(value) in self.twins else value
 

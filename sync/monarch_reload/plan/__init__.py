@@ -10,5 +10,6 @@ What to open, by what is to be changed:
   imports to decide: `reached_modules.py`
 - assignments taken away: `removed_assignments.py`; what `import *` brings: `stars.py`
 - which edits count only when a run begins again: `start_helpers.py`
+- imports of modules that are gone: `gone_modules.py`
 - warnings about edited functions: `code_warnings.py`, `unbound_names.py`, `misfit_calls.py`
 """

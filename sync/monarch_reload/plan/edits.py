@@ -254,6 +254,11 @@ def _is_data(value: object) -> bool:
         return True
     if kind in (tuple, frozenset) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return all(map(_is_data, cast("tuple[object, ...]", value)))
+    if getattr(kind.__dict__.get("__dataclass_params__"), "frozen", False):
+        held = own_names(value)  # as a named tuple, it has its values and nothing else
+        return held.keys() == kind.__dataclass_fields__.keys() and all(  # type: ignore[attr-defined]
+            map(_is_data, held.values())
+        )
     return kind in _DATA
 
 

@@ -73,6 +73,7 @@ class TrialStage:
             **self.stand_ins.checks,
         }
         self._open = True
+        self.was_taken = False  # by a commit
         self._copies = ContainerCopies({}, set(), self.stand_ins.of)
 
     def run(
@@ -309,6 +310,18 @@ class TrialStage:
             delattr(module, name)
         else:
             setattr(module, name, value)
+
+    def let_go(self) -> None:
+        """Hold no object of the trial any more, once it is over."""
+        for name in self.namespaces:
+            self.namespaces[name] = {}  # Another one: functions may still look into it.
+        self.made.clear()
+        self.defined.clear()
+        self.stores.clear()
+        self.held_back.clear()
+        self.stand_ins.let_go()
+        self._copies = ContainerCopies({}, set(), self.stand_ins.of)
+        self._plan = EditPlan({})
 
     def close(self, keep_imported: bool) -> None:
         """Views show the live modules from now on; modules imported for an abort go again."""

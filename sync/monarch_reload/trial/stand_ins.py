@@ -39,6 +39,11 @@ class StandIns:
         }
         """The functions that staged code gets in place of the built-in ones."""
 
+    def let_go(self) -> None:
+        """Hold no object of the trial any more, once it is over."""
+        self.pairs.clear()
+        self._live.clear()
+
     def take_over(self, plan: ModulePlan, index: int, live: Any, staged: Any) -> None:
         """A statement has defined `staged`: it takes over the state of what is live.
 

@@ -12,5 +12,6 @@ What to open:
     proc_orders               what a process sends to its procs, and to their hosts
     fencing                   what a participant does to its mailboxes, its spawns and what it sends
     busy_actors               the actors that a switch waits for, in one line for people
+    audits                    what still runs old code after a switch
     author_lost, succeeding   the end of a switch whose author has died; which owner leads it
 """

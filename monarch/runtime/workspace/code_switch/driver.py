@@ -18,11 +18,13 @@ from monarch.core.code_switch.table import IllegalEvent, ParticipantState, autho
 from monarch.net.loop import Timer
 from monarch.runtime.context import running
 from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.actions import Actions, Event, SwitchUnderWay
+from monarch.runtime.workspace.code_switch.audits import Audits
 from monarch.runtime.workspace.code_switch.open_order import Desk, OpenOrder
 from monarch.runtime.workspace.code_switch.succeeding import Succeeding
 from monarch.runtime.workspace.local_reload import LocalReload
-from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
 from monarch.wire.message import BusyActor, LeftBehind, ProcDown
@@ -48,12 +50,19 @@ class CodeSwitch:
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
         self._agent = agent
         self.node = agent.node
+        self.audits = Audits(agent, here)
+
+        def over(plan: ReloadPlan) -> None:
+            on_over(plan)
+            if plan.mode != "off":
+                self.audits.begin(plan)
+
         self._actions = actions = Actions(
             agent,
             here,
             feed=self._feed,
             tell=lambda text: self.on_waiting(text),
-            on_over=on_over,
+            on_over=over,
         )
         self.machine = self._actions.machine
         self.succeeding = Succeeding(
@@ -149,6 +158,9 @@ class CodeSwitch:
 
     def inquire(self, generation: int, asker: Uid = "") -> ReloadOutcome:
         return self._wait(lambda order: self.asked_how_far(generation, asker, order))
+
+    def audit(self, generation: int) -> Promise[AuditOutcome]:
+        return self.audits.of(generation)
 
     def revert(self, generation: int, asker: Uid = "") -> None:
         self._wait(lambda order: self.ordered_to_revert(generation, asker, order))
@@ -374,6 +386,9 @@ class _InNameOf:
 
     def inquire(self, generation: int) -> ReloadOutcome:
         return self._switch.inquire(generation, self._author)
+
+    def audit(self, generation: int) -> Promise[AuditOutcome]:
+        return self._switch.audit(generation)
 
     def revert(self, generation: int) -> None:
         self._switch.revert(generation, self._author)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from monarch.errors import MonarchError
-from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadOutcome, ReloadPlan
 from monarch.wire.address import Uid
 
 
@@ -64,6 +65,10 @@ class Owner(Protocol):
 
         From then on it obeys neither the author, which has died, nor an earlier successor.
         """
+        ...
+
+    def audit(self, generation: int) -> Promise[AuditOutcome]:
+        """What still runs old code after the switch; does not wait for it."""
         ...
 
     def revert(self, generation: int) -> None:

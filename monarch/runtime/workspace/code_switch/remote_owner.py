@@ -9,8 +9,10 @@ import msgspec
 
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.code_switch.audits import ask_audit
 from monarch.runtime.workspace.code_switch.owner import OwnerLost
-from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import AnyMessage, Prepare, Revert, Step, StepName, Switch
 
@@ -80,6 +82,17 @@ class RemoteOwner:
 
     def inquire(self, generation: int) -> ReloadOutcome:
         return self._step(generation, StepName.INQUIRE, wait_seconds=_INQUIRE_SECONDS)
+
+    def audit(self, generation: int) -> Promise[AuditOutcome]:
+        answer = ask_audit(self._node, self._client, generation)
+        found: Promise[AuditOutcome] = Promise()
+
+        def answered() -> None:
+            said = answer.value
+            found.set(AuditOutcome() if said.error else msgspec.convert(said.body, AuditOutcome))
+
+        answer.on_set(answered)
+        return found
 
     def revert(self, generation: int) -> None:
         try:

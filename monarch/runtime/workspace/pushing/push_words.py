@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Sequence
 
+from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.pushing.host_in_push import HostInPush
 from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
 from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE
-from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
+from monarch.runtime.workspace.reload_plan import AuditOutcome, RefusedFile, ReloadOutcome
 from monarch_sync.host_report import HostReport
 from monarch_sync.report import Refusal, SyncReport
 
@@ -57,6 +60,31 @@ class PushWords:
         report.num_procs = outcome.num_procs
         report.notes += outcome.notes
         report.warnings = list(dict.fromkeys(map(self._in_authors_words, outcome.warnings)))
+
+    def audit_comes(self, audits: Sequence[Promise[AuditOutcome]]) -> None:
+        """Fill in what still runs old code, when all owners have said so."""
+        report, whole, left = self._report, AuditOutcome(), len(audits)
+        lock = threading.Lock()
+        is_in: Promise[None] = Promise()
+
+        def one_more(audit: Promise[AuditOutcome]) -> None:
+            nonlocal left
+            with lock:
+                whole.add(audit.value)
+                left -= 1
+                if left:
+                    return
+            words = self._in_authors_words
+            report.stale = [words(text) for text in whole.lines(whole.stale)]
+            report.kept = [words(text) for text in whole.lines(whole.kept)]
+            report.audit_seconds = whole.seconds
+            is_in.set(None)
+
+        report.audit_comes(is_in.wait)
+        for audit in audits:
+            audit.on_set(functools.partial(one_more, audit))
+        if not audits:
+            is_in.set(None)
 
     def of_host(self, host: HostInPush, here: LocalReplicas) -> HostReport:
         """The report on a host, and, where it is the author's own, on the replicas that are

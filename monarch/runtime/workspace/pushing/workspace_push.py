@@ -186,6 +186,7 @@ class WorkspacePush(Purpose):
         )
         plan.owners, plan.places = self._clients, list(addresses)
         report.changed_files = changed
+        report.deleted_files = [path for path in changed if path not in scan.manifest]
         if report.errors:
             in_push.abort(hosts)
         elif self._has_news(hosts, plan, changed):
@@ -235,6 +236,8 @@ class WorkspacePush(Purpose):
             raise Busy(switch.outcome.busy)
         if switch.error is not None:
             raise switch.error
+        if not self._report.errors and plan.generation == self._report.generation:
+            self._words.audit_comes([owner.audit(plan.generation) for owner in owners])
 
     def entered(self, stage: CoordinatorState) -> None:
         name = _NAMES.get(stage, "")
@@ -255,6 +258,7 @@ class WorkspacePush(Purpose):
             return Said.ALL
         # All hosts and processes have this state, though we did not know: no new generation.
         self._report.changed_files = []
+        self._report.deleted_files = []
         self._came_to(self._hosts, self._scan.manifest)
         self._bring_here(self._scan)
         return Said.UNCHANGED

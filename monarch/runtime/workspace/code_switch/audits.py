@@ -1,0 +1,85 @@
+"""After a switch: what still runs old code, here and in the procs that this process owns."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from monarch.runtime.answers import Response
+from monarch.runtime.node import Node
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.local_reload import LocalReload
+from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadPlan
+from monarch.wire.address import ProcAddress
+from monarch.wire.codec import Envelope
+from monarch.wire.message import AuditAsked
+
+_log = logging.getLogger("monarch.reload")
+
+_MOST_KEPT = 8
+_ANSWER_SECONDS = 30.0  # a proc that trains without a pause gives its audit little time
+
+
+class Audits:
+    """The audits of the last generations, each a promise that is kept when all procs have said.
+
+    ``on_found`` hear of each that is in, with its generation.
+    """
+
+    def __init__(self, agent: ProcAgent, here: LocalReload) -> None:
+        self._agent, self._node, self._here = agent, agent.node, here
+        self._found: dict[int, Promise[AuditOutcome]] = {}
+        self._lock = threading.Lock()
+        self.on_found: list[Callable[[int, AuditOutcome], None]] = []
+        self._node.handle(AuditAsked, self._on_asked)
+
+    def begin(self, plan: ReloadPlan) -> None:
+        """All go on with the new code: look at this process, and ask the others, meanwhile."""
+        promise = self.of(plan.generation)
+        procs = [proc for proc in self._agent.owned_procs() if proc.host_uid not in plan.behind]
+        run = functools.partial(self._run, plan, procs, promise)
+        threading.Thread(target=run, name="monarch-audit", daemon=True).start()
+
+    def of(self, generation: int) -> Promise[AuditOutcome]:
+        """What is found after the switch to a generation; it may still be to come."""
+        with self._lock:
+            promise = self._found.setdefault(generation, Promise())
+            for old in sorted(self._found)[:-_MOST_KEPT]:
+                self._found.pop(old).set(AuditOutcome())
+            return promise
+
+    def _run(
+        self, plan: ReloadPlan, procs: Sequence[ProcAddress], promise: Promise[AuditOutcome]
+    ) -> None:
+        asked = [ask_audit(self._node, proc, plan.generation) for proc in procs]
+        outcome = AuditOutcome()
+        try:
+            outcome = self._here.audit(plan)
+        except Exception:
+            _log.exception("the audit of generation %d failed", plan.generation)
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        for answer in asked:
+            if answer.wait(max(0.0, deadline - time.monotonic())) and not answer.value.error:
+                outcome.add(msgspec.convert(answer.value.body, AuditOutcome))
+        promise.set(outcome)
+        for hear in self.on_found:
+            hear(plan.generation, outcome)
+
+    def _on_asked(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, AuditAsked)
+        promise = self.of(order.generation)
+        promise.on_set(
+            lambda: self._node.answer(order.sender, order.port, msgspec.to_builtins(promise.value))
+        )
+
+
+def ask_audit(node: Node, process: ProcAddress, generation: int) -> Promise[Response]:
+    """Ask a process what runs old code in it, and in those that it owns."""
+    return node.request(process, lambda port: AuditAsked(generation, port, node.uid))

@@ -1,0 +1,14 @@
+"""What still runs old code after a reload: everything that lives is compared with what a fresh
+import gives.
+
+What to open:
+
+    audit         the comparison, and what it tells
+    living        the objects of the process, in slices
+    fresh_codes   the code of a source, by name
+    history       the code that modules ran before
+    expected      what a commit notes of objects that have no source to compare with
+    natives       copies of classes inside of native validators
+    held          whether what is old is alive, or only not yet collected
+    findings      what was found, in words
+"""

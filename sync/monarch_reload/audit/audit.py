@@ -1,0 +1,399 @@
+"""Compares what lives in the process with what a fresh import of the reloaded modules gives."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+import msgspec
+
+from monarch_reload.audit.expected import Expected, defaults_of, is_plain
+from monarch_reload.audit.findings import AuditFinding, AuditReport, Kind, counted, listed
+from monarch_reload.audit.fresh_codes import FreshCodes
+from monarch_reload.audit.held import held_by_others
+from monarch_reload.audit.history import PastCode
+from monarch_reload.audit.living import LivingCode, code_of, instances, running_codes, type_module
+from monarch_reload.audit.natives import adapters, copied_fields_that_differ, models
+from monarch_reload.kinds import is_a, own_names
+from monarch_reload.source.source import RunningSources
+from monarch_reload.source.statements import Statement
+from monarch_reload.trial.stage import TrialStage
+
+
+class Audit:
+    """One look at the process. ``ours`` are objects of a reload that hold old ones to undo it.
+
+    ``pause`` is called between slices of the work, for other threads to run.
+    """
+
+    def __init__(
+        self,
+        sources: RunningSources,
+        history: PastCode,
+        expected: Expected,
+        *,
+        ours: Callable[[], list[Any]] = list,
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._sources, self._history, self._expected = sources, history, expected
+        self._ours, self._pause = ours, pause
+        self._names = frozenset(n for n in history.names if n in sources and n in sys.modules)
+        self._fresh: dict[str, FreshCodes] = {}
+        self._at: defaultdict[str, list[str]] = defaultdict(list)  # modules by file
+        for name in self._names:
+            paths = {sources[name].path, *(version.path for version in history.past(name))}
+            for path in paths:
+                self._at[path].append(name)
+        self._snapshot = LivingCode(self._at.keys(), self._names)
+
+    def report(self, files: Iterable[str] = ()) -> AuditReport:
+        """``files`` have changed; modules that were loaded from them unseen are told, too."""
+        started = time.perf_counter()
+        findings: list[AuditFinding] = []
+        if self._names:
+            self._snapshot.take(self._pause)
+            findings += self._definitions()
+            findings += self._validators()
+            findings += self._values()
+            findings += self._defaults()
+            findings += self._suspended()
+        findings += self._unfollowed(files)
+        looked_at = self._snapshot.num_functions + self._snapshot.num_classes
+        return AuditReport(tuple(findings), looked_at, time.perf_counter() - started)
+
+    # Functions and classes
+
+    def _definitions(self) -> Iterator[AuditFinding]:
+        """Functions and classes that are old, and that something holds."""
+        snapshot = self._snapshot
+        functions: list[tuple[FunctionType, _Origin]] = []
+        for number, function in enumerate((*snapshot.functions, *snapshot.generated)):
+            if number % 500 == 0:
+                self._pause()
+            if (origin := self._origin(function)) is not None:
+                functions.append((function, origin))
+        function = None  # type: ignore[assignment]
+        classes = [(cls, why) for cls in snapshot.classes if (why := self._why_old(cls))]
+        if not functions and not classes:
+            return
+        things = [one for one, _ in functions] + [one for one, _ in classes]
+        made = instances([cls for cls, _ in classes], self._pause) if classes else []
+        snapshot.forget()
+        held = self._held(things, made, [functions, classes])
+        yield from _of_functions(
+            (one.__code__, _owner_of(one), origin)
+            for is_held, (one, origin) in zip(held, functions, strict=False)
+            if is_held
+        )
+        counts = Counter(id(type(one)) for one in made)
+        for is_held, (cls, why) in zip(held[len(functions) :], classes, strict=True):
+            if is_held and (why == "copy" or counts[id(cls)]):
+                yield _of_class(f"{type_module(cls)}.{cls.__qualname__}", why, counts[id(cls)])
+
+    def _origin(self, function: FunctionType) -> _Origin | None:
+        """Where old code comes from; None where the code is today's."""
+        code = function.__code__
+        if _is_of_trial(function):
+            return _Origin("trial", str(function.__module__), "")
+        names = self._at.get(code.co_filename, ())
+        if not names or any(self._runs(name, code) for name in names):
+            return None
+        if any(callable(constant) for constant in code.co_consts):
+            return None  # It goes on in the function that took its place.
+        for name in names:
+            version = self._history.version_of(name, code)
+            if version is not None:
+                return _Origin(self._kind_of(name, code), name, version.label)
+        return None
+
+    def _kind_of(self, name: str, code: CodeType) -> Kind:
+        fresh = self._fresh_of(name)
+        if name in self._history.removed or not fresh.has_name(code):
+            return "gone"
+        return "lines" if fresh.has_behaviour(code) else "code"
+
+    def _runs(self, name: str, code: CodeType) -> bool:
+        return self._fresh_of(name).has(code)
+
+    def _fresh_of(self, name: str) -> FreshCodes:
+        if name not in self._fresh:
+            self._fresh[name] = FreshCodes(self._sources[name])
+        return self._fresh[name]
+
+    def _why_old(self, cls: type) -> str:
+        module, qualname = str(type_module(cls)), type.__dict__["__qualname__"].__get__(cls)
+        if "<" in qualname:
+            return ""
+        top, *inner = qualname.split(".")
+        found: Any = vars(sys.modules[module]).get(top)
+        for name in inner:
+            found = vars(found).get(name) if is_a(found, type) else None
+        if found is cls:
+            return "gone" if module in self._history.removed else ""
+        is_known = any(one() is cls for one in self._expected.classes)
+        if not is_known and not _is_defined_in(cls, own_names(sys.modules[module])):
+            return ""
+        if is_a(found, type):
+            is_same = type_module(found) == module and found.__qualname__ == qualname
+            if is_known or (is_same and self._is_plainly_defined(module, top)):
+                return "copy"
+            return ""
+        if module in self._history.removed:
+            return "gone"
+        return "gone" if found is None and self._was_defined(module, top) else ""
+
+    def _is_plainly_defined(self, module: str, name: str) -> bool:
+        """Whether the source makes one class of the name, and no decorator makes another of it."""
+        found = [one for one in self._statements(module) if name in one.defines]
+        return len(found) == 1 and found[0].is_class and not found[0].is_decorated
+
+    def _was_defined(self, module: str, name: str) -> bool:
+        """Whether a class is in the source no more, and was once."""
+        if any(name in one.binds or "*" in one.binds for one in self._statements(module)):
+            return False
+        return any(
+            place[0] == name for version in self._history.past(module) for place in version.codes
+        )
+
+    def _statements(self, module: str) -> Sequence[Statement]:
+        try:
+            return self._sources[module].statements
+        except (SyntaxError, ValueError):
+            return ()
+
+    # What native code keeps
+
+    def _validators(self) -> Iterator[AuditFinding]:
+        holders: list[Any] = list(models())
+        if not holders:
+            return
+        holders += instances(adapters(), self._pause)
+        groups: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for holder in holders:
+            for cls in copied_fields_that_differ(holder, self._names):
+                groups[_title(holder), f"{cls.__module__}.{cls.__qualname__}"] += 1
+        for (holder, name), count in groups.items():
+            text = f"the validator of {holder} has the fields of `{name}` as they were"
+            yield AuditFinding("native", name, count, text)
+
+    def _values(self) -> Iterator[AuditFinding]:
+        for expected in list(self._expected.values.values()):
+            owner = expected.owner()
+            if owner is None:
+                continue
+            if is_a(owner, type):
+                now = getattr(owner, expected.name, None)
+                kind = "class"
+            else:
+                now, kind = owner.__globals__.get(expected.name), "generated function"
+            if type(now) is not type(expected.value) or now != expected.value:
+                name = f"{owner.__module__}.{owner.__qualname__}"
+                yield AuditFinding(
+                    "native", name, 1,
+                    f"the {kind} `{name}` has {expected.name} = {now!r}; a fresh import gives"
+                    f" {expected.value!r}",
+                )  # fmt: skip
+
+    def _defaults(self) -> Iterator[AuditFinding]:
+        """Instances that keep the default that was edited."""
+        defaults = [(o, one) for one in self._expected.defaults if (o := one.owner()) is not None]
+        if not defaults:
+            return
+        made = instances([owner for owner, _ in defaults], self._pause)
+        for owner, changed in defaults:
+            new = defaults_of(owner).get(changed.name)
+            keeping = [
+                one for one in made
+                if type(one) is owner and _value_of(one, changed.name) == (changed.before,)
+            ]  # fmt: skip
+            if not keeping or new == changed.before:
+                continue
+            name = f"{owner.__module__}.{owner.__qualname__}"
+            who = (
+                listed(self._names_of(keeping)) or f"{counted(len(keeping), 'instance')} of {name}"
+            )
+            verb = "keeps" if len(keeping) == 1 else "keep"
+            yield AuditFinding(
+                "value", name, len(keeping),
+                f"{who} {verb} {changed.name} = {changed.before!r}; new ones have {new!r}",
+            )  # fmt: skip
+
+    def _names_of(self, things: Collection[Any]) -> Iterator[str]:
+        ids = {id(thing) for thing in things}
+        for name, module in self._sources.loaded():
+            for key, value in dict(own_names(module)).items():
+                if id(value) in ids:
+                    yield f"{name}.{key}"
+
+    # What still runs, and what nobody follows
+
+    def _suspended(self) -> Iterator[AuditFinding]:
+        running = [code for code in running_codes() if code.co_filename in self._at]
+        suspended = [code_of(one) for one in self._snapshot.suspended]
+        groups: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for code in (*running, *suspended):
+            for name in self._at[code.co_filename]:
+                is_old = code.co_name != "<module>" and not self._runs(name, code)
+                if is_old and (version := self._history.version_of(name, code)):
+                    groups[f"{name}.{_qualname(code)}", version.label] += 1
+        for (name, label), count in groups.items():
+            text = f"`{name}` is still running code{_of(label)}, in which it ends"
+            yield AuditFinding("running", name, count, text)
+
+    def _unfollowed(self, files: Iterable[str]) -> Iterator[AuditFinding]:
+        changed = {os.path.realpath(file) for file in files if file.endswith(".py")}
+        names = {os.path.basename(file) for file in changed}
+        if not changed:
+            return
+        for name, module in sys.modules.copy().items():
+            path = own_names(module).get("__file__")
+            if not isinstance(path, str) or name in self._sources:
+                continue
+            is_one = os.path.basename(path) in names and os.path.realpath(path) in changed
+            if is_one and os.path.exists(path):
+                text = f"module `{name}` was loaded from {path} unseen, and runs its old code"
+                yield AuditFinding("module", name, 1, text)
+
+    # Both
+
+    def _held(self, things: list[Any], around: list[Any], ours: list[Any]) -> list[bool]:
+        """Whether each is alive for others than us.
+
+        Looked at again where it is: a call may be about to end. And what seems to hold it may be
+        dead as well.
+        """
+        namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
+        own = [ours, *ours, *(pair for pairs in ours for pair in pairs)]
+        own.append(self._snapshot.suspended)
+        around = list(around)
+        newest: list[Any] = []
+        held = [True] * len(things)
+        for _ in range(_ROUNDS):
+            found = held_by_others(things, around, [newest, *own, *self._ours()], namespaces)
+            held = [one and other for one, other in zip(held, found, strict=True)]
+            alive = [thing for thing, is_held in zip(things, held, strict=True) if is_held]
+            if not alive:
+                break
+            self._pause()
+            newest = _holders([*alive, *newest], [*own, around, newest], namespaces)
+            around += newest
+            # What only a reloader's own notes hold is as good as gone.
+            own += [one for one in newest if type(one).__module__.startswith("monarch_reload.")]
+            del alive
+        # They may hold each other, and would hold what is dead.
+        for one in (around, newest, own):
+            one.clear()
+        return held
+
+
+_ROUNDS = 4
+_MOST_HOLDERS = 1_000
+
+
+def _holders(things: list[Any], ours: list[Any], namespaces: Collection[int]) -> list[Any]:
+    """What the collector knows to hold one of these."""
+    known = {id(things), *map(id, ours), *namespaces}
+    holders = gc.get_referrers(*things)
+    return [
+        one for one in holders if id(one) not in known and not is_a(one, (FrameType, ModuleType))
+    ][:_MOST_HOLDERS]
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    """The module and the version that old code is of."""
+
+    kind: Kind
+    module: str
+    label: str
+
+
+def _is_of_trial(function: FunctionType) -> bool:
+    """Whether it looks its names up where new code was tried that runs now."""
+    names = getattr(function, "__builtins__", None)
+    imports = names.get("__import__") if type(names) is dict else None
+    stage = getattr(imports, "__self__", None)
+    return type(stage) is TrialStage and stage.was_taken
+
+
+def _of_functions(old: Iterable[tuple[CodeType, str, _Origin]]) -> Iterator[AuditFinding]:
+    groups: defaultdict[tuple[str, _Origin], list[CodeType]] = defaultdict(list)
+    for code, owner, origin in old:
+        groups[owner, origin].append(code)
+    for (owner, origin), codes in groups.items():
+        name, count = f"{origin.module}.{owner}", len(codes)
+        inner = sorted({one.co_name for one in codes} - {owner.rpartition(".")[2]})
+        what = f"{counted(count, 'live closure')} of `{name}`"
+        if not inner:
+            what = f"{counted(count, 'live function')} `{name}`"
+        first = codes[0]
+        place = f"{os.path.basename(first.co_filename)}:{first.co_firstlineno}"
+        place = f"({', '.join([*inner[:3], place])})"
+        yield AuditFinding(origin.kind, name, count, f"{what} {_said(origin, count)} {place}")
+
+
+def _said(origin: _Origin, count: int) -> str:
+    runs, says, looks = ("runs", "says", "looks") if count == 1 else ("run", "say", "look")
+    label = _of(origin.label)
+    return {
+        "code": f"{runs} the code{label}",
+        "lines": f"{says} the lines{label} in tracebacks",
+        "gone": f"{runs} code{label} that is in no file any more",
+        "trial": f"{looks} names up in what is left of a trial",
+    }[origin.kind]
+
+
+def _is_defined_in(cls: type, namespace: dict[str, Any]) -> bool:
+    """Whether functions of the class look names up in a module; there may have been another module
+    of its name."""
+    for value in vars(cls).values():
+        function = value.__func__ if type(value) in (staticmethod, classmethod) else value
+        if type(function) is FunctionType and function.__globals__ is namespace:
+            return True
+    return False
+
+
+def _of_class(name: str, why: str, count: int) -> AuditFinding:
+    are = "are" if count > 1 else "is"
+    if why == "gone":
+        text = f"{counted(count, 'instance')} of `{name}` {are} alive, and no file has that class"
+        return AuditFinding("gone", name, count, f"{text} any more")
+    what = f"{counted(count, 'instance')} {are} of" if count else "something holds"
+    text = f"{what} a class `{name}` that is not the one of that name"
+    return AuditFinding(
+        "class", name, count or 1, f"{text}: `isinstance` fails, and it runs old code"
+    )
+
+
+def _of(label: str) -> str:
+    return f" of {label}" if label else " of an earlier version"
+
+
+def _qualname(code: CodeType) -> str:
+    return str(getattr(code, "co_qualname", code.co_name))  # not in Python 3.10
+
+
+def _owner_of(function: FunctionType) -> str:
+    """The top-level function or method that made it, or itself."""
+    qualname = getattr(function.__code__, "co_qualname", function.__qualname__)
+    return str(qualname).partition(".<locals>")[0]
+
+
+def _title(holder: Any) -> str:
+    if is_a(holder, type):
+        return f"`{holder.__module__}.{holder.__qualname__}`"
+    return f"a {type(holder).__name__}"
+
+
+def _value_of(instance: Any, name: str) -> tuple[Any, ...]:
+    """The plain value of an attribute, in a tuple; an empty one where there is none."""
+    try:
+        value = object.__getattribute__(instance, name)
+    except AttributeError:
+        return ()
+    return (value,) if is_plain(value) else ()

@@ -1,0 +1,143 @@
+"""What a commit makes of live objects, noted while the new ones are there to compare with.
+
+A fresh import would give these values. Native code keeps some of them where a commit cannot reach,
+and functions that `exec` made have no source to be compared with.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType
+from typing import Any
+
+import msgspec
+
+from monarch_reload.kinds import is_a
+
+_PLAIN = (int, float, complex, bool, str, bytes, type(None))
+
+
+class ExpectedValue(msgspec.Struct, frozen=True, eq=False):
+    """``name`` of a live class or function has this value in a fresh one."""
+
+    owner: weakref.ref[Any]
+    name: str
+    value: Any
+
+
+class ChangedDefault(msgspec.Struct, frozen=True, eq=False):
+    """A field of a class has another default; instances that were made before keep theirs."""
+
+    owner: weakref.ref[type]
+    name: str
+    before: Any
+
+
+class Expected:
+    """``classes`` are those that no name leads to any more: live ones go on in their place, or
+    others have taken their names. ``defaults`` are those of the last commit."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[int, str], ExpectedValue] = {}
+        self.classes: list[weakref.ref[type]] = []
+        self.defaults: list[ChangedDefault] = []
+
+    @classmethod
+    def of(
+        cls, twins: Collection[tuple[Any, Any]], displaced: Iterable[Any], paths: Collection[str]
+    ) -> Expected:
+        """Of one commit that is to come. ``twins`` are new objects, each with the live one that
+        goes on in its place, ``displaced`` those whose name another one takes. ``paths`` are files
+        whose functions are compared with their source."""
+        made = cls()
+        for owner, name, value in cls._values_of(twins, paths):
+            made.values[id(owner), name] = ExpectedValue(weakref.ref(owner), name, value)
+        old = [fresh for fresh, live in twins if fresh is not live] + list(displaced)
+        made.classes = [weakref.ref(one) for one in old if is_a(one, type)]
+        made.defaults = [
+            ChangedDefault(weakref.ref(live), name, before)
+            for fresh, live in twins
+            if is_a(fresh, type) and is_a(live, type) and fresh is not live
+            for name, before in _changed(defaults_of(live), defaults_of(fresh))
+        ]
+        return made
+
+    def followed_by(self, later: Expected) -> Expected:
+        """Both; what the later one says of an object counts."""
+        both = Expected()
+        values = {**self.values, **later.values}
+        both.values = {key: one for key, one in values.items() if one.owner() is not None}
+        both.classes = [one for one in self.classes + later.classes if one() is not None]
+        both.defaults = later.defaults
+        return both
+
+    @staticmethod
+    def _values_of(
+        twins: Collection[tuple[Any, Any]], paths: Collection[str]
+    ) -> Iterator[tuple[Any, str, Any]]:
+        for fresh, live in twins:
+            if fresh is live:
+                continue
+            if is_a(fresh, type) and is_a(live, type):
+                for name in _native_names(type(fresh)):
+                    value = getattr(fresh, name, None)
+                    if is_plain(value):
+                        yield live, name, value
+            elif _are_generated(fresh, live, paths):
+                for name in _names_read(fresh.__code__):
+                    value = fresh.__globals__.get(name)
+                    if name in fresh.__globals__ and is_plain(value):
+                        yield live, name, value
+
+
+def _are_generated(fresh: Any, live: Any, paths: Collection[str]) -> bool:
+    """Whether they are functions that no file shows, in namespaces of their own."""
+    are_functions = type(fresh) is FunctionType and type(live) is FunctionType
+    return (
+        are_functions
+        and fresh.__code__.co_filename not in paths
+        and fresh.__globals__.get("__name__") not in sys.modules
+    )
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is a number, a text or a tuple of such: two of them may be compared."""
+    return type(value) in _PLAIN or (type(value) is tuple and all(map(is_plain, value)))
+
+
+def defaults_of(cls: type) -> Mapping[str, Any]:
+    """Plain defaults of the fields that a class gives its instances when they are made."""
+    own = vars(cls)
+    found: dict[str, Any] = {}
+    for table in ("__dataclass_fields__", "__pydantic_fields__"):
+        if is_a(fields := own.get(table), dict):
+            found |= {name: getattr(field, "default", ...) for name, field in fields.items()}
+    for field in own.get("__attrs_attrs__", ()):
+        found[field.name] = field.default
+    return {name: value for name, value in found.items() if is_plain(value)}
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in after.items():
+        if name in before and before[name] != value:
+            yield name, before[name]
+
+
+def _native_names(metaclass: type) -> Iterator[str]:
+    """What a metaclass in native code says of its classes, beyond what every class has."""
+    for base in metaclass.__mro__:
+        if base in (type, object):
+            break
+        for name, value in vars(base).items():
+            is_own = type(value) in (GetSetDescriptorType, MemberDescriptorType)
+            if is_own and name not in ("__dict__", "__weakref__"):
+                yield name
+
+
+def _names_read(code: CodeType) -> frozenset[str]:
+    """Names that its instructions mention; those that it may assign are left out."""
+    assigned = {one.argval for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"}
+    return frozenset(code.co_names) - assigned

@@ -1,0 +1,74 @@
+"""What an audit found, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["code", "lines", "gone", "trial", "class", "native", "value", "module", "running"]
+
+# Old code that will run again. What is not among them is as docs/reload.md says.
+_STALE: frozenset[Kind] = frozenset({"code", "lines", "gone", "trial", "class", "native", "module"})
+
+
+class AuditFinding(msgspec.Struct, frozen=True):
+    """Live objects of one kind and origin that are not what a fresh import would give.
+
+    ``name`` is qualified: `module.qualname`. ``text`` says it in a line.
+    """
+
+    kind: Kind
+    name: str
+    count: int
+    text: str
+
+    @property
+    def is_stale(self) -> bool:
+        return self.kind in _STALE
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class AuditReport(msgspec.Struct, frozen=True):
+    """``stale`` runs code that is not that of the files; ``kept`` is old by design.
+
+    ``seconds`` it took, ``num_looked_at`` are the functions and classes that were compared.
+    """
+
+    findings: Sequence[AuditFinding] = ()
+    num_looked_at: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that lives runs the code of its file."""
+        return not self.stale
+
+    @property
+    def stale(self) -> list[str]:
+        return [str(one) for one in self.findings if one.is_stale]
+
+    @property
+    def kept(self) -> list[str]:
+        return [str(one) for one in self.findings if not one.is_stale]
+
+    def __str__(self) -> str:
+        looked = f"looked at {self.num_looked_at:,} functions and classes"
+        if not self.findings:
+            return f"{looked}: all run the code of their files"
+        return "\n".join([looked, *(f"  {text}" for text in (*self.stale, *self.kept))])
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 closure`, `3 closures`, `2 instances`."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def listed(names: Iterable[str], most: int = 3) -> str:
+    names = list(dict.fromkeys(names))
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"

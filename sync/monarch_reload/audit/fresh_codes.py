@@ -1,0 +1,56 @@
+"""The code that a fresh import of a module gives, to compare live functions with."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from types import CodeType
+
+from monarch_reload.audit.history import inner_codes
+from monarch_reload.live.patch import same_behaviour
+from monarch_reload.source.source import ModuleSource
+
+# What Python compiles to code with such a name has no name in the source.
+_NAMELESS = frozenset({"<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+
+
+class FreshCodes:
+    """All functions and classes of one source, as code, by name."""
+
+    def __init__(self, source: ModuleSource) -> None:
+        self._source = source
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Sequence[CodeType]]:
+        return _by_name(self._source.codes.values())
+
+    @cached_property
+    def _compiled(self) -> Mapping[str, Sequence[CodeType]]:
+        """The same by a compilation of the whole file: `codes` leaves out what shares a place."""
+        code = compile(self._source.text, self._source.path, "exec", dont_inherit=True)
+        return _by_name([code])
+
+    def has(self, code: CodeType) -> bool:
+        """Whether it is the code of a function of the source, lines included."""
+        name = code.co_name
+        return code in self._by_name.get(name, ()) or code in self._compiled.get(name, ())
+
+    def has_behaviour(self, code: CodeType) -> bool:
+        """Whether a function of that name does the same, perhaps in other lines."""
+        return any(same_behaviour(one, code) for one in self._compiled.get(code.co_name, ()))
+
+    def has_name(self, code: CodeType) -> bool:
+        """Whether the source still has a function of its name."""
+        return code.co_name in _NAMELESS or code.co_name in self._compiled
+
+
+def _by_name(codes: Iterable[CodeType]) -> Mapping[str, Sequence[CodeType]]:
+    found: defaultdict[str, list[CodeType]] = defaultdict(list)
+    seen: set[int] = set()
+    for code in codes:
+        for one in (code, *inner_codes(code)):
+            if id(one) not in seen:
+                seen.add(id(one))
+                found[one.co_name].append(one)
+    return found

@@ -1,0 +1,115 @@
+"""Whether something else than a reload itself holds an object: the collector's reckoning, in small.
+
+What is left of a trial is dead, and yet there until Python collects it. It is told from an old
+object that still serves by counting: what has more references than its own kind has to it is held
+from outside, by a native object perhaps that shows nobody what it holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import (
+    CellType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+)
+from typing import Any
+
+_FOLLOWED = frozenset({
+    dict, list, tuple, set, frozenset, CellType, FunctionType, MethodType, MappingProxyType,
+    GetSetDescriptorType, MemberDescriptorType, property, classmethod, staticmethod,
+    functools.partial, functools.partialmethod, functools.cached_property,
+})  # fmt: skip
+# Steps of a commit, which can be taken back.
+_OURS = ("monarch_reload.undo_log", "monarch_reload.live.", "monarch_reload.trial.held_")
+_MOST = 50_000
+
+
+def held_by_others(
+    things: Sequence[Any], around: Sequence[Any], ours: Iterable[Any], namespaces: Collection[int]
+) -> list[bool]:
+    """Whether each of the things is alive without ``ours``, which are not followed by others.
+
+    ``around`` are objects that may be dead along with them, as their instances. ``namespaces`` are
+    the ids of modules' own dicts: they are alive, and are not looked into.
+    """
+    ours = [*ours, things, around]
+    graph = _References([ours, *ours, *things, *around], set(map(id, things)), namespaces)
+    alive = graph.alive({id(ours), *map(id, ours)})
+    return [id(thing) in alive for thing in things]
+
+
+class _References:
+    """Objects and their references to each other. Follows what definitions are made of."""
+
+    def __init__(
+        self, pending: list[Any], candidates: Collection[int], namespaces: Collection[int]
+    ) -> None:
+        self._candidates, self._namespaces = candidates, namespaces
+        self._nodes: dict[int, Any] = {}
+        self._edges: dict[int, list[int]] = {}
+        while pending:
+            self._add(pending.pop(), pending)
+
+    def _add(self, node: Any, pending: list[Any]) -> None:
+        if id(node) in self._nodes or len(self._nodes) > _MOST:
+            return
+        self._nodes[id(node)] = node
+        parts = gc.get_referents(node)
+        self._edges[id(node)] = [id(part) for part in parts]
+        pending += [part for part in parts if self._is_followed(part)]
+        if id(node) in self._candidates:
+            # What a class keeps of native code is its own: a validator, a serializer.
+            own = [part for part in parts if type(part) is dict]
+            pending += [value for held in own for value in held.values() if _is_native(value)]
+
+    def _is_followed(self, part: Any) -> bool:
+        if id(part) in self._nodes:
+            return False
+        if issubclass(type(part), type):
+            return id(part) in self._candidates
+        is_known = type(part) in _FOLLOWED or type(part).__module__.startswith(_OURS)
+        return is_known and id(part) not in self._namespaces
+
+    def alive(self, ours: Collection[int]) -> set[int]:
+        """The ids of what is reached from an object that has more holders than are known here."""
+        known: dict[int, int] = {}
+        for targets in self._edges.values():
+            for target in targets:
+                known[target] = known.get(target, 0) + 1
+        roots = [
+            key
+            for key, count in _counts(self._nodes).items()
+            if key not in ours and count > known.get(key, 0)
+        ]
+        alive: set[int] = set()
+        while roots:
+            key = roots.pop()
+            if key not in alive and key not in ours:
+                alive.add(key)
+                roots += [one for one in self._edges[key] if one in self._nodes]
+        return alive
+
+
+def _is_native(value: Any) -> bool:
+    """Whether it is an instance of a class that no Python code made."""
+    kind = type(value)
+    return not issubclass(kind, type) and not kind.__flags__ & _HEAP_TYPE and gc.is_tracked(value)
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def _counts(nodes: Mapping[int, Any]) -> dict[int, int]:
+    """The references that each has, without that of the mapping."""
+    return {key: sys.getrefcount(node) - _OWN for key, node in nodes.items()}
+
+
+_OWN = 0
+_OWN = _counts({0: object()})[0]

@@ -1,0 +1,77 @@
+"""Imports of modules whose file is gone: what is loaded runs on, and what starts later fails."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator
+
+from monarch_reload.plan.graph import absolute_name
+from monarch_reload.source.source import ModuleSource
+from monarch_reload.source.spelling import dotted
+
+_EXPECTED = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
+
+
+def imports_of_gone(
+    sources: Iterable[tuple[str, ModuleSource]], gone: Collection[str]
+) -> Iterator[str]:
+    """Yields a warning for each line of a source that imports one of these modules.
+
+    ``sources`` are those that will run, by module. An import whose failure is expected is none,
+    nor is one for type checkers only.
+    """
+    last = [name.rpartition(".")[2].encode() for name in gone]
+    for name, source in sources:
+        if name in gone or not any(one in source.text for one in last):
+            continue
+        is_package = source.path.rpartition("/")[2] == "__init__.py"
+        package = name if is_package else name.rpartition(".")[0]
+        try:
+            tree = ast.parse(source.text)
+        except (SyntaxError, ValueError):
+            continue
+        for node in _imports(tree.body):
+            for lost in sorted(_lost(node, package, gone)):
+                yield (
+                    f"{source.path}:{node.lineno} imports {lost}, which is gone; what starts later"
+                    " will fail"
+                )
+
+
+def _lost(node: ast.Import | ast.ImportFrom, package: str, gone: Collection[str]) -> set[str]:
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    else:
+        owner = absolute_name(package, node.module, node.level)
+        names = [owner, *(f"{owner}.{alias.name}" for alias in node.names)]
+    return {one for one in gone for name in names if name == one or name.startswith(f"{one}.")}
+
+
+def _imports(body: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yields the imports that have to go well, those in functions included."""
+    for node in body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        elif isinstance(node, ast.Try) and any(map(_expects, node.handlers)):
+            yield from _imports([*node.handlers, *node.finalbody])
+        elif isinstance(node, ast.If) and (dotted(node.test) or "").endswith("TYPE_CHECKING"):
+            yield from _imports(node.orelse)
+        elif isinstance(node, (ast.With, ast.AsyncWith)) and any(map(_suppresses, node.items)):
+            continue
+        elif not isinstance(node, ast.expr):
+            yield from _imports(ast.iter_child_nodes(node))
+
+
+def _expects(handler: ast.ExceptHandler) -> bool:
+    """Whether it is for an import that fails."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or dotted(kind) in _EXPECTED for kind in kinds)
+
+
+def _suppresses(item: ast.withitem) -> bool:
+    call = item.context_expr
+    return (
+        isinstance(call, ast.Call)
+        and (dotted(call.func) or "").rpartition(".")[2] == "suppress"
+        and any(dotted(kind) in _EXPECTED for kind in call.args)
+    )

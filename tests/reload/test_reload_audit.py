@@ -1,0 +1,376 @@
+"""The audit: old code that lives on is told, each kind made by hand; what is right is not told."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch_reload import AuditReport, NeedsRespawn
+
+from .conftest import Project
+
+
+def edit(project: Project, name: str, *pairs: tuple[str, str]) -> AuditReport:
+    """The audit after an edit."""
+    project.replace(name, *pairs)
+    return project.reloader.audit()
+
+
+def frozen(function: types.FunctionType) -> Callable[[], types.FunctionType]:
+    """Makes a function of the code that this one has now."""
+    code, names, closure = function.__code__, function.__globals__, function.__closure__
+    return lambda: types.FunctionType(code, names, code.co_name, None, closure)
+
+
+CLOSURES = """\
+def make():
+    kind = "cosine"
+    def factor(step): return step / 10
+    return factor
+"""
+
+
+def test_nothing_is_told_where_all_runs_the_code_of_its_file(project: Project) -> None:
+    module = project.load(
+        "audit_mod", f"{CLOSURES}class A:\n    x = 1\n    def f(self): return 1\n"
+    )
+    held, bound = module.make(), module.A().f
+    audit = edit(project, "audit_mod", ("step / 10", "step / 20"), ("x = 1", "x = 2"))
+    assert audit.ok, audit
+    assert audit.num_looked_at >= 3
+    assert "all run the code of their files" in str(audit)
+    assert (held(10), bound()) == (0.5, 1)
+
+
+def test_a_closure_with_old_code_is_told_with_its_maker_and_its_version(project: Project) -> None:
+    module = project.load("audit_mod", CLOSURES)
+    old = frozen(module.make())
+    prepared = project.prepare(audit_mod=CLOSURES.replace("/ 10", "/ 20"))
+    prepared.label_before = "generation 4"
+    prepared.commit()
+    held = [old(), old(), old()]
+    audit = project.reloader.audit()
+    assert audit.stale == [
+        "3 live closures of `audit_mod.make` run the code of generation 4 (factor, audit_mod.py:3)"
+    ]
+    assert not audit.ok
+    del held
+
+
+def test_old_lines_are_told_as_such(project: Project) -> None:
+    module = project.load("audit_mod", CLOSURES)
+    old = frozen(module.make())
+    project.replace("audit_mod", ("def make", "# one\n# two\ndef make"))
+    held = old()
+    (finding,) = project.reloader.audit().findings
+    assert (finding.kind, finding.count) == ("lines", 1)
+    assert "says the lines of an earlier version in tracebacks" in finding.text
+    del held
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda function: functools.partial(function, 1),
+        lambda function: types.MethodType(function, object()),
+        lambda function: {"hook": [(function,)]},
+        lambda function: property(function),
+        lambda function: functools.lru_cache(function),
+    ],
+    ids=["partial", "bound_method", "containers", "property", "native_wrapper"],
+)
+def test_old_functions_are_found_wherever_they_are_held(
+    project: Project, keep: Callable[[Any], Any]
+) -> None:
+    module = project.load("audit_mod", "def f(x):\n    return x\n")
+    old = frozen(module.f)
+    project.replace("audit_mod", ("return x", "return -x"))
+    held = keep(old())
+    (text,) = project.reloader.audit().stale
+    assert text.startswith("1 live function `audit_mod.f` runs the code of an earlier version")
+    del held
+    assert project.reloader.audit().ok
+
+
+def test_a_function_of_which_the_definition_is_gone(project: Project) -> None:
+    module = project.load("audit_mod", "def f():\n    return 1\nX = 1\n")
+    held = [module.f]
+    audit = edit(project, "audit_mod", ("def f():\n    return 1\n", ""))
+    assert "in no file any more" in audit.stale[0]
+    held.clear()
+    assert project.reloader.audit().ok, "the undo log holds it, and nobody else"
+
+
+def test_what_a_reload_leaves_behind_is_not_told_before_it_is_collected(project: Project) -> None:
+    project.load(
+        "audit_mod",
+        """
+        import enum, functools
+        class A:
+            x = 1
+            def f(self): return super().__init__
+        class B(A):
+            def g(self): return [A, B]
+        class E(enum.Enum):
+            ONE = 1
+            def twice(self): return self.value * 2
+        def deco(f):
+            @functools.wraps(f)
+            def w(*args): return f(*args)
+            return w
+        @deco
+        def h(): return E.ONE
+        """,
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(3):
+            audit = edit(
+                project, "audit_mod", (f"x = {number + 1}", f"x = {number + 2}"),
+                ("ONE = ", "ONE = 1 + "), ("return f(*args)", "return f(*args) or 0"),
+            )  # fmt: skip
+            assert audit.ok, audit
+    finally:
+        gc.enable()
+
+
+def test_a_suspended_generator_and_a_running_frame_are_told_and_fine(project: Project) -> None:
+    module = project.load("audit_mod", "def numbers():\n    yield 1\n    yield 2\n")
+    held = module.numbers()
+    next(held)
+    audit = edit(project, "audit_mod", ("yield 2", "yield 3"))
+    assert audit.ok
+    assert audit.kept == [
+        "`audit_mod.numbers` is still running code of an earlier version, in which it ends"
+    ]
+
+
+def test_a_function_that_looks_names_up_in_a_trial(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = project.load("audit_mod", "K = 1\nKEPT = []\ndef keep(f):\n    KEPT.append(f)\n")
+    monkeypatch.setattr("monarch_reload.adopt.rehome", lambda function, namespace: None)
+    project.edit("audit_mod", project.path("audit_mod").read_text() + "keep(lambda: K)\n")
+    assert len(module.KEPT) == 1
+    assert "in what is left of a trial" in project.reloader.audit().stale[0]
+
+
+def test_a_function_that_exec_made_has_the_values_of_a_fresh_one(project: Project) -> None:
+    module = project.load(
+        "audit_mod",
+        """
+        def method(limit):
+            names = {"limit": limit}
+            exec("def check(self, v): return v <= limit", names)
+            return names["check"]
+        class A:
+            check = method(10)
+        """,
+    )
+    project.replace("audit_mod", ("method(10)", "method(20)"))
+    made = module.A.__dict__["check"]
+    made.__globals__["limit"] = 20
+    assert project.reloader.audit().ok
+    made.__globals__["limit"] = 10
+    audit = project.reloader.audit()
+    if audit.stale:  # else a new function took the place of this one
+        assert "has limit = 10; a fresh import gives 20" in audit.stale[0]
+
+
+def test_a_class_that_something_holds_beside_the_one_of_its_name(project: Project) -> None:
+    text = "class A:\n    x = 1\n    def f(self): return 1\n"
+    module = project.load("audit_mod", text)
+    namespace = vars(module)
+    live = module.A
+    exec(compile(text, str(project.path("audit_mod")), "exec"), namespace)
+    copy, namespace["A"] = module.A, live
+    held = [copy()]
+    audit = edit(project, "audit_mod", ("x = 1", "x = 2"))
+    assert "1 instance is of a class `audit_mod.A` that is not the one of that name" in str(audit)
+    held.clear()
+    held.append([copy])
+    del copy
+    assert "something holds a class `audit_mod.A`" in str(project.reloader.audit())
+    held.clear()
+    assert project.reloader.audit().ok
+
+
+def test_instances_of_a_module_whose_file_is_gone(project: Project) -> None:
+    module = project.load("audit_mod", "class Net:\n    def go(self): return 1\n")
+    path = project.path("audit_mod")
+    nets = [module.Net(), module.Net()]
+    path.unlink()
+    project.reloader.reload([path])
+    assert project.reloader.audit().stale == [
+        "2 instances of `audit_mod.Net` are alive, and no file has that class any more"
+    ]
+    nets.clear()
+    assert project.reloader.audit().ok
+    project.write("audit_mod", "class Net:\n    def go(self): return 2\n")
+    project.reloader.reload([path])
+    nets.append(module.Net())
+    assert project.reloader.audit().ok
+    assert nets[0].go() == 2
+
+
+def test_a_changed_default_is_told_and_kept_by_design(project: Project) -> None:
+    module = project.load(
+        "audit_mod",
+        """
+        import dataclasses
+        @dataclasses.dataclass(frozen=True)
+        class Cfg:
+            smooth: float = 0.0
+            name: str = "a"
+        """,
+    )
+    held = [module.Cfg(), module.Cfg(smooth=5.0)]
+    audit = edit(project, "audit_mod", ("0.0", "0.1"))
+    assert audit.ok
+    assert audit.kept == ["1 instance of audit_mod.Cfg keeps smooth = 0.0; new ones have 0.1"]
+    assert project.reloader.audit().ok
+    del held
+
+
+PYDANTIC = """
+from pydantic import BaseModel
+class Leaf(BaseModel):
+    z: int = 0
+class Node(BaseModel):
+    kid: Leaf
+"""
+
+
+def test_a_validator_that_has_the_fields_of_another_model_as_they_were(project: Project) -> None:
+    pytest.importorskip("pydantic")
+    module = project.load("audit_mod", PYDANTIC)
+    old = module.Node.__pydantic_core_schema__, module.Node.__pydantic_validator__
+    project.replace("audit_mod", ("z: int = 0", "z: str = ''"))
+    module.Node.model_rebuild(force=True)
+    module.Node.__pydantic_core_schema__, module.Node.__pydantic_validator__ = old
+    texts = project.reloader.audit().stale
+    assert (
+        "the validator of `audit_mod.Node` has the fields of `audit_mod.Leaf` as they were" in texts
+    )
+
+
+def test_a_validator_that_holds_the_class_of_a_trial(project: Project) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    text = (
+        "from pydantic import BaseModel\n"
+        "class Cfg(BaseModel):\n    lr: float = 1.0\n    def f(self): return 1\n"
+    )
+    module = project.load("audit_mod", text)
+    live = module.Cfg
+    exec(text, vars(module))
+    held, vars(module)["Cfg"] = pydantic.TypeAdapter(module.Cfg), live
+    project.replace("audit_mod", ("return 1", "return 2"))
+    assert any("a class `audit_mod.Cfg`" in text for text in project.reloader.audit().stale)
+    del held
+
+
+def test_a_struct_that_keeps_its_defaults_in_native_code(project: Project) -> None:
+    module = project.load("audit_mod", "import msgspec\nclass S(msgspec.Struct):\n    v: int = 0\n")
+    try:
+        project.replace("audit_mod", ("v: int = 0", "v: int = 5"))
+    except NeedsRespawn:
+        return
+    if module.S().v == 0:
+        assert "__struct_defaults__ = (0,); a fresh import gives (5,)" in str(
+            project.reloader.audit()
+        )
+    else:
+        assert project.reloader.audit().ok
+
+
+def test_attrs_methods_that_keep_an_old_function(project: Project) -> None:
+    pytest.importorskip("attrs")
+    module = project.load(
+        "audit_mod",
+        """
+        import attrs
+        @attrs.define
+        class A:
+            v: int = attrs.field(default=1, converter=lambda x: x + 1)
+        """,
+    )
+    names = module.A.__init__.__globals__
+    key = next(name for name in names if "converter" in name)
+    old = frozen(names[key])
+    project.replace("audit_mod", ("x + 1", "x + 2"))
+    module.A.__init__.__globals__[key] = old()
+    assert "`audit_mod." in project.reloader.audit().stale[0]
+    assert "earlier version" in project.reloader.audit().stale[0]
+
+
+def test_a_module_that_was_loaded_unseen(project: Project, tmp_path: Path) -> None:
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    sys.path.insert(0, str(outside))
+    try:
+        (outside / "audit_unseen.py").write_text("X = 1\n")
+        importlib.import_module("audit_unseen")
+        audit = project.reloader.audit([outside / "audit_unseen.py"])
+        assert "module `audit_unseen` was loaded from" in audit.stale[0]
+    finally:
+        sys.path.remove(str(outside))
+        del sys.modules["audit_unseen"]
+
+
+def test_an_undone_reload_leaves_a_clean_audit(project: Project) -> None:
+    module = project.load(
+        "audit_mod", f"{CLOSURES}class A:\n    x = 1\n    def f(self): return 1\n"
+    )
+    held = module.make(), module.A()
+    report = project.replace("audit_mod", ("step / 10", "step / 20"), ("x = 1", "x = 2"))
+    report.undo()
+    assert project.reloader.audit().ok
+    assert held[0](10) == 1.0
+
+
+def test_a_frozen_dataclass_is_made_again_when_its_default_is_edited(project: Project) -> None:
+    project.load(
+        "audit_consts",
+        """
+        import dataclasses
+        @dataclasses.dataclass(frozen=True)
+        class Cfg:
+            smooth: float = 0.0
+            def twice(self): return self.smooth * 2
+        @dataclasses.dataclass
+        class State:
+            rate: float = 0.0
+        CFG = Cfg()
+        BOTH = (CFG, Cfg(smooth=2.0))
+        STATE = State()
+        """,
+    )
+    task = project.load(
+        "audit_task",
+        "import audit_consts\nfrom audit_consts import CFG, STATE\nX = CFG.smooth\n"
+        "def loss(): return CFG.smooth, audit_consts.BOTH[0].smooth, audit_consts.BOTH[1].smooth\n",
+    )
+    kept = [task.CFG]
+    audit = edit(project, "audit_consts", ("smooth: float = 0.0", "smooth: float = 0.1"))
+    assert (task.loss(), task.X) == ((0.1, 0.1, 2.0), 0.1)
+    assert audit.ok
+    assert audit.kept == ["1 instance of audit_consts.Cfg keeps smooth = 0.0; new ones have 0.1"]
+    assert type(kept[0]) is type(task.CFG)
+
+    made = task.CFG
+    edit(project, "audit_consts", ("self.smooth * 2", "self.smooth * 3"))
+    assert (task.CFG is made, made.twice() == 0.1 * 3) == (True, True)
+    audit = edit(project, "audit_consts", ("rate: float = 0.0", "rate: float = 0.5"))
+    assert task.STATE.rate == 0.0, "it may have been changed since: it is state"
+    assert audit.kept == [
+        "audit_consts.STATE, audit_task.STATE keeps rate = 0.0; new ones have 0.5"
+    ]
