@@ -16,6 +16,7 @@ from monarch.runs.folder import RunFolder
 from monarch.runs.ranks import RunFailed, RunLost
 from monarch.runs.record import PressedKeys, Record
 from monarch.runs.slowness import ASKED, KEYS
+from monarch.runs.state_copies import SAMPLED
 from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.hosts.asking import ask_hosts
@@ -33,12 +34,18 @@ _HOSTS_SECONDS = 2.0  # between two looks at the hosts while it holds
 
 
 _AS_IT_WAS = "no rank has changed anything by it, and weights and optimizer are as they were"
+_BY_SAMPLES = (
+    "no rank has changed anything by it, as torch has counted no write into weights and optimizer, "
+    "and samples of them are the same"
+)
 _NUM_TOLD = 5
 
 
 def but_for(state: str, unkept: Sequence[str]) -> str:
     """How ranks are that were put back (``state``, or as they were), but for these."""
-    return f"{state or _AS_IT_WAS}; not put back, or not compared: {some(unkept, _NUM_TOLD)}"
+    words = [one for one in unkept if one != SAMPLED]
+    how = state or (_AS_IT_WAS if len(words) == len(unkept) else _BY_SAMPLES)
+    return f"{how}; not put back, or not compared: {some(words, _NUM_TOLD)}" if words else how
 
 
 class HoldStopped(Exception):

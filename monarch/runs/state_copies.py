@@ -23,11 +23,12 @@ from monarch.runs.tensor_copies import Copies, Notes, ValueSamples
 
 _MOST_LOOKED_INTO = 1000  # elements of a container, in each call
 _MOST_OBJECTS = 20_000
+SAMPLED = "all bits of weights and optimizer"
 
 
 class PutBack(Protocol):
-    """Puts the state back, as often as it is called; returns in words what could not be wound
-    back."""
+    """Puts the state back, as often as it is called; returns in words what could not be wound back,
+    and ``SAMPLED`` where that weights have not changed was seen by samples and torch's count."""
 
     def __call__(self, *, is_same_code: bool = True) -> list[str]: ...
 
@@ -81,7 +82,8 @@ def _putting_back(walk: Walk, copies: Copies) -> PutBack:
         unkept = put_back_holders(is_same_code=is_same_code)
         for undo in copies.undos:
             undo()
-        return unkept
+        is_sampled = isinstance(copies, Notes) and copies.is_sampled
+        return [SAMPLED, *unkept] if is_sampled else unkept
 
     return put_back
 

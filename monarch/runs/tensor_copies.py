@@ -149,6 +149,7 @@ class Notes(Copies):
         super().__init__()
         self._samples = samples
         self._call_seconds = call_seconds
+        self.is_sampled = False  # of some tensors only samples, and torch's count, are compared
         self._of_optimizers: set[int] = set()
         self._met: list[Any] = []  # tensors
         self._plain: tuple[Any, ...] = ()
@@ -211,7 +212,9 @@ class Notes(Copies):
         if seconds < _SHARE_OF_CALL * self._call_seconds:
             for tensor in noted:
                 seconds += tensor.nbytes / _BYTES_A_SECOND.get(tensor.device.type, 2e9)
-        if seconds < _SHARE_OF_CALL * self._call_seconds:
+        if seconds >= _SHARE_OF_CALL * self._call_seconds:
+            self.is_sampled = any(tensor.numel() > _NUM_SAMPLED for tensor in noted)
+        else:
             sums = [_sum_of(torch, tensor.detach()) for tensor in noted]
 
             def are_sums_equal() -> bool:

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from monarch.runs.state_copies import Changed, keep, watch
+from monarch.runs.hold_report import but_for
+from monarch.runs.state_copies import SAMPLED, Changed, keep, watch
 
 torch = pytest.importorskip("torch")
 
@@ -133,3 +134,19 @@ def test_who_keeps_by_itself_is_not_watched() -> None:
 
     assert watch(Own()) is None
     assert watch(SimpleNamespace(total=1)) is not None
+
+
+def test_what_was_seen_by_samples_is_not_said_to_be_as_it_was() -> None:
+    """The bits of a tensor are all compared only where that is cheap beside a call."""
+    actor = SimpleNamespace(weight=torch.zeros(1 << 20, requires_grad=True))
+    quick, slow = watch(actor, call_seconds=0.0), watch(actor, call_seconds=60.0)
+    assert quick is not None
+    assert slow is not None
+    assert quick() == [SAMPLED]
+    assert slow() == []
+    assert "are as they were" not in but_for("", [SAMPLED])
+    assert "samples of them are the same" in but_for("", [SAMPLED])
+    assert "samples of them are the same; not put back, or not compared: a lock" in but_for(
+        "", [SAMPLED, "a lock"]
+    )
+    assert "are as they were; not put back, or not compared: a lock" in but_for("", ["a lock"])
