@@ -349,6 +349,34 @@ DOORS = [
             "def _get_metrics_rank(" in _source_of("torchtitan", "torchtitan/components/metrics.py")
         ),
     ),
+    Door(
+        "rules._should_pickle_by_reference",
+        "classes of extensions that are not where they say cannot be sent",
+        _named("cloudpickle.cloudpickle", "_should_pickle_by_reference"),
+    ),
+    Door(
+        "rules._is_registered_pickle_by_value",
+        "classes of modules that travel whole are sent by name",
+        _named("cloudpickle.cloudpickle", "_is_registered_pickle_by_value"),
+    ),
+    Door(
+        "torch.distributed.rendezvous._rendezvous_handlers",
+        "ranks of one machine do not meet at a private file",
+        _named("torch.distributed.rendezvous", "_rendezvous_handlers", "__getitem__"),
+    ),
+    Door(
+        "torch.distributed.rendezvous._env_rendezvous_handler",
+        "ranks that met at a file cannot meet at a store again",
+        _named("torch.distributed.rendezvous", "_env_rendezvous_handler"),
+    ),
+    *(
+        Door(
+            f"torch.distributed.Reducer.{name}",
+            "a forward that leaves parameters out lets ranks come apart",
+            _named("torch.distributed", "Reducer", name),
+        )
+        for name in ("_autograd_hook", "_check_reducer_finalized")
+    ),
     Door("torchft.Manager", "groups outlive no lighthouse", _managers_have_these),
 ]
 

@@ -48,9 +48,9 @@ def test_who_has_read_enough_leaves_without_a_word(folder: Folder) -> None:
         check=False,
     )  # fmt: skip
     assert done.stdout.count("\n") == 1
-    # How far the look is may be told there, and nothing else.
-    said = done.stderr.splitlines()
-    assert not [line for line in said if not line.startswith(("looking  ", "reading  "))]
+    # How far it is may be told there, and nothing else.
+    said, steps = done.stderr.splitlines(), ("looking  ", "reading  ", "comparing with ")
+    assert not [line for line in said if not line.startswith(steps)]
 
 
 def test_a_folder_of_ours_that_cannot_be_used_is_named(

@@ -411,7 +411,7 @@ def test_history_and_rollback(up: Folder, say: Say) -> None:
     back = say("sync", "rollback")
     assert back.status == 0
     first, *rest = back.out.splitlines()
-    assert re.match(r"✓ gen 3  2 files → 2 hosts  [\d.]+ m?s", first), back.out
+    assert re.match(r"✓ gen 3  2 files \(1 deleted\) → 2 hosts  [\d.]+ m?s", first), back.out
     assert "generation 3 is what 1 was; your own files stay as they are" in rest[0]
     assert "`monarch sync` brings them to the hosts again" in rest[1]
     assert "`monarch sync rollback 2` goes back" in rest[1]

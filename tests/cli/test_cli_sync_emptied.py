@@ -70,7 +70,7 @@ def test_a_watch_tells_once_and_goes_on_when_it_is_back(up: Folder, command: Com
     up.write("whole.txt", "a").rename(up.path / "data/a.txt")
     watcher.line("✓ gen 2  1 file → 2 hosts")
     (up.path / "data/a.txt").unlink()  # seen by now, so this is meant
-    watcher.line("✓ gen 3  1 file → 2 hosts")
+    watcher.line("✓ gen 3  1 file deleted → 2 hosts")
     watcher.send_signal(signal.SIGINT)
     assert watcher.wait() == 0, watcher.story()
     assert sum(line.startswith("✗") for line in watcher.lines) == 1

@@ -346,7 +346,7 @@ def test_a_workspace_whose_disk_is_unmounted_is_waited_for(
     watcher.line("watching ")
     watcher.line("✓ gen 2  1 file → 2 hosts")
     (source / "inner.py").unlink()  # the same folder, emptied by hand
-    watcher.line("✓ gen 3  1 file → 2 hosts")
+    watcher.line("✓ gen 3  1 file deleted → 2 hosts")
     assert not (up.replica() / "inner.py").exists()
     end(watcher)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from monarch.config import runtime_dir
 from monarch.errors import JobError
 from monarch.job import ProcessJob, job_loads
+from monarch.job.state_folder import sign
 from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.hosts import starter
 from monarch.runtime.hosts.directory import make_job_directory, remove_job_directory
@@ -37,10 +37,10 @@ def state_of(directory: str, pid: int, **changed: Any) -> bytes:
         "started": process_start(pid) or 1, "workspace": "/tmp/x",
         "log": f"{directory}/h0/host.log",
     } | changed  # fmt: skip
-    return json.dumps({
-        "version": 1, "kind": "process", "bases": [], "apply_id": "x", "meshes": {"h": 1},
+    return sign("job", {
+        "version": 2, "kind": "process", "bases": [], "apply_id": "x", "meshes": {"h": 1},
         "env": {}, "preload": [], "secret": "00" * 32, "directory": directory, "hosts": [host],
-    }).encode()  # fmt: skip
+    })  # fmt: skip
 
 
 @pytest.fixture(params=["a folder", "of the name of a job's", "in the runtime folder", "a link"])
