@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from monarch.job.process import HostProcess, ProcessJob
-from monarch.runtime.ends import process_start
 from monarch.tools.network import free_port
 from tests.cli.conftest import PROJECT, Folder
 from tests.elsewhere import ELSEWHERE
@@ -22,8 +20,30 @@ sys.argv = ["host", "{url}", "far"]
 main()
 """
 
-COMMAND = """
+# A job whose one host is reached over TCP, and is a process that this machine can look at.
+FAR = """
 import sys
+from monarch.job.process import HostProcess, ProcessJob
+from monarch.runtime.ends import process_start
+
+class Far(ProcessJob):
+    kind = "far"
+
+    @classmethod
+    def _from_data(cls, data):
+        job = super()._from_data(data | {"hosts": []})
+        job.hosts = [HostProcess(**host) for host in data["hosts"]]
+        return job
+"""
+
+NOTE = """
+job = Far({{"trainers": 1}})
+started = process_start.process_start({pid})
+job.hosts = [HostProcess("trainers", {url!r}, {pid}, started, {workspace!r}, {log!r})]
+job.dump(".monarch/job_state.json")
+"""
+
+COMMAND = """
 sys.argv = {arguments!r}
 from monarch.cli.main import main
 main()
@@ -43,18 +63,14 @@ def elsewhere(
     # It is not to find the author's files where the author has them.
     agent = program(AGENT.format(url=url), WORKSPACE_DIR=str(far / "copy"))
     folder.write("monarch.toml", PROJECT.replace("trainers = 2", "trainers = 1"))
-    job = ProcessJob({"trainers": 1})
-    with monkeypatch.context() as there:
-        there.setattr(process_start, "_PROC", False)
-        started = process_start.process_start(agent.pid)
-    assert started is not None
-    log = str(far / "host.log")
-    job.hosts = [HostProcess("trainers", url, agent.pid, started, str(far / "copy"), log)]
-    job.dump(folder.path / ".monarch/job_state.json")
+    monkeypatch.chdir(folder.path)
+    about = {"pid": agent.pid, "url": url, "workspace": str(far / "copy")}
+    # There, a folder is known by other marks than here.
+    noted = program(ELSEWHERE + FAR + NOTE.format(**about, log=str(far / "host.log")))
+    assert noted.wait() == 0, noted.story()
 
     def start(*arguments: str) -> Program:
-        monkeypatch.chdir(folder.path)
-        return program(ELSEWHERE + COMMAND.format(arguments=["monarch", *arguments]))
+        return program(ELSEWHERE + FAR + COMMAND.format(arguments=["monarch", *arguments]))
 
     return start
 
