@@ -375,7 +375,7 @@ DOORS = [
             "a forward that leaves parameters out lets ranks come apart",
             _named("torch.distributed", "Reducer", name),
         )
-        for name in ("_autograd_hook", "_check_reducer_finalized")
+        for name in ("_autograd_hook", "_check_reducer_finalized", "_remove_autograd_hooks")
     ),
     Door("torchft.Manager", "groups outlive no lighthouse", _managers_have_these),
 ]

@@ -118,6 +118,7 @@ class Trial(Actor):
         self._unkept: list[str] = []
         self._is_whole = False  # what is kept, so that it can be put back whatever has changed
         self._why_not_kept = ""
+        self._is_restored = False  # since the last call
         self._last: _Call | None = None
         self._life = os.urandom(8).hex()
         self._lock = threading.Lock()
@@ -162,6 +163,11 @@ class Trial(Actor):
             self._good.setdefault("", last.generation)
             self._good[last.method] = last.generation
             self._kept = None
+        elif self._is_restored:
+            # What is kept leads to wrappers of groups that are gone, whose hooks would still run.
+            self._kept = None
+            gc.collect()
+        self._is_restored = False
         start = self._good.get("", generation)
         good = self._good.get(name, start)
         call = _Call(name, generation, good, threading.get_ident())
@@ -291,6 +297,7 @@ class Trial(Actor):
         try:
             is_same_code = process.current().generation == call.generation
             self._unkept = self._kept(is_same_code=is_same_code)
+            self._is_restored = True
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return ""

@@ -309,6 +309,10 @@ class DDPTrainer(Actor):
     def wrap(self, is_same_everywhere: bool = False) -> None:
         """Have the gradients averaged over all ranks, which get the weights of rank 0 first, unless
         they have them."""
+        before = getattr(self, "parallel_model", None)
+        if before is not None:
+            # Whoever may still hold it: its hooks would use the group that is gone.
+            before.reducer._remove_autograd_hooks()
         device_ids = [self.device.index] if self.device.type == "cuda" else None
         self.parallel_model = DistributedDataParallel(
             self.model, device_ids=device_ids, init_sync=not is_same_everywhere

@@ -96,9 +96,15 @@ class HeldRun:
             self.error = error
 
     def have_slow_steps_held(self) -> None:
-        """A person presses k as soon as a step on new code is told to take long."""
+        """A person presses k as soon as the loss is told to take long; a busy machine may have other
+        things take long, too."""
         pressed = itertools.cycle(["k", ""])  # After each there is none for the moment.
-        impatient = SimpleNamespace(take=lambda: next(pressed))
+
+        def take() -> str:
+            told = next((text for text in reversed(self.said) if " takes " in text), "")
+            return next(pressed) if "in `compute_loss`" in told else ""
+
+        impatient = SimpleNamespace(take=take)
         self.record.listen_to_keys = lambda: contextlib.nullcontext(impatient)
 
     def start(self) -> None:

@@ -436,7 +436,10 @@ def test_a_restart_on_code_that_does_not_fit_the_checkpoint_holds(
 
     run.record.edits.policy = policy
     run.record.code = SimpleNamespace(
-        roll_back=roll_back, generation=0, move_to=lambda generation: None
+        roll_back=roll_back,
+        generation=0,
+        move_to=lambda generation: None,
+        is_loaded_since=lambda generation: True,
     )
     run.start()
     if policy == "hold":

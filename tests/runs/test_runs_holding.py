@@ -319,7 +319,10 @@ def test_a_loop_without_end_ends_some_time(
 ) -> None:
     run = loop(policy)
     run.record.code = SimpleNamespace(  # type: ignore[assignment]
-        roll_back=lambda good: run.push(GOOD), generation=0, move_to=lambda generation: None
+        roll_back=lambda good: run.push(GOOD),
+        generation=0,
+        move_to=lambda generation: None,
+        is_loaded_since=lambda generation: True,
     )
     run.quick_steps()
     run.push(ENDLESS)
@@ -344,7 +347,10 @@ def test_where_nobody_sits_what_cannot_be_interrupted_ends_some_time(
         return run.push(GOOD)
 
     run.record.code = SimpleNamespace(  # type: ignore[assignment]
-        roll_back=roll_back, generation=0, move_to=lambda generation: None
+        roll_back=roll_back,
+        generation=0,
+        move_to=lambda generation: None,
+        is_loaded_since=lambda generation: True,
     )
     run.quick_steps()
     bad = run.push(LOCKED).generation
@@ -495,7 +501,10 @@ def test_where_nobody_sits_code_that_was_saved_as_the_run_began_is_gone_back_fro
         return run.push(GOOD + "# back\n")
 
     run.record.code = SimpleNamespace(  # type: ignore[assignment]
-        roll_back=roll_back, generation=0, move_to=lambda generation: None
+        roll_back=roll_back,
+        generation=0,
+        move_to=lambda generation: None,
+        is_loaded_since=lambda generation: True,
     )
     run.push("def look(total):\n    return totol\n")
     run.steps(2)
@@ -554,7 +563,10 @@ def test_where_nobody_sits_it_goes_back_as_far_as_it_takes(
         return run.push(text + f"# {len(gone_back_to)}\n")
 
     run.record.code = SimpleNamespace(  # type: ignore[assignment]
-        roll_back=roll_back, generation=0, move_to=lambda generation: None
+        roll_back=roll_back,
+        generation=0,
+        move_to=lambda generation: None,
+        is_loaded_since=lambda generation: True,
     )
     first = run.push(GOOD + "# first\n").generation
     run.steps(2)
