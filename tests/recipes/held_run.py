@@ -96,8 +96,8 @@ class HeldRun:
             self.error = error
 
     def have_slow_steps_held(self) -> None:
-        """A person presses k as soon as the loss is told to take long. On a busy machine other things
-        may, too."""
+        """A person presses k as soon as the loss is told to take long. On a busy machine others
+        things may, too."""
         pressed = itertools.cycle(["k", ""])  # After each there is none for the moment.
 
         def take() -> str:
