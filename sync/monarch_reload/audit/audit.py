@@ -109,12 +109,15 @@ class Audit:
         for name in names:
             version = self._history.version_of(name, code)
             if version is not None:
-                return _Origin(self._kind_of(name, code), name, version.label)
+                return _Origin(self._kind_of(name, function), name, version.label)
         return None
 
-    def _kind_of(self, name: str, code: CodeType) -> Kind:
-        fresh = self._fresh_of(name)
-        if name in self._history.removed or not fresh.has_name(code):
+    def _kind_of(self, name: str, function: FunctionType) -> Kind:
+        fresh, code = self._fresh_of(name), function.__code__
+        owner = _owner_of(function).partition(".")[0]
+        # A method of a class that is gone may have the name of many others.
+        is_there = fresh.has_name(code.co_name) and fresh.has_name(owner)
+        if name in self._history.removed or not is_there:
             return "gone"
         return "lines" if fresh.has_behaviour(code) else "code"
 
