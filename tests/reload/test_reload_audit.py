@@ -377,3 +377,36 @@ def test_a_frozen_dataclass_is_made_again_when_its_default_is_edited(project: Pr
     assert audit.kept == [
         "audit_consts.STATE, audit_task.STATE keeps rate = 0.0; new ones have 0.5"
     ]
+
+
+ENUM = "import enum\nclass E(enum.Enum):\n    A = 3\n    B = 4\n"
+
+
+def test_members_of_an_enum_that_is_gone_are_told_while_something_holds_them(
+    project: Project,
+) -> None:
+    gc.disable()
+    try:
+        module = project.load("audit_mod", f"{ENUM}X = 1\n")
+        held = [module.E.A]
+        assert "class `audit_mod.E`" not in str(edit(project, "audit_mod", ("X = 1", "X = 2")))
+        audit = edit(project, "audit_mod", (ENUM, ""))
+        assert audit.stale == [
+            "2 instances of `audit_mod.E` are alive, and no file has that class any more"
+        ]
+        # They hold each other, and nothing else holds them; they are not yet collected.
+        held.clear()
+        audit = project.reloader.audit()
+        assert audit.ok, audit
+    finally:
+        gc.enable()
+
+
+def test_a_closure_whose_maker_is_gone_is_told_as_gone_where_others_have_its_name(
+    project: Project,
+) -> None:
+    module = project.load("audit_mod", f"{CLOSURES}def other():\n    def factor(): pass\n")
+    held = module.make()
+    audit = edit(project, "audit_mod", (CLOSURES, ""))
+    assert [(one.kind, one.name) for one in audit.findings] == [("gone", "audit_mod.make")]
+    del held
