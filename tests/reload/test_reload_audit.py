@@ -390,7 +390,7 @@ def test_members_of_an_enum_that_is_gone_are_told_while_something_holds_them(
         module = project.load("audit_mod", f"{ENUM}X = 1\n")
         held = [module.E.A]
         assert "class `audit_mod.E`" not in str(edit(project, "audit_mod", ("X = 1", "X = 2")))
-        audit = edit(project, "audit_mod", (ENUM, ""))
+        audit = edit(project, "audit_mod", (ENUM, "import enum\n"), ("X = 2", "X = 3"))
         assert audit.stale == [
             "2 instances of `audit_mod.E` are alive, and no file has that class any more"
         ]
