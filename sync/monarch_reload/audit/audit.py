@@ -281,8 +281,8 @@ class Audit:
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
         own = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
         own.append(self._snapshot.suspended)
-        # What only a reloader's own notes hold is as good as gone.
         own += instances(notes(), self._pause)
+        # What only a reloader's own notes hold is as good as gone.
         around = list(around)
         newest: list[Any] = []
         held = [True] * len(things)
@@ -295,6 +295,7 @@ class Audit:
             self._pause()
             newest = _holders([*alive, *newest], [*own, around, newest], namespaces)
             around += newest
+            own += [one for one in newest if type(one).__module__.startswith("monarch_reload.")]
             del alive
         # They may hold each other, and would hold what is dead.
         for one in (around, newest, own):
