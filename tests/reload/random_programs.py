@@ -182,6 +182,10 @@ class Program:
                 if line.kind.sort in _GIVEN:
                     yield MODULES[module], line.name, _GIVEN[line.kind.sort]
 
+    def has(self, module: str, name: str) -> bool:
+        """Whether a module defines a name."""
+        return any(line.name == name for line in self._lines[MODULES.index(module)])
+
     def edit(self) -> None:
         for _ in range(self._random.randint(1, 3)):
             module = self._random.randrange(len(MODULES))

@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -13,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from monarch_reload import Reloader, ReloadError
+from monarch_reload import AuditReport, Reloader, ReloadError
 
 from .random_programs import MODULES, Program
 
 # To look for more: RELOAD_SEEDS=1000:3000
 _FIRST, _, _LAST = os.environ.get("RELOAD_SEEDS", "0:40").partition(":")
 _NUM_EDITS = 6
+_METHODS = (FunctionType, property)
 
 
 @pytest.fixture
@@ -72,6 +74,35 @@ def closures_of(program: Program, modules: dict[str, ModuleType]) -> dict[str, A
     }
 
 
+def told_as_gone(
+    program: Program, closures: dict[str, list[Any]], instances: dict[str, object]
+) -> dict[str, int]:
+    """What an audit has to tell, with how often: what is held, while no file has it any more.
+
+    That is the functions of makers and the methods of classes, and the instances.
+    """
+    told = {
+        name: sum(len(codes_in(one)) for one in made)
+        for name, made in closures.items()
+        if not program.has(*name.split("."))
+    }
+    counts = Counter(map(type, instances.values()))
+    for cls, count in counts.items():
+        module = cls.__module__.rpartition(".")[2]
+        if not program.has(module, cls.__name__):
+            methods = [one for one in vars(cls).values() if isinstance(one, _METHODS)]
+            told[f"{module}.{cls.__name__}"] = len(methods) + count
+    return told
+
+
+def told_by(audit: AuditReport) -> dict[str, int]:
+    told: Counter[str] = Counter()
+    for finding in audit.findings:
+        assert finding.kind == "gone", finding
+        told[".".join(finding.name.split(".")[1:3])] += finding.count
+    return dict(told)
+
+
 def codes_in(thing: Any) -> list[tuple[str, list[int | None]]]:
     """The functions in what a maker has made, with the lines of each."""
     if isinstance(thing, functools.partial):
@@ -114,7 +145,10 @@ def test_a_reload_gives_what_a_new_process_would(seed: int, folder: Path) -> Non
             write(folder, fresh, {name: text.replace(package, fresh) for name, text in now.items()})
             anew = load(fresh)
             assert shown(program, modules) == shown(program, anew)
-            assert audit.ok, audit
+            told, gone = told_by(audit), told_as_gone(program, closures, instances)
+            assert told.keys() == gone.keys(), audit
+            # An instance that nobody holds may not be collected yet.
+            assert all(told[name] >= count for name, count in gone.items()), audit
             for name, made in closures_of(program, anew).items():
                 for closure in closures.get(name, ()):
                     assert closure(3) == made(3), name

@@ -251,16 +251,19 @@ class Node(BaseModel):
 
 
 def test_a_validator_that_has_the_fields_of_another_model_as_they_were(project: Project) -> None:
-    pytest.importorskip("pydantic")
-    module = project.load("audit_mod", PYDANTIC)
-    old = module.Node.__pydantic_core_schema__, module.Node.__pydantic_validator__
-    project.replace("audit_mod", ("z: int = 0", "z: str = ''"))
+    fields = pytest.importorskip("pydantic.fields")
+    module = project.load("audit_mod", f"{PYDANTIC}RATE = 1\n")
+    assert edit(project, "audit_mod", ("RATE = 1", "RATE = 2")).ok
+    # No edit comes to this: it takes a new process.
+    module.Leaf.model_fields["z"] = fields.FieldInfo(annotation=str, default="")
+    module.Leaf.model_rebuild(force=True)
+    assert module.Leaf(z="new").z == "new"
+    with pytest.raises(ValueError, match="valid integer"):
+        module.Node(kid={"z": "new"})
+    told = "the validator of `audit_mod.Node` has the fields of `audit_mod.Leaf` as they were"
+    assert project.reloader.audit().stale == [told]
     module.Node.model_rebuild(force=True)
-    module.Node.__pydantic_core_schema__, module.Node.__pydantic_validator__ = old
-    texts = project.reloader.audit().stale
-    assert (
-        "the validator of `audit_mod.Node` has the fields of `audit_mod.Leaf` as they were" in texts
-    )
+    assert project.reloader.audit().ok
 
 
 def test_a_validator_that_holds_the_class_of_a_trial(project: Project) -> None:
@@ -374,3 +377,36 @@ def test_a_frozen_dataclass_is_made_again_when_its_default_is_edited(project: Pr
     assert audit.kept == [
         "audit_consts.STATE, audit_task.STATE keeps rate = 0.0; new ones have 0.5"
     ]
+
+
+ENUM = "import enum\nclass E(enum.Enum):\n    A = 3\n    B = 4\n"
+
+
+def test_members_of_an_enum_that_is_gone_are_told_while_something_holds_them(
+    project: Project,
+) -> None:
+    gc.disable()
+    try:
+        module = project.load("audit_mod", f"{ENUM}X = 1\n")
+        held = [module.E.A]
+        assert "class `audit_mod.E`" not in str(edit(project, "audit_mod", ("X = 1", "X = 2")))
+        audit = edit(project, "audit_mod", (ENUM, "import enum\n"), ("X = 2", "X = 3"))
+        assert audit.stale == [
+            "2 instances of `audit_mod.E` are alive, and no file has that class any more"
+        ]
+        # They hold each other, and nothing else holds them; they are not yet collected.
+        held.clear()
+        audit = project.reloader.audit()
+        assert audit.ok, audit
+    finally:
+        gc.enable()
+
+
+def test_a_closure_whose_maker_is_gone_is_told_as_gone_where_others_have_its_name(
+    project: Project,
+) -> None:
+    module = project.load("audit_mod", f"{CLOSURES}def other():\n    def factor(): pass\n")
+    held = module.make()
+    audit = edit(project, "audit_mod", (CLOSURES, ""))
+    assert [(one.kind, one.name) for one in audit.findings] == [("gone", "audit_mod.make")]
+    del held

@@ -185,11 +185,14 @@ def test_a_push_with_nobody_in_its_way_is_one_fence_and_three_steps(
     sleepers: Any = procs.spawn("sleepers", _module(project, procs).Sleeper)
     sleepers.stamp.call().get(timeout=60)
     sent: Counter[str] = Counter()
+    order: list[str] = []
     send = UnixConnection.send
 
     def counted(self: UnixConnection, frames: Frames) -> None:
         message = unpack(frames).message
-        sent[message.name if isinstance(message, Step) else type(message).__name__] += 1
+        name = message.name if isinstance(message, Step) else type(message).__name__
+        sent[name] += 1
+        order.append(name)
         send(self, frames)
 
     with configured(hang_timeout_seconds=0.0):
@@ -199,7 +202,10 @@ def test_a_push_with_nobody_in_its_way_is_one_fence_and_three_steps(
         monkeypatch.undo()
     steps = {name: sent[name] for name in ("Prepare", "Switch", "halt", "patch", "go")}
     assert steps == dict.fromkeys(steps, 2)
-    assert not set(sent) - {*steps, "Inspect", "Watch"}, sent
+    assert not set(sent) - {*steps, "Inspect", "Watch", "AuditAsked"}, sent
+    # What comes after the steps holds nobody up.
+    assert sent["AuditAsked"] <= 2
+    assert "AuditAsked" not in order[: len(order) - order[::-1].index("go")], order
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from monarch.config import settings
 from monarch.core.event_ring import PUSH
@@ -153,13 +153,16 @@ class LocalReload:
                 # It waits for the push, and hears of it afterwards.
                 ReloadRound([cell], report, seconds, _log_refusal).start()
 
-    def audit(self, plan: ReloadPlan) -> AuditOutcome:
-        """What still runs old code here. Takes part of a second, most of which others have."""
+    def audit(self, plan: ReloadPlan, is_over: Callable[[], bool]) -> AuditOutcome:
+        """What still runs old code here. Takes part of a second, most of which others have.
+
+        Raises AuditEndedError where ``is_over`` becomes true.
+        """
         with self._lock:
             step = self._committed.get(plan.generation)
         if step is None or step.plan.upgrade is not None or step.is_replaced:
             return AuditOutcome(num_procs=1)
-        return self._preparing.audit(step.files, self.label)
+        return self._preparing.audit(step.files, self.label, is_over)
 
     def revert(self, generation: int) -> None:
         """Take back what was prepared or switched to; those that have heard hear of that, too."""

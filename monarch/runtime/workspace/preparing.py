@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -69,23 +69,37 @@ class Preparation(msgspec.Struct):
     warnings: list[str] = msgspec.field(default_factory=list)
 
 
-class Breaks:
-    """Pauses of an audit, each several times as long as the work before it.
+class AuditEndedError(Exception):
+    """Nobody waits for an audit any more."""
 
-    It begins with one: right after a switch all have work to do.
+
+class Breaks:
+    """Pauses of an audit, each several times as long as the work before it, a few seconds in all.
+
+    It begins with one: right after a switch all have work to do. Where ``is_over``, it raises
+    AuditEndedError.
     """
 
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
+    def __init__(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        self._is_over = is_over
+        self._left = _MOST_SECONDS_OF_BREAKS
+        self._began = time.thread_time()
 
     def __call__(self) -> None:
-        worked = time.perf_counter() - self._began
-        time.sleep(min(_BREAKS * worked, _LONGEST_BREAK_SECONDS))
-        self._began = time.perf_counter()
+        # Of this thread alone: on a machine with much to do, its turn is long in coming.
+        worked = time.thread_time() - self._began
+        if self._left > 0.0:
+            began = time.monotonic()
+            time.sleep(min(_BREAKS * worked, _LONGEST_BREAK_SECONDS))
+            self._left -= time.monotonic() - began
+        if self._is_over():
+            raise AuditEndedError
+        self._began = time.thread_time()
 
 
 _BREAKS = 9
 _LONGEST_BREAK_SECONDS = 0.02
+_MOST_SECONDS_OF_BREAKS = 6.0
 
 
 class Preparing:
@@ -112,10 +126,12 @@ class Preparing:
         changed = {os.path.realpath(change.path) for change in self._changes(step.plan)}
         return not changed.isdisjoint(os.path.realpath(file) for file in files if file)
 
-    def audit(self, files: Sequence[str], label: str) -> AuditOutcome:
-        """What still runs old code; training goes on meanwhile, and has nine tenths of the time."""
-        pause = Breaks()
-        found = self._reloader.audit(files, pause=pause)
+    def audit(self, files: Sequence[str], label: str, is_over: Callable[[], bool]) -> AuditOutcome:
+        """What still runs old code; training goes on meanwhile, and has nine tenths of the time.
+
+        Raises AuditEndedError where ``is_over`` becomes true.
+        """
+        found = self._reloader.audit(files, pause=Breaks(is_over))
         return AuditOutcome(
             stale={text: [label] for text in found.stale},
             kept={text: [label] for text in found.kept},

@@ -138,6 +138,7 @@ class WorkspaceSession:
 
     def close(self) -> None:
         """The process is done with workspaces: nothing is watched, and no import remembered."""
+        self.reload.audits.close()
         self.reload.here.close()
         with self._lock:
             for author in self._authors.values():

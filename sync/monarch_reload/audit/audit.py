@@ -16,7 +16,7 @@ import msgspec
 from monarch_reload.audit.expected import Expected, defaults_of, is_plain
 from monarch_reload.audit.findings import AuditFinding, AuditReport, Kind, counted, listed
 from monarch_reload.audit.fresh_codes import FreshCodes
-from monarch_reload.audit.held import held_by_others
+from monarch_reload.audit.held import held_by_others, notes
 from monarch_reload.audit.history import PastCode
 from monarch_reload.audit.living import LivingCode, code_of, instances, running_codes, type_module
 from monarch_reload.audit.natives import adapters, copied_fields_that_differ, models
@@ -69,8 +69,11 @@ class Audit:
 
     # Functions and classes
 
-    def _definitions(self) -> Iterator[AuditFinding]:
-        """Functions and classes that are old, and that something holds."""
+    def _definitions(self) -> list[AuditFinding]:
+        """Functions and classes that are old, and that something holds.
+
+        No generator: that would be an object which holds what it has found.
+        """
         snapshot = self._snapshot
         functions: list[tuple[FunctionType, _Origin]] = []
         for number, function in enumerate((*snapshot.functions, *snapshot.generated)):
@@ -81,20 +84,24 @@ class Audit:
         function = None  # type: ignore[assignment]
         classes = [(cls, why) for cls in snapshot.classes if (why := self._why_old(cls))]
         if not functions and not classes:
-            return
+            return []
         things = [one for one, _ in functions] + [one for one, _ in classes]
         made = instances([cls for cls, _ in classes], self._pause) if classes else []
         snapshot.forget()
         held = self._held(things, made, [functions, classes])
-        yield from _of_functions(
-            (one.__code__, _owner_of(one), origin)
-            for is_held, (one, origin) in zip(held, functions, strict=False)
-            if is_held
+        findings = list(
+            _of_functions(
+                (one.__code__, _owner_of(one), origin)
+                for is_held, (one, origin) in zip(held, functions, strict=False)
+                if is_held
+            )
         )
         counts = Counter(id(type(one)) for one in made)
         for is_held, (cls, why) in zip(held[len(functions) :], classes, strict=True):
             if is_held and (why == "copy" or counts[id(cls)]):
-                yield _of_class(f"{type_module(cls)}.{cls.__qualname__}", why, counts[id(cls)])
+                name = f"{type_module(cls)}.{cls.__qualname__}"
+                findings.append(_of_class(name, why, counts[id(cls)]))
+        return findings
 
     def _origin(self, function: FunctionType) -> _Origin | None:
         """Where old code comes from; None where the code is today's."""
@@ -109,12 +116,15 @@ class Audit:
         for name in names:
             version = self._history.version_of(name, code)
             if version is not None:
-                return _Origin(self._kind_of(name, code), name, version.label)
+                return _Origin(self._kind_of(name, function), name, version.label)
         return None
 
-    def _kind_of(self, name: str, code: CodeType) -> Kind:
-        fresh = self._fresh_of(name)
-        if name in self._history.removed or not fresh.has_name(code):
+    def _kind_of(self, name: str, function: FunctionType) -> Kind:
+        fresh, code = self._fresh_of(name), function.__code__
+        owner = _owner_of(function).partition(".")[0]
+        # A method of a class that is gone may have the name of many others.
+        is_there = fresh.has_name(code.co_name) and fresh.has_name(owner)
+        if name in self._history.removed or not is_there:
             return "gone"
         return "lines" if fresh.has_behaviour(code) else "code"
 
@@ -269,8 +279,10 @@ class Audit:
         dead as well.
         """
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
-        own = [ours, *ours, *(pair for pairs in ours for pair in pairs)]
+        own = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
         own.append(self._snapshot.suspended)
+        own += instances(notes(), self._pause)
+        # What only a reloader's own notes hold is as good as gone.
         around = list(around)
         newest: list[Any] = []
         held = [True] * len(things)
@@ -283,7 +295,6 @@ class Audit:
             self._pause()
             newest = _holders([*alive, *newest], [*own, around, newest], namespaces)
             around += newest
-            # What only a reloader's own notes hold is as good as gone.
             own += [one for one in newest if type(one).__module__.startswith("monarch_reload.")]
             del alive
         # They may hold each other, and would hold what is dead.

@@ -11,9 +11,6 @@ from monarch_reload.audit.history import inner_codes
 from monarch_reload.live.patch import same_behaviour
 from monarch_reload.source.source import ModuleSource
 
-# What Python compiles to code with such a name has no name in the source.
-_NAMELESS = frozenset({"<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
-
 
 class FreshCodes:
     """All functions and classes of one source, as code, by name."""
@@ -40,9 +37,9 @@ class FreshCodes:
         """Whether a function of that name does the same, perhaps in other lines."""
         return any(same_behaviour(one, code) for one in self._compiled.get(code.co_name, ()))
 
-    def has_name(self, code: CodeType) -> bool:
-        """Whether the source still has a function of its name."""
-        return code.co_name in _NAMELESS or code.co_name in self._compiled
+    def has_name(self, name: str) -> bool:
+        """Whether the source still has a function or class of this name; `<lambda>` is none."""
+        return name.startswith("<") or name in self._compiled
 
 
 def _by_name(codes: Iterable[CodeType]) -> Mapping[str, Sequence[CodeType]]:

@@ -18,8 +18,11 @@ from types import (
     MappingProxyType,
     MemberDescriptorType,
     MethodType,
+    ModuleType,
 )
 from typing import Any
+
+from monarch_reload.kinds import is_a
 
 _FOLLOWED = frozenset({
     dict, list, tuple, set, frozenset, CellType, FunctionType, MethodType, MappingProxyType,
@@ -65,9 +68,9 @@ class _References:
         self._edges[id(node)] = [id(part) for part in parts]
         pending += [part for part in parts if self._is_followed(part)]
         if id(node) in self._candidates:
-            # What a class keeps of native code is its own: a validator, a serializer.
+            # What a class keeps is its own: a validator, a serializer, a descriptor of an enum.
             own = [part for part in parts if type(part) is dict]
-            pending += [value for held in own for value in held.values() if _is_native(value)]
+            pending += [value for held in own for value in held.values() if _is_kept(value)]
 
     def _is_followed(self, part: Any) -> bool:
         if id(part) in self._nodes:
@@ -97,13 +100,22 @@ class _References:
         return alive
 
 
-def _is_native(value: Any) -> bool:
-    """Whether it is an instance of a class that no Python code made."""
-    kind = type(value)
-    return not issubclass(kind, type) and not kind.__flags__ & _HEAP_TYPE and gc.is_tracked(value)
+def _is_kept(value: Any) -> bool:
+    """Whether it is an object that may refer to the class, and is neither another class nor a
+    module."""
+    return not issubclass(type(value), (type, ModuleType)) and gc.is_tracked(value)
 
 
-_HEAP_TYPE = 1 << 9
+def notes() -> set[type]:
+    """The classes of what a reload notes of its steps, and may not be collected yet."""
+    found: set[type] = set()
+    for name, module in sys.modules.copy().items():
+        if name.startswith("monarch_reload.") and not name.startswith(_NO_NOTES):
+            found |= {one for one in vars(module).values() if is_a(one, type)}
+    return {one for one in found if one.__module__.startswith("monarch_reload.")}
+
+
+_NO_NOTES = ("monarch_reload.source.", "monarch_reload.audit.")
 
 
 def _counts(nodes: Mapping[int, Any]) -> dict[int, int]:

@@ -18,16 +18,17 @@ class PastVersion:
     """A text that a module ran. ``label`` says which one, for people: ``generation 4``."""
 
     def __init__(self, source: ModuleSource, label: str) -> None:
-        self._source: ModuleSource | None = source
+        # Not the source: it has a syntax tree, of hundreds of objects a function.
+        self._text: bytes | None = source.text
         self.path, self.label = source.path, label
 
     @cached_property
     def codes(self) -> Codes:
         """Compiled when it is first asked for; of the text nothing is kept then."""
-        source, self._source = self._source, None
-        assert source is not None
+        text, self._text = self._text, None
+        assert text is not None
         try:
-            return source.codes
+            return ModuleSource(self.path, text).codes
         except (SyntaxError, ValueError):
             return Codes({})
 

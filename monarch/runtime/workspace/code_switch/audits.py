@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from monarch.runtime.node import Node
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.local_reload import LocalReload
+from monarch.runtime.workspace.preparing import AuditEndedError
 from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
@@ -29,22 +31,39 @@ _ANSWER_SECONDS = 30.0  # a proc that trains without a pause gives its audit lit
 class Audits:
     """The audits of the last generations, each a promise that is kept when all procs have said.
 
-    ``on_found`` hear of each that is in, with its generation.
+    One is under way at a time: it ends where a newer switch comes, which looks at the same objects,
+    and when the process closes. ``on_found`` hear of each that is in, with its generation.
     """
 
     def __init__(self, agent: ProcAgent, here: LocalReload) -> None:
         self._agent, self._node, self._here = agent, agent.node, here
         self._found: dict[int, Promise[AuditOutcome]] = {}
         self._lock = threading.Lock()
+        self._ended: Promise[None] = Promise()  # of the audit that is under way
+        self._is_closed = False
         self.on_found: list[Callable[[int, AuditOutcome], None]] = []
         self._node.handle(AuditAsked, self._on_asked)
 
     def begin(self, plan: ReloadPlan) -> None:
         """All go on with the new code: look at this process, and ask the others, meanwhile."""
-        promise = self.of(plan.generation)
+        promise, ended = self.of(plan.generation), Promise[None]()
+        with self._lock:
+            before, self._ended = self._ended, ended
+            is_closed = self._is_closed
+        before.set(None)
+        if is_closed:
+            promise.set(AuditOutcome())
+            return
         procs = [proc for proc in self._agent.owned_procs() if proc.host_uid not in plan.behind]
-        run = functools.partial(self._run, plan, procs, promise)
+        run = functools.partial(self._run, plan, procs, promise, ended)
         threading.Thread(target=run, name="monarch-audit", daemon=True).start()
+
+    def close(self) -> None:
+        """Have the audit that is under way end, and begin no other."""
+        with self._lock:
+            self._is_closed = True
+            ended = self._ended
+        ended.set(None)
 
     def of(self, generation: int) -> Promise[AuditOutcome]:
         """What is found after the switch to a generation; it may still be to come."""
@@ -55,18 +74,28 @@ class Audits:
             return promise
 
     def _run(
-        self, plan: ReloadPlan, procs: Sequence[ProcAddress], promise: Promise[AuditOutcome]
+        self,
+        plan: ReloadPlan,
+        procs: Sequence[ProcAddress],
+        promise: Promise[AuditOutcome],
+        ended: Promise[None],
     ) -> None:
         asked = [ask_audit(self._node, proc, plan.generation) for proc in procs]
         outcome = AuditOutcome()
         try:
-            outcome = self._here.audit(plan)
+            outcome = self._here.audit(plan, lambda: ended.is_set)
+        except AuditEndedError:
+            pass
         except Exception:
             _log.exception("the audit of generation %d failed", plan.generation)
         deadline = time.monotonic() + _ANSWER_SECONDS
         for answer in asked:
-            if answer.wait(max(0.0, deadline - time.monotonic())) and not answer.value.error:
+            _wait_for_one((answer, ended), deadline - time.monotonic())
+            if answer.is_set and not answer.value.error:
                 outcome.add(msgspec.convert(answer.value.body, AuditOutcome))
+        if ended.is_set:
+            promise.set(AuditOutcome())
+            return
         promise.set(outcome)
         for hear in self.on_found:
             hear(plan.generation, outcome)
@@ -78,6 +107,14 @@ class Audits:
         promise.on_set(
             lambda: self._node.answer(order.sender, order.port, msgspec.to_builtins(promise.value))
         )
+
+
+def _wait_for_one(promises: Sequence[Promise[Any]], seconds: float) -> None:
+    """Wait until one of them is kept, and no longer than so many seconds."""
+    is_kept: Promise[None] = Promise()
+    for promise in promises:
+        promise.on_set(lambda: is_kept.set(None))
+    is_kept.wait(max(0.0, seconds))
 
 
 def ask_audit(node: Node, process: ProcAddress, generation: int) -> Promise[Response]:
