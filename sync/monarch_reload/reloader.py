@@ -135,10 +135,21 @@ class Reloader:
         called between slices of the work, for other threads to run. Takes part of a second.
         """
         process = self._process
-        audit = Audit(
-            self._sources, process.history, process.expected, ours=process.held, pause=pause
-        )
-        return audit.report([os.path.abspath(os.fspath(file)) for file in files])
+        paths = [os.path.abspath(os.fspath(file)) for file in files]
+
+        def look() -> AuditReport:
+            audit = Audit(
+                self._sources, process.history, process.expected, ours=process.held, pause=pause
+            )
+            return audit.report(paths)
+
+        report = look()
+        if not report.ok:
+            # It may be garbage that nobody has collected yet, as in a program that turned the
+            # collector off: only what is still there after a collection is told.
+            gc.collect()
+            report = look()
+        return report
 
     def _resolved(self, paths: Iterable[PathLike]) -> list[str]:
         loaded = {source.path for _, source in self.loaded()}
