@@ -164,6 +164,7 @@ def _walk_through(
                 step = case.steps[number]
                 _write(project, texts, case, kind, step)
                 report = project.sync(procs)
+                report.wait_for_audit()  # it may hold for a moment what a case wants to see go
                 assert step.refused in str(report), report
                 _ask(probers, case, kind, step.after)
                 # Out of the way of the others.
@@ -178,6 +179,7 @@ def _walk_through(
                 for case, kind in part:
                     _write(project, texts, case, kind, case.steps[number])
                 report = project.sync(procs)
+                report.wait_for_audit()  # it may hold for a moment what a case wants to see go
                 assert report.ok, report
                 assert report.num_procs >= 4
                 for case, kind in part:

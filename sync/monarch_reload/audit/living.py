@@ -1,4 +1,4 @@
-"""The objects of the process, gone through in slices between which other threads run."""
+"""The objects of the process that an audit looks at, in slices between which other threads run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from types import (
 )
 from typing import Any
 
-_SLICE = 3_000  # a third of a millisecond
+_SLICE = 1_000
 
 SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
 
@@ -24,18 +24,20 @@ SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
 def living(kinds: Collection[type], pause: Callable[[], None]) -> Iterator[list[Any]]:
     """Yields the objects of exactly these types, slice by slice. ``pause`` lets others run.
 
-    The list of all objects would keep what a step frees, so it gets shorter with each slice. Young
-    objects come first: an object may get older meanwhile, never younger. So one may come twice.
+    The list of all objects is held for no moment in which others run, as it would keep what they
+    free: a step's activations, or an object whose end somebody waits for. To go through it takes a
+    tenth of a millisecond for 1,000 objects. Young objects come first: an object may get older
+    meanwhile, never younger. So one may come twice.
     """
     for generation in range(3):
         things = gc.get_objects(generation=generation)
-        while things:
-            part = things[-_SLICE:]
-            del things[-_SLICE:]
-            found = list(compress(part, map(kinds.__contains__, map(type, part))))
-            del part
-            yield found
-            found.clear()
+        found = list(compress(things, map(kinds.__contains__, map(type, things))))
+        del things
+        while found:
+            part = found[-_SLICE:]
+            del found[-_SLICE:]
+            yield part
+            part.clear()
             pause()
 
 

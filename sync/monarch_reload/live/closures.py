@@ -483,6 +483,8 @@ def _moved(code: CodeType, distance: int, path: str) -> CodeType:
     """The same so many lines further down: all lines of a code object count from its first."""
     if not distance and code.co_filename == path:
         return code
+    if code.co_firstlineno + distance < 1:
+        return code  # of another text of this file, as that of a module that was imported before
     constants = tuple(
         _moved(one, distance, path) if isinstance(one, CodeType) else one for one in code.co_consts
     )
