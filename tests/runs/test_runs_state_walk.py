@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.runs.state_copies import Changed, keep, watch
+from monarch.runs.state_copies import SAMPLED, Changed, keep, watch
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
@@ -529,7 +529,8 @@ def test_what_is_too_large_to_be_compared_in_each_call_is_named() -> None:
     put_back = watch(actor)
     assert put_back is not None
     actor.numbers.append(1)
-    assert put_back() == ["the elements of self.rows"]
+    # Other modules of the test's process may have large arrays, of which samples are compared.
+    assert [one for one in put_back() if one != SAMPLED] == ["the elements of self.rows"]
     assert len(actor.numbers) == 5000
 
 
