@@ -28,7 +28,7 @@ from monarch.observe.json_rows import json_rows, parsed_json
 from monarch.observe.kept_files import leads_out, read_kept
 from monarch.runs.rows import EVENTS, METRICS
 from monarch.runs.whole_file import write_whole, writing
-from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.ends.process_start import is_running
 
 # Checkpoints, logs and chosen variables are nobody else's, unless the user says otherwise.
 _MODE = "MONARCH_RUNS_MODE"
@@ -139,7 +139,7 @@ class RunFolder:
         remote = read_json(self.path / REMOTE)
         if remote:
             return bool(remote.get("is_running"))
-        return bool(process_start(begun.get("pid", 0)) == begun.get("started", -1))
+        return is_running(begun.get("pid", 0), begun.get("started", -1))
 
     @property
     def status(self) -> Status:

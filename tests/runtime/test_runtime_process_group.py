@@ -8,13 +8,15 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from monarch.runtime import zygote
+from monarch.runtime.ends import process_start as process_start_module
 from monarch.runtime.ends.process_group import end_child, kill_lost_group, signal_process
-from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.ends.process_start import is_ours, process_start
 from monarch.runtime.ends.stacks import ask_for_stacks
 from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.wire.address import ProcAddress
@@ -52,6 +54,27 @@ def test_a_stranger_with_the_number_of_a_dead_process_lives_on(
     os.kill(stranger.pid, signal.SIGSTOP)  # What came before has been done by the time it stops.
     wait_for(lambda: os.waitid(os.P_PID, stranger.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT))
     assert stranger.poll() is None
+
+
+def test_without_proc_a_clock_that_is_set_makes_no_stranger_of_a_process(
+    stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Such a ps works the start out from when the machine was booted, by the clock as it is now.
+    ps = tmp_path / "ps"
+    ps.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *lstart*) echo "S $(cat "$0.start")";; *) exec /bin/ps "$@";; esac\n'
+    )
+    ps.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(process_start_module, "_PROC", False)
+    told = tmp_path / "ps.start"
+    told.write_text("Thu Nov 26 20:04:09 2026")
+    started = start_of(stranger)
+    told.write_text("Thu Nov 26 20:04:10 2026")
+    assert is_ours(stranger.pid, started, "sleep")
+    told.write_text("Thu Nov 26 20:05:10 2026")
+    assert not is_ours(stranger.pid, started, "sleep")
 
 
 @pytest.mark.parametrize("end", ["signal_process", "kill_lost_group"])

@@ -11,7 +11,7 @@ import subprocess
 import threading
 from typing import Any
 
-from monarch.runtime.ends.process_start import is_ours, process_start
+from monarch.runtime.ends.process_start import is_ours, is_running, process_start
 
 _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 10.0
@@ -39,7 +39,8 @@ def end_child(child: subprocess.Popen[Any], seconds: float = _END_SECONDS) -> No
 
 def kill_lost_group(pid: int, started: int) -> None:
     """The same, where its parent is gone, so that the number may be another's by now."""
-    if process_start(pid, even_ended=True) in (None, started):
+    is_gone = process_start(pid, even_ended=True) is None
+    if is_gone or is_running(pid, started, even_ended=True):
         kill_group(pid)
 
 

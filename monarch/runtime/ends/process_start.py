@@ -11,6 +11,8 @@ import time
 _PROC = os.path.exists("/proc/self/stat")
 _EXEC_SECONDS = 2.0
 _LOOK_SECONDS = 0.001
+# ps may work a start out from when the machine was booted, by a clock that is set meanwhile.
+_PS_SECONDS = 2
 
 
 def process_start(pid: int, *, even_ended: bool = False) -> int | None:
@@ -27,13 +29,19 @@ def process_start(pid: int, *, even_ended: bool = False) -> int | None:
     return None if fields[0] == "Z" and not even_ended else int(fields[19])
 
 
+def is_running(pid: int, started: int, *, even_ended: bool = False) -> bool:
+    """Whether this process, which was started then, is there. ``even_ended`` as above."""
+    start = process_start(pid, even_ended=even_ended) if started > 0 else None
+    return start is not None and abs(start - started) <= (0 if _PROC else _PS_SECONDS)
+
+
 def is_ours(pid: int, started: int, *words: str) -> bool:
     """Whether this process is the user's, was started then, and has ``words`` in its command.
 
     A pid and a start that were read from a file could be anybody's: the words tell which program it
     must be.
     """
-    if started <= 0 or process_start(pid) != started:
+    if not is_running(pid, started):
         return False
     if not _PROC:
         user, *command = _ps(pid, "uid=", "command=") or [""]
@@ -46,7 +54,7 @@ def is_ours(pid: int, started: int, *words: str) -> bool:
         except OSError:
             return False
         # One that was started a moment ago has no command yet. Nor have the kernel's own threads.
-        if words_there or not words or time.monotonic() > deadline or process_start(pid) != started:
+        if words_there or not words or time.monotonic() > deadline or not is_running(pid, started):
             break
         time.sleep(_LOOK_SECONDS)
     return user_id == os.geteuid() and all(os.fsencode(word) in words_there for word in words)
@@ -96,7 +104,7 @@ def _ps(pid: int, *columns: str) -> list[str]:
     """The output of POSIX's ``ps`` for a process; nothing if there is none. Times are in UTC."""
     options = [word for column in columns for word in ("-o", column)]
     done = subprocess.run(
-        ["ps", "-p", str(pid), *options], env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
+        ["ps", "-ww", "-p", str(pid), *options], env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     return done.stdout.split()

@@ -27,7 +27,7 @@ from monarch.config import runtime_dir
 from monarch.ours import NotOurs
 from monarch.python_start import module_arguments
 from monarch.runtime.ends.process_group import signal_process
-from monarch.runtime.ends.process_start import is_ours, process_start
+from monarch.runtime.ends.process_start import is_ours, is_running, process_start
 from monarch.runtime.hosts.bundle_place import BUNDLE
 from monarch.runtime.hosts.directory import (
     check_job_directory,
@@ -193,12 +193,12 @@ def _interface() -> str:
 
 
 def _look(*, pid: int, started: int, directory: str) -> dict[str, Any]:
-    is_running = is_ours(pid, started, _AGENT_PROGRAM)
+    is_there = is_ours(pid, started, _AGENT_PROGRAM)
     try:
         check_job_directory(directory)
     except OSError as error:
-        return {"is_running": is_running, "log": str(error)}
-    return {"is_running": is_running, "log": _tail(os.path.join(directory, "host.log"))}
+        return {"is_running": is_there, "log": str(error)}
+    return {"is_running": is_there, "log": _tail(os.path.join(directory, "host.log"))}
 
 
 def _end(*, pid: int, started: int, directory: str) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _end_processes(pid: int, started: int, directory: str) -> set[int]:
     if is_agent:
         signal_process(pid, started, signal.SIGTERM)
     deadline = time.monotonic() + _TERM_SECONDS
-    while is_agent and process_start(pid) == started and time.monotonic() < deadline:
+    while is_agent and is_running(pid, started) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
     if is_agent:
         signal_process(pid, started, signal.SIGKILL)
