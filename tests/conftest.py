@@ -337,8 +337,7 @@ def changes_only_its_own() -> Iterator[None]:
 def _import_hooks() -> list[object]:
     found = [finder for finder in sys.meta_path if type(finder).__module__.startswith("monarch")]
     # Those of addresses that are no files stay for as long as their packages.
-    stay = ("monarch.compat.finder", "monarch_sync.reload")
-    return [finder for finder in found if type(finder).__module__ not in stay]
+    return [one for one in found if type(one).__module__ != "monarch.compat.finder"]
 
 
 def _check(leaked: Callable[[], object], what: str) -> None:
