@@ -22,6 +22,7 @@ What to open:
     end_notice                    the announced end of a host
     idle_watch                    `--idle-timeout`
     asking                        how hosts are asked for their state, and dead ones found
+    agent_process                 the process of an agent, as every kind of job starts it
     starter                       how an agent is started at the far end of a login
     bundle_seeker, bundle_place   a host without monarch waits for a bundle; where bundles are kept
     directory                     folders for Unix sockets
