@@ -51,7 +51,8 @@ class Group:
     have committed any; ``ahead_since`` the time since when
     others are further than a group that takes part can be. ``discarded_at`` is when it last made
     the step after that in vain. ``num_met`` groups were at the lighthouse
-    when it joined, for its first step there.
+    when it joined, for its first step there. ``num_vain_restarts`` is how often it was started
+    again since it has committed a step, and ``lost_by`` why it was lost last.
     """
 
     number: int
@@ -70,6 +71,8 @@ class Group:
     has_finished: bool = False
     is_given_up: bool = False
     num_starts: int = 0
+    num_vain_restarts: int = 0
+    lost_by: str = ""
     step: int = 0
     resumed_from: Path | None = None
     has_stepped: bool = False

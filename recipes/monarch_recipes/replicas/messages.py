@@ -12,6 +12,7 @@ from monarch.actor import Port
 from monarch.errors import MonarchError
 from monarch.runs.edits import Failure
 from monarch.runs.error_text import in_words
+from monarch.runs.ranks import RunFailed
 from monarch.runs.trial import is_of_code, place_of
 from monarch_recipes.replicas.chaos import InjectedFault
 from monarch_recipes.replicas.recovery import RecoveryReport
@@ -207,6 +208,17 @@ class TaskError(MonarchError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
+
+
+class StepsInVain(TaskError, RunFailed):
+    """A group has discarded step after step for the same reason, and nobody has made one: no
+    restart would help, nor would a person who looks at the run, unless new code is the reason."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason, is_of_code=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.where, self.reason)
 
 
 @contextmanager
