@@ -482,7 +482,8 @@ class Controller(Actor):
         group.lighthouse_number = number = self.keeper.number
         first = group.trainers.slice(ranks=0)
         host, port = (await self.groups.ask(group, first.open_store.call(self.groups.peers)))[0]
-        meet = Rendezvous(host, port, self.keeper.url, self.groups.peers)
+        uses_nccl = self.groups.uses_nccl(group)
+        meet = Rendezvous(host, port, self.keeper.url, self.groups.peers, uses_nccl)
         try:
             await self.groups.ask(group, group.trainers.join.call(meet))
         except LighthouseOutOfReach:

@@ -98,7 +98,9 @@ class EventLog:
             )  # fmt: skip
         return complaints
 
-    def discarded(self, group: int, step: int, results: Sequence[GroupStep], seconds: float) -> None:
+    def discarded(
+        self, group: int, step: int, results: Sequence[GroupStep], seconds: float
+    ) -> None:
         """A group has made a step in vain, in so many seconds. For one reason in a row it is told
         once, and how often it was when that is over."""
         self.recovery.wasted()

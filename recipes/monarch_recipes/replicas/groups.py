@@ -19,6 +19,7 @@ from monarch.runs.restarts import Restarts
 from monarch.runs.saving import shown
 from monarch.runs.slowness import Patience, Slowness, told_as_slow
 from monarch.runs.witness import looks_of, stacks_of, tell_stacks
+from monarch.tools.backends import ON_GPUS, backend_for, why_not_nccl
 from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.chaos import InjectedFault
 from monarch_recipes.replicas.event_log import EventLog
@@ -120,6 +121,7 @@ class Groups:
         self.saved_step = 0
         self.saved_path: Path | None = None
         self.is_saving = False
+        self._uses_nccl = self._has_told_of_backend = False
         self.stopping_since: float | None = None  # by the clock that stands still in holds
         self.unsavable: str | None = None  # the key of what kept the last save from being made
         self._limits = limits
@@ -198,7 +200,24 @@ class Groups:
         ready: list[TrainerReady] = await self.ask(group, group.trainers.setup.call(checkpoint))
         least = min(ready, key=lambda one: one.step)
         group.step, group.resumed_from = least.step, least.resumed_from
+        group.gpus = tuple(one.gpu for one in ready)
         return ready
+
+    def uses_nccl(self, group: Group) -> bool:
+        """Whether a group that joins meets the others over NCCL: where none trains, what all of
+        them can, and else what those do. GroupLost where it has another's GPU, and they use it."""
+        others = [one for one in self.all if one is not group and one.gpus]
+        gpus = [gpu for one in (group, *others) for gpu in one.gpus]
+        can_all = backend_for(gpus) == ON_GPUS
+        if not any(one.is_training for one in others):
+            self._uses_nccl = can_all
+            why = why_not_nccl(gpus)
+            if why and not self._has_told_of_backend:
+                self._has_told_of_backend = True
+                self._event_log.tell("backend", why)
+        elif self._uses_nccl and not can_all:
+            raise GroupLost("it has no GPU of its own, and the others meet over NCCL")
+        return self._uses_nccl
 
     def begin_together(self, numbers: Collection[int]) -> None:
         """No group trains, and these are set up: the furthest of them is what is left of the run.

@@ -49,6 +49,7 @@ class TrainerReady:
     resumed_from: Path | None
     skipped: tuple[str, ...]
     history: list[dict[str, float]] = field(default_factory=list)
+    gpu: str = "cpu"  # as `gpu_of` names it
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,15 @@ class Rendezvous:
     """The meeting points of a group: its own store, and the lighthouse that all groups share.
 
     ``peers`` are the hosts of all groups, where they are not all on one machine; they must be able
-    to reach the group's processes.
+    to reach the group's processes. ``uses_nccl``, within groups and between them, where each
+    process has a GPU of its own.
     """
 
     store_host: str
     store_port: int
     lighthouse: str
     peers: tuple[str, ...] = ()
+    uses_nccl: bool = False
 
 
 @dataclass(frozen=True)

@@ -59,12 +59,17 @@ def _summing(init: Any) -> Any:
     @functools.wraps(init)
     def wrapped(trainer: Any, *args: Any, **kwargs: Any) -> None:
         init(trainer, *args, **kwargs)
-        for part in trainer.model_parts:
-            for module in part.modules():
-                if isinstance(module, FSDPModule):
-                    module.set_force_sum_reduction_for_comms(True)
+        sum_plainly(trainer)
 
     return wrapped
+
+
+def sum_plainly(trainer: Any) -> None:
+    """Have FSDP sum, and scale afterwards, as over gloo."""
+    for part in trainer.model_parts:
+        for module in part.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)
 
 
 @contextlib.contextmanager
