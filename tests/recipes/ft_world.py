@@ -92,6 +92,8 @@ class World:
         self.lighthouse = Process(LIGHTHOUSE, is_alive=False)
         self.loop = JumpingLoop()
         self.stopped_at: float | None = None
+        self.gpus = {0: "cpu", 1: "cpu"}
+        self.meetings: list[tuple[int, bool]] = []  # group, uses_nccl
         # Why a group's step is discarded, by the group and the step; "" where it is committed.
         self.refuse: Callable[[int, int], str] = lambda group, step: ""
         self._patch(monkeypatch)
@@ -276,7 +278,8 @@ class FakeTrainers:
     def on_setup(self, checkpoint: Path | None) -> TrainerReady:
         self.step_made = max(self.world.saved, default=0)
         path = Path(f"/runs/{self.step_made}.pt") if self.step_made else None
-        return TrainerReady(self.step_made, 1, 1, "host", path, ())
+        gpu = self.world.gpus[self.number]
+        return TrainerReady(self.step_made, 1, 1, "host", path, (), gpu=gpu)
 
     def on_open_store(self, peers: Any) -> tuple[str, int]:
         return "there", 1
@@ -285,6 +288,7 @@ class FakeTrainers:
         if not self.world.lighthouse.is_alive:
             raise lighthouse.LighthouseError("no lighthouse can be reached")
         self.is_member = True
+        self.world.meetings.append((self.number, meet.uses_nccl))
 
     def on_leave(self) -> int:
         self.is_member = False

@@ -323,3 +323,44 @@ def test_a_group_that_fails_slowly_is_given_up_too(monkeypatch: pytest.MonkeyPat
     assert "each has used up its restarts" in str(ended.error)
     assert "was killed" in str(ended.error), "why"
     assert world.kinds().count("respawned") == 6
+
+
+@pytest.mark.parametrize(
+    ("gpus", "uses_nccl", "texts"),
+    [
+        ({0: "a", 1: "b"}, True, []),
+        ({0: "a", 1: "a"}, False, ["2 ranks share 1 GPU, which NCCL refuses"]),
+        ({0: "a", 1: "cpu"}, False, ["1 of 2 ranks have no GPU"]),
+        ({0: "cpu", 1: "cpu"}, False, []),
+    ],
+)
+def test_groups_meet_over_nccl_where_each_process_has_a_gpu_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, gpus: dict[int, str], uses_nccl: bool, texts: list[str]
+) -> None:
+    """Two groups that shared one GPU discarded each step, for ever."""
+    world = World(monkeypatch)
+    world.gpus = gpus
+    world.at[20] = lambda: world.kill("group 1")  # It joins again, and that is not told again.
+    assert isinstance(world.run(), Finished)
+    assert {by_nccl for _, by_nccl in world.meetings} == {uses_nccl}
+    events = (said for said in world.told if isinstance(said, RunEvent))
+    told = [event.text for event in events if event.kind == "backend"]
+    assert [text.partition(":")[0] for text in told] == texts
+
+
+def test_a_group_that_comes_back_on_the_gpu_of_another_does_not_break_its_meeting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, num_steps=40, checkpoint_every=10, max_restarts=2)
+    world.gpus = {0: "a", 1: "b"}
+
+    def move() -> None:
+        world.gpus[1] = "a"
+        world.kill("group 1")
+
+    world.at[40] = move
+    ended = world.run()
+    assert isinstance(ended, Finished)
+    assert "group 0" not in {one.victim for one in ended.outcome.report.incidents}
+    assert "given_up" in world.kinds() or "adopted" in world.kinds()
+    assert {by_nccl for _, by_nccl in world.meetings} == {True}
