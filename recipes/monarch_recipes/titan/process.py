@@ -24,6 +24,7 @@ from .api import device_type
 _IDLE = (
     "model.safetensors.index.json not found",  # which only exports in that format miss
     "Pipeline Parallel loss is not visible",  # it arrives as a metric
+    "Error running lspci",  # then it asks the driver
     "is being re-looped",  # the data, as ever
     "sequential all_reduce operations will be performed",  # of the gradient's norm, in two meshes
 )
