@@ -371,10 +371,11 @@ class _logs_of:
 
     def __enter__(self) -> None:
         client().printer.tee = self._logs.take
+        client().printer.is_of_run = True
 
     def __exit__(self, *error: object) -> None:
         client().flush_logs()
-        client().printer.tee = None
+        client().printer.tee, client().printer.is_of_run = None, False
         self._logs.close()
 
 

@@ -52,7 +52,7 @@ from monarch_recipes.collective import (
     sum_over_ranks,
     take_from,
 )
-from monarch_recipes.device import SystemInfo, pick_backend, system_info, use_device
+from monarch_recipes.device import SystemInfo, system_info, use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import evaluate_share, held_out_names, means_of, told
 from monarch_recipes.export import export as export
@@ -64,7 +64,7 @@ from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
 from monarch_recipes.profiling import Profiler
-from monarch_recipes.rendezvous import leave_limits_to_client, meet_at, open_meeting
+from monarch_recipes.rendezvous import init_group, leave_limits_to_client, meet_at, open_meeting
 from monarch_recipes.results import DDPOutcome, StepResult, TrainingPlan, measured
 from monarch_recipes.samples import Data, ReadingAhead, SampleOrder, batches, reading_ahead
 from monarch_recipes.schedule import is_due, learning_rate_factor, split_batch
@@ -270,6 +270,7 @@ class DDPTrainer(Actor):
             batch=self.batch,
             resumed_from=resumed_from,
             skipped=skipped,
+            why_not_nccl=self.why_not_nccl,
         )
 
     def __reload__(self, change: ReloadReport) -> None:
@@ -298,11 +299,9 @@ class DDPTrainer(Actor):
             meet_at(*store)
         if dist.is_initialized():
             dist.destroy_process_group()
-        dist.init_process_group(
-            pick_backend(self.device, int(os.environ["LOCAL_WORLD_SIZE"])),
-            # Only to meet. The client asks all for their stacks first, where one does not come.
-            timeout=timedelta(seconds=2 * config.collective_timeout_seconds + 10),
-        )
+        # Only to meet. The client asks all for their stacks first, where one does not come.
+        timeout = timedelta(seconds=2 * config.collective_timeout_seconds + 10)
+        self.why_not_nccl = init_group(self.device, timeout)
         leave_limits_to_client()
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
@@ -537,6 +536,8 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
         f"{plan.batch.num_micro_batches} x {plan.batch.micro_batch_size} samples each a step, "
         f"{plan.num_steps} steps, {plan.num_steps_per_epoch} an epoch"
     )
+    if plan.why_not_nccl:
+        record.message(plan.why_not_nccl)
     saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
     alike.compare(plan.first_step)
 

@@ -20,6 +20,7 @@ class TrainingPlan:
     batch: BatchSplit
     resumed_from: Path | None
     skipped: tuple[str, ...] = ()  # checkpoints that could not be used, and why
+    why_not_nccl: str = ""  # where ranks have GPUs
 
 
 @dataclass(frozen=True)

@@ -307,6 +307,8 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
         f"{config.model.name} {config.model.flavor}: {setup.num_parameters:,} parameters, "
         f"{setup.layout}, on {setup.device}; ready in {setup.seconds:.1f} s"
     )
+    if setup.why_not_nccl:
+        record.message(setup.why_not_nccl)
     saving.resumed(setup.resumed_from, setup.first_step, setup.notes)
     step = setup.first_step
     last = {"loss": math.nan, "validation_loss": math.nan}

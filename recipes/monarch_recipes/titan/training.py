@@ -42,9 +42,10 @@ from .config import (
     look_up_model,
     with_values,
 )
-from .machine import check_machine, with_paths_here
+from .cpu import sum_plainly
+from .machine import check_machine, check_shared_gpus, with_paths_here
 from .next_start import TitanNextStart
-from .process import borrowed_process
+from .process import borrowed_process, meeting
 
 _A_DAY_SECONDS = 24 * 60 * 60
 _METRIC_NAMES = {
@@ -77,6 +78,7 @@ class Setup:
     seconds: float
     resumed_from: Path | None
     notes: tuple[str, ...]
+    why_not_nccl: str = ""  # where ranks have GPUs
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,11 @@ class Training:
         self._exits.enter_context(borrowed_process())
         try:
             look_up_model(config)
-            self.trainer = Trainer(config)
+            with meeting(int(os.environ["LOCAL_RANK"])) as self.why_not_nccl:
+                check_shared_gpus(self.degrees, self.why_not_nccl)
+                self.trainer = Trainer(config)
+            if self.why_not_nccl:
+                sum_plainly(self.trainer)
             processor = self.trainer.metrics_processor
             processor.logger = self._metrics = MetricsBuffer(processor.logger, self.world_size)
             self._checkpointer = Checkpointer(self.trainer, config, self.degrees)
@@ -149,6 +155,7 @@ class Training:
             seconds=self._seconds,
             resumed_from=self._resumed.path,
             notes=self._resumed.notes,
+            why_not_nccl=self.why_not_nccl,
         )
 
     def step(self) -> TitanStep:
