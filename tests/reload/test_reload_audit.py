@@ -7,7 +7,8 @@ import gc
 import importlib
 import sys
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -410,3 +411,70 @@ def test_a_closure_whose_maker_is_gone_is_told_as_gone_where_others_have_its_nam
     audit = edit(project, "audit_mod", (CLOSURES, ""))
     assert [(one.kind, one.name) for one in audit.findings] == [("gone", "audit_mod.make")]
     del held
+
+
+def test_an_audit_looks_at_all_objects_once_and_holds_none_while_others_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.load("audit_mod", f"{CLOSURES}X = 1\n")
+    project.replace("audit_mod", ("/ 10", "/ 20"))
+    looks: list[None] = []
+    get_objects = gc.get_objects
+
+    def counted(*args: Any, **named: Any) -> list[Any]:
+        looks.append(None)
+        return get_objects(*args, **named)
+
+    monkeypatch.setattr(gc, "get_objects", counted)
+    step = [lambda: None for _ in range(5_000)]  # what a step makes, and lets go
+    ends = [weakref.ref(one) for one in step]
+    held_after: list[int] = []
+
+    def pause() -> None:
+        step.clear()
+        held_after.append(sum(one() is not None for one in ends))
+
+    audit = project.reloader.audit(pause=pause)
+    assert audit.ok, audit
+    assert len(looks) == 1
+    assert held_after[1:]
+    assert set(held_after[1:]) == {0}
+
+
+@pytest.fixture
+def refreeze() -> Iterator[None]:
+    """What tests import is frozen, and is so again after a test of that."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.mark.parametrize("when", ["before the first edit", "before the audit"])
+def test_what_gc_freeze_has_hidden_is_found(refreeze: None, project: Project, when: str) -> None:
+    module = project.load("audit_mod", CLOSURES)
+    follows, old = module.make(), frozen(module.make())
+    held = [old()]
+    hidden = gc.get_freeze_count()
+    if when == "before the first edit":
+        gc.freeze()
+    project.replace("audit_mod", ("/ 10", "/ 20"))
+    stale = old()
+    if when == "before the audit":
+        gc.freeze()
+    assert follows(10) == 0.5
+    (text,) = project.reloader.audit().stale
+    assert text.startswith("1 live closure of `audit_mod.make`"), "the one made later"
+    assert held[0](10) == 0.5
+    assert gc.get_freeze_count() <= hidden
+    del stale
+
+
+def test_what_is_frozen_stays_so_where_the_edited_module_is_not(
+    refreeze: None, project: Project
+) -> None:
+    gc.freeze()
+    count = gc.get_freeze_count()
+    project.load("audit_mod", CLOSURES)
+    project.replace("audit_mod", ("/ 10", "/ 20"))
+    assert project.reloader.audit().ok
+    assert gc.get_freeze_count() > count * 0.9

@@ -19,7 +19,12 @@ from monarch_reload.audit.fresh_codes import FreshCodes
 from monarch_reload.audit.held import held_by_others, notes
 from monarch_reload.audit.history import PastCode
 from monarch_reload.audit.living import LivingCode, code_of, instances, running_codes, type_module
-from monarch_reload.audit.natives import adapters, copied_fields_that_differ, models
+from monarch_reload.audit.natives import (
+    adapters,
+    copied_fields_that_differ,
+    models,
+    schema_of,
+)
 from monarch_reload.kinds import is_a, own_names
 from monarch_reload.source.source import RunningSources
 from monarch_reload.source.statements import Statement
@@ -58,8 +63,9 @@ class Audit:
         findings: list[AuditFinding] = []
         if self._names:
             self._snapshot.take(self._pause)
+            has_schemas = any(map(schema_of, self._snapshot.classes))
             findings += self._definitions()
-            findings += self._validators()
+            findings += self._validators() if has_schemas else ()
             findings += self._values()
             findings += self._defaults()
             findings += self._suspended()
@@ -86,7 +92,7 @@ class Audit:
         if not functions and not classes:
             return []
         things = [one for one, _ in functions] + [one for one, _ in classes]
-        made = instances([cls for cls, _ in classes], self._pause) if classes else []
+        made = instances([cls for cls, _ in classes]) if classes else []
         snapshot.forget()
         held = self._held(things, made, [functions, classes])
         findings = list(
@@ -183,7 +189,7 @@ class Audit:
         holders: list[Any] = list(models())
         if not holders:
             return
-        holders += instances(adapters(), self._pause)
+        holders += instances(adapters())
         groups: defaultdict[tuple[str, str], int] = defaultdict(int)
         for holder in holders:
             for cls in copied_fields_that_differ(holder, self._names):
@@ -215,7 +221,7 @@ class Audit:
         defaults = [(o, one) for one in self._expected.defaults if (o := one.owner()) is not None]
         if not defaults:
             return
-        made = instances([owner for owner, _ in defaults], self._pause)
+        made = instances([owner for owner, _ in defaults])
         for owner, changed in defaults:
             new = defaults_of(owner).get(changed.name)
             keeping = [
@@ -281,7 +287,7 @@ class Audit:
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
         own = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
         own.append(self._snapshot.suspended)
-        own += instances(notes(), self._pause)
+        own += instances(notes())
         # What only a reloader's own notes hold is as good as gone.
         around = list(around)
         newest: list[Any] = []
@@ -304,7 +310,7 @@ class Audit:
 
 
 _ROUNDS = 4
-_MOST_HOLDERS = 1_000
+_MOST_HOLDERS = 100  # The collector compares each reference with each of them.
 
 
 def _holders(things: list[Any], ours: list[Any], namespaces: Collection[int]) -> list[Any]:
