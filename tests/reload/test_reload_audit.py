@@ -478,3 +478,102 @@ def test_what_is_frozen_stays_so_where_the_edited_module_is_not(
     project.replace("audit_mod", ("/ 10", "/ 20"))
     assert project.reloader.audit().ok
     assert gc.get_freeze_count() > count * 0.9
+
+
+@pytest.mark.parametrize("star", ["", "*, "], ids=["positional", "keyword"])
+def test_closures_that_keep_a_default_which_the_source_has_no_more(
+    project: Project, star: str
+) -> None:
+    text = f"def make(k):\n    def inner(x, {star}rate=10):\n        return x * rate * k\n"
+    module = project.load("audit_mod", f"{text}    return inner\nX = 1\n")
+    held, own = [module.make(1), module.make(2)], module.make(3)
+    if star:
+        own.__kwdefaults__ = {"rate": 7}
+    else:
+        own.__defaults__ = (7,)
+    assert edit(project, "audit_mod", ("X = 1", "X = 2")).ok
+    audit = edit(project, "audit_mod", ("rate=10", "rate=20"))
+    if held[0](1) == 20:
+        assert audit.ok
+        return
+    assert audit.stale == [
+        "2 live closures of `audit_mod.make` keep the default rate = 10; new ones have 20"
+        " (inner, audit_mod.py:2)"
+    ], "what the program has set itself is its own"
+    assert own(1) == 21
+    held.clear()
+    assert project.reloader.audit().ok
+
+
+def test_a_cache_of_what_calls_an_edited_function_is_told_once(project: Project) -> None:
+    project.load("audit_low", "def scale(x):\n    return x * 2\ndef other(x):\n    return x\n")
+    module = project.load(
+        "audit_mod",
+        """
+        import functools
+        import audit_low
+        from audit_low import other
+        def between(x):
+            return audit_low.scale(x)
+        @functools.lru_cache
+        def far(x):
+            return [between(one) for one in range(x)]
+        @functools.cache
+        def near(x):
+            return other(x)
+        @functools.cache
+        def empty(x):
+            return audit_low.scale(x)
+        """,
+    )
+    module.far(3), module.near(3)
+    assert edit(project, "audit_low", ("def scale", "\n\ndef scale")).kept == []
+    audit = edit(project, "audit_low", ("x * 2", "x * 3"))
+    told = "the cache of `audit_mod.far` may hold results of old code: it calls `audit_low.scale`"
+    assert (audit.ok, audit.kept) == (True, [told])
+    assert edit(project, "audit_low", ("return x\n", "return -x\n")).kept == [
+        "the cache of `audit_mod.near` may hold results of old code: it calls `audit_low.other`"
+    ]
+
+
+@pytest.mark.parametrize("base", ["enum.Enum", "object"])
+@pytest.mark.parametrize("goes", ["file and import", "module as well"])
+def test_a_class_whose_file_goes_with_its_import(project: Project, base: str, goes: str) -> None:
+    project.load("audit_kind", f"import enum\nclass E({base}):\n    A = 1\n    def f(self): pass\n")
+    module = project.load("audit_task", "from audit_kind import E\nHELD = []\nX = E\n")
+    held = module.E.A if base != "object" else module.E()
+    path = project.path("audit_kind")
+    path.unlink()
+    project.path("audit_task").write_text("HELD = []\n")
+    project.reloader.reload([path, project.path("audit_task")])
+    if goes == "module as well":
+        del sys.modules["audit_kind"]
+    (text,) = project.reloader.audit().stale
+    assert "`audit_kind.E`" in text
+    assert text.endswith("no file has that class any more")
+    del held
+
+
+def test_a_coroutine_that_is_in_flight_is_told(project: Project) -> None:
+    module = project.load(
+        "audit_mod",
+        """
+        import asyncio
+        async def inner():
+            await asyncio.sleep(0)
+            return 1
+        async def outer():
+            return await inner()
+        """,
+    )
+    held = module.outer()
+    held.send(None)
+    audit = edit(
+        project, "audit_mod", ("return 1", "return 2"), ("await inner()", "1 + await inner()")
+    )
+    assert audit.ok
+    assert sorted(audit.kept) == [
+        f"`audit_mod.{name}` is still running code of an earlier version, in which it ends"
+        for name in ("inner", "outer")
+    ]
+    held.close()

@@ -15,8 +15,10 @@ from types import (
 )
 from typing import Any
 
+from monarch_reload.audit.stale_caches import CACHE
+
 SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
-_SUSPENDED = frozenset(SUSPENDED)
+_LOOKED_AT = frozenset((*SUSPENDED, CACHE))
 
 
 def instances(classes: Collection[type]) -> list[Any]:
@@ -40,13 +42,19 @@ def all_classes() -> list[type]:
 class LivingCode:
     """Functions, classes and suspended frames that come from some files and modules."""
 
-    def __init__(self, paths: Collection[str], modules: Collection[str]) -> None:
+    def __init__(
+        self, paths: Collection[str], modules: Collection[str], all_paths: Collection[str]
+    ) -> None:
+        """``paths`` are those of the ``modules`` that were reloaded, ``all_paths`` those of all."""
         self._paths, self._modules = frozenset(paths), modules
+        self._all_paths = all_paths
         self.functions: list[FunctionType] = []
         self.generated: list[FunctionType] = []
         """Functions without a file, made by code of one of the modules."""
         self.classes: list[type] = []
         self.suspended: list[Any] = []
+        self.caches: list[Any] = []
+        """Of results of functions that come from any file which is followed."""
         self.num_functions = self.num_classes = 0
 
     def take(self, pause: Callable[[], None]) -> None:
@@ -58,19 +66,22 @@ class LivingCode:
         for them.
         """
         paths = self._paths
-        functions, suspended = FunctionType, _SUSPENDED
+        functions, others = FunctionType, _LOOKED_AT
         found = [
             one
             for one in gc.get_objects()
             if (
                 (path := one.__code__.co_filename) in paths or path[:1] == "<"
                 if (kind := type(one)) is functions
-                else kind in suspended
+                else kind in others
             )
         ]
         pause()
         for one in found:
-            if type(one) is not functions:
+            if type(one) is CACHE:
+                if _path_of(one.__wrapped__) in self._all_paths:
+                    self.caches.append(one)
+            elif type(one) is not functions:
                 if code_of(one).co_filename in paths:
                     self.suspended.append(one)
             elif one.__code__.co_filename in paths:
@@ -89,8 +100,12 @@ class LivingCode:
 
     def forget(self) -> None:
         """Hold nothing of it any more."""
-        for held in (self.functions, self.generated, self.classes):
+        for held in (self.functions, self.generated, self.classes, self.caches):
             held.clear()
+
+
+def _path_of(function: Any) -> str:
+    return function.__code__.co_filename if type(function) is FunctionType else ""
 
 
 def code_of(suspended: Any) -> Any:
