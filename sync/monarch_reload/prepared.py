@@ -253,7 +253,7 @@ class Prepared:
         self._refuse_what_native_code_keeps(changed)
         paths = {source.path for _, source in running.running()}
         twins, displaced = self._functions.twins.values(), self._adoption.displaced()
-        self._expected = Expected.of(twins, displaced, paths)
+        self._expected = Expected.of(twins, displaced, paths, self._functions.patched)
 
     def _follow(self) -> None:
         """Functions to which no name leads, as closures and wrappers, follow their source."""

@@ -7,7 +7,8 @@ import gc
 import importlib
 import sys
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -410,3 +411,169 @@ def test_a_closure_whose_maker_is_gone_is_told_as_gone_where_others_have_its_nam
     audit = edit(project, "audit_mod", (CLOSURES, ""))
     assert [(one.kind, one.name) for one in audit.findings] == [("gone", "audit_mod.make")]
     del held
+
+
+def test_an_audit_looks_at_all_objects_once_and_holds_none_while_others_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.load("audit_mod", f"{CLOSURES}X = 1\n")
+    project.replace("audit_mod", ("/ 10", "/ 20"))
+    looks: list[None] = []
+    get_objects = gc.get_objects
+
+    def counted(*args: Any, **named: Any) -> list[Any]:
+        looks.append(None)
+        return get_objects(*args, **named)
+
+    monkeypatch.setattr(gc, "get_objects", counted)
+    step = [lambda: None for _ in range(5_000)]  # what a step makes, and lets go
+    ends = [weakref.ref(one) for one in step]
+    held_after: list[int] = []
+
+    def pause() -> None:
+        step.clear()
+        held_after.append(sum(one() is not None for one in ends))
+
+    audit = project.reloader.audit(pause=pause)
+    assert audit.ok, audit
+    assert len(looks) == 1
+    assert held_after[1:]
+    assert set(held_after[1:]) == {0}
+
+
+@pytest.fixture
+def refreeze() -> Iterator[None]:
+    """What tests import is frozen, and is so again after a test of that."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.mark.parametrize("when", ["before the first edit", "before the audit"])
+def test_what_gc_freeze_has_hidden_is_found(refreeze: None, project: Project, when: str) -> None:
+    module = project.load("audit_mod", CLOSURES)
+    follows, old = module.make(), frozen(module.make())
+    held = [old()]
+    hidden = gc.get_freeze_count()
+    if when == "before the first edit":
+        gc.freeze()
+    project.replace("audit_mod", ("/ 10", "/ 20"))
+    stale = old()
+    if when == "before the audit":
+        gc.freeze()
+    assert follows(10) == 0.5
+    (text,) = project.reloader.audit().stale
+    assert text.startswith("1 live closure of `audit_mod.make`"), "the one made later"
+    assert held[0](10) == 0.5
+    assert gc.get_freeze_count() <= hidden
+    del stale
+
+
+def test_what_is_frozen_stays_so_where_the_edited_module_is_not(
+    refreeze: None, project: Project
+) -> None:
+    gc.freeze()
+    count = gc.get_freeze_count()
+    project.load("audit_mod", CLOSURES)
+    project.replace("audit_mod", ("/ 10", "/ 20"))
+    assert project.reloader.audit().ok
+    assert gc.get_freeze_count() > count * 0.9
+
+
+@pytest.mark.parametrize("star", ["", "*, "], ids=["positional", "keyword"])
+def test_closures_that_keep_a_default_which_the_source_has_no_more(
+    project: Project, star: str
+) -> None:
+    text = f"def make(k):\n    def inner(x, {star}rate=10):\n        return x * rate * k\n"
+    module = project.load("audit_mod", f"{text}    return inner\nX = 1\n")
+    held, own = [module.make(1), module.make(2)], module.make(3)
+    if star:
+        own.__kwdefaults__ = {"rate": 7}
+    else:
+        own.__defaults__ = (7,)
+    assert edit(project, "audit_mod", ("X = 1", "X = 2")).ok
+    audit = edit(project, "audit_mod", ("rate=10", "rate=20"))
+    if held[0](1) == 20:
+        assert audit.ok
+        return
+    assert audit.stale == [
+        "2 live closures of `audit_mod.make` keep the default rate = 10; new ones have 20"
+        " (inner, audit_mod.py:2)"
+    ], "what the program has set itself is its own"
+    assert own(1) == 21
+    held.clear()
+    assert project.reloader.audit().ok
+
+
+def test_a_cache_of_what_calls_an_edited_function_is_told_once(project: Project) -> None:
+    project.load("audit_low", "def scale(x):\n    return x * 2\ndef other(x):\n    return x\n")
+    module = project.load(
+        "audit_mod",
+        """
+        import functools
+        import audit_low
+        from audit_low import other
+        def between(x):
+            return audit_low.scale(x)
+        @functools.lru_cache
+        def far(x):
+            return [between(one) for one in range(x)]
+        @functools.cache
+        def near(x):
+            return other(x)
+        @functools.cache
+        def empty(x):
+            return audit_low.scale(x)
+        """,
+    )
+    module.far(3), module.near(3)
+    assert edit(project, "audit_low", ("def scale", "\n\ndef scale")).kept == []
+    audit = edit(project, "audit_low", ("x * 2", "x * 3"))
+    told = "the cache of `audit_mod.far` may hold results of old code: it calls `audit_low.scale`"
+    assert (audit.ok, audit.kept) == (True, [told])
+    assert edit(project, "audit_low", ("return x\n", "return -x\n")).kept == [
+        "the cache of `audit_mod.near` may hold results of old code: it calls `audit_low.other`"
+    ]
+
+
+@pytest.mark.parametrize("base", ["enum.Enum", "object"])
+@pytest.mark.parametrize("goes", ["file and import", "module as well"])
+def test_a_class_whose_file_goes_with_its_import(project: Project, base: str, goes: str) -> None:
+    project.load("audit_kind", f"import enum\nclass E({base}):\n    A = 1\n    def f(self): pass\n")
+    module = project.load("audit_task", "from audit_kind import E\nHELD = []\nX = E\n")
+    held = module.E.A if base != "object" else module.E()
+    path = project.path("audit_kind")
+    path.unlink()
+    project.path("audit_task").write_text("HELD = []\n")
+    project.reloader.reload([path, project.path("audit_task")])
+    if goes == "module as well":
+        del sys.modules["audit_kind"]
+    (text,) = project.reloader.audit().stale
+    assert "`audit_kind.E`" in text
+    assert text.endswith("no file has that class any more")
+    del held
+
+
+def test_a_coroutine_that_is_in_flight_is_told(project: Project) -> None:
+    module = project.load(
+        "audit_mod",
+        """
+        import asyncio
+        async def inner():
+            await asyncio.sleep(0)
+            return 1
+        async def outer():
+            return await inner()
+        """,
+    )
+    held = module.outer()
+    held.send(None)
+    audit = edit(
+        project, "audit_mod", ("return 1", "return 2"), ("await inner()", "1 + await inner()")
+    )
+    assert audit.ok
+    assert sorted(audit.kept) == [
+        f"`audit_mod.{name}` is still running code of an earlier version, in which it ends"
+        for name in ("inner", "outer")
+    ]
+    held.close()

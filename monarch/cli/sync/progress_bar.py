@@ -21,6 +21,7 @@ _MANY = 1000
 
 _DOING = {
     "": "asking the hosts",
+    "look": "looking at the workspace",
     "compare": "comparing with what the hosts have",
     "packages": "having pip find the packages that hosts lack",
     "stage": "asking hosts what they lack",
@@ -34,10 +35,11 @@ Source = Callable[[], tuple[Progress, int]]
 
 
 class ProgressBar:
-    """Shows a bar from half a second on, until it is closed."""
+    """Shows a bar from half a second on, or ``at_once``, until it is closed."""
 
-    def __init__(self, terminal: Terminal, source: Source) -> None:
+    def __init__(self, terminal: Terminal, source: Source, *, at_once: bool = False) -> None:
         self._terminal = terminal
+        self._patience = 0.0 if at_once else _PATIENCE_SECONDS
         self._source = source
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
@@ -45,7 +47,7 @@ class ProgressBar:
 
     def _run(self) -> None:
         started = time.monotonic()
-        wait = _PATIENCE_SECONDS
+        wait = self._patience
         first: tuple[float, int] | None = None
         while not self._is_over.wait(wait):
             wait = _EVERY_SECONDS

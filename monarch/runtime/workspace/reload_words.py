@@ -32,6 +32,7 @@ class ReloadWords:
             for verdict in verdicts.values()
             if verdict.action == "respawn"
         ]
+        outcome.respawn += step.stale
         return outcome
 
     def of_refused(self, error: ReloadError) -> ReloadOutcome:

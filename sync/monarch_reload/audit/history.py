@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Mapping
 from functools import cached_property
 from types import CodeType
+from typing import Any
 
+from monarch_reload.audit.literal_defaults import literal_defaults
 from monarch_reload.live.patch import same_behaviour
 from monarch_reload.source.codes import Codes
 from monarch_reload.source.source import ModuleSource, RunningSources
@@ -19,18 +21,21 @@ class PastVersion:
 
     def __init__(self, source: ModuleSource, label: str) -> None:
         # Not the source: it has a syntax tree, of hundreds of objects a function.
-        self._text: bytes | None = source.text
+        self._text = source.text
         self.path, self.label = source.path, label
 
     @cached_property
     def codes(self) -> Codes:
-        """Compiled when it is first asked for; of the text nothing is kept then."""
-        text, self._text = self._text, None
-        assert text is not None
+        """Compiled when it is first asked for."""
         try:
-            return ModuleSource(self.path, text).codes
+            return ModuleSource(self.path, self._text).codes
         except (SyntaxError, ValueError):
             return Codes({})
+
+    @cached_property
+    def defaults(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
+        """See ``literal_defaults``."""
+        return literal_defaults(self._text)
 
     def has(self, code: CodeType) -> bool:
         """Whether the file had this very code, inside of others included."""
