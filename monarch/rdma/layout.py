@@ -7,6 +7,7 @@ dimensions around them, outermost first, with their strides. A *run* is ``(offse
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -106,6 +107,52 @@ def batches(
             offset, length = offset + part, length - part
     if batch:
         yield batch, total
+
+
+Block = tuple[int, Layout]
+"""Where the first element of some bytes lies, and their layout."""
+
+
+def blocks(layout: Layout, start: int, stop: int) -> Iterator[Block]:
+    """The bytes ``start`` to ``stop``, in the order of the elements, as few blocks."""
+    if start >= stop:
+        return
+    if layout.is_contiguous:
+        yield start, Layout(stop - start)
+        return
+    inner = Layout(layout.run, layout.sizes[1:], layout.strides[1:])
+    row, stride = inner.nbytes, layout.strides[0]
+    first, last = -(-start // row), stop // row
+    if first > last:  # All of it is within one row.
+        yield from _moved(last * stride, blocks(inner, start - last * row, stop - last * row))
+        return
+    before = (first - 1) * row
+    yield from _moved((first - 1) * stride, blocks(inner, start - before, row))
+    if first < last:
+        yield first * stride, Layout(layout.run, (last - first, *inner.sizes), layout.strides)
+    yield from _moved(last * stride, blocks(inner, 0, stop - last * row))
+
+
+def _moved(by: int, found: Iterable[Block]) -> Iterator[Block]:
+    return ((by + offset, layout) for offset, layout in found)
+
+
+def paired(source: Iterable[Block], target: Iterable[Block]) -> Iterator[tuple[Block, Block]]:
+    """Blocks of as many bytes each, as one copy moves them. Raises ``ValueError`` where ``source``
+    has fewer."""
+    given, wanted = deque(source), deque(target)
+    while wanted:
+        if not given:
+            raise ValueError("it is too small")
+        size = min(given[0][1].nbytes, wanted[0][1].nbytes)
+        for side in (given, wanted):
+            at, layout = side[0]
+            if layout.nbytes > size:
+                side.popleft()
+                side.extendleft(reversed(list(_moved(at, blocks(layout, size, layout.nbytes)))))
+                side.extendleft(reversed(list(_moved(at, blocks(layout, 0, size)))))
+        if given[0][1].nbytes == wanted[0][1].nbytes:
+            yield given.popleft(), wanted.popleft()
 
 
 class RunReader:
