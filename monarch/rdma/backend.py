@@ -51,7 +51,7 @@ class DeviceBackend(Backend, Protocol):
     """A way that leads to a GPU, from other GPUs without the host's memory too."""
 
     def read_across(
-        self, part: Part, target: DevicePart, deadline: float
+        self, part: Part | Ranges, target: DevicePart, deadline: float
     ) -> tuple[TableEntry, TableEntry]:
         """Copy the part to memory of a GPU of this process."""
         ...

@@ -25,10 +25,10 @@ from monarch.rdma.device_memory import (
     copy_across,
     copy_from_host,
     copy_to_host,
-    region_blocks,
+    places_in,
 )
 from monarch.rdma.gpu import GpuMark, gpu
-from monarch.rdma.layout import Run
+from monarch.rdma.layout import Place, Run
 from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import registry
 from monarch.rdma.serving import answers
@@ -72,7 +72,7 @@ class CudaIpc:
         return _read(part.region, lambda: copy_to_host(there, into, self._workers))
 
     def read_across(
-        self, part: Part, target: DevicePart, deadline: float
+        self, part: Part | Ranges, target: DevicePart, deadline: float
     ) -> tuple[TableEntry, TableEntry]:
         there = self._part(part, deadline)
         return _read(part.region, lambda: copy_across(there, target))
@@ -102,8 +102,8 @@ class CudaIpc:
         region = part.region
         mapping = self._mapped.get(region.key) or self._open(region, deadline)
         moved = region.address + gpu().address_of(mapping.storage) - mapping.base
-        found = region_blocks(moved, region.layout, part.ranges)
-        return DevicePart(mapping.storage, found, (mapping.fence,))
+        whole = Place(mapping.storage, moved, region.layout)
+        return DevicePart(places_in(whole, part.ranges), (mapping.fence,))
 
     def _open(self, region: RemoteRegion, deadline: float) -> _Mapping:
         with self._lock:
@@ -118,7 +118,9 @@ class CudaIpc:
                     self._opening.pop(region.key, None)
                     must_look, self._looks = not self._looks, True
                 if must_look:
-                    threading.Thread(target=self._look, name="monarch-rdma-ipc", daemon=True).start()
+                    threading.Thread(
+                        target=self._look, name="monarch-rdma-ipc", daemon=True
+                    ).start()
         return found
 
     def _look(self) -> None:

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from monarch.rdma.gpu import GpuMark, Place, gpu
-from monarch.rdma.layout import Block, Layout, Run, RunReader, at, blocks, paired
+from monarch.rdma.gpu import GpuMark, GpuStream, gpu
+from monarch.rdma.layout import Layout, Place, Run, RunReader, at, paired
 from monarch.rdma.memory import LocalMemory, copy_runs
 from monarch.rdma.workers import Workers
 
@@ -27,34 +27,31 @@ AT_ONCE = 8
 
 
 class DevicePart:
-    """Some bytes of a storage of a GPU: ``blocks`` have addresses of this process.
+    """Bytes on GPUs, in the order of ``places``, which are of this process's address space.
 
     ``after`` are marks that a copy has to come after.
     """
 
-    def __init__(
-        self, storage: Any, found: Iterable[Block], after: Sequence[GpuMark] = ()
-    ) -> None:
-        self.storage = storage
-        self.blocks = list(found)
+    def __init__(self, places: Iterable[Place], after: Sequence[GpuMark] = ()) -> None:
+        self.places = list(places)
         self.after = after
-        self.nbytes = sum(layout.nbytes for _, layout in self.blocks)
+        self.nbytes = sum(place.layout.nbytes for place in self.places)
 
     def cut(self, start: int, stop: int) -> DevicePart:
         """The bytes ``start`` to ``stop`` of it."""
-        parts, begin = [], 0
-        for address, layout in self.blocks:
-            low, high = max(start - begin, 0), min(stop - begin, layout.nbytes)
-            parts += [(address + offset, block) for offset, block in blocks(layout, low, high)]
-            begin += layout.nbytes
-        return DevicePart(self.storage, parts, self.after)
+        places, begin = [], 0
+        for place in self.places:
+            size = place.layout.nbytes
+            places += place.cut(max(start - begin, 0), min(stop - begin, size))
+            begin += size
+        return DevicePart(places, self.after)
 
 
 def part_of(memory: LocalMemory, num_bytes: int | None = None) -> DevicePart:
     """Memory of a GPU that this process has: as it is when its program's work until now is done."""
+    whole = Place(memory.keep, memory.address, memory.layout)
     stop = memory.nbytes if num_bytes is None else num_bytes
-    found = region_blocks(memory.address, memory.layout, [(0, stop)])
-    return DevicePart(memory.keep, found, memory.ready)
+    return DevicePart(whole.cut(0, stop), memory.ready)
 
 
 def registered_part(found: Registration, held: object, ranges: Iterable[Run]) -> DevicePart:
@@ -63,28 +60,36 @@ def registered_part(found: Registration, held: object, ranges: Iterable[Run]) ->
     A copy comes after all that was queued here: which thread did that, nobody knows.
     """
     gpu().finish(gpu().device_of(held))
-    return DevicePart(held, region_blocks(found.address, found.layout, ranges))
+    return DevicePart(places_in(Place(held, found.address, found.layout), ranges))
 
 
-def region_blocks(address: int, layout: Layout, ranges: Iterable[Run]) -> list[Block]:
-    """The blocks of ranges of bytes, counted in the order of the elements."""
-    return [
-        (address + offset, block)
-        for start, size in ranges
-        for offset, block in blocks(layout, start, start + size)
-    ]
+def places_in(whole: Place, ranges: Iterable[Run]) -> Iterator[Place]:
+    """Ranges of its bytes, counted in the order of the elements."""
+    for start, size in ranges:
+        yield from whole.cut(start, start + size)
 
 
 def copy_across(source: DevicePart, target: DevicePart) -> None:
-    """Copy from device to device, and wait for it."""
-    pairs = paired(source.blocks, target.blocks)
-    # Between two devices torch asks for peer access; without it the driver goes by the host.
-    stream = gpu().stream(gpu().device_of(target.storage))
-    for mark in (*source.after, *target.after):
-        stream.follow(mark)
-    for (from_, given), (to, wanted) in pairs:
-        stream.copy(Place(source.storage, from_, given), Place(target.storage, to, wanted))
-    stream.mark().wait()
+    """Copy from device to device, and wait for it.
+
+    Between two devices torch asks for peer access; without it the driver goes by the host.
+    """
+    streams: dict[int, GpuStream] = {}
+    for given, wanted in paired(source.places, target.places):
+        stream = _stream_for(streams, wanted, (*source.after, *target.after))
+        stream.copy(given, wanted)
+    for stream in streams.values():
+        stream.mark().wait()
+
+
+def _stream_for(streams: dict[int, GpuStream], place: Place, after: Iterable[GpuMark]) -> GpuStream:
+    device = gpu().device_of(place.storage)
+    stream = streams.get(device)
+    if stream is None:
+        stream = streams[device] = gpu().stream(device)
+        for mark in after:
+            stream.follow(mark)
+    return stream
 
 
 def copy_to_host(source: DevicePart, into: Sequence[Run], workers: Workers) -> None:
@@ -129,16 +134,15 @@ def chunks_of(num_bytes: int) -> list[Run]:
 
 
 def _move(part: DevicePart, storage: Any, address: int, *, is_read: bool) -> None:
-    """Copy between a device and pinned memory, and wait for it."""
-    stream = gpu().stream(gpu().device_of(part.storage))
-    for mark in part.after:
-        stream.follow(mark)
-    for far, layout in part.blocks:
-        there, here = Place(part.storage, far, layout), Place(storage, address, Layout(layout.nbytes))
+    """Copy between devices and pinned memory, and wait for it."""
+    streams: dict[int, GpuStream] = {}
+    for there in part.places:
+        here = Place(storage, address, Layout(there.layout.nbytes))
         source, target = (there, here) if is_read else (here, there)
-        stream.copy(source, target)
-        address += layout.nbytes
-    stream.mark().wait()
+        _stream_for(streams, there, part.after).copy(source, target)
+        address += there.layout.nbytes
+    for stream in streams.values():
+        stream.mark().wait()
 
 
 @contextlib.contextmanager

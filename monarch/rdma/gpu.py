@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from monarch.rdma.layout import Layout
+from monarch.rdma.layout import Layout, Place
 
 
 class GpuArray(NamedTuple):
@@ -26,14 +26,6 @@ class GpuArray(NamedTuple):
     is_readonly: bool
     storage: Any
     device: str
-
-
-class Place(NamedTuple):
-    """Bytes of a storage; ``address`` is that of the first element."""
-
-    storage: Any
-    address: int
-    layout: Layout
 
 
 class GpuMark(Protocol):
@@ -92,6 +84,10 @@ class GpuLibrary(Protocol):
         """An array of a GPU that is no tensor. Raises ``TypeError`` where it cannot tell."""
         ...
 
+    def tensor_at(self, tensor: Any) -> tuple[int, Any, str]:
+        """The address of its first element, its storage, and torch's name of the device."""
+        ...
+
     def address_of(self, storage: Any) -> int:
         """Where the storage begins, as this process sees it."""
         ...
@@ -131,7 +127,8 @@ class GpuLibrary(Protocol):
     def free_bytes(self, device: int) -> int: ...
 
     def allocate(self, num_bytes: int, device: int) -> Any:
-        """A storage of its own."""
+        """An array of bytes on the device, with a storage of its own: a ``RDMABuffer`` is made of
+        it."""
         ...
 
     def pinned(self, num_bytes: int) -> tuple[Any, int]:
@@ -174,6 +171,9 @@ class TorchGpu:
             "torch.as_tensor(array, device='cuda') copies nothing"
         )
 
+    def tensor_at(self, tensor: Any) -> tuple[int, Any, str]:
+        return tensor.data_ptr(), tensor.untyped_storage(), str(tensor.device)
+
     def address_of(self, storage: Any) -> int:
         return int(storage.data_ptr())
 
@@ -215,8 +215,7 @@ class TorchGpu:
 
     def allocate(self, num_bytes: int, device: int) -> Any:
         torch = _torch()
-        made = torch.empty(num_bytes, dtype=torch.uint8, device=torch.device("cuda", device))
-        return made.untyped_storage()
+        return torch.empty(num_bytes, dtype=torch.uint8, device=torch.device("cuda", device))
 
     def pinned(self, num_bytes: int) -> tuple[Any, int]:
         # torch keeps what was pinned, and gives it out again when copies from and to it are done.

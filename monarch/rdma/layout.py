@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Run = tuple[int, int]
 
@@ -109,12 +109,22 @@ def batches(
         yield batch, total
 
 
-Block = tuple[int, Layout]
-"""Where the first element of some bytes lies, and their layout."""
+class Place(NamedTuple):
+    """Bytes of a storage; ``address`` is that of the first element."""
+
+    storage: Any
+    address: int
+    layout: Layout
+
+    def cut(self, start: int, stop: int) -> Iterator[Place]:
+        """The bytes ``start`` to ``stop``, in the order of the elements, as few places."""
+        for offset, layout in blocks(self.layout, start, stop):
+            yield Place(self.storage, self.address + offset, layout)
 
 
-def blocks(layout: Layout, start: int, stop: int) -> Iterator[Block]:
-    """The bytes ``start`` to ``stop``, in the order of the elements, as few blocks."""
+def blocks(layout: Layout, start: int, stop: int) -> Iterator[tuple[int, Layout]]:
+    """The bytes ``start`` to ``stop``, in the order of the elements, as few layouts, with their
+    offsets."""
     if start >= stop:
         return
     if layout.is_contiguous:
@@ -133,25 +143,24 @@ def blocks(layout: Layout, start: int, stop: int) -> Iterator[Block]:
     yield from _moved(last * stride, blocks(inner, 0, stop - last * row))
 
 
-def _moved(by: int, found: Iterable[Block]) -> Iterator[Block]:
+def _moved(by: int, found: Iterable[tuple[int, Layout]]) -> Iterator[tuple[int, Layout]]:
     return ((by + offset, layout) for offset, layout in found)
 
 
-def paired(source: Iterable[Block], target: Iterable[Block]) -> Iterator[tuple[Block, Block]]:
-    """Blocks of as many bytes each, as one copy moves them. Raises ``ValueError`` where ``source``
+def paired(source: Iterable[Place], target: Iterable[Place]) -> Iterator[tuple[Place, Place]]:
+    """Places of as many bytes each, as one copy moves them. Raises ``ValueError`` where ``source``
     has fewer."""
     given, wanted = deque(source), deque(target)
     while wanted:
         if not given:
             raise ValueError("it is too small")
-        size = min(given[0][1].nbytes, wanted[0][1].nbytes)
+        size = min(given[0].layout.nbytes, wanted[0].layout.nbytes)
         for side in (given, wanted):
-            at, layout = side[0]
-            if layout.nbytes > size:
-                side.popleft()
-                side.extendleft(reversed(list(_moved(at, blocks(layout, size, layout.nbytes)))))
-                side.extendleft(reversed(list(_moved(at, blocks(layout, 0, size)))))
-        if given[0][1].nbytes == wanted[0][1].nbytes:
+            if side[0].layout.nbytes > size:
+                whole = side.popleft()
+                side.extendleft(reversed(list(whole.cut(size, whole.layout.nbytes))))
+                side.extendleft(reversed(list(whole.cut(0, size))))
+        if given[0].layout.nbytes == wanted[0].layout.nbytes:
             yield given.popleft(), wanted.popleft()
 
 

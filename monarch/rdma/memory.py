@@ -90,8 +90,7 @@ def _of_tensor(tensor: Any) -> LocalMemory:
     layout = layout_of(tensor.shape, [stride * size for stride in tensor.stride()], size)
     if 0 in tensor.shape:
         layout = Layout(0)
-    storage = tensor.untyped_storage()
-    address = tensor.data_ptr()
+    address, storage, device = gpu().tensor_at(tensor)
     if layout.nbytes and not address:
         kind = type(tensor).__name__
         raise TypeError(
@@ -109,7 +108,7 @@ def _of_tensor(tensor: Any) -> LocalMemory:
         is_readonly=False,
         keep=storage,
         root=storage,
-        device=str(tensor.device),
+        device=device,
     )
 
 

@@ -54,7 +54,7 @@ class OwnProcess:
         return self._read(part, copy)
 
     def read_across(
-        self, part: Part, target: DevicePart, deadline: float
+        self, part: Part | Ranges, target: DevicePart, deadline: float
     ) -> tuple[TableEntry, TableEntry]:
         return self._read(
             part,
@@ -141,4 +141,3 @@ def _registered(region: RemoteRegion) -> Registrations:
     if not is_own(region):
         raise BackendUnavailable("it is of another process")
     return registry()
-

@@ -164,6 +164,19 @@ class Ways:
 
         self._read(part, once, deadline, consistent=consistent)
 
+    def read_across(self, ranges: Ranges, target: DevicePart, deadline: float) -> bool:
+        """Copy ranges of a GPU's region into memory of GPUs of this process, device to device;
+        whether there is such a way."""
+        if not self.goes_across(ranges.region):
+            return False
+        way = self._across(ranges.region)
+        try:
+            way.read_across(ranges, target, deadline)
+        except BackendUnavailable as error:
+            self._refuse(ranges.region, way, error)
+            return False
+        return True
+
     def _by_pinned(self, part: Part, target: DevicePart, deadline: float) -> list[Seen]:
         """Read chunks into pinned memory; the GPU takes some while others are on their way."""
         seen: list[Seen] = []
@@ -172,9 +185,7 @@ class Ways:
             piece = Part(part.region, part.start + start, part.start + stop)
             into = target.cut(start, stop)
             with staged(into, is_read=False, is_written=True) as here:
-                seen.append(
-                    self.by_first(part.region, lambda way: way.read(piece, here, deadline))
-                )
+                seen.append(self.by_first(part.region, lambda way: way.read(piece, here, deadline)))
 
         tasks = [functools.partial(task, *chunk) for chunk in chunks_of(part.nbytes)]
         self.workers.run_all(tasks, AT_ONCE)

@@ -15,14 +15,15 @@ import functools
 import mmap
 import os
 import queue
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from monarch.rdma.gpu import GpuArray, GpuFence, GpuMark, GpuStream, Place, gpu, use_gpu
-from monarch.rdma.layout import Run, layout_of
+from monarch.rdma.gpu import GpuArray, GpuFence, GpuMark, GpuStream, gpu, use_gpu
+from monarch.rdma.layout import Place, Run, layout_of
 from monarch.rdma.memory import copy_runs
 
 _ARENA_BYTES = 64 * 2**20
@@ -104,7 +105,7 @@ class FakeGpuArray:
         if isinstance(data, FakeStorage):
             self.storage = data
         else:
-            self.storage = gpu_of_tests().allocate(len(data), device)
+            self.storage = gpu_of_tests().storage(len(data), device)
             self.storage.view()[:] = data
         self.step = step
         self.is_readonly = is_readonly
@@ -217,9 +218,7 @@ class _Stream:
         return mark
 
 
-def _run(
-    work: queue.SimpleQueue[Callable[[], None] | None], errors: list[BaseException]
-) -> None:
+def _run(work: queue.SimpleQueue[Callable[[], None] | None], errors: list[BaseException]) -> None:
     while (task := work.get()) is not None:
         try:
             task()
@@ -279,6 +278,7 @@ class FakeGpu:
         self._kernels: dict[int, _Stream] = {}
         self._copiers: dict[int, _Stream] = {}
         self._pinned: dict[int, int] = {}
+        self._tensors: dict[int, weakref.ref[FakeStorage]] = {}
         self._go = threading.Event()
         self._go.set()
         self.num_opened = self.num_opens = self.num_followed = 0
@@ -318,7 +318,29 @@ class FakeGpu:
             stream = self._kernels[device] = _Stream(_count_nothing)
         stream.put(work)
 
-    def allocate(self, num_bytes: int, device: int) -> FakeStorage:
+    def allocate(self, num_bytes: int, device: int) -> FakeGpuArray:
+        return FakeGpuArray(self.storage(num_bytes, device))
+
+    def tensor(self, tensor: Any, device: int = 0) -> Any:
+        """The same values in memory of the device, for kernels of tests: torch takes it for memory
+        of the host."""
+        torch = sys.modules["torch"]
+        storage = self.storage(max(1, tensor.nbytes), device)
+        made = torch.frombuffer(storage.view(), dtype=tensor.dtype, count=tensor.numel())
+        made = made.view(tensor.shape)
+        made.copy_(tensor)
+        self._tensors[made.data_ptr()] = weakref.ref(storage)
+        weakref.finalize(made.untyped_storage(), _keep, storage)
+        return made
+
+    def tensor_at(self, tensor: Any) -> tuple[int, Any, str]:
+        address, storage = tensor.data_ptr(), tensor.untyped_storage()
+        found = self._tensors.get(storage.data_ptr(), lambda: None)()
+        if found is None:
+            return address, storage, str(tensor.device)
+        return _FAR + address, found, f"cuda:{found.device}"
+
+    def storage(self, num_bytes: int, device: int) -> FakeStorage:
         self._check(device)
         self._collect()
         pages = -(-num_bytes // _PAGE) * _PAGE
@@ -429,6 +451,7 @@ class FakeGpu:
 
     def mark(self, device: int) -> GpuMark:
         mark = _Mark()
+        self._check(device)
         if device in self._kernels:
             self._put(device, self._go.wait)
             self._put(device, mark.reach)
@@ -492,6 +515,10 @@ def _count_copy(copies: dict[str, int], device: int, source: Place, target: Plac
     within = "within" if ends[0] == ends[1] else "across"
     kind = kinds.get((ends[0] >= 0, ends[1] >= 0), within)
     copies[kind] = copies.get(kind, 0) + 1
+
+
+def _keep(storage: FakeStorage) -> None:
+    """Holds it until then."""
 
 
 def _count_nothing(source: Place, target: Place) -> None:

@@ -19,8 +19,8 @@ from monarch.rdma import (
     RDMAWriteTransferWarning,
     RemoteMemoryError,
 )
-from monarch.rdma.device_memory import region_blocks
-from monarch.rdma.gpu import Place, TorchGpu, copy_places, gpu, use_gpu
+from monarch.rdma.device_memory import part_of
+from monarch.rdma.gpu import TorchGpu, copy_places, gpu, use_gpu
 from monarch.rdma.layout import paired
 from monarch.rdma.memory import memory_of
 from monarch.testing.fake_gpu import FakeGpuArray, gpu_of_tests
@@ -292,14 +292,8 @@ def test_torch_copies_what_is_strided_as_one_copy() -> None:
             for wanted in (target[7:], target[1::3]):
                 target.zero_()
                 wanted = wanted[: given.numel()]
-                pairs = paired(
-                    *(region_blocks(one.address, one.layout, [(0, one.nbytes)])
-                      for one in (memory_of(given), memory_of(wanted)))
-                )  # fmt: skip
-                for (start, layout), (to, into) in pairs:
-                    copy_places(
-                        Place(source.untyped_storage(), start, layout),
-                        Place(target.untyped_storage(), to, into),
-                    )
+                places = (part_of(memory_of(one)).places for one in (given, wanted))
+                for one, other in paired(*places):
+                    copy_places(one, other)
                 assert torch.equal(wanted, given.flatten())
                 assert target.count_nonzero() == given.count_nonzero()
