@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -282,7 +283,7 @@ def main() -> int:
     if bad:
         print(f"what went wrong is left in {folder}")
     else:
-        folder.rmdir()
+        shutil.rmtree(folder)
     return 1 if bad else 0
 
 
