@@ -13,6 +13,7 @@ from monarch.runs.places import in_short
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, NotMade, StepMade, procs_to_lose, with_restarts
 from monarch.runs.restarts import Restarts
+from monarch.runs.run_memory import HostCopies, RunMemory
 from monarch.runs.saving import Saving
 from monarch.runtime import process
 from monarch_sync.words import counted
@@ -25,13 +26,23 @@ _DOING = "the start"
 class TrainingAttempt:
     """``procs`` end with it. ``step_made`` is to be told of each step that all ranks have made,
     ``saving`` of the checkpoints. ``num_restarts`` is how often the run was begun again, and
-    ``saved_step`` the step of the last checkpoint that those before it have saved."""
+    ``saved_step`` the step of the last checkpoint that those before it have saved. ``memory`` has
+    what hosts hold of the ranks before: a recipe gives it to its ``Holding``, and asks it for the
+    ``newest`` copies."""
 
     procs: ProcMesh
     saving: Saving
     step_made: StepMade
     num_restarts: int
     saved_step: int | None
+    memory: RunMemory | None = None
+
+    def newest_copies(self, *, needs_all: bool = False) -> HostCopies | None:
+        """The copies in the hosts' memory that ranks before have left, where they are newer than
+        the last checkpoint. ``needs_all``: ranks are no replicas, but have parts of the state."""
+        if self.memory is None:
+            return None
+        return self.memory.newest(needs_all=needs_all, at_least=self.saved_step or 0)
 
 
 def with_attempts(
@@ -44,8 +55,8 @@ def with_attempts(
     preload: Sequence[str] = (),
     max_restarts: int,
 ) -> T:
-    """The result of ``train``, begun again whenever a rank dies or hangs: in new procs, so from the
-    last checkpoint.
+    """The result of ``train``, begun again whenever a rank dies or hangs: in new procs, so from
+    copies in the hosts' memory, where ``train`` looks for them, or from the last checkpoint.
 
     ``max_restarts`` are in a row without a new checkpoint. Raises ``RunFailed`` beyond them, and
     where beginning again would not help.
@@ -53,11 +64,14 @@ def with_attempts(
     record.edits.begin(process.current().generation)
     restarts = Restarts(max_restarts)
     saved_step: int | None = None
+    owner, num_attempts = RunMemory.new_owner(), 0
 
     def attempt(step_made: StepMade) -> T:
-        nonlocal saved_step
+        nonlocal saved_step, num_attempts
+        num_attempts += 1
         saving = Saving(record, restarts, saved_step)
         num_ranks = len(hosts) * procs_per_host
+        memory = RunMemory(owner, hosts, num_ranks, num_attempts_before=num_attempts - 1)
         held = HoldReport(record, hosts)
 
         def made(step: int) -> None:
@@ -75,7 +89,9 @@ def with_attempts(
                 hosts.on_warning(record.warned),
                 procs_to_lose(hosts, procs_per_host, name, preload) as procs,
             ):
-                return train(TrainingAttempt(procs, saving, made, restarts.num_in_all, saved_step))
+                return train(
+                    TrainingAttempt(procs, saving, made, restarts.num_in_all, saved_step, memory)
+                )
         except NotMade as error:
             _hold(error, generation, record, held)
             raise BeginAgain(error.error) from error
@@ -86,7 +102,14 @@ def with_attempts(
         nonlocal hosts
         hosts = record.hosts_after_loss(hosts)
 
-    return with_restarts(attempt, restarts, record, after_loss)
+    def goes_on_from() -> str:
+        memory = RunMemory(owner, hosts, len(hosts) * procs_per_host, num_attempts_before=1)
+        return "" if memory.newest(at_least=saved_step or 0) else "the last checkpoint"
+
+    try:
+        return with_restarts(attempt, restarts, record, after_loss, goes_on_from)
+    finally:
+        RunMemory(owner, hosts, 0).forget()
 
 
 def _hold(error: NotMade, generation: int, record: Record, held: HoldReport) -> None:

@@ -207,7 +207,9 @@ def test_a_rank_that_dies_while_it_holds_is_told_and_the_mend_goes_on(run: HeldR
     run.end()
     assert run.error is None, run.error
     (again,) = run.events("respawned")
-    assert "from step 5; step 5 is made again" in again["text"]
+    assert again["text"].endswith("s later, from step 6"), again
+    (resumed,) = run.events("resumed")
+    assert resumed["text"] == "goes on from step 5, from the host's memory"
     assert run.steps == [*range(1, 6), *range(5, STEPS + 1)]
 
 
