@@ -28,7 +28,7 @@ from monarch.runs.ranks import RankHangs, RunFailed, SlowCall, Unless, answers_o
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, RanksLost, is_connection_lost
 from monarch.runs.run_memory import RunMemory
-from monarch.runs.slowness import HOLD, MORE, Patience, RankLook
+from monarch.runs.slowness import HOLD, MORE, TIMES_MORE, Patience, RankLook
 from monarch.runs.trial import Interrupted, Trial, TrialReport, is_of_code, place_of
 from monarch.runs.witness import Witness
 from monarch.runtime import process
@@ -39,7 +39,6 @@ T = TypeVar("T")
 _ANSWER_SECONDS = 10.0
 _PATIENCE_SECONDS = 2.0  # for ranks that are to come back by themselves
 _COME_BACK_SECONDS = 8.0
-_TIMES_MORE = 4.0
 _AHEAD_SECONDS = 0.2  # beside a call that takes longer, what is saved is nothing
 _CONSEQUENCES = ("gloo", "NCCL", "Connection", "rocess group", Interrupted.__name__)
 
@@ -549,7 +548,7 @@ class _SlowTrial(SlowCall):
             if answer == HOLD:
                 self._is_given_up = True
             elif answer == MORE:
-                self._times *= _TIMES_MORE
+                self._times *= TIMES_MORE
                 more = self.patience()
                 self._holding._held.slow(
                     f"{self._doing} has {took(more.stuck)} to make progress, and "

@@ -20,6 +20,7 @@ ASKED = "slow runs"
 HOLD, MORE = "hold", "more-time"
 KEYS = {"k": HOLD, "+": MORE}
 
+TIMES_MORE = 4.0
 TIMES_STUCK = 4.0
 TIMES_MOST = 20.0
 _NUM_LOOKS = 8  # before it is told

@@ -440,21 +440,23 @@ class ReplicaTrainer(Actor):
                 self.backward(loss)
             with task_errors(self.place_of(step)):
                 self.check_all_averaged()
-        except BaseException:  # also where new code is interrupted
+            *totals, learning_rate, is_expected = shared.received()
+            self.usage.share(generation, is_expected=is_expected > 0)
+            set_rates(self.optimizer, learning_rate)
+            grad_norm = self.finish_gradient(totals[1])
+            suffer(fault, self.seat.rank, "commit")
+            if not math.isfinite(totals[0]):
+                self.check_loss(loss, step)
+                # Another's is none; it says so, and here nothing is learned from it.
+                manager.report_error(NonFiniteLoss("the loss of another process is no number"))
+            is_committed = manager.should_commit()
+            if is_committed:
+                self.check_gradient(grad_norm, totals[1], step)
+                self.optimizer.step()
+        except BaseException:  # also where new code is interrupted, or the lighthouse dies
             shared.drop()
             raise
-        *totals, learning_rate, is_expected = shared.received()
-        self.usage.share(generation, is_expected=is_expected > 0)
-        set_rates(self.optimizer, learning_rate)
-        grad_norm = self.finish_gradient(totals[1])
-        suffer(fault, self.seat.rank, "commit")
-        if not math.isfinite(totals[0]):
-            self.check_loss(loss, step)
-            # Another's is none; it says so, and here nothing is learned from it.
-            manager.report_error(NonFiniteLoss("the loss of another process is no number"))
-        if manager.should_commit():
-            self.check_gradient(grad_norm, totals[1], step)
-            self.optimizer.step()
+        if is_committed:
             shared.keep()
         else:
             shared.drop()

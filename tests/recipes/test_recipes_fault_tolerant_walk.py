@@ -12,15 +12,27 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
 from monarch.runs.ranks import RunFailed
-from monarch_recipes.replicas.groups import StoppedUnsaved
+from monarch.runs.slowness import HOLD, MORE
+from monarch_recipes import fault_tolerant
+from monarch_recipes.buffers import Buffers
+from monarch_recipes.fault_tolerant import FaultTolerantConfig, ReplicaTrainer
+from monarch_recipes.replicas.group import Group
+from monarch_recipes.replicas.groups import Groups, StoppedUnsaved
 from monarch_recipes.replicas.meeting import awaited_to_join, awaited_to_step, num_met
-from monarch_recipes.replicas.messages import Failed, Finished, Holds, RunEvent
+from monarch_recipes.replicas.membership import SharedUsage
+from monarch_recipes.replicas.messages import Failed, Finished, Holds, RunEvent, Seat, TaskError
+from monarch_recipes.replicas.torchft_cures import LighthouseGone
+from monarch_recipes.tally import Tally
 from tests.recipes.ft_world import World
 
 VICTIMS = ("group 0", "group 1", "lighthouse", "all")
@@ -364,3 +376,82 @@ def test_a_group_that_comes_back_on_the_gpu_of_another_does_not_break_its_meetin
     assert "group 0" not in {one.victim for one in ended.outcome.report.incidents}
     assert "given_up" in world.kinds() or "adopted" in world.kinds()
     assert {by_nccl for _, by_nccl in world.meetings} == {True}
+
+
+def test_a_person_may_hold_a_slow_step_on_new_code_or_give_it_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    hold = world.controller.hold
+    monkeypatch.setattr(hold.edits, "is_edited", lambda generation: True)
+    monkeypatch.setattr(hold.edits, "is_new", lambda activity, generation: True)
+    hold.edit_patience_seconds = 30.0
+    before = hold.patience()
+    hold.slow("group 0, step 1, takes 30 s so far")
+    hold.answer_slow(MORE)
+    after = hold.patience()
+    assert before is not None
+    assert after is not None
+    assert after.told == 4 * before.told
+    texts = [said.text for said in world.told if isinstance(said, RunEvent)]
+    assert "k holds it, + gives it more time" in texts[0]
+    assert texts[1].startswith("a step has ")
+
+    async def interrupt(groups: Groups, group: Group, seconds: float) -> None:
+        raise TaskError(f"{group.name}, interrupted", "it has not ended")
+
+    async def press() -> None:
+        for trainers in world.trainers.values():
+            trainers.process.is_stuck = True
+        hold.answer_slow(HOLD)
+
+    monkeypatch.setattr(Groups, "interrupt", interrupt)
+    world.at[20] = lambda: world.loop.create_task(press())
+    world.loop.call_later(30.0, world.stop)
+    ended = world.run()
+    assert isinstance(ended, Failed)
+    held = [said for said in world.told if isinstance(said, Holds) and said.failure is not None]
+    assert "it has not ended" in held[0].failure.error  # type: ignore[union-attr]
+    assert not hold.is_given_up, "the next step is another"
+
+
+def test_buffers_are_as_before_a_step_that_the_lighthouse_has_cut_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The step is made again: a batch that counted twice in BatchNorm's statistics would have
+    groups come apart."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    trainer: Any = ReplicaTrainer.__new__(ReplicaTrainer)
+    trainer.config = FaultTolerantConfig()
+    trainer.seat = Seat(group=0, rank=0, num_groups=2, num_ranks=1, slot=0)
+    trainer.device, trainer.model, trainer.buffers = torch.device("cpu"), model, Buffers(model)
+    trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer.order = SimpleNamespace(of=lambda batch: [0])
+
+    def forward(batch: int) -> tuple[torch.Tensor, Tally]:
+        tally, loss = Tally(), model(torch.rand(4, 3)).sum()
+        tally.add("loss", (loss, 4.0), 4)
+        return loss, tally
+
+    monkeypatch.setattr(trainer, "forward", forward)
+    monkeypatch.setattr(trainer, "backward", lambda loss: loss.backward())
+    monkeypatch.setattr(trainer, "check_all_averaged", lambda: None)
+    monkeypatch.setattr(trainer, "learning_rate_of", lambda step: 0.1)
+    monkeypatch.setattr(fault_tolerant, "context", lambda: SimpleNamespace(generation=0))
+
+    def gone() -> bool:
+        raise LighthouseGone("the lighthouse has died")
+
+    manager: Any = SimpleNamespace(
+        start_quorum=lambda: None, current_step=lambda: 0, should_commit=gone, not_used=None,
+        begin_average=lambda row: lambda: None,
+    )  # fmt: skip
+    trainer.usage = SharedUsage(manager, model)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(LighthouseGone):
+        trainer.averaged_step(manager, None)
+    assert all(torch.equal(model.state_dict()[name], one) for name, one in before.items())
+    manager.should_commit = lambda: True
+    trainer.averaged_step(manager, None)
+    assert not torch.equal(model.state_dict()["1.running_mean"], before["1.running_mean"])

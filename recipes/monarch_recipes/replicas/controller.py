@@ -162,6 +162,11 @@ class Controller(Actor):
             self.last_step = min(self.last_step, self.groups.newest_step() + left)
 
     @endpoint
+    async def answer_slow(self, answer: str) -> None:
+        """What a person wants of a step on new code that takes long: HOLD, or MORE time."""
+        self.hold.answer_slow(answer)
+
+    @endpoint
     async def go_on_with(self, hosts: HostMesh, left: list[int]) -> None:
         """``hosts`` are all, where they are now; groups on others than ``left`` are given up."""
         self.groups.hosts = self.keeper.hosts = hosts.flatten("hosts")
@@ -529,8 +534,9 @@ class Controller(Actor):
                 if self.may_go_ahead(group, seconds):
                     ahead = self.order(group, group.step + 2)
                 results: list[GroupStep] = await self.groups.ask(
-                    group, asked, self.hold.patience, self.hold.slow
-                )
+                    group, asked, self.hold.patience, self.hold.slow,
+                    lambda: self.hold.is_given_up,
+                )  # fmt: skip
                 seconds = time.monotonic() - started
             except TaskError as error:
                 # It is to make another, with the same code; or the mend may be of what it was

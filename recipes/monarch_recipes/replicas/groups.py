@@ -332,13 +332,14 @@ class Groups:
         call: Any,
         patience: Callable[[], Patience | None] = lambda: None,
         tell: Callable[[str], object] = lambda text: None,
+        is_given_up: Callable[[], bool] = lambda: False,
     ) -> list[Any]:
         """Returns the answers of all ranks, by rank. Raises GroupLost when they cannot answer, or
         take too long.
 
         ``patience`` says how long new code may take; None where there is no new code. What makes
-        progress beyond that is told of, and goes on; what makes none is interrupted, which is a
-        TaskError.
+        progress beyond that is told of, and goes on; what makes none, or ``is_given_up`` by a
+        person, is interrupted, which is a TaskError.
         """
         waiting = call.as_asyncio()
         asked_at = looked_at = tried_at = unheld_time()
@@ -369,7 +370,7 @@ class Groups:
                 if not is_over and seconds >= max(on_trial.told, 2 * told_at):
                     told_at, doing = seconds, f"{group.name}, step {group.step + 1},"
                     tell(told_as_slow(doing, seconds, on_trial, slowness.looks, len(group.trials)))
-                is_late = is_over or slowness.is_stuck(now, on_trial)
+                is_late = is_over or slowness.is_stuck(now, on_trial) or is_given_up()
                 if not is_late or (tried_at > asked_at and now - tried_at < on_trial.told):
                     continue
                 tried_at = now
