@@ -150,6 +150,9 @@ def run(
             # Beside a spinner or a table, not through them.
             switching = session_of(client()).reload
             switching.on_waiting = record.message
+            switching.on_replacing = lambda plan, num_procs: record.replacing(
+                plan.generation, num_procs
+            )
             switching.audits.on_found.append(
                 lambda generation, found: record.audited(
                     generation, found.lines(found.stale), found.lines(found.kept)

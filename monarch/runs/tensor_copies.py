@@ -442,9 +442,9 @@ def _sampled(memory: Any) -> Any:
         (n - 1) * stride for n, stride in zip(memory.shape, memory.stride(), strict=True)
     )
     if number and span == number:  # The order of its dimensions does not matter.
-        start = memory.storage_offset() + (number * 5 // 8 if number > 2 * _NUM_SAMPLED else 0)
         count = min(number, _NUM_SAMPLED)
-        return memory.as_strided((count,), (1,), start)
+        start = min(number * 5 // 8, number - count) if number > 2 * _NUM_SAMPLED else 0
+        return memory.as_strided((count,), (1,), memory.storage_offset() + start)
     steps = round((number / _NUM_SAMPLED) ** (1 / max(1, memory.dim()))) or 1
     lattice = (slice(None, None, steps),) * memory.dim()
     return memory[lattice].reshape(-1) if number else memory.reshape(-1)

@@ -577,3 +577,22 @@ def test_a_coroutine_that_is_in_flight_is_told(project: Project) -> None:
         for name in ("inner", "outer")
     ]
     held.close()
+
+
+def test_a_closure_follows_when_its_maker_is_renamed(project: Project) -> None:
+    module = project.load("audit_mod", f"{CLOSURES}X = 1\n")
+    held = module.make()
+    audit = edit(project, "audit_mod", ("def make", "# it has\n# a new name\ndef make_factor"))
+    assert audit.ok, audit
+    assert held.__code__.co_firstlineno == 5
+    assert edit(project, "audit_mod", ("/ 10", "/ 20")).ok
+    assert held(10) == 0.5
+
+
+def test_of_two_makers_that_go_and_came_nobody_knows_which_is_which(project: Project) -> None:
+    one, other = CLOSURES, CLOSURES.replace("make", "also")
+    module = project.load("audit_mod", f"{one}{other}X = 1\n")
+    held = module.make(), module.also()
+    audit = edit(project, "audit_mod", ("def make", "#\ndef first"), ("def also", "def second"))
+    assert [finding.kind for finding in audit.findings] == ["gone", "gone"], audit
+    del held
