@@ -309,12 +309,12 @@ def test_lines_that_move_compile_nothing_again(forms: Forms) -> None:
     forms.undo()
     assert forms.module.Model.forward.__code__.co_firstlineno == line + 2
     assert (value(loss), value(model)) == (6, 4)
-    # What moved is found by its place by later edits, wide ones too.
-    assert forms.edit("x + 2", "x + 20") == ("Model.forward",)
-    assert value(model) == 22
+    # What moved is found by its place by later edits, wide ones too. The file has both.
+    assert forms.edit("x + 2", "x + 20") == ("Model.forward", "loss")
+    assert (value(loss), value(model)) == (12, 22)
     assert forms.edit("import torch\n", "import torch\nMORE = 1\n") == ()
     assert forms.edit("y + 1", "y + 5") == ()
-    assert (value(loss), value(model), forms.module.nested(1)) == (6, 22, 6)
+    assert (value(loss), value(model), forms.module.nested(1)) == (12, 22, 6)
     assert forms.compilations == []
     assert forms.project.reloader.audit().ok
 
