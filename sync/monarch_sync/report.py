@@ -94,7 +94,7 @@ class SyncReport:
     not fit. ``stale`` is what still runs old code, ``kept`` what keeps it by design: an audit looks
     while all go on, and fills them in (`wait_for_audit`). ``was_taken_back``: it was refused
     when hosts showed it already, which makes two generations.
-    ``compiles_again`` are the functions that torch.compile compiles again when they are next called.
+    ``compiles_again`` are the functions that torch.compile compiles when they are next called.
     ``actors_patched`` is the number of live actors by class. ``needs_respawn`` is what no running
     process could take, as ``module: reason``; ``procs_respawned`` are the procs that were replaced
     by new ones because of it, ``actors_respawned`` how many actors of each class were made again

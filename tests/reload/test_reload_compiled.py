@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -380,7 +381,15 @@ def test_notes_hold_no_graph_and_no_code_of_torch(forms: Forms) -> None:
 
 
 @pytest.mark.long
-def test_inductor_and_compiled_autograd(project: Project, compilations: list[str]) -> None:
+@pytest.mark.timeout(900)
+def test_inductor_and_compiled_autograd(
+    project: Project, compilations: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch._inductor.config as inductor
+
+    monkeypatch.chdir(tmp_path)  # where g++ is called
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(inductor, "compile_threads", 1)
     forms = Forms(project, "inductor", compilations)
     model, function = forms.compile(forms.module.Model()), forms.compile(forms.module.by_function)
 

@@ -42,8 +42,12 @@ EDITS = {
 
 @pytest.mark.parametrize(
     "libraries",
-    ["json", pytest.param("numpy", marks=pytest.mark.long), pytest.param("torch._dynamo", marks=pytest.mark.long)],
-)  # fmt: skip
+    [
+        "json",
+        pytest.param("numpy", marks=pytest.mark.long),
+        pytest.param("torch._dynamo", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("edit", EDITS)
 def test_the_first_push_into_a_process_imports_nothing(
     project: Project, libraries: str, edit: str
