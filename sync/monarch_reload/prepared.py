@@ -13,7 +13,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any, Literal
 
 from msgspec.structs import replace

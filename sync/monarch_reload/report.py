@@ -121,11 +121,9 @@ class ReloadReport:
             rows += [first, *(("", "", more) for more in what[1:])]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines = (f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
-        again = (
-            [f"  compiles again: {', '.join(self.compiles_again)}"] if self.compiles_again else []
-        )
+        again = ", ".join(self.compiles_again)
         more = (
-            *again,
+            *([f"  compiles again: {again}"] if again else []),
             *(f"  {text}" for text in self.stays),
             *(f"  warning: {w}" for w in self.warnings),
         )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import types
 
@@ -63,3 +64,42 @@ def test_what_is_installed_is_seen_at_its_work(place: str) -> None:
         thread.join()
     assert "_recipes/mine.py" in text
     assert not is_waiting
+
+
+class _Group:
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def size(self) -> int:
+        return self._size
+
+
+@pytest.mark.parametrize("group", ["none", "alone", "with another"])
+def test_who_is_alone_waits_for_nobody(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a backward pass, or in a collective of a group of one, is no other rank to wait for."""
+    c10d = types.ModuleType("torch.distributed.distributed_c10d")
+    sizes = {"none": [], "alone": [1], "with another": [1, 2]}[group]
+    pg_map = {_Group(size): None for size in sizes}
+    vars(c10d)["_world"] = types.SimpleNamespace(pg_map=pg_map)
+    monkeypatch.setitem(sys.modules, c10d.__name__, c10d)
+    monkeypatch.delitem(sys.modules, "torchft", raising=False)
+    inner, outer = types.ModuleType("inner"), types.ModuleType("outer")
+    text = "def hang(is_there, done):\n    is_there.set()\n    done.wait()\n"
+    exec(compile(text, "/x/torch/autograd/graph.py", "exec"), inner.__dict__)
+    exec(compile("def step(*a):\n    hang(*a)\n", "/home/me/task.py", "exec"), outer.__dict__)
+    outer.__dict__["hang"] = inner.__dict__["hang"]
+    is_there, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=outer.__dict__["step"], args=(is_there, done))
+    thread.start()
+    try:
+        assert is_there.wait(30)
+        text, is_waiting = asyncio.run(Witness().stack())
+        look = witness.look_here(0)
+    finally:
+        done.set()
+        thread.join()
+    assert (is_waiting, look.is_waiting) == (group == "with another",) * 2
+    told = tell_hang([RankStack(0, text, is_waiting)], "step 2", 5.0).splitlines()[0]
+    assert "match" not in told
+    if group != "with another":
+        assert told == "step 2 has not ended within 5 s: rank 0 hangs"

@@ -62,6 +62,8 @@ class Lines:
             for line in rest:
                 terminal.line(line)
             return
+        for line in report.compile_lines():
+            terminal.prose(f"  {line}")
         # News that should not be overlooked, though all went well; a state that may stay so is told
         # once.
         told, self._told = self._told, [*problem_lines(report.problems), *report.notes]
