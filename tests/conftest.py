@@ -34,6 +34,7 @@ import pytest  # noqa: E402
 import zmq  # noqa: E402
 from _pytest.faulthandler import fault_handler_stderr_fd_key  # noqa: E402
 
+from tests.gpu_here import why_no_gpu  # noqa: E402
 from tests.guard import write_guard  # noqa: E402
 from tests.support import GUARD_FOLDER, Program, wait_for  # noqa: E402
 from tests.warm_python import warm_python  # noqa: E402
@@ -96,6 +97,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say so where there is one."""
     why = _hide_gpus(config)
     return [why] if why and os.path.exists("/dev/nvidia0") else []
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None and why_no_gpu():
+        pytest.skip(why_no_gpu())
 
 
 _CACHES = (

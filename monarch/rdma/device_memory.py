@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monarch.rdma.gpu import GpuMark, GpuStream, gpu
 from monarch.rdma.layout import Layout, Place, Run, RunReader, at, paired
@@ -103,12 +103,10 @@ def copy_from_host(given: Sequence[Run], target: DevicePart, workers: Workers) -
 
 
 def _by_host(part: DevicePart, runs: Sequence[Run], workers: Workers, *, is_read: bool) -> None:
-    if len(runs) == 1:
-        address = runs[0][0]
-        storage = gpu().pinned_at(address, part.nbytes)
-        if storage is not None:
-            _move(part, storage, address, is_read=is_read)
-            return
+    pinned = _pinned_places(runs)
+    if pinned is not None:
+        _move(part, pinned, is_read=is_read)
+        return
     host = RunReader(runs)
 
     def task(piece: DevicePart, there: list[Run]) -> None:
@@ -116,7 +114,7 @@ def _by_host(part: DevicePart, runs: Sequence[Run], workers: Workers, *, is_read
         here = [(address, piece.nbytes)]
         if not is_read:
             copy_runs(there, here)
-        _move(piece, storage, address, is_read=is_read)
+        _move(piece, [Place(storage, address, Layout(piece.nbytes))], is_read=is_read)
         if is_read:
             copy_runs(here, there)
 
@@ -133,14 +131,23 @@ def chunks_of(num_bytes: int) -> list[Run]:
     return [(start, min(start + size, num_bytes)) for start in range(0, num_bytes, size)]
 
 
-def _move(part: DevicePart, storage: Any, address: int, *, is_read: bool) -> None:
+def _pinned_places(runs: Sequence[Run]) -> list[Place] | None:
+    """Runs of this host's memory, where all of them are pinned."""
+    places = []
+    for address, size in runs:
+        storage = gpu().pinned_at(address, size)
+        if storage is None:
+            return None
+        places.append(Place(storage, address, Layout(size)))
+    return places
+
+
+def _move(part: DevicePart, host: Sequence[Place], *, is_read: bool) -> None:
     """Copy between devices and pinned memory, and wait for it."""
     streams: dict[int, GpuStream] = {}
-    for there in part.places:
-        here = Place(storage, address, Layout(there.layout.nbytes))
+    for there, here in paired(part.places, host):
         source, target = (there, here) if is_read else (here, there)
         _stream_for(streams, there, part.after).copy(source, target)
-        address += there.layout.nbytes
     for stream in streams.values():
         stream.mark().wait()
 
@@ -168,8 +175,9 @@ def staged(part: DevicePart, *, is_read: bool, is_written: bool) -> Iterator[Seq
     ``is_read``: it begins with what the device holds; ``is_written``: that gets what it ends with.
     """
     storage, address = gpu().pinned(part.nbytes)
+    here = [Place(storage, address, Layout(part.nbytes))]
     if is_read:
-        _move(part, storage, address, is_read=True)
+        _move(part, here, is_read=True)
     yield [(address, part.nbytes)]
     if is_written:
-        _move(part, storage, address, is_read=False)
+        _move(part, here, is_read=False)

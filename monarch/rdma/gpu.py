@@ -236,7 +236,8 @@ class TorchGpu:
         return not int(cudart.cudaHostRegister(address, num_bytes, _PORTABLE))
 
     def unpin(self, address: int) -> None:
-        with contextlib.suppress(RuntimeError):
+        # A child that was forked, or a process at its end, has nothing to give back.
+        with contextlib.suppress(RuntimeError, KeyError, AttributeError):
             _torch().cuda.cudart().cudaHostUnregister(address)
 
     def driver(self) -> Any:
