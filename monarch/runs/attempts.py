@@ -36,13 +36,12 @@ class TrainingAttempt:
     num_restarts: int
     saved_step: int | None
     memory: RunMemory | None = None
+    is_first: bool = True
 
-    def newest_copies(self, *, needs_all: bool = False) -> HostCopies | None:
+    def newest_copies(self) -> HostCopies | None:
         """The copies in the hosts' memory that ranks before have left, where they are newer than
-        the last checkpoint. ``needs_all``: ranks are no replicas, but have parts of the state."""
-        if self.memory is None:
-            return None
-        return self.memory.newest(needs_all=needs_all, at_least=self.saved_step or 0)
+        the last checkpoint."""
+        return None if self.memory is None or self.is_first else self.memory.newest()
 
 
 def with_attempts(
@@ -54,24 +53,29 @@ def with_attempts(
     name: str,
     preload: Sequence[str] = (),
     max_restarts: int,
+    has_shards: bool = False,
 ) -> T:
     """The result of ``train``, begun again whenever a rank dies or hangs: in new procs, so from
     copies in the hosts' memory, where ``train`` looks for them, or from the last checkpoint.
 
-    ``max_restarts`` are in a row without a new checkpoint. Raises ``RunFailed`` beyond them, and
+    ``max_restarts`` are in a row without a new checkpoint. ``has_shards``: ranks are no replicas,
+    and go on from copies only where those of all are there. Raises ``RunFailed`` beyond them, and
     where beginning again would not help.
     """
     record.edits.begin(process.current().generation)
     restarts = Restarts(max_restarts)
     saved_step: int | None = None
-    owner, num_attempts = RunMemory.new_owner(), 0
+    owner, is_first = RunMemory.new_owner(), True
+
+    def memory_of(last_saved: Callable[[], int | None]) -> RunMemory:
+        num_ranks = len(hosts) * procs_per_host
+        return RunMemory(owner, hosts, num_ranks, needs_all=has_shards, saved_step=last_saved)
 
     def attempt(step_made: StepMade) -> T:
-        nonlocal saved_step, num_attempts
-        num_attempts += 1
+        nonlocal saved_step, is_first
         saving = Saving(record, restarts, saved_step)
         num_ranks = len(hosts) * procs_per_host
-        memory = RunMemory(owner, hosts, num_ranks, num_attempts_before=num_attempts - 1)
+        memory = memory_of(lambda: saving.saved_step)
         held = HoldReport(record, hosts)
 
         def made(step: int) -> None:
@@ -89,27 +93,27 @@ def with_attempts(
                 hosts.on_warning(record.warned),
                 procs_to_lose(hosts, procs_per_host, name, preload) as procs,
             ):
-                return train(
-                    TrainingAttempt(procs, saving, made, restarts.num_in_all, saved_step, memory)
+                tried = TrainingAttempt(
+                    procs, saving, made, restarts.num_in_all, saved_step, memory, is_first
                 )
+                return train(tried)
         except NotMade as error:
             _hold(error, generation, record, held)
             raise BeginAgain(error.error) from error
         finally:
-            saved_step = saving.saved_step
+            saved_step, is_first = saving.saved_step, False
 
     def after_loss() -> None:
         nonlocal hosts
         hosts = record.hosts_after_loss(hosts)
 
     def goes_on_from() -> str:
-        memory = RunMemory(owner, hosts, len(hosts) * procs_per_host, num_attempts_before=1)
-        return "" if memory.newest(at_least=saved_step or 0) else "the last checkpoint"
+        return "" if memory_of(lambda: saved_step).newest() else "the last checkpoint"
 
     try:
         return with_restarts(attempt, restarts, record, after_loss, goes_on_from)
     finally:
-        RunMemory(owner, hosts, 0).forget()
+        memory_of(lambda: None).forget()
 
 
 def _hold(error: NotMade, generation: int, record: Record, held: HoldReport) -> None:

@@ -14,10 +14,10 @@ actor, which gives what a checkpoint would hold:
                 "random_state": torch.get_rng_state(),
             }
 
-With it, a new process can go on from there: ``attempt.memory.newest(...)`` says which step that
+With it, a new process can go on from there: ``attempt.newest_copies()`` says which step that
 is, and where each rank's copy lies (``monarch/runs/run_memory.py``); ``CopyPlace.read`` gives the
 state. With sharded weights, ``__state__`` gives each rank's own shards, as plain tensors (their
-``to_local()``), and ``newest`` is asked for the copies of all ranks. Without it, a failing step is
+``to_local()``), and ``with_attempts`` is told that it ``has_shards``. Without it, a failing step is
 put back in place all the same.
 
 What new code writes into a weight in its forward pass, before that was copied, would make the copy

@@ -476,6 +476,13 @@ class Holding:
         """Until there is other code than that which failed. Raises where there is not to be any."""
         if in_place and self._unkept:
             state = but_for(state, self._unkept)
+        if not in_place and not state and self._memory is not None:
+            copies = self._memory.newest()
+            if copies is not None:
+                state = (
+                    "the ranks cannot be put back: after the mend new ones go on from step "
+                    f"{copies.step}, from the host's memory"
+                )
         self._held.answer(failure, self.edits, in_place=in_place, state=state)
         if not self._held.wait(failure, in_place=in_place):
             raise BeginAgain(failure.first_line)

@@ -8,7 +8,7 @@ its own part of the state, a whole copy of every rank is.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from monarch.actor import HostMesh
@@ -51,39 +51,45 @@ def newest_of(
 
 
 class RunMemory:
-    """What the hosts of one attempt hold for a run, whose copies belong to ``owner``. In its first
-    attempt there is nothing."""
+    """What the hosts of one attempt hold for a run, whose copies belong to ``owner``.
+
+    ``needs_all``: ranks are no replicas, but have parts of the state. ``saved_step`` is that of the
+    last checkpoint: older copies are of no use.
+    """
 
     def __init__(
-        self, owner: str, hosts: HostMesh, num_ranks: int, *, num_attempts_before: int = 0
+        self,
+        owner: str,
+        hosts: HostMesh,
+        num_ranks: int,
+        *,
+        needs_all: bool = False,
+        saved_step: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.owner = owner
-        self._num_attempts_before = num_attempts_before
         self._addresses = dict(enumerate(hosts._sync_hosts()))
         self._num_ranks = num_ranks
+        self._needs_all = needs_all
+        self._saved_step = saved_step
 
     @classmethod
     def new_owner(cls) -> str:
         """A name that no other run has."""
         return os.urandom(8).hex()
 
-    def newest(self, *, needs_all: bool = False, at_least: int = 0) -> HostCopies | None:
-        """The copies to go on from: of no step before ``at_least``, as that of a checkpoint.
-        ``needs_all``: ranks are no replicas, but have parts of the state."""
-        if not self._num_attempts_before:
-            return None
+    def newest(self) -> HostCopies | None:
+        """The copies to go on from, where they are newer than the last checkpoint."""
         node = process.current().node
         per_host = max(1, self._num_ranks // max(1, len(self._addresses)))
-        copies = {
-            int(copy.place.name): [
-                one for one in copies_in(places) if one.place.name == copy.place.name
-            ]
-            for number, places in find_held(node, self._addresses, self.owner).items()
-            for copy in copies_in(places)
-            # A rank can read only what is on its own host.
-            if int(copy.place.name) // per_host == number
-        }
-        return newest_of(copies, self._num_ranks, needs_all=needs_all, at_least=at_least)
+        copies: dict[int, list[CopyPlace]] = {}
+        for number, places in find_held(node, self._addresses, self.owner).items():
+            for copy in copies_in(places):
+                rank = int(copy.place.name)
+                if rank // per_host == number:  # A rank can read only what is on its own host.
+                    copies.setdefault(rank, []).append(copy)
+        return newest_of(
+            copies, self._num_ranks, needs_all=self._needs_all, at_least=self._saved_step() or 0
+        )
 
     def forget(self) -> None:
         """Have the hosts let go of all."""
