@@ -30,7 +30,7 @@ _ALARM = re.compile(r"warning|\[W\d|Assertion `", re.IGNORECASE)
 _ACTOR = re.compile(r"\[actor=<root>[^\n]*?>\] ")
 
 
-class Printed(NamedTuple):
+class PrintedLine(NamedTuple):
     """A line, without its end; ``stream`` is 1 or 2."""
 
     source: LineSource
@@ -38,7 +38,7 @@ class Printed(NamedTuple):
     stream: int = 2
 
 
-class Said(NamedTuple):
+class SharedLines(NamedTuple):
     """Lines that these sources have printed, each of them."""
 
     sources: tuple[LineSource, ...]
@@ -68,7 +68,7 @@ class Burst:
     clock."""
 
     def __init__(self) -> None:
-        self._lines: list[Printed] = []
+        self._lines: list[PrintedLine] = []
         self.deadline: float | None = None
         """When they are to be shown."""
 
@@ -83,11 +83,11 @@ class Burst:
         seconds = _ALARM_SECONDS if any(map(is_alarm, shown)) else _HOLD_SECONDS
         due = now + _HOLD_SECONDS if self.deadline is None else self.deadline
         self.deadline = max(due, now + seconds) if seconds > _HOLD_SECONDS else due
-        self._lines += [Printed(source, line, stream) for line in shown]
+        self._lines += [PrintedLine(source, line, stream) for line in shown]
         if len(self._lines) > _MOST_LINES:
             self.deadline = now
 
-    def take(self) -> list[Said]:
+    def take(self) -> list[SharedLines]:
         """What they come to; nothing waits any more."""
         lines, self._lines, self.deadline = self._lines, [], None
         return condensed(lines)
@@ -103,7 +103,7 @@ def without_actor(text: str) -> str:
     return _ACTOR.sub("", text, count=1)
 
 
-def condensed(lines: Iterable[Printed]) -> list[Said]:
+def condensed(lines: Iterable[PrintedLine]) -> list[SharedLines]:
     """What these lines come to."""
     entries: dict[tuple[object, ...], _Entry] = {}
     seen: Counter[tuple[LineSource, str]] = Counter()
@@ -117,13 +117,13 @@ def condensed(lines: Iterable[Printed]) -> list[Said]:
             entries[key].sources.append(source)
         else:
             entries[key] = entry
-    said: list[Said] = []
+    said: list[SharedLines] = []
     for entry in sorted(entries.values(), key=lambda entry: entry.at):
         sources = tuple(sorted(entry.sources))
         if said and (said[-1].sources, said[-1].stream) == (sources, entry.stream):
             said[-1] = said[-1]._replace(lines=(*said[-1].lines, entry.text))
         else:
-            said.append(Said(sources, (entry.text,), entry.stream))
+            said.append(SharedLines(sources, (entry.text,), entry.stream))
     return said
 
 
@@ -134,9 +134,9 @@ class _Entry(NamedTuple):
     stream: int
 
 
-def _without_runs(lines: Iterable[Printed]) -> Iterator[_Entry]:
+def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Entry]:
     """The lines by source, with each run of lines that differ only in numbers as two."""
-    by_source: dict[LineSource, list[tuple[int, Printed]]] = {}
+    by_source: dict[LineSource, list[tuple[int, PrintedLine]]] = {}
     for number, line in enumerate(lines):
         by_source.setdefault(line.source, []).append((number, line))
     for source, own in by_source.items():
@@ -151,7 +151,7 @@ def _without_runs(lines: Iterable[Printed]) -> Iterator[_Entry]:
             yield _Entry((number, 1), [source], f"{len(run) - 1} more like it", stream)
 
 
-def _kind(line: Printed) -> tuple[str, int]:
+def _kind(line: PrintedLine) -> tuple[str, int]:
     return _shape(line.text), line.stream
 
 

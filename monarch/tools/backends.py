@@ -32,17 +32,17 @@ def gpu_of(device: torch.device | str | int | None) -> str:
 
     Parts of one GPU have one name. The numbers that CUDA_VISIBLE_DEVICES gives do not matter.
     """
-    if isinstance(device, int):
-        device = torch.device("cuda", device)
-    device = torch.device(_NO_GPU if device is None else device)
-    if device.type != "cuda":
+    if device is None:
         return _NO_GPU
-    about = torch.cuda.get_device_properties(device)
+    place_here = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if place_here.type != "cuda":
+        return _NO_GPU
+    about = torch.cuda.get_device_properties(place_here)
     place = [getattr(about, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     if None not in place:
         return f"{_kernel()} {':'.join(f'{number:x}' for number in place)}"
     # Older versions of torch do not say where on the bus it is.
-    name = getattr(about, "uuid", None) or device.index or torch.cuda.current_device()
+    name = getattr(about, "uuid", None) or place_here.index or torch.cuda.current_device()
     return f"{_kernel()} {name}"
 
 

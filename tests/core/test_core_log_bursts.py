@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from monarch.core.log_aggregation import LineSource
-from monarch.core.log_bursts import Burst, Printed, condensed, is_alarm, without_actor
+from monarch.core.log_bursts import Burst, PrintedLine, condensed, is_alarm, without_actor
 from monarch.core.log_text import Style, run_text
 
 ASSERTION = (
@@ -15,7 +15,7 @@ ASSERTION = (
 
 
 def told(*lines: tuple[int, str], name: str = "titan") -> list[str]:
-    said = condensed(Printed(LineSource(name, rank), text) for rank, text in lines)
+    said = condensed(PrintedLine(LineSource(name, rank), text) for rank, text in lines)
     return [f"{one.label} | {text}" for one in said for text in one.text]
 
 
@@ -76,7 +76,7 @@ def test_a_traceback_is_not_torn() -> None:
 
 
 def test_meshes_are_told_apart() -> None:
-    said = condensed(Printed(LineSource(name, 0), "Warning: x") for name in "ab")
+    said = condensed(PrintedLine(LineSource(name, 0), "Warning: x") for name in "ab")
     assert [one.label for one in said] == ["a 0", "b 0"]
 
 

@@ -197,7 +197,10 @@ def test_all_begin_together_and_later_nobody_is_waited_for_who_is_away() -> None
     assert awaited_to_step(groups, 1) == [0, 1]
 
 
-NCCL_REFUSES = "NCCL error in: NCCLUtils.cpp:{number}, invalid usage\nLast error:\nDuplicate GPU"
+NCCL_REFUSES = (
+    "NCCL error in: NCCLUtils.cpp:{number}, invalid usage\nLast error:\nDuplicate GPU\n"
+    'Traceback (most recent call last):\n  File "manager.py", line 1\nDistBackendError: same'
+)
 
 
 def refusing(world: World, *, from_step: int = 1, times: float = math.inf) -> None:
@@ -227,7 +230,7 @@ def test_a_step_that_never_works_for_one_reason_ends_the_run_with_it(
     assert isinstance(ended, Failed)
     assert isinstance(ended.error, RunFailed)
     assert "5 times in a row for the same reason: NCCL error" in str(ended.error)
-    assert "Last error: Duplicate GPU" in str(ended.error)
+    assert "Last error: Duplicate GPU. " in str(ended.error), "and not where it came from"
     assert world.loop.now < 15.0
     assert "died" not in world.kinds(), "new processes would have made no difference"
     assert [text.partition(":")[0] for text in told_of_discards(world)] == [

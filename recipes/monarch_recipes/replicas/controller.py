@@ -335,6 +335,14 @@ class Controller(Actor):
         training = [group for group in training if group not in lost]
         seconds = _LET_GO_SECONDS if kept == "waits" else _COMPUTING_SECONDS
         steps = await asyncio.gather(*(self.step_left_at(group, seconds) for group in training))
+        known = max((group.step for group in training), default=0)
+        behind = [group for group in training if group.step < known]
+        if behind and max(steps) < known:
+            # Those with the newest step are in a collective with one that heals, and has nothing
+            # that they lack.
+            await end_procs(*(group.let_go() for group in behind))
+            training = [group for group in training if group not in behind]
+            steps = await asyncio.gather(*(self.step_left_at(group, seconds) for group in training))
         for group in training:
             group.is_training, group.joined = False, None
         newest = max(steps, default=0)

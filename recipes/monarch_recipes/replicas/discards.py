@@ -68,7 +68,9 @@ class Discards:
 
 def reason_of(errors: Iterable[str | None]) -> str:
     """The reason for a discard in one line, of the errors of the group's ranks."""
-    lines = [line.strip() for error in errors if error for line in error.split("\n")]
+    # TorchFT adds where it came from.
+    texts = [error.partition("\nTraceback (most")[0] for error in errors if error]
+    lines = [line.strip() for text in texts for line in text.split("\n")]
     text = "; ".join(dict.fromkeys(filter(None, lines)))
     return text.replace(":; ", ": ")[:_MOST_CHARACTERS]
 
