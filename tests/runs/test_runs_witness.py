@@ -4,10 +4,12 @@ import asyncio
 import os
 import threading
 import types
+from pathlib import Path
 
 import pytest
 
 from monarch.runs import witness
+from monarch.runs.modules_run import ModulesRun, modules_run_here, who_left_out_what
 from monarch.runs.witness import RankStack, Witness, tell_hang
 
 
@@ -57,9 +59,69 @@ def test_what_is_installed_is_seen_at_its_work(place: str) -> None:
     thread.start()
     try:
         assert is_there.wait(30)
-        text, is_waiting = asyncio.run(Witness().stack())
+        text, is_waiting, _ = asyncio.run(Witness().stack())
     finally:
         done.set()
         thread.join()
     assert "_recipes/mine.py" in text
     assert not is_waiting
+
+
+BLOCKS = "blocks.0", "blocks.1", "blocks.2", "head"
+
+
+def test_who_left_out_a_part_of_a_sharded_model_is_named() -> None:
+    """One is in the part that the other has passed over; or is past all parts."""
+    in_it = ModulesRun(BLOCKS, BLOCKS[:2])
+    further = ModulesRun(BLOCKS, ("blocks.0", "blocks.2"))
+    at_its_end = ModulesRun(BLOCKS, ("blocks.0", "blocks.1", "blocks.2"), True)
+    in_the_last = ModulesRun(BLOCKS, BLOCKS)
+    assert who_left_out_what([(0, in_it), (1, further)]) == "rank 1 did not run blocks.1"
+    assert who_left_out_what([(0, in_the_last), (1, at_its_end)]) == "rank 1 did not run head"
+    assert who_left_out_what([(0, in_it), (1, ModulesRun(BLOCKS, BLOCKS[:1]))]) == ""
+    assert who_left_out_what([(0, in_it), (1, ModulesRun())]) == ""
+    stacks = [RankStack(0, "x", True, in_it), RankStack(1, "y", True, further)]
+    told = tell_hang(stacks, "step 7", 30).splitlines()[0]
+    assert told.endswith("all ranks wait for each other: rank 1 did not run blocks.1")
+
+
+def test_a_process_knows_which_parts_of_its_sharded_model_it_has_run(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    distributed = pytest.importorskip("torch.distributed")
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    seen: list[ModulesRun] = []
+
+    class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(3)])
+            self.head = torch.nn.Linear(4, 1)
+
+        def forward(self, x: object, skipped: int) -> object:
+            for number, block in enumerate(self.blocks):
+                x = block(x) if number != skipped else x
+            seen.append(modules_run_here())
+            return self.head(x)
+
+    distributed.init_process_group(
+        "gloo", store=distributed.FileStore(str(tmp_path / "s"), 1), rank=0, world_size=1
+    )
+    try:
+        model = Model()
+        mesh = distributed.init_device_mesh("cpu", (1,))
+        for part in (*model.blocks, model.head, model):
+            fsdp.fully_shard(part, mesh=mesh)
+        for skipped in (1, 5):
+            loss = model(torch.ones(2, 4), skipped).sum()
+            seen.append(modules_run_here())
+            loss.backward()
+            seen.append(modules_run_here())
+    finally:
+        distributed.destroy_process_group()
+    assert [set(one.run) for one in seen] == [
+        {"blocks.0", "blocks.2"}, {"blocks.0", "blocks.2", "head"}, set(),
+        {*BLOCKS[:3]}, {*BLOCKS}, set(),
+    ]  # fmt: skip
+    assert set(seen[0].parts) == set(BLOCKS)
+    assert "blocks.1" in seen[0].left_out()
+    assert not seen[4].left_out()
