@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
+import sys
 import threading
 import types
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from monarch.runs import witness
-from monarch.runs.modules_run import ModulesRun, modules_run_here, who_left_out_what
+from monarch.runs.modules_run import ModulesRun, who_left_out_what
 from monarch.runs.witness import RankStack, Witness, tell_hang
 
 
@@ -85,43 +88,51 @@ def test_who_left_out_a_part_of_a_sharded_model_is_named() -> None:
     assert told.endswith("all ranks wait for each other: rank 1 did not run blocks.1")
 
 
+SHARDED = """
+import json, sys, torch
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from monarch.runs.modules_run import modules_run_here
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(3)])
+        self.head = torch.nn.Linear(4, 1)
+
+    def forward(self, x, skipped):
+        for number, block in enumerate(self.blocks):
+            x = block(x) if number != skipped else x
+        look()
+        return self.head(x)
+
+def look():
+    seen = modules_run_here()
+    print(json.dumps([sorted(seen.parts), sorted(seen.run), sorted(seen.left_out())]))
+
+store = distributed.FileStore(sys.argv[1], 1)
+distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+model = Model()
+for part in (*model.blocks, model.head, model):
+    fully_shard(part, mesh=distributed.init_device_mesh("cpu", (1,)))
+for skipped in (1, 5):
+    loss = model(torch.ones(2, 4), skipped).sum()
+    look()
+    loss.backward()
+    look()
+"""
+
+
+@pytest.mark.long
 def test_a_process_knows_which_parts_of_its_sharded_model_it_has_run(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    distributed = pytest.importorskip("torch.distributed")
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
-    seen: list[ModulesRun] = []
-
-    class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(3)])
-            self.head = torch.nn.Linear(4, 1)
-
-        def forward(self, x: object, skipped: int) -> object:
-            for number, block in enumerate(self.blocks):
-                x = block(x) if number != skipped else x
-            seen.append(modules_run_here())
-            return self.head(x)
-
-    distributed.init_process_group(
-        "gloo", store=distributed.FileStore(str(tmp_path / "s"), 1), rank=0, world_size=1
-    )
-    try:
-        model = Model()
-        mesh = distributed.init_device_mesh("cpu", (1,))
-        for part in (*model.blocks, model.head, model):
-            fsdp.fully_shard(part, mesh=mesh)
-        for skipped in (1, 5):
-            loss = model(torch.ones(2, 4), skipped).sum()
-            seen.append(modules_run_here())
-            loss.backward()
-            seen.append(modules_run_here())
-    finally:
-        distributed.destroy_process_group()
-    assert [set(one.run) for one in seen] == [
-        {"blocks.0", "blocks.2"}, {"blocks.0", "blocks.2", "head"}, set(),
-        {*BLOCKS[:3]}, {*BLOCKS}, set(),
+    pytest.importorskip("torch.distributed.fsdp")
+    command = [sys.executable, "-c", SHARDED, str(tmp_path / "store")]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=100)
+    seen = [json.loads(line) for line in said.stdout.splitlines()]
+    without, blocks, everything = ["blocks.0", "blocks.2"], [*BLOCKS[:3]], [*BLOCKS]
+    assert [run for _, run, _ in seen] == [
+        without, [*without, "head"], [], blocks, everything, [],
     ]  # fmt: skip
-    assert set(seen[0].parts) == set(BLOCKS)
-    assert "blocks.1" in seen[0].left_out()
-    assert not seen[4].left_out()
+    assert seen[0][0] == everything
+    assert "blocks.1" in seen[1][2]
+    assert seen[4][2] == []
