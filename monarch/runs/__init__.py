@@ -32,6 +32,7 @@ What to open:
     deaths                 deaths that a recipe expects to survive
     ranks                  calls of all ranks: the first failure, and hangs
     witness                the stacks of ranks that do not answer; looks at what they do
+    modules_run            which parts of a sharded model a step has run
     slowness               whether ranks that take long are slow, or stuck
     places                 file and line of the user's code, in short
     clock                  a run's limits, which stand still while a person debugs

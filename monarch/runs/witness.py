@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from monarch.actor import Actor, context, endpoint
+from monarch.runs.modules_run import NOTHING_RUN, ModulesRun, modules_run_here, who_left_out_what
 from monarch.runs.places import in_short, users_frame
 from monarch.runs.slowness import RankLook
 
@@ -73,6 +74,7 @@ class RankStack:
     rank: int
     text: str
     is_waiting: bool
+    modules: ModulesRun = NOTHING_RUN
 
     @property
     def hangs(self) -> bool:
@@ -84,15 +86,16 @@ class Witness(Actor):
     """Says what its process is doing."""
 
     @endpoint
-    async def stack(self) -> tuple[str, bool]:
-        """The stacks, innermost frame last, and whether the process waits for other ranks."""
+    async def stack(self) -> tuple[str, bool, tuple[Any, ...]]:
+        """The stacks, innermost frame last, whether the process waits for other ranks, and which
+        parts of a sharded model it has run."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         texts, is_waiting, has_others = [], False, _has_others()
         for thread, _, frames in _users_stacks():
             is_waiting = is_waiting or (has_others and waits_for_others(frames))
             lines = traceback.format_list(frames[-_SHOWN_FRAMES:])
             texts.append(f"thread {names.get(thread, thread)}:\n" + "".join(lines))
-        return "".join(texts).rstrip() or _IDLE, is_waiting
+        return "".join(texts).rstrip() or _IDLE, is_waiting, tuple(modules_run_here())
 
     @endpoint
     async def look(self) -> RankLook:
@@ -248,10 +251,11 @@ def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
     questions = [flat.slice(rank=rank).stack.call_one() for rank in range(len(flat))]
     found = []
     for rank, question in enumerate(questions):
-        text, is_waiting = "", False
+        text, is_waiting, modules = "", False, NOTHING_RUN
         with contextlib.suppress(Exception):
-            text, is_waiting = question.get(timeout=seconds)
-        found.append(RankStack(rank, text, is_waiting))
+            text, is_waiting, told = question.get(timeout=seconds)
+            modules = ModulesRun(*told)
+        found.append(RankStack(rank, text, is_waiting, modules))
     return found
 
 
@@ -287,13 +291,16 @@ def _who_waits(stacks: Sequence[RankStack]) -> str:
         return "all ranks have answered meanwhile"
     if len(stacks) == 1:
         return f"rank {ranks} waits for others, and there are none"
+    left_out = who_left_out_what([(stack.rank, stack.modules) for stack in stacks])
     if len(waiting) < len(stacks):
         many = "ranks" if len(waiting) > 1 else "rank"
         verb = "wait" if len(waiting) > 1 else "waits"
-        return f"{many} {ranks} {verb} in a collective that the others are not in"
+        text = f"{many} {ranks} {verb} in a collective that the others are not in"
+        return f"{text}: {left_out}" if left_out else text
     if len({_without_names(stack.text) for stack in waiting}) == 1:
         return "all ranks wait in the same collective, which does not end"
-    return "all ranks wait for each other: they are in collectives that do not match"
+    why = left_out or "they are in collectives that do not match"
+    return f"all ranks wait for each other: {why}"
 
 
 def _without_names(text: str) -> str:

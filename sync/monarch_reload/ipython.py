@@ -19,8 +19,10 @@ _MAGIC = "monarch_reload"
 
 
 class ReloadBeforeCell:
-    """Reloads what changed on disk and prints the report, and what still runs old code; a refusal is
-    printed once a save."""
+    """Reloads what changed on disk; prints the report, and what still runs old code.
+
+    A refusal is printed once a save.
+    """
 
     def __init__(self, reloader: Reloader) -> None:
         self.reloader = reloader

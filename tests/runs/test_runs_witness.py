@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
 import sys
 import threading
 import types
+from pathlib import Path
 
 import pytest
 
 from monarch.runs import witness
+from monarch.runs.modules_run import ModulesRun, who_left_out_what
 from monarch.runs.witness import RankStack, Witness, tell_hang
 
 
@@ -58,7 +62,7 @@ def test_what_is_installed_is_seen_at_its_work(place: str) -> None:
     thread.start()
     try:
         assert is_there.wait(30)
-        text, is_waiting = asyncio.run(Witness().stack())
+        text, is_waiting, _ = asyncio.run(Witness().stack())
     finally:
         done.set()
         thread.join()
@@ -103,3 +107,71 @@ def test_who_is_alone_waits_for_nobody(group: str, monkeypatch: pytest.MonkeyPat
     assert "match" not in told
     if group != "with another":
         assert told == "step 2 has not ended within 5 s: rank 0 hangs"
+
+
+BLOCKS = "blocks.0", "blocks.1", "blocks.2", "head"
+
+
+def test_who_left_out_a_part_of_a_sharded_model_is_named() -> None:
+    """One is in the part that the other has passed over; or is past all parts."""
+    in_it = ModulesRun(BLOCKS, BLOCKS[:2])
+    further = ModulesRun(BLOCKS, ("blocks.0", "blocks.2"))
+    at_its_end = ModulesRun(BLOCKS, ("blocks.0", "blocks.1", "blocks.2"), True)
+    in_the_last = ModulesRun(BLOCKS, BLOCKS)
+    assert who_left_out_what([(0, in_it), (1, further)]) == "rank 1 did not run blocks.1"
+    assert who_left_out_what([(0, in_the_last), (1, at_its_end)]) == "rank 1 did not run head"
+    assert who_left_out_what([(0, in_it), (1, ModulesRun(BLOCKS, BLOCKS[:1]))]) == ""
+    assert who_left_out_what([(0, in_it), (1, ModulesRun())]) == ""
+    stacks = [RankStack(0, "x", True, in_it), RankStack(1, "y", True, further)]
+    told = tell_hang(stacks, "step 7", 30).splitlines()[0]
+    assert told.endswith("all ranks wait for each other: rank 1 did not run blocks.1")
+
+
+SHARDED = """
+import json, sys, torch
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from monarch.runs.modules_run import modules_run_here
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(3)])
+        self.head = torch.nn.Linear(4, 1)
+
+    def forward(self, x, skipped):
+        for number, block in enumerate(self.blocks):
+            x = block(x) if number != skipped else x
+        look()
+        return self.head(x)
+
+def look():
+    seen = modules_run_here()
+    print(json.dumps([sorted(seen.parts), sorted(seen.run), sorted(seen.left_out())]))
+
+store = distributed.FileStore(sys.argv[1], 1)
+distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+model = Model()
+for part in (*model.blocks, model.head, model):
+    fully_shard(part, mesh=distributed.init_device_mesh("cpu", (1,)))
+for skipped in (1, 5):
+    loss = model(torch.ones(2, 4), skipped).sum()
+    look()
+    loss.backward()
+    look()
+"""
+
+
+@pytest.mark.long
+def test_a_process_knows_which_parts_of_its_sharded_model_it_has_run(tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed.fsdp")
+    command = [sys.executable, "-c", SHARDED, str(tmp_path / "store")]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=100)
+    seen = [json.loads(line) for line in said.stdout.splitlines()]
+    without, blocks, everything = ["blocks.0", "blocks.2"], [*BLOCKS[:3]], [*BLOCKS]
+    assert [run for _, run, _ in seen] == [
+        without, [*without, "head"], [], blocks, everything, [],
+    ]  # fmt: skip
+    assert seen[0][0] == everything
+    assert "blocks.1" in seen[1][2]
+    assert seen[4][2] == []

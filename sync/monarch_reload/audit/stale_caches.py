@@ -14,7 +14,7 @@ from typing import Any
 from monarch_reload.audit.history import inner_codes
 from monarch_reload.kinds import is_a, own_names
 
-CACHE: type = type(functools.lru_cache(lambda: None))
+CACHE: Any = type(functools.lru_cache(lambda: None))
 _MOST_CALLED = 2_000
 
 
