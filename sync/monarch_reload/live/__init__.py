@@ -12,4 +12,5 @@ What to open, by what is to be changed:
 - what of live objects staged code may change: `holders.py`, `targets.py`
 - what tables and registries hold: `tables.py`, `registries.py`, `registrars.py`
 - what happened to a container: `differences.py`
+- what torch.compile has made, and what of it is stale: `compiled.py`; moved lines: `line_shift.py`
 """
