@@ -105,7 +105,7 @@ def without_actor(text: str) -> str:
 
 def condensed(lines: Iterable[PrintedLine]) -> list[SharedLines]:
     """What these lines come to."""
-    entries: dict[tuple[object, ...], _Entry] = {}
+    entries: dict[tuple[object, ...], _Condensed] = {}
     seen: Counter[tuple[LineSource, str]] = Counter()
     for entry in _without_runs(lines):
         (source,), text = entry.sources, entry.text
@@ -127,14 +127,14 @@ def condensed(lines: Iterable[PrintedLine]) -> list[SharedLines]:
     return said
 
 
-class _Entry(NamedTuple):
+class _Condensed(NamedTuple):
     at: tuple[int, int]  # its place among all lines, and beside the line that it belongs to
     sources: list[LineSource]
     text: str
     stream: int
 
 
-def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Entry]:
+def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Condensed]:
     """The lines by source, with each run of lines that differ only in numbers as two."""
     by_source: dict[LineSource, list[tuple[int, PrintedLine]]] = {}
     for number, line in enumerate(lines):
@@ -144,11 +144,11 @@ def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Entry]:
             run = [(number, line.text) for number, line in group]
             if len(run) < _LEAST_ALIKE or stream == 1:
                 for number, text in run:
-                    yield _Entry((number, 0), [source], text, stream)
+                    yield _Condensed((number, 0), [source], text, stream)
                 continue
             number, text = run[0]
-            yield _Entry((number, 0), [source], text, stream)
-            yield _Entry((number, 1), [source], f"{len(run) - 1} more like it", stream)
+            yield _Condensed((number, 0), [source], text, stream)
+            yield _Condensed((number, 1), [source], f"{len(run) - 1} more like it", stream)
 
 
 def _kind(line: PrintedLine) -> tuple[str, int]:
