@@ -142,7 +142,7 @@ class SyncReport:
         vars(self)[_WAIT] = wait
 
     def wait_for_audit(self, seconds: float = 10.0) -> bool:
-        """Wait until ``stale`` and ``kept`` are filled in; whether they are. Takes about a second
+        """Wait until ``stale`` and ``kept`` are filled in; whether they are. Takes part of a second
         where code changed, and no time elsewhere."""
         wait: Callable[[float], bool] | None = vars(self).get(_WAIT)
         return wait is None or wait(seconds)

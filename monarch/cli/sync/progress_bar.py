@@ -110,8 +110,8 @@ def scan_text(progress: Progress) -> str:
 
 
 class ProgressLines:
-    """Writes a line on standard error after a second, and every few seconds after that, until it is
-    closed: for whom there is no bar."""
+    """Writes a line on standard error within a second, and every few seconds after that, until it
+    is closed: for whom there is no bar."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -120,14 +120,17 @@ class ProgressLines:
         self._thread.start()
 
     def _run(self) -> None:
-        started, wait = time.monotonic(), _FIRST_LINE_SECONDS
+        started, wait, is_at_it = time.monotonic(), _FIRST_LINE_SECONDS, False
         while not self._is_over.wait(wait):
             wait = _LINE_EVERY_SECONDS
             progress, arrived = self._source()
             is_many = progress.num_listed >= _MANY
             if progress.step != "scan" and not (progress.step == "compare" and is_many):
                 # What a push waits for is told otherwise.
-                wait = _FIRST_LINE_SECONDS
+                wait, is_at_it = _FIRST_LINE_SECONDS, False
+                continue
+            if not is_at_it:  # It may be over in no time.
+                wait, is_at_it = _FIRST_LINE_SECONDS, True
                 continue
             seconds = time.monotonic() - started
             line = bar_line(progress, arrived, seconds, 0.0, _LINE_WIDTH, ascii_only=True)
