@@ -35,7 +35,8 @@ $pip download --quiet --no-deps --only-binary=:all: --python-version "$python" -
     backports.zstd nvidia-ml-py safetensors \
     'torchtitan>=0.2.2,<0.3' tyro docstring-parser shtab typeguard torchdata tokenizers fsspec datasets dill multiprocess \
     'torchft>=0.2,<0.3' opentelemetry-api opentelemetry-sdk opentelemetry-proto opentelemetry-semantic-conventions \
-    opentelemetry-exporter-otlp-proto-http opentelemetry-exporter-otlp-proto-common googleapis-common-protos protobuf \
+    opentelemetry-exporter-otlp-proto-http opentelemetry-exporter-otlp-proto-common opentelemetry-exporter-otlp-common \
+    opentelemetry-exporter-http-transport googleapis-common-protos protobuf requests einops \
     prompt_toolkit wcwidth py-spy psutil pytest pytest-timeout pluggy iniconfig packaging hypothesis sortedcontainers
 cat > "$folder/run.sh" << 'RUN'
 #!/bin/sh

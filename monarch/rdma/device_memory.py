@@ -39,7 +39,8 @@ class DevicePart:
 
     def cut(self, start: int, stop: int) -> DevicePart:
         """The bytes ``start`` to ``stop`` of it."""
-        places, begin = [], 0
+        places: list[Place] = []
+        begin = 0
         for place in self.places:
             size = place.layout.nbytes
             places += place.cut(max(start - begin, 0), min(stop - begin, size))

@@ -257,8 +257,8 @@ class _Fence:
 class FakeGpu:
     """The GPUs that this process sees.
 
-    ``num_opened`` counts storages of others that are mapped, ``num_opens`` how often one was opened;
-    ``copies`` the copies: "across", "within" a device, "to_host", "from_host".
+    ``num_opened`` counts storages of others that are mapped, ``num_opens`` how often one was
+    opened; ``copies`` the copies: "across", "within" a device, "to_host", "from_host".
     """
 
     def __init__(self, devices: Sequence[str] = ("GPU-0",)) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from monarch.actor import Actor, endpoint, this_host
 from monarch.config_file import load_config
