@@ -28,7 +28,7 @@ from monarch.rdma.device_memory import (
     places_in,
 )
 from monarch.rdma.gpu import GpuMark, gpu
-from monarch.rdma.layout import StoragePlace, Run
+from monarch.rdma.layout import Run, StoragePlace
 from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import registry
 from monarch.rdma.serving import answers

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from monarch.rdma.gpu import GpuMark, GpuStream, gpu
-from monarch.rdma.layout import Layout, StoragePlace, Run, RunReader, at, paired
+from monarch.rdma.layout import Layout, Run, RunReader, StoragePlace, at, paired
 from monarch.rdma.memory import LocalMemory, copy_runs
 from monarch.rdma.workers import Workers
 

@@ -17,7 +17,7 @@ from monarch.rdma.buffer import DEFAULT_TIMEOUT, RDMABuffer, deadline_of
 from monarch.rdma.device_memory import DevicePart, copy_across, copy_to_host, part_of
 from monarch.rdma.directory import Directory, Held, Source, WholeVersion
 from monarch.rdma.gpu import GpuMark, gpu
-from monarch.rdma.layout import StoragePlace, Run, joined
+from monarch.rdma.layout import Run, StoragePlace, joined
 from monarch.rdma.memory import LocalMemory, memory_of
 from monarch.rdma.region import Part, Ranges
 from monarch.rdma.reshard import CopyStep, ShardPiece, plan

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from monarch.rdma.gpu import GpuArray, GpuFence, GpuMark, GpuStream, gpu, use_gpu
-from monarch.rdma.layout import StoragePlace, Run, layout_of
+from monarch.rdma.layout import Run, StoragePlace, layout_of
 from monarch.rdma.memory import copy_runs
 
 _ARENA_BYTES = 64 * 2**20

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from monarch.rdma.layout import (
     Layout,
-    StoragePlace,
     RunReader,
+    StoragePlace,
     batches,
     blocks,
     joined,
