@@ -47,6 +47,8 @@ python=${PYTHON:-python3}
 kept=${KEEP:-}
 base=${kept:-$(mktemp -d)}
 mkdir -p "$base"
+# What Python compiles of the machine's packages stays out of them: tests refuse to write there.
+export PYTHONPYCACHEPREFIX="$base/pycache"
 [ -n "$kept" ] || trap 'rm -rf "$base"' EXIT
 if [ ! -e "$base/is_installed" ]; then
     # What the machine has comes first: its torch was built with it.
