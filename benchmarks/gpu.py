@@ -1,4 +1,4 @@
-"""Times what goes between GPUs beside what bounds it; prints one JSON object a line. It needs a GPU.
+"""Times what goes between GPUs beside what bounds it; prints one JSON object a line. Needs a GPU.
 
     python benchmarks/gpu.py [memory] [weights] [tensors]
 
@@ -7,6 +7,7 @@ handles made, and a copy to pinned memory. Figures are medians; each is taken in
 bound.
 """
 
+import functools
 import json
 import statistics
 import sys
@@ -214,11 +215,12 @@ def tensors() -> None:
     """Steps by the tensor engine, beside the same by torch alone."""
     for width, num_layers in ((256, 4), (1024, 12)):
         train(5, width, num_layers)
-        plain = seconds(lambda: train(50, width, num_layers).item())
+        steps = functools.partial(train, 50, width, num_layers)
+        plain = seconds(lambda steps=steps: steps().item())
         procs = this_host().spawn_procs({"gpus": 1})
         with procs.activate():
             inspect(train(5, width, num_layers))
-            ours = seconds(lambda: inspect(train(50, width, num_layers)))
+            ours = seconds(lambda steps=steps: inspect(steps()))
         procs.stop().get()
         emit(f"tensors.step_{num_layers}_x_{width}", ours * 20, "ms", plain_ms=plain * 20,
              ratio=ours / plain)  # fmt: skip

@@ -4,7 +4,8 @@
 #     tools/gpu.sh FOLDER     of the commit that is checked out, and what it needs from pip
 #
 # What the machine has to have: Linux on x86-64, Python 3.10 to 3.13 with pip, as PYTHON=3.12 (the default) says it
-# here, and with it torch (2.6 or newer, built with CUDA), numpy and setuptools; a driver of NVIDIA's. No compiler. There:
+# here, and with it torch (2.6 or newer, built with CUDA), numpy, scikit-learn, pandas and pyarrow, which are too large to
+# bring; a driver of NVIDIA's. No compiler: what needs one is skipped. On it:
 #
 #     FOLDER/run.sh                         the tests marked gpu, and their figures as JSON lines
 #     FOLDER/run.sh -k memory               some of them: what pytest takes
@@ -12,7 +13,7 @@
 #
 # It installs into a temporary folder (KEEP=folder names one that is used again), never into the machine's Python.
 set -eu
-[ $# -eq 1 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -eq 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
 source=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-3.12}
 pip=${PIP:-python3 -m pip}
@@ -27,16 +28,16 @@ platforms=
 for tag in manylinux_2_28 manylinux_2_17 manylinux2014 manylinux_2_12 manylinux2010 manylinux_2_5 manylinux1; do
     platforms="$platforms --platform ${tag}_x86_64"
 done
-# torch, and what comes with it, is the machine's own. Of datasets nothing is read in tests but files of JSON,
-# but it imports pandas and pyarrow, which are large: they go along without what they need for more.
 # shellcheck disable=SC2086
 $pip download --quiet --no-deps --only-binary=:all: --python-version "$python" --implementation cp $platforms \
     --dest "$folder/wheels" \
-    pyzmq cloudpickle msgspec xxhash watchfiles anyio idna sniffio click rich markdown-it-py mdurl pygments tomli \
-    backports.zstd typing-extensions nvidia-ml-py safetensors scikit-learn joblib threadpoolctl scipy \
-    'torchtitan>=0.2.2,<0.3' tyro docstring-parser shtab typeguard torchdata tokenizers fsspec \
-    'torchft>=0.2,<0.3' prompt_toolkit wcwidth py-spy psutil \
-    pytest pytest-timeout pluggy iniconfig packaging hypothesis sortedcontainers attrs
+    pyzmq cloudpickle msgspec xxhash watchfiles anyio idna click rich markdown-it-py mdurl pygments tomli \
+    backports.zstd nvidia-ml-py safetensors \
+    'torchtitan>=0.2.2,<0.3' tyro docstring-parser shtab typeguard torchdata tokenizers fsspec datasets dill multiprocess \
+    'torchft>=0.2,<0.3' opentelemetry-api opentelemetry-sdk opentelemetry-proto opentelemetry-semantic-conventions \
+    opentelemetry-exporter-otlp-proto-http opentelemetry-exporter-otlp-proto-common opentelemetry-exporter-otlp-common \
+    opentelemetry-exporter-http-transport googleapis-common-protos protobuf requests einops \
+    prompt_toolkit wcwidth py-spy psutil pytest pytest-timeout pluggy iniconfig packaging hypothesis sortedcontainers
 cat > "$folder/run.sh" << 'RUN'
 #!/bin/sh
 # Installs what lies beside this into a folder of its own, and runs the tests marked gpu there.
@@ -46,6 +47,8 @@ python=${PYTHON:-python3}
 kept=${KEEP:-}
 base=${kept:-$(mktemp -d)}
 mkdir -p "$base"
+# What Python compiles of the machine's packages stays out of them: tests refuse to write there.
+export PYTHONPYCACHEPREFIX="$base/pycache"
 [ -n "$kept" ] || trap 'rm -rf "$base"' EXIT
 if [ ! -e "$base/is_installed" ]; then
     # What the machine has comes first: its torch was built with it.

@@ -28,7 +28,7 @@ from monarch.rdma.device_memory import (
     places_in,
 )
 from monarch.rdma.gpu import GpuMark, gpu
-from monarch.rdma.layout import Place, Run
+from monarch.rdma.layout import Run, StoragePlace
 from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import registry
 from monarch.rdma.serving import answers
@@ -102,7 +102,7 @@ class CudaIpc:
         region = part.region
         mapping = self._mapped.get(region.key) or self._open(region, deadline)
         moved = region.address + gpu().address_of(mapping.storage) - mapping.base
-        whole = Place(mapping.storage, moved, region.layout)
+        whole = StoragePlace(mapping.storage, moved, region.layout)
         return DevicePart(places_in(whole, part.ranges), (mapping.fence,))
 
     def _open(self, region: RemoteRegion, deadline: float) -> _Mapping:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from monarch.rdma.gpu import GpuMark, GpuStream, gpu
-from monarch.rdma.layout import Layout, Place, Run, RunReader, at, paired
+from monarch.rdma.layout import Layout, Run, RunReader, StoragePlace, at, paired
 from monarch.rdma.memory import LocalMemory, copy_runs
 from monarch.rdma.workers import Workers
 
@@ -32,14 +32,15 @@ class DevicePart:
     ``after`` are marks that a copy has to come after.
     """
 
-    def __init__(self, places: Iterable[Place], after: Sequence[GpuMark] = ()) -> None:
+    def __init__(self, places: Iterable[StoragePlace], after: Sequence[GpuMark] = ()) -> None:
         self.places = list(places)
         self.after = after
         self.nbytes = sum(place.layout.nbytes for place in self.places)
 
     def cut(self, start: int, stop: int) -> DevicePart:
         """The bytes ``start`` to ``stop`` of it."""
-        places, begin = [], 0
+        places: list[StoragePlace] = []
+        begin = 0
         for place in self.places:
             size = place.layout.nbytes
             places += place.cut(max(start - begin, 0), min(stop - begin, size))
@@ -49,7 +50,7 @@ class DevicePart:
 
 def part_of(memory: LocalMemory, num_bytes: int | None = None) -> DevicePart:
     """Memory of a GPU that this process has: as it is when its program's work until now is done."""
-    whole = Place(memory.keep, memory.address, memory.layout)
+    whole = StoragePlace(memory.keep, memory.address, memory.layout)
     stop = memory.nbytes if num_bytes is None else num_bytes
     return DevicePart(whole.cut(0, stop), memory.ready)
 
@@ -60,10 +61,10 @@ def registered_part(found: Registration, held: object, ranges: Iterable[Run]) ->
     A copy comes after all that was queued here: which thread did that, nobody knows.
     """
     gpu().finish(gpu().device_of(held))
-    return DevicePart(places_in(Place(held, found.address, found.layout), ranges))
+    return DevicePart(places_in(StoragePlace(held, found.address, found.layout), ranges))
 
 
-def places_in(whole: Place, ranges: Iterable[Run]) -> Iterator[Place]:
+def places_in(whole: StoragePlace, ranges: Iterable[Run]) -> Iterator[StoragePlace]:
     """Ranges of its bytes, counted in the order of the elements."""
     for start, size in ranges:
         yield from whole.cut(start, start + size)
@@ -82,7 +83,9 @@ def copy_across(source: DevicePart, target: DevicePart) -> None:
         stream.mark().wait()
 
 
-def _stream_for(streams: dict[int, GpuStream], place: Place, after: Iterable[GpuMark]) -> GpuStream:
+def _stream_for(
+    streams: dict[int, GpuStream], place: StoragePlace, after: Iterable[GpuMark]
+) -> GpuStream:
     device = gpu().device_of(place.storage)
     stream = streams.get(device)
     if stream is None:
@@ -114,7 +117,7 @@ def _by_host(part: DevicePart, runs: Sequence[Run], workers: Workers, *, is_read
         here = [(address, piece.nbytes)]
         if not is_read:
             copy_runs(there, here)
-        _move(piece, [Place(storage, address, Layout(piece.nbytes))], is_read=is_read)
+        _move(piece, [StoragePlace(storage, address, Layout(piece.nbytes))], is_read=is_read)
         if is_read:
             copy_runs(here, there)
 
@@ -131,18 +134,18 @@ def chunks_of(num_bytes: int) -> list[Run]:
     return [(start, min(start + size, num_bytes)) for start in range(0, num_bytes, size)]
 
 
-def _pinned_places(runs: Sequence[Run]) -> list[Place] | None:
+def _pinned_places(runs: Sequence[Run]) -> list[StoragePlace] | None:
     """Runs of this host's memory, where all of them are pinned."""
     places = []
     for address, size in runs:
         storage = gpu().pinned_at(address, size)
         if storage is None:
             return None
-        places.append(Place(storage, address, Layout(size)))
+        places.append(StoragePlace(storage, address, Layout(size)))
     return places
 
 
-def _move(part: DevicePart, host: Sequence[Place], *, is_read: bool) -> None:
+def _move(part: DevicePart, host: Sequence[StoragePlace], *, is_read: bool) -> None:
     """Copy between devices and pinned memory, and wait for it."""
     streams: dict[int, GpuStream] = {}
     for there, here in paired(part.places, host):
@@ -175,7 +178,7 @@ def staged(part: DevicePart, *, is_read: bool, is_written: bool) -> Iterator[Seq
     ``is_read``: it begins with what the device holds; ``is_written``: that gets what it ends with.
     """
     storage, address = gpu().pinned(part.nbytes)
-    here = [Place(storage, address, Layout(part.nbytes))]
+    here = [StoragePlace(storage, address, Layout(part.nbytes))]
     if is_read:
         _move(part, here, is_read=True)
     yield [(address, part.nbytes)]

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from monarch.rdma.layout import Layout, Place
+from monarch.rdma.layout import Layout, StoragePlace
 
 
 class GpuArray(NamedTuple):
@@ -44,7 +44,7 @@ class GpuStream(Protocol):
         """What is queued from now on comes after the mark, of whatever stream or process."""
         ...
 
-    def copy(self, source: Place, target: Place) -> None:
+    def copy(self, source: StoragePlace, target: StoragePlace) -> None:
         """Queue a copy of as many bytes, in the order of their elements. Memory of the host must
         be pinned."""
         ...
@@ -273,7 +273,7 @@ class _TorchStream:
         assert isinstance(mark, _TorchMark)
         self._stream.wait_event(mark.event)
 
-    def copy(self, source: Place, target: Place) -> None:
+    def copy(self, source: StoragePlace, target: StoragePlace) -> None:
         copy_places(source, target, self._stream)
 
     def mark(self) -> GpuMark:
@@ -299,7 +299,7 @@ class _TorchFence:
         self._event.record(self._stream)
 
 
-def copy_places(source: Place, target: Place, stream: Any = None) -> None:
+def copy_places(source: StoragePlace, target: StoragePlace, stream: Any = None) -> None:
     """Copy by torch, on ``stream``; of memory of this host alone, without one."""
     torch = _torch()
     unit = math.gcd(8, _grain(source), _grain(target))
@@ -313,13 +313,13 @@ def copy_places(source: Place, target: Place, stream: Any = None) -> None:
         wanted.copy_(given, non_blocking=True)
 
 
-def _grain(place: Place) -> int:
+def _grain(place: StoragePlace) -> int:
     """How many bytes may be one element of a tensor that shows the place."""
     start = place.address - place.storage.data_ptr()
     return math.gcd(start, place.layout.run, *place.layout.strides)
 
 
-def _view(place: Place, unit: int) -> Any:
+def _view(place: StoragePlace, unit: int) -> Any:
     torch = _torch()
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[unit]
     run, sizes, strides = place.layout

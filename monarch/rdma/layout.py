@@ -109,17 +109,17 @@ def batches(
         yield batch, total
 
 
-class Place(NamedTuple):
+class StoragePlace(NamedTuple):
     """Bytes of a storage; ``address`` is that of the first element."""
 
     storage: Any
     address: int
     layout: Layout
 
-    def cut(self, start: int, stop: int) -> Iterator[Place]:
+    def cut(self, start: int, stop: int) -> Iterator[StoragePlace]:
         """The bytes ``start`` to ``stop``, in the order of the elements, as few places."""
         for offset, layout in blocks(self.layout, start, stop):
-            yield Place(self.storage, self.address + offset, layout)
+            yield StoragePlace(self.storage, self.address + offset, layout)
 
 
 def blocks(layout: Layout, start: int, stop: int) -> Iterator[tuple[int, Layout]]:
@@ -147,7 +147,9 @@ def _moved(by: int, found: Iterable[tuple[int, Layout]]) -> Iterator[tuple[int, 
     return ((by + offset, layout) for offset, layout in found)
 
 
-def paired(source: Iterable[Place], target: Iterable[Place]) -> Iterator[tuple[Place, Place]]:
+def paired(
+    source: Iterable[StoragePlace], target: Iterable[StoragePlace]
+) -> Iterator[tuple[StoragePlace, StoragePlace]]:
     """Places of as many bytes each, as one copy moves them. Raises ``ValueError`` where ``source``
     has fewer."""
     given, wanted = deque(source), deque(target)

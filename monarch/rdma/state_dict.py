@@ -17,7 +17,7 @@ from monarch.rdma.buffer import DEFAULT_TIMEOUT, RDMABuffer, deadline_of
 from monarch.rdma.device_memory import DevicePart, copy_across, copy_to_host, part_of
 from monarch.rdma.directory import Directory, Held, Source, WholeVersion
 from monarch.rdma.gpu import GpuMark, gpu
-from monarch.rdma.layout import Place, Run, joined
+from monarch.rdma.layout import Run, StoragePlace, joined
 from monarch.rdma.memory import LocalMemory, memory_of
 from monarch.rdma.region import Part, Ranges
 from monarch.rdma.reshard import CopyStep, ShardPiece, plan
@@ -306,7 +306,7 @@ def _copy_each(
     on_gpu: Mapping[str, LocalMemory],
 ) -> None:  # fmt: skip
     """Copy each tensor to its place in a half, those of GPUs one behind the other."""
-    source: list[Place] = []
+    source: list[StoragePlace] = []
     runs: list[Run] = []
     start = memory_of(memory).address
     for key, tensor in tensors.items():
@@ -495,7 +495,7 @@ def _unpack_across(
     own: list[CopyStep] = []
     left: list[CopyStep] = []
     ranges: list[Run] = []
-    places: list[Place] = []
+    places: list[StoragePlace] = []
     for step in steps:
         one, target = held.tensors[step.key], targets[step.key]
         memory = _memory_on_gpu(target[box(step.target, step.sizes)])

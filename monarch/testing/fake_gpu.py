@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from monarch.rdma.gpu import GpuArray, GpuFence, GpuMark, GpuStream, gpu, use_gpu
-from monarch.rdma.layout import Place, Run, layout_of
+from monarch.rdma.layout import Run, StoragePlace, layout_of
 from monarch.rdma.memory import copy_runs
 
 _ARENA_BYTES = 64 * 2**20
@@ -141,7 +141,7 @@ class FakeGpuArray:
         self.storage.view()[:: self.step][index] = data
 
 
-class _Mark:
+class _FakeMark:
     """Work of this process that is done, or not yet."""
 
     def __init__(self) -> None:
@@ -181,11 +181,11 @@ class _FencePlace:
             time.sleep(_PAUSE_SECONDS)
 
 
-class _Stream:
+class _FakeStream:
     """Does what it is given, in that order, on a thread of its own; an error is told by the mark
     behind it. The thread ends with the stream."""
 
-    def __init__(self, count_copy: Callable[[Place, Place], None]) -> None:
+    def __init__(self, count_copy: Callable[[StoragePlace, StoragePlace], None]) -> None:
         self._count_copy = count_copy
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._errors: list[BaseException] = []
@@ -202,12 +202,12 @@ class _Stream:
         place: Any = mark.as_of_now() if isinstance(mark, _OthersFence) else mark
         self.put(place.wait)
 
-    def copy(self, source: Place, target: Place) -> None:
+    def copy(self, source: StoragePlace, target: StoragePlace) -> None:
         self._count_copy(source, target)
         self.put(lambda: copy_runs(list(_real_runs(source)), list(_real_runs(target))))
 
-    def mark(self) -> _Mark:
-        mark, errors = _Mark(), self._errors
+    def mark(self) -> _FakeMark:
+        mark, errors = _FakeMark(), self._errors
 
         def reach() -> None:
             mark.error = errors[0] if errors else None
@@ -227,7 +227,7 @@ def _run(work: queue.SimpleQueue[Callable[[], None] | None], errors: list[BaseEx
         del task
 
 
-def _real_runs(place: Place) -> Iterator[Run]:
+def _real_runs(place: StoragePlace) -> Iterator[Run]:
     for offset, size in place.layout.runs():
         begin = place.address + offset - place.storage.address
         if not 0 <= begin <= begin + size <= place.storage.size:
@@ -235,7 +235,7 @@ def _real_runs(place: Place) -> Iterator[Run]:
         yield place.storage.real + begin, size
 
 
-class _Fence:
+class _FakeFence:
     def __init__(self, world: FakeGpu, device: int, at: int) -> None:
         self._world, self._device, self._at = world, device, at
 
@@ -257,8 +257,8 @@ class _Fence:
 class FakeGpu:
     """The GPUs that this process sees.
 
-    ``num_opened`` counts storages of others that are mapped, ``num_opens`` how often one was opened;
-    ``copies`` the copies: "across", "within" a device, "to_host", "from_host".
+    ``num_opened`` counts storages of others that are mapped, ``num_opens`` how often one was
+    opened; ``copies`` the copies: "across", "within" a device, "to_host", "from_host".
     """
 
     def __init__(self, devices: Sequence[str] = ("GPU-0",)) -> None:
@@ -275,8 +275,8 @@ class FakeGpu:
         self._free: dict[int, list[int]] = {}
         self._limbo: list[tuple[list[int], int, int]] = []
         self._opened: set[tuple[int, int]] = set()
-        self._kernels: dict[int, _Stream] = {}
-        self._copiers: dict[int, _Stream] = {}
+        self._kernels: dict[int, _FakeStream] = {}
+        self._copiers: dict[int, _FakeStream] = {}
         self._pinned: dict[int, int] = {}
         self._tensors: dict[int, weakref.ref[FakeStorage]] = {}
         self._go = threading.Event()
@@ -315,7 +315,7 @@ class FakeGpu:
     def _put(self, device: int, work: Callable[[], Any]) -> None:
         stream = self._kernels.get(device)
         if stream is None:
-            stream = self._kernels[device] = _Stream(_count_nothing)
+            stream = self._kernels[device] = _FakeStream(_count_nothing)
         stream.put(work)
 
     def allocate(self, num_bytes: int, device: int) -> FakeGpuArray:
@@ -435,7 +435,7 @@ class FakeGpu:
     def fence(self, device: int) -> GpuFence:
         if self.has_no_fences:
             raise RuntimeError("CUDA error: events of other processes are not supported")
-        return _Fence(self, device, self._take_words(2))
+        return _FakeFence(self, device, self._take_words(2))
 
     def open_fence(self, handle: bytes, device: int) -> GpuMark:
         pid, fd, at = map(int, handle.split())
@@ -446,11 +446,11 @@ class FakeGpu:
         found = self._copiers.get(device)
         if found is None:
             count = functools.partial(_count_copy, self.copies, device)
-            found = self._copiers[device] = _Stream(count)
+            found = self._copiers[device] = _FakeStream(count)
         return found
 
     def mark(self, device: int) -> GpuMark:
-        mark = _Mark()
+        mark = _FakeMark()
         self._check(device)
         if device in self._kernels:
             self._put(device, self._go.wait)
@@ -504,7 +504,9 @@ class FakeGpu:
         return 0
 
 
-def _count_copy(copies: dict[str, int], device: int, source: Place, target: Place) -> None:
+def _count_copy(
+    copies: dict[str, int], device: int, source: StoragePlace, target: StoragePlace
+) -> None:
     ends = source.storage.device, target.storage.device
     if device not in ends:
         raise RuntimeError("a copy is queued on a stream of one of its devices")
@@ -521,7 +523,7 @@ def _keep(storage: FakeStorage) -> None:
     """Holds it until then."""
 
 
-def _count_nothing(source: Place, target: Place) -> None:
+def _count_nothing(source: StoragePlace, target: StoragePlace) -> None:
     raise RuntimeError("copies are queued on the stream that is for them")
 
 

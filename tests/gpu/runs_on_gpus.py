@@ -8,7 +8,7 @@ from typing import Any
 
 from monarch.runs import Record
 from tests.gpu_here import num_gpus
-from tests.recipes.held_run import LOSS, TASK, HeldRun
+from tests.recipes.held_run import LOSS, HeldRun
 
 # What is edited in, by how it fails, and what is told of it.
 EDITS = {

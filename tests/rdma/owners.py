@@ -42,9 +42,9 @@ def _go_on_by(flag: str) -> None:
 class Owner(Actor):
     """Has byte arrays by name, of a fake GPU if it is told to, and buffers of them."""
 
-    def __init__(self, on_gpu: bool = False, devices: tuple[str, ...] = ("GPU-0",)) -> None:
+    def __init__(self, on_gpu: bool = False, devices: tuple[str, ...] = ()) -> None:
         self.on_gpu = on_gpu
-        if on_gpu:
+        if devices:  # Otherwise the first array makes it: in the tests' process they decide that.
             gpu_of_tests(devices)
         self.memory: dict[str, Any] = {}
         self.buffers: dict[str, RDMABuffer] = {}

@@ -142,21 +142,23 @@ def test_what_the_owners_gpu_still_writes_is_waited_for(
     fake: None, owner: Any, tmp_path: Path
 ) -> None:
     """Also when it began after the mapping was made: the owner is not asked again."""
-    for number in range(3):
-        flag = tmp_path / str(number)
-        new = bytes([number]) * len(DATA)
-        if number == 0:
-            buffer = owner.make.call_one("one", DATA).get(timeout=SECONDS)
+    buffer = owner.make.call_one("one", DATA).get(timeout=SECONDS)
+
+    def read_behind(number: int) -> None:
+        flag, new = tmp_path / str(number), bytes([number]) * len(DATA)
         owner.begin.call_one("one", new, str(flag)).get(timeout=SECONDS)
         found: list[bytes] = []
         reader = threading.Thread(target=lambda: found.append(read(buffer)))
         before = gpu_of_tests().num_followed
         reader.start()
-        if number:
+        if number:  # At first the owner itself waits, before it gives the mapping.
             wait_for(lambda: gpu_of_tests().num_followed > before or found)
         flag.touch()
         reader.join()
         assert found == [new]
+
+    for number in range(3):
+        read_behind(number)
     assert gpu_of_tests().num_opens == 1
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from monarch.rdma.layout import (
     Layout,
-    Place,
     RunReader,
+    StoragePlace,
     batches,
     blocks,
     joined,
@@ -132,7 +132,7 @@ def test_any_bytes_of_a_layout_are_a_few_layouts_in_the_same_order(
 @given(st.lists(layouts(), min_size=1, max_size=3), st.lists(layouts(), max_size=3))
 def test_places_are_paired_byte_by_byte(source: list[Layout], target: list[Layout]) -> None:
     sides = [
-        [Place(number, 1000 * number, one) for number, one in enumerate(side)]
+        [StoragePlace(number, 1000 * number, one) for number, one in enumerate(side)]
         for side in (source, target)
     ]
     num_bytes = sum(one.nbytes for one in target)

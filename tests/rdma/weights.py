@@ -56,11 +56,9 @@ class Trainer(Actor):
         state = {}
         for key, shape in SHAPES.items():
             values = numbered(shape, version)
-            state[key] = (
-                world.tensor(values.t().contiguous()).t()
-                if values.ndim == 2
-                else world.tensor(values)
-            )
+            is_matrix = values.ndim == 2
+            made = world.tensor(values.t().contiguous() if is_matrix else values)
+            state[key] = made.t() if is_matrix else made
         world.copies.clear()
         done = self.shared.publish(state, rank=self.rank, num_ranks=self.num_ranks)
         assert done.get(timeout=60) == version
@@ -148,11 +146,8 @@ class Reader(Actor):
         made = {}
         for key in keys:
             shape = SHAPES[key]
-            whole = world.tensor(
-                torch.full(
-                    (*shape[:-1], 2 * shape[-1]) if shape else (), -1.0, dtype=getattr(torch, dtype)
-                )
-            )
+            wider = (*shape[:-1], 2 * shape[-1]) if shape else ()
+            whole = world.tensor(torch.full(wider, -1.0, dtype=getattr(torch, dtype)))
             made[key] = whole[..., : shape[-1]] if shape else whole
         world.copies.clear()
         number = self.shared.fetch(made, timeout=60).get()
