@@ -9,6 +9,7 @@ What to open:
     history       the code that modules ran before
     expected      what a commit notes of objects that have no source to compare with
     natives       copies of classes inside of native validators
+    other_places  worker processes, and files that were run by their path
     held          whether what is old is alive, or only not yet collected
     findings      what was found, in words
 """
