@@ -306,7 +306,7 @@ class Walk:
         for name, hooks in zip(_HOOKS, before, strict=True):
             if hooks is not None:
                 self._keep_dict(hooks, parameter)
-            self._undos.append(lambda name=name, hooks=hooks: _set_hooks(parameter, name, hooks))
+            self._undos.append(functools.partial(_set_hooks, parameter, name, hooks))
 
     def _member(self, value: Any) -> None:
         """What was put on the member of an enum. It belongs to its class, as other code makes
