@@ -495,6 +495,8 @@ def _bits_of(torch: Any, values: Any) -> Any:
         values = values.resolve_conj().resolve_neg()
     if values.is_complex():
         values = torch.view_as_real(values)
+    if values.is_quantized:
+        return values.int_repr()  # a view of one has no memory, and ends the process
     if values.dtype is torch.bool:
         return values.view(torch.uint8)
     return values.view(getattr(torch, _INTEGERS[values.element_size()]))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import importlib.util
+import multiprocessing
+import os
+import runpy
 import sys
 import types
 import weakref
@@ -596,3 +600,69 @@ def test_of_two_makers_that_go_and_came_nobody_knows_which_is_which(project: Pro
     audit = edit(project, "audit_mod", ("def make", "#\ndef first"), ("def also", "def second"))
     assert [finding.kind for finding in audit.findings] == ["gone", "gone"], audit
     del held
+
+
+def test_a_class_without_a_module_ends_no_audit(project: Project) -> None:
+    """`type()` where no module is, and torch's classes in C, leave `__module__` out."""
+    module = project.load("audit_mod", "def f():\n    return 1\n")
+    space: dict[str, Any] = {}
+    exec("Bare = type('Bare', (), {})", space)
+    assert "__module__" not in vars(space["Bare"])
+    assert edit(project, "audit_mod", ("return 1", "return 2")).ok
+    assert module.f() == 2
+
+
+def test_a_closure_that_was_pickled_by_value_is_told(project: Project) -> None:
+    """As one that was sent to an actor: it has no file, and a namespace of its own."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    module = project.load("audit_mod", CLOSURES)
+    held = cloudpickle.loads(cloudpickle.dumps(module.make()))
+    audit = edit(project, "audit_mod", ("step / 10", "step / 20"))
+    assert held(10) == 1.0
+    assert len(audit.stale) == 1
+    assert "live closure of `audit_mod.make` runs the code of an earlier version" in audit.stale[0]
+    del held
+    assert project.reloader.audit().ok
+
+
+@pytest.mark.parametrize("how", ["spec", "runpy"])
+def test_a_file_that_was_run_by_its_path(project: Project, how: str) -> None:
+    project.load("audit_mod", "def f():\n    return 1\n")
+    path = project.write("plugin", "def g():\n    return 1\ndef h():\n    return 1\n")
+    if how == "runpy":
+        held = runpy.run_path(str(path))["g"]
+    else:
+        spec = importlib.util.spec_from_file_location("nobody_knows_it", path)
+        assert spec is not None
+        assert spec.loader is not None
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
+        held = made.g
+    project.replace("audit_mod", ("return 1", "return 2"))
+    path.write_text(path.read_text().replace("def g():\n    return 1", "def g():\n    return 2"))
+    assert project.reloader.audit([path]).stale == [
+        f"1 function of {path}, which was run by its path, runs its old code"
+    ]
+    assert held() == 1
+
+
+def _double(value: int) -> int:
+    return importlib.import_module("audit_mod").double(value)  # type: ignore[no-any-return]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_workers_that_began_before_an_edit_are_told_and_fine(project: Project) -> None:
+    project.load("audit_mod", "def double(x):\n    return x * 2\n")
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(_double, (1,)) == 2
+        audit = edit(project, "audit_mod", ("x * 2", "x * 3"))
+        assert pool.apply(_double, (1,)) == 2, "it has the code that it began with"
+        assert audit.ok
+        (text,) = audit.kept
+        assert text.startswith("1 process that this one has started has the code of before")
+        pool.terminate()
+        pool.join()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(_double, (1,)) == 3
+        assert project.reloader.audit().kept == []

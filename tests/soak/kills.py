@@ -77,7 +77,12 @@ class Try:
     def wait_for_the_moment(self) -> None:
         scene, dice = self.scene, self.dice
         if self.moment == "start":
-            time.sleep(dice.uniform(0.0, 6.0))
+            kind = self.victim.rstrip("01")
+            if kind not in ("client", "watch", "host", "zygote"):
+                until(lambda: scene.kinds()[kind] or self.is_over(), LIMIT_SECONDS)
+                time.sleep(dice.uniform(0.0, 3.0))
+            else:
+                time.sleep(dice.uniform(0.0, 12.0))
             return
         if not until(lambda: scene.events("first_step") or self.is_over(), LIMIT_SECONDS):
             self.wrongs.append("there was no first step")

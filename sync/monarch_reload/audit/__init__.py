@@ -11,6 +11,7 @@ What to open:
     literal_defaults  defaults of functions that a source writes out
     stale_caches  results that old code has made
     natives       copies of classes inside of native validators
+    other_places  worker processes, and files that were run by their path
     held          whether what is old is alive, or only not yet collected
     findings      what was found, in words
 """

@@ -27,6 +27,7 @@ from monarch_reload.audit.natives import (
     models,
     schema_of,
 )
+from monarch_reload.audit.other_places import of_files, of_workers
 from monarch_reload.audit.stale_caches import stale_caches
 from monarch_reload.kinds import is_a, own_names
 from monarch_reload.source.source import ModuleSource, RunningSources
@@ -77,7 +78,10 @@ class Audit:
             findings += self._values()
             findings += self._defaults()
             findings += self._suspended()
-        findings += self._unfollowed(files)
+        findings += self._unfollowed(files := list(files))
+        followed = {self._sources[name].path for name, _ in self._sources.loaded()}
+        findings += of_files(files, followed, self._pause)
+        findings += of_workers(self._history.older_workers)
         looked_at = self._snapshot.num_functions + self._snapshot.num_classes
         return AuditReport(tuple(findings), looked_at, time.perf_counter() - started)
 
@@ -173,7 +177,7 @@ class Audit:
         code = function.__code__
         if _is_of_trial(function):
             return _Origin("trial", str(function.__module__), "")
-        names = self._at.get(code.co_filename, ())
+        names = self._at.get(code.co_filename) or self._shipped(function)
         if not names or any(self._runs(name, code) for name in names):
             return None
         if any(callable(constant) for constant in code.co_consts):
@@ -183,6 +187,14 @@ class Audit:
             if version is not None:
                 return _Origin(self._kind_of(name, function), name, version.label)
         return None
+
+    def _shipped(self, function: FunctionType) -> Sequence[str]:
+        """The module of a function that was pickled by value, which leaves its file out. Only code
+        that the module had just so is of it: others without a file are generated."""
+        name, code = str(function.__module__), function.__code__
+        if code.co_filename[:1] != "<" or name not in self._names:
+            return ()
+        return [name] if any(one.has(code) for one in self._history.past(name)) else ()
 
     def _kind_of(self, name: str, function: FunctionType) -> Kind:
         fresh, code = self._fresh_of(name), function.__code__

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import weakref
 from collections import deque
 from collections.abc import Mapping
 from functools import cached_property
@@ -14,6 +17,16 @@ from monarch_reload.source.codes import Codes
 from monarch_reload.source.source import ModuleSource, RunningSources
 
 _MOST_VERSIONS = 24
+
+
+def worker_processes() -> list[Any]:
+    """What this process has started by `multiprocessing`, and lives: pools, workers of loaders."""
+    module: Any = sys.modules.get("multiprocessing.process")
+    return [
+        one
+        for one in list(getattr(module, "_children", ()))
+        if one._parent_pid == os.getpid() and one.is_alive()
+    ]
 
 
 class PastVersion:
@@ -59,6 +72,7 @@ class PastCode:
 
     def __init__(self) -> None:
         self._past: dict[str, deque[PastVersion]] = {}
+        self.older_workers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.removed: dict[str, ModuleSource] = {}
 
     @property
@@ -67,6 +81,7 @@ class PastCode:
 
     def replaced(self, name: str, source: ModuleSource, label: str) -> None:
         """Note that a module runs this source no more."""
+        self.older_workers.update(worker_processes())
         versions = self._past.setdefault(name, deque(maxlen=_MOST_VERSIONS))
         versions.append(PastVersion(source, label))
 

@@ -131,4 +131,7 @@ def running_codes() -> set[CodeType]:
 
 def type_module(cls: type) -> object:
     """`__module__` of a class, without asking its metaclass."""
-    return type.__dict__["__module__"].__get__(cls)
+    try:
+        return type.__dict__["__module__"].__get__(cls)
+    except AttributeError:
+        return None  # made where no module is, by `exec` or in C
