@@ -88,9 +88,10 @@ class CopyBeside:
         self._is_cancelled = self._is_past_door = False
         self._done = threading.Event()
         self._error = ""
+        self._is_before_call = False  # made for one before it, that was put back
         self._begun: dict[Any, Any] = {}  # by device: what had been asked of it before the call
-        # Whether all was copied before the call, so that nothing it does can spoil the copy.
-        self.is_before_call = seconds_to_copy(self._tensors[n] for n in later) <= QUICK_SECONDS
+        # So that it was made before the call, and nothing that does can spoil it.
+        self.is_quick = seconds_to_copy(self._tensors[n] for n in later) <= QUICK_SECONDS
         self._start()
 
     @property
@@ -106,7 +107,7 @@ class CopyBeside:
         self._target.mark(SMALL)
         _have_door()
         _at_door.add(self)
-        if self.is_before_call:
+        if self.is_quick:
             self._copy_later()
             return
         cuda = sys.modules["torch"].cuda
@@ -182,6 +183,20 @@ class CopyBeside:
         self.wait()
         self._tensors = []
 
+    def renew(self, held: Sequence[Any]) -> bool:
+        """Whether it can serve for another call: all is again as it was before the one that it was
+        made for. ``held`` is what optimizers hold now."""
+        there = [self._tensors[number] for number in self.later]
+        if (
+            not self._done.is_set()
+            or self._error
+            or list(map(_place, there)) != [*map(_place, held)]
+        ):
+            return False
+        self._versions = {number: _version_of(self._tensors[number]) for number in self.later}
+        self._is_past_door, self._is_before_call = False, True
+        return True
+
     def spoil(self) -> None:
         """It is not right: nobody is to go on from it."""
         self.close()
@@ -193,14 +208,14 @@ class CopyBeside:
 
     def has_sum(self, number: int) -> bool:
         """Whether all of its bits are compared, not samples."""
-        return self.is_before_call or str(number) in self._target.text.sums
+        return self.is_quick or str(number) in self._target.text.sums
 
     @property
     def is_untouched(self) -> bool:
         """Whether the later tensors are as they were, as far as can be told without the copy: no
         optimizer has begun a step, torch has counted nothing that wrote into them, and sums are the
         same."""
-        if self._is_past_door or self.is_before_call:
+        if self._is_past_door or self.is_quick:
             return False
         if any(_version_of(self._tensors[n]) != one for n, one in self._versions.items()):
             return False
@@ -210,7 +225,7 @@ class CopyBeside:
     def wrong(self) -> str:
         """Why the state cannot be put back from it, "" where it can."""
         self.wait()
-        if self.error or self.is_before_call:
+        if self.error or self.is_quick or self._is_before_call:
             return self.error
         for number, before in self._target.text.sums.items():
             if sum_of_bits(self._target.tensor(int(number))) != before:
@@ -271,6 +286,10 @@ def _sums_within(seconds: float, tensors: Mapping[int, Any]) -> dict[str, int]:
 
 def _version_of(tensor: Any) -> int:
     return -1 if tensor.is_inference() else int(tensor._version)
+
+
+def _place(tensor: Any) -> Any:
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def _have_door() -> None:
