@@ -94,8 +94,9 @@ def with_attempts(
                 procs_to_lose(hosts, procs_per_host, name, preload) as procs,
             ):
                 tried = TrainingAttempt(
-                    procs, saving, made, restarts.num_in_all, saved_step, memory, is_first
-                )
+                    procs, saving, made, restarts.num_in_all, saved_step,
+                    memory=memory, is_first=is_first,
+                )  # fmt: skip
                 return train(tried)
         except NotMade as error:
             _hold(error, generation, record, held)
