@@ -20,6 +20,7 @@ What to open:
     trial, state_copies    new code on trial in each process; copies of an actor's state
     state_walk,            what belongs to a state, and how each thing is put back in place;
       tensor_copies          tensors and arrays, copied or watched
+    sharded_modules        FSDP's modules, brought back to their shards
     unaveraged             gradients that DDP has not averaged are not stepped with
     attempts               begins again when ranks are lost
     recovery               why ranks were lost, and whether to begin again

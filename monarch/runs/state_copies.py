@@ -1,8 +1,10 @@
 """A copy of an actor's state, to go back to where a step on new code has failed.
 
 What belongs to the state: all that can be reached from the actor's attributes and from the names of
-the user's modules (see ``state_walk``), and the random states of the process. An actor that knows
-better defines ``__keep__(self)``, which returns a copy, and ``__restore__(self, kept)``. Neither
+the user's modules (see ``state_walk``), and the random states of the process. FSDP's modules are
+brought back to their shards (see ``sharded_modules``). An actor whose state is also in objects of
+libraries, which are not looked into, names them: ``__roots__(self)`` returns them by name. One that
+knows better defines ``__keep__(self)``, which returns a copy, and ``__restore__(self, kept)``. None
 can wind back what lies outside: files, iterators, what others were sent.
 
 ``watch`` is for every call, where ``keep`` would be too much: it copies what is small, and of large
@@ -17,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from monarch.runs.sharded_modules import keep_sharded_modules
 from monarch.runs.state_walk import Walk, users_modules
 from monarch.runs.tensor_copies import Changed as Changed
 from monarch.runs.tensor_copies import Copies, Notes, ValueSamples
@@ -66,6 +69,9 @@ def watch(
 
 
 def _look_at_all(walk: Walk, instance: object) -> None:
+    roots: Any = getattr(instance, "__roots__", dict)
+    for name, root in roots().items():
+        walk.look_into(root, f"self.{name}")
     walk.look_into(instance, "self")
     for module in users_modules():
         walk.look_into_globals(module)
@@ -75,10 +81,13 @@ def _putting_back(walk: Walk, copies: Copies) -> PutBack:
     put_back_holders = walk.finish()
     if isinstance(copies, Notes):
         copies.finish()
+    put_back_shards = keep_sharded_modules()
 
     def put_back(*, is_same_code: bool = True) -> list[str]:
         for check in copies.checks:
             check()
+        if put_back_shards is not None:
+            put_back_shards()
         unkept = put_back_holders(is_same_code=is_same_code)
         for undo in copies.undos:
             undo()

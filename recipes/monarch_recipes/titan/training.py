@@ -19,10 +19,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed._composable.replicate import _ReplicateState
+from torch.distributed._composable_state import _get_module_state
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.parallel import DistributedDataParallel
 
 from monarch_recipes.fingerprint import Sums, state_of_optimizer, sums_of
+from monarch_recipes.groups import ProcessGroups
 from monarch_recipes.schedule import is_due
 
 from .api import (
@@ -124,7 +128,9 @@ class Training:
                 )
                 for enter in (maybe_enable_profiling, maybe_enable_memory_snapshot)
             ]
-            self._batches = self._named(self.trainer.batch_generator(self.trainer.dataloader))
+            self._batches = Batches(self.trainer, self.rank)
+            self._replicas = [_Replica(state) for state in self._replica_states()]
+            self._stage = self._stage_name()
         except BaseException:
             self.close()
             raise
@@ -187,9 +193,6 @@ class Training:
     def sums(self) -> dict[str, Sums]:
         """The fingerprint of this rank's part, by the group of ranks that should have the same."""
         optimizers = self.trainer.optimizers.optimizers
-        stage = ""
-        if self.degrees.pp > 1:
-            stage = f"pp {self.trainer.parallel_dims.get_mesh('pp').get_local_rank()}"
         state: dict[str, Any] = {}
         for part in self.trainer.model_parts:
             parameters = dict(part.named_parameters())
@@ -200,8 +203,45 @@ class Training:
         by_group: dict[str, dict[str, Any]] = {}
         for name, value in state.items():
             group, local = _replica_of(value)
-            by_group.setdefault(f"{stage} {group}".strip(), {})[name] = local
+            by_group.setdefault(f"{self._stage} {group}".strip(), {})[name] = local
         return {group: sums_of(values) for group, values in by_group.items()}
+
+    def _stage_name(self) -> str:
+        if self.degrees.pp == 1:
+            return ""
+        return f"pp {self.trainer.parallel_dims.get_mesh('pp').get_local_rank()}"
+
+    def roots(self) -> dict[str, object]:
+        """The objects of libraries that have a part of the state; what they hold of modules,
+        optimizers, schedules and data is found from there.
+
+        A call begins, which drops gradients before it makes others: so none need to be kept.
+        """
+        trainer = self.trainer
+        if dist.is_initialized():
+            self._groups = ProcessGroups()
+        for part in trainer.model_parts:
+            part.zero_grad()
+        roots = {"trainer": trainer, "metrics": trainer.metrics_processor}
+        if self.config.validation.enable:
+            roots["validator"] = trainer.validator
+        return roots
+
+    def rejoin(self) -> list[str]:
+        """Meet the other ranks anew, where the groups were aborted. Returns what has kept an old
+        group."""
+        holders = self._groups.make_anew()
+        for replica in self._replicas:
+            replica.wrap_anew()
+        return holders
+
+    def _replica_states(self) -> list[_ReplicateState]:
+        states = (
+            _get_module_state(module)
+            for part in self.trainer.model_parts
+            for module in part.modules()
+        )
+        return [state for state in states if isinstance(state, _ReplicateState)]
 
     def save_if_due(self) -> Saved:
         """Write a checkpoint where the config has one after the step that was made last."""
@@ -264,21 +304,63 @@ class Training:
         finally:
             self._exits.close()
 
-    def _named(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; an error in one says where."""
-        while True:
-            try:
-                batch = next(batches)
-            except (StopIteration, DataloaderExhaustedError):
-                raise DataloaderExhaustedError from None
-            except Exception as error:
-                dataset = self.trainer.dataloader.dataset
-                sample = getattr(dataset, "_sample_idx", "?")
-                raise RuntimeError(
-                    f"rank {self.rank}, step {self.trainer.step}: sample {sample} of its share "
-                    f"of {self.config.training.dataset} raised {type(error).__name__}: {error}"
-                ) from error
-            yield batch
+
+class Batches:
+    """The batches of the trainer's data; an error in one says where.
+
+    Where the data is put back, they begin there: the loader tells its position, and a generator
+    cannot be wound back.
+    """
+
+    def __init__(self, trainer: Any, rank: int) -> None:
+        self._trainer = trainer
+        self._rank = rank
+        self._batches: Iterator[Any] | None = None
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Any:
+        trainer = self._trainer
+        if self._batches is None:
+            self._batches = trainer.batch_generator(trainer.dataloader)
+        try:
+            return next(self._batches)
+        except (StopIteration, DataloaderExhaustedError):
+            raise DataloaderExhaustedError from None
+        except Exception as error:
+            sample = getattr(trainer.dataloader.dataset, "_sample_idx", "?")
+            raise RuntimeError(
+                f"rank {self._rank}, step {trainer.step}: sample {sample} of its share "
+                f"of {trainer.job_config.training.dataset} raised {type(error).__name__}: {error}"
+            ) from error
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}  # The loader has it.
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._batches = None
+
+
+class _Replica:
+    """A model part whose gradients DDP averages, which torch wraps in its first forward pass."""
+
+    def __init__(self, state: _ReplicateState) -> None:
+        self._state = state
+        self._args, self._kwargs = state._init_args, dict(state._init_kwargs)
+
+    def wrap_anew(self) -> None:
+        """Have it wrapped again in the next forward pass, for the groups that there are then. All
+        ranks have the same weights."""
+        state, before = self._state, getattr(self._state, "_ddp", None)
+        if before is not None:
+            # Whoever may still hold it: its hooks would use the group that is gone.
+            before.reducer._remove_autograd_hooks()
+            del state._ddp
+        DistributedDataParallel._active_ddp_module = None
+        state.has_initialized = False
+        state._param_list, state._param_names = torch.nn.ParameterList(), []
+        state._init_args, state._init_kwargs = self._args, {**self._kwargs, "init_sync": False}
 
 
 def _replica_of(value: Any) -> tuple[str, Any]:
