@@ -21,6 +21,11 @@ What to open:
     state_walk,            what belongs to a state, and how each thing is put back in place;
       tensor_copies          tensors and arrays, copied or watched
     sharded_modules        FSDP's modules, brought back to their shards
+    copy_beside,           a copy in the host's memory, beside the first step on new code;
+      copy_room              whether there is room for it
+    state_memory,          the memory of a rank, which outlives its process; a state as text and
+      packed_state           tensors
+    run_memory             which copies there are, and which a run goes on from
     unaveraged             gradients that DDP has not averaged are not stepped with
     attempts               begins again when ranks are lost
     recovery               why ranks were lost, and whether to begin again

@@ -27,6 +27,7 @@ from monarch.runs.hold_report import HoldReport, HoldStopped, but_for
 from monarch.runs.ranks import RankHangs, RunFailed, SlowCall, Unless, answers_of, ask_all
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, RanksLost, is_connection_lost
+from monarch.runs.run_memory import RunMemory
 from monarch.runs.slowness import HOLD, MORE, Patience, RankLook
 from monarch.runs.trial import Interrupted, Trial, TrialReport, is_of_code, place_of
 from monarch.runs.witness import Witness
@@ -53,7 +54,8 @@ class Holding:
     called before the next call where process groups were broken up to bring ranks back: it has them
     meet anew. ``alike`` says how ranks differ that should have the same state, "" where they do
     not; it is asked where ranks were put back, and when they have met anew. ``seconds`` is how long
-    a call may take at all.
+    a call may take at all. ``memory`` is that of the attempt (``TrainingAttempt.memory``), where
+    new processes can go on from the copies that are made before new code is tried.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Holding:
         rejoin: Callable[[], object] = lambda: None,
         alike: Callable[[], str] | None = None,
         seconds: float = math.inf,
+        memory: RunMemory | None = None,
     ) -> None:
         self.edits = record.edits if record is not None else Edits()
         self.edits.begin(_generation())
@@ -74,6 +77,7 @@ class Holding:
         self._rejoin = rejoin
         self._alike = alike
         self._seconds = seconds
+        self._memory = memory
         self._must_rejoin = False
         self._is_fresh = False  # All that has gone well is what cannot be put back, as a `setup`.
         self._lives: set[str] = set()  # of the ranks' processes
@@ -91,6 +95,7 @@ class Holding:
         self._trials = procs.spawn(
             "trial", Trial, actors._ref.uid, self.edits.seed(),
             watches_first=self.edits.policy == "hold" and not self._raises,
+            memory="" if memory is None else memory.owner,
         )  # fmt: skip
 
     def ask(
@@ -136,7 +141,30 @@ class Holding:
 
         __tracebackhide__ = True  # in notebooks, which show each frame at length
         self._be_ready(unless)
-        return self.run(name, call, doing, in_place=in_place)
+        is_new = self.edits.is_new(name, _generation())
+        answers = self.run(name, call, doing, in_place=in_place)
+        if is_new and in_place:
+            self._tell_news()
+        return answers
+
+    def shadow(self) -> None:
+        """Have each rank copy its state as it is now into its host's memory, beside the next call:
+        new processes go on from there. Not where ranks are asked ``ahead``."""
+        if self._ahead is None:
+            with contextlib.suppress(MonarchError, ActorError, TimeoutError):
+                self._trials.shadow.call().get(timeout=_ANSWER_SECONDS)
+
+    def _tell_news(self) -> None:
+        """Say what ranks have to tell of their copies."""
+        try:
+            news = self._trials.news.call().get(timeout=_ANSWER_SECONDS)
+        except (MonarchError, ActorError, TimeoutError):
+            return
+        for text in dict.fromkeys(one for some in news.values() for one in some):
+            if self._record is not None:
+                self._record.event("copies", text)
+            else:
+                self._held.slow(text)
 
     @property
     def is_ahead(self) -> bool:
@@ -173,6 +201,7 @@ class Holding:
                     self._rejoin()
                     self._must_rejoin = False
                     if self._alike is not None and (apart := self._alike()):
+                        self._forget_copies()
                         raise BeginAgain(apart)
                 result = work()
             except (BeginAgain, RanksLost, RunFailed):
@@ -259,8 +288,14 @@ class Holding:
         except (MonarchError, ActorError, TimeoutError) as error:
             apart = f"whether the ranks are alike is not known: {in_words(error)}"
         if apart:
+            self._forget_copies()
             return f"{apart}: after the mend, all go on from the last checkpoint", False
         return "", True
+
+    def _forget_copies(self) -> None:
+        """Ranks have come apart, and their copies may have, too."""
+        if self._memory is not None:
+            self._memory.forget()
 
     def apart(self, doing: str, text: str, right: int | None) -> None:
         """Ranks differ that should be alike, as ``text`` says: return when all are to take the
@@ -272,6 +307,7 @@ class Holding:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"{text}: nothing was saved of that") from None
         if not takes:
+            self._forget_copies()
             raise BeginAgain(text)
 
     def together(self) -> None:
@@ -435,6 +471,13 @@ class Holding:
         """Until there is other code than that which failed. Raises where there is not to be any."""
         if in_place and self._unkept:
             state = but_for(state, self._unkept)
+        if not in_place and not state and self._memory is not None:
+            copies = self._memory.newest()
+            if copies is not None:
+                state = (
+                    "the ranks cannot be put back: after the mend new ones go on from step "
+                    f"{copies.step}, from the host's memory"
+                )
         self._held.answer(failure, self.edits, in_place=in_place, state=state)
         if not self._held.wait(failure, in_place=in_place):
             raise BeginAgain(failure.first_line)

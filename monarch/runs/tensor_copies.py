@@ -12,8 +12,11 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from monarch.runs.copy_beside import SPOILT, CopyBeside
+from monarch.runs.packed_state import is_dense
 
 Undo = Callable[[], object]
 
@@ -167,6 +170,127 @@ class Copies:
         told = copy.deepcopy(value.state_dict())
         # A copy, as some go on working with what they are given.
         return lambda: value.load_state_dict(copy.deepcopy(told))
+
+
+class LaterCopies(Copies):
+    """Copies of all at once, but for what optimizers hold, which a ``CopyBeside`` copies.
+
+    Without one, as where there is no room for it, that is copied at once, too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_sampled = False  # of some of what is copied later only samples are compared
+        self._met: list[Any] = []
+        self._parameters: dict[Any, Any] = {}  # what optimizers hold, by its place
+        self._moments: dict[Any, Any] = {}
+        self._is_as_it_was = False  # what is copied later, when it is to be put back
+
+    def tensor(self, tensor: Any) -> Iterable[Any]:
+        if _is_plain(tensor):
+            self._met.append(tensor)
+            return ()
+        return super().tensor(tensor)
+
+    def optimizer(self, optimizer: Any) -> None:
+        parameters, moments = tensors_of(optimizer)
+        for tensors, by_place in ((parameters, self._parameters), (moments, self._moments)):
+            for tensor in tensors:
+                by_place.setdefault(_place(tensor), tensor.detach())
+
+    def held(self) -> list[Any]:
+        """What optimizers hold of all that was met, parameters first."""
+        met = {_place(one) for one in self._met}
+        held = {**self._parameters, **self._moments}
+        return [tensor for place, tensor in held.items() if place in met]
+
+    def finish(self, copy: CopyBeside | None) -> None:
+        """Copy all that ``copy`` does not, which was begun with what is ``held``."""
+        torch: Any = sys.modules["torch"]
+        numbers: dict[Any, int] = {}
+        if copy is not None:
+            numbers = dict(zip(map(_place, self.held()), copy.later, strict=True))
+        met, self._met = self._met, []
+        later = []
+        for tensor in met:
+            number = numbers.get(_place(tensor))
+            if number is None:
+                super().tensor(tensor)
+            else:
+                later.append((tensor, number))
+        if copy is None or not later:
+            return
+        sampled = {n: one.detach() for one, n in later if not copy.has_sum(n)}
+        self.is_sampled = any(one.numel() > _NUM_SAMPLED for one in sampled.values())
+        before = _samples_of(torch, sampled.values())
+
+        def check() -> None:
+            self._is_as_it_was = copy.is_untouched and _all_equal(
+                torch, before, _samples_of(torch, sampled.values())
+            )
+            if self._is_as_it_was:
+                return
+            if why := copy.wrong():
+                raise Changed(why)
+            if not _all_equal(torch, before, _samples_of(torch, map(copy.tensor, sampled))):
+                copy.spoil()
+                raise Changed(SPOILT)
+
+        self.checks.append(check)
+        for tensor, number in later:
+            self._put_back_from(torch, copy, tensor, number)
+            if tensor.is_leaf:
+                self._keep_flag_and_gradient(torch, tensor)
+
+    def _put_back_from(self, torch: Any, copy: CopyBeside, tensor: Any, number: int) -> None:
+        memory = tensor.detach()
+
+        def put_back() -> None:
+            if not self._is_as_it_was:
+                copied = copy.tensor(number)
+                if not _same_bits(torch, memory, copied):
+                    _write(torch, memory, copied)
+            if _place(tensor) != _place(memory) or tensor.dtype != memory.dtype:
+                tensor.data = memory  # It was given other memory.
+
+        self.undos.append(put_back)
+
+
+def tensors_of(optimizer: Any) -> tuple[list[Any], list[Any]]:
+    """The parameters that an optimizer holds, and what it remembers of them: tensors that fill
+    their memory, those that others are made of included."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    moments = [
+        value
+        for entries in optimizer.state.values()
+        for value in (entries.values() if isinstance(entries, dict) else ())
+    ]
+    return list(_plain_within(parameters)), list(_plain_within(moments))
+
+
+def _plain_within(values: Iterable[Any]) -> Iterator[Any]:
+    torch: Any = sys.modules["torch"]
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            continue
+        if inner := _inner(value):
+            yield from _plain_within(inner)
+        elif _is_plain(value) and value.numel() and is_dense(value):
+            yield value
+
+
+def _is_plain(tensor: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    is_own_kind = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return is_own_kind and tensor.layout is torch.strided and not tensor.is_meta
+
+
+def _samples_of(torch: Any, tensors: Iterable[Any]) -> dict[Any, Any]:
+    """Some of the values of each, by type, on the CPU."""
+    views: dict[Any, list[Any]] = {}
+    for tensor in tensors:
+        views.setdefault((tensor.dtype, tensor.device), []).append(_sampled(tensor))
+    return {dtype: one.cpu() for (dtype, _), one in _joined(torch, views).items()}
 
 
 class Notes(Copies):

@@ -20,6 +20,7 @@ class TrainingPlan:
     batch: BatchSplit
     resumed_from: Path | None
     skipped: tuple[str, ...] = ()  # checkpoints that could not be used, and why
+    is_from_memory: bool = False  # it goes on from copies in the memory of the hosts
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ What to open:
                                   `monarch/runtime/procs/kept_spawns.py`
     proc_watchers                 which processes are told that a proc is up, gives way, or ends
     proc_stops                    how procs are asked to end, and killed
+    held_memory                   memory of procs that outlives them
     hang_watch                    procs that live but do not answer
     relay                         the host's part in a broadcast tree
     hosted_workspace              the host's workspace, as the agent sees it
