@@ -47,7 +47,7 @@ EDITS = (
     Edit("name", forward="documint", error="documint"),
     Edit("name on one rank", forward=f"{ON_RANK_1}documint", error="documint"),
     Edit("loss", loss="labelz.sum()", error="labelz"),
-    Edit("shape", loss="logits = logits @ logits.new_ones(3, 3)", error="mat"),
+    Edit("shape", loss="logits = logits @ logits.new_ones(3, 3)", error="RuntimeError"),
     Edit(
         "backward",
         after_forward="out.register_hook(lambda gradient: gradient[:1, :1, :1])",
@@ -144,7 +144,7 @@ def edited_run(
         "model.flavor=test", f"training.steps={steps[-1] + 3}", "checkpoint.interval=1000",
         "validation.enable=true", "validation.freq=5", "validation.steps=2", "metrics.log_freq=1",
         "training.seq_len=32", "training.local_batch_size=16", "validation.seq_len=32",
-        "validation.local_batch_size=4",
+        "validation.local_batch_size=16",
         "fault_tolerance.fingerprint_every=1", "fault_tolerance.edit_patience_seconds=2",
         "debug.seed=1", *overrides,
     ]  # fmt: skip

@@ -104,10 +104,10 @@ def test_after_a_step_that_was_cut_short_all_is_as_before(at: str, num_before: i
         if isinstance(module, FSDPModule):
             for group in module._get_fsdp_state()._fsdp_param_groups:
                 for parameter in group.fsdp_params:
-                    assert getattr(parameter, "_unsharded_param", None) is None or (
-                        parameter._unsharded_param.grad is None
-                    )
-                    assert sum(t.untyped_storage().size() for t in parameter.all_gather_outputs) == 0
+                    gathered = getattr(parameter, "_unsharded_param", None)
+                    assert gathered is None or gathered.grad is None
+                    sizes = [one.untyped_storage().size() for one in parameter.all_gather_outputs]
+                    assert sum(sizes) == 0
     seen += [trainer.step() for _ in range(2)]
     assert seen == losses
     for one, other in zip(trainer.parameters(), parameters, strict=True):

@@ -93,6 +93,11 @@ class TitanTrainer(Actor):
         return training.rank, training.sums()
 
     @endpoint
+    def take(self, rank: int) -> None:
+        """Have the weights and optimizer of that rank's replica on all ranks."""
+        self.running().take(rank)
+
+    @endpoint
     def validate(self) -> float:
         """The loss on the validation data."""
         return self.running().validate()
@@ -152,7 +157,7 @@ class Driver:
             self.holding = Holding(
                 procs, self.trainers, record, rejoin=self._rejoin, alike=self._difference
             )
-            self.alike = Alike(record, self.holding, self._fingerprints)
+            self.alike = Alike(record, self.holding, self._fingerprints, self._take)
         self.witnesses = (
             procs.spawn("witness", Witness) if self.holding is None else self.holding.witnesses
         )
@@ -183,6 +188,9 @@ class Driver:
 
     def _fingerprints(self) -> dict[int, dict[str, Sums]]:
         return dict(self.trainers.fingerprint.call().get(timeout=_ANSWER_SECONDS).values())
+
+    def _take(self, rank: int) -> None:
+        self.ask(self.trainers.take, rank, doing="taking the state of one rank")
 
     def _difference(self) -> str:
         return "" if self.alike is None else self.alike.difference()

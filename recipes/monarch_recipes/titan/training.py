@@ -19,8 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed._composable.replicate import _ReplicateState
-from torch.distributed._composable_state import _get_module_state
+from torch.distributed._composable.replicate import DDP, replicate
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
@@ -129,7 +128,11 @@ class Training:
                 for enter in (maybe_enable_profiling, maybe_enable_memory_snapshot)
             ]
             self._batches = Batches(self.trainer, self.rank)
-            self._replicas = [_Replica(state) for state in self._replica_states()]
+            self._replicas = [
+                _Replica(replicate.state(part))
+                for part in self.trainer.model_parts
+                if isinstance(part, DDP)
+            ]
             self._stage = self._stage_name()
         except BaseException:
             self.close()
@@ -192,19 +195,42 @@ class Training:
 
     def sums(self) -> dict[str, Sums]:
         """The fingerprint of this rank's part, by the group of ranks that should have the same."""
-        optimizers = self.trainer.optimizers.optimizers
+        by_group: dict[str, dict[str, Any]] = {}
+        for name, value in self._by_name().items():
+            group, local = _replica_of(value)
+            by_group.setdefault(f"{self._stage} {group}".strip(), {})[name] = local
+        return {group: sums_of(values) for group, values in by_group.items()}
+
+    def _by_name(self) -> dict[str, Any]:
+        """The parameters, and what the optimizers remember of them."""
         state: dict[str, Any] = {}
         for part in self.trainer.model_parts:
             parameters = dict(part.named_parameters())
             state |= parameters
             names = {parameter: name for name, parameter in parameters.items()}
-            for optimizer in optimizers:
+            for optimizer in self.trainer.optimizers.optimizers:
                 state |= state_of_optimizer(optimizer, names, only_named=True)
-        by_group: dict[str, dict[str, Any]] = {}
-        for name, value in state.items():
-            group, local = _replica_of(value)
-            by_group.setdefault(f"{self._stage} {group}".strip(), {})[name] = local
-        return {group: sums_of(values) for group, values in by_group.items()}
+        return state
+
+    def take(self, rank: int) -> None:
+        """Have the parameters and the optimizer's state of the replica that this rank belongs to on
+        all ranks."""
+        meshes = self.trainer.parallel_dims.get_all_one_dimensional_meshes()
+        places = [{name: mesh.get_local_rank() for name, mesh in meshes.items()}]
+        dist.broadcast_object_list(places, src=rank)
+        plain = [meshes[name].get_group() for name in ("dp_replicate", "tp") if name in meshes]
+        there = [places[0][name] for name in ("dp_replicate", "tp") if name in meshes]
+        for value in self._by_name().values():
+            if isinstance(value, DTensor):
+                mesh = value.device_mesh
+                for dim, (name, placement) in enumerate(
+                    zip(mesh.mesh_dim_names or (), value.placements, strict=True)
+                ):
+                    if isinstance(placement, Replicate) and name in places[0]:
+                        _broadcast(value.to_local(), mesh.get_group(dim), places[0][name])
+            elif isinstance(value, torch.Tensor):
+                for group, place in zip(plain, there, strict=True):
+                    _broadcast(value, group, place)
 
     def _stage_name(self) -> str:
         if self.degrees.pp == 1:
@@ -234,14 +260,6 @@ class Training:
         for replica in self._replicas:
             replica.wrap_anew()
         return holders
-
-    def _replica_states(self) -> list[_ReplicateState]:
-        states = (
-            _get_module_state(module)
-            for part in self.trainer.model_parts
-            for module in part.modules()
-        )
-        return [state for state in states if isinstance(state, _ReplicateState)]
 
     def save_if_due(self) -> Saved:
         """Write a checkpoint where the config has one after the step that was made last."""
@@ -345,7 +363,7 @@ class Batches:
 class _Replica:
     """A model part whose gradients DDP averages, which torch wraps in its first forward pass."""
 
-    def __init__(self, state: _ReplicateState) -> None:
+    def __init__(self, state: Any) -> None:
         self._state = state
         self._args, self._kwargs = state._init_args, dict(state._init_kwargs)
 
@@ -377,6 +395,14 @@ def _replica_of(value: Any) -> tuple[str, Any]:
         if not isinstance(placement, Replicate)
     ]
     return ", ".join(group), value.to_local()
+
+
+def _broadcast(tensor: torch.Tensor, group: dist.ProcessGroup, place: int) -> None:
+    """Have the values of the rank at that place of a group on all of it."""
+    values = tensor.detach().contiguous()
+    dist.broadcast(values, src=dist.get_global_rank(group, place), group=group)
+    with torch.no_grad():
+        tensor.copy_(values)
 
 
 class MetricsBuffer(BaseLogger):  # type: ignore[misc]
