@@ -32,7 +32,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from monarch.runs.copy_room import HostRoom, look_at_room, verdict_on_room
@@ -49,6 +49,10 @@ from monarch.runs.state_memory import (
 
 QUICK_SECONDS = 0.03
 """A copy that takes no longer is waited for before the call."""
+
+# The same of memory of GPUs: where a kernel fails, the copy is lost with the context.
+_QUICK_CUDA_SECONDS = 0.2
+_FOUND_A_SECOND = 1e9  # bytes of memory that the host gives for the first time
 
 SPOILT = "the step had written into weights before they were copied"
 
@@ -77,6 +81,7 @@ class CopyBeside:
         tensors: Sequence[Any],
         later: Sequence[int],
         *,
+        is_quick: bool,
         pins: bool = True,
     ) -> None:
         self.later = later
@@ -88,9 +93,9 @@ class CopyBeside:
         self._is_cancelled = self._is_past_door = False
         self._done = threading.Event()
         self._error = ""
+        self._is_before_call = False  # made for one before it, that was put back
         self._begun: dict[Any, Any] = {}  # by device: what had been asked of it before the call
-        # Whether all was copied before the call, so that nothing it does can spoil the copy.
-        self.is_before_call = seconds_to_copy(self._tensors[n] for n in later) <= QUICK_SECONDS
+        self.is_quick = is_quick  # made before the call: nothing that does can spoil it
         self._start()
 
     @property
@@ -106,7 +111,7 @@ class CopyBeside:
         self._target.mark(SMALL)
         _have_door()
         _at_door.add(self)
-        if self.is_before_call:
+        if self.is_quick:
             self._copy_later()
             return
         cuda = sys.modules["torch"].cuda
@@ -182,6 +187,20 @@ class CopyBeside:
         self.wait()
         self._tensors = []
 
+    def renew(self, held: Sequence[Any]) -> bool:
+        """Whether it can serve for another call: all is again as it was before the one that it was
+        made for. ``held`` is what optimizers hold now."""
+        there = [self._tensors[number] for number in self.later]
+        if (
+            not self._done.is_set()
+            or self._error
+            or list(map(_place, there)) != [*map(_place, held)]
+        ):
+            return False
+        self._versions = {number: _version_of(self._tensors[number]) for number in self.later}
+        self._is_past_door, self._is_before_call = False, True
+        return True
+
     def spoil(self) -> None:
         """It is not right: nobody is to go on from it."""
         self.close()
@@ -193,14 +212,14 @@ class CopyBeside:
 
     def has_sum(self, number: int) -> bool:
         """Whether all of its bits are compared, not samples."""
-        return self.is_before_call or str(number) in self._target.text.sums
+        return self.is_quick or str(number) in self._target.text.sums
 
     @property
     def is_untouched(self) -> bool:
         """Whether the later tensors are as they were, as far as can be told without the copy: no
         optimizer has begun a step, torch has counted nothing that wrote into them, and sums are the
         same."""
-        if self._is_past_door or self.is_before_call:
+        if self._is_past_door or self.is_quick:
             return False
         if any(_version_of(self._tensors[n]) != one for n, one in self._versions.items()):
             return False
@@ -210,7 +229,7 @@ class CopyBeside:
     def wrong(self) -> str:
         """Why the state cannot be put back from it, "" where it can."""
         self.wait()
-        if self.error or self.is_before_call:
+        if self.error or self.is_quick or self._is_before_call:
             return self.error
         for number, before in self._target.text.sums.items():
             if sum_of_bits(self._target.tensor(int(number))) != before:
@@ -238,24 +257,34 @@ def begin_copy(
     packed = PackedState.of(state)
     later = [packed.number_of(tensor) for tensor in held]
     tensors = packed.tensors
-    is_quick = seconds_to_copy(tensors[number] for number in later) <= QUICK_SECONDS
-    sums = {} if is_quick else _sums_within(
-        max(_SUMS_SECONDS, _SUMS_SHARE * call_seconds), {n: tensors[n] for n in later}
-    )  # fmt: skip
-    text = CopyText(packed.text, tuple(packed.places(set(later))), sums)
+    places = tuple(packed.places(set(later)))
+    text = CopyText(packed.text, places, {})
     num_bytes = memory.num_new_bytes(text, keeps_older=keeps_older)
     verdict = verdict_on_room(num_bytes, num_ranks, look())
     if not verdict.fits:
         raise NoRoom(verdict.why)
+    is_quick = is_quick_copy([tensors[number] for number in later], num_bytes)
+    if not is_quick:
+        seconds = max(_SUMS_SECONDS, _SUMS_SHARE * call_seconds)
+        sums = _sums_within(seconds, {number: tensors[number] for number in later})
+        text = CopyText(packed.text, places, sums)
     step = state["step"] if state is not None else 0
     target = memory.begin(text, step, generation, keeps_older=keeps_older)
-    return CopyBeside(target, tensors, later, pins=verdict.may_be_pinned)
+    return CopyBeside(target, tensors, later, is_quick=is_quick, pins=verdict.may_be_pinned)
 
 
-def seconds_to_copy(tensors: Iterable[Any]) -> float:
-    """About how long a copy of these takes, at the speed that was last measured."""
-    seconds = [float(one.nbytes) / _speeds.get(one.device.type, 1e9) for one in tensors]
-    return sum(seconds)
+def is_quick_copy(tensors: Sequence[Any], num_new_bytes: int) -> bool:
+    """Whether a copy of these, at the speeds that were last measured, is waited for before the
+    call; ``num_new_bytes`` of its memory have to be found."""
+    seconds: dict[str, float] = {}
+    for tensor in tensors:
+        kind = tensor.device.type
+        seconds[kind] = seconds.get(kind, 0.0) + tensor.nbytes / _speeds.get(kind, 1e9)
+    finding = num_new_bytes / _FOUND_A_SECOND
+    on_cuda = seconds.pop("cuda", 0.0)
+    return finding + sum(seconds.values()) <= QUICK_SECONDS and (
+        finding + on_cuda <= _QUICK_CUDA_SECONDS
+    )
 
 
 def _sums_within(seconds: float, tensors: Mapping[int, Any]) -> dict[str, int]:
@@ -271,6 +300,10 @@ def _sums_within(seconds: float, tensors: Mapping[int, Any]) -> dict[str, int]:
 
 def _version_of(tensor: Any) -> int:
     return -1 if tensor.is_inference() else int(tensor._version)
+
+
+def _place(tensor: Any) -> Any:
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def _have_door() -> None:

@@ -79,6 +79,7 @@ class Holding:
         self._seconds = seconds
         self._memory = memory
         self._must_rejoin = False
+        self._is_looked_at = False  # since they have come back
         self._is_fresh = False  # All that has gone well is what cannot be put back, as a `setup`.
         self._lives: set[str] = set()  # of the ranks' processes
         self._ahead: list[Future[Any]] | None = None  # the answers to come to the next `ask`
@@ -200,7 +201,9 @@ class Holding:
                 if self._must_rejoin:
                     self._rejoin()
                     self._must_rejoin = False
-                    if self._alike is not None and (apart := self._alike()):
+                    # Ranks that were put back were compared then, and have done nothing since.
+                    is_looked_at, self._is_looked_at = self._is_looked_at, False
+                    if not is_looked_at and self._alike is not None and (apart := self._alike()):
                         self._forget_copies()
                         raise BeginAgain(apart)
                 result = work()
@@ -290,6 +293,7 @@ class Holding:
         if apart:
             self._forget_copies()
             return f"{apart}: after the mend, all go on from the last checkpoint", False
+        self._is_looked_at = True
         return "", True
 
     def _forget_copies(self) -> None:
@@ -443,7 +447,7 @@ class Holding:
             theirs = {(there, here) for found in ends.values() for here, there in found}
             mine = [one for found in ends.values() for one in found if one in theirs]
             trials.cut.call(mine).get(timeout=_ANSWER_SECONDS)
-            self._must_rejoin = True
+            self._must_rejoin, self._is_looked_at = True, False
             patience = 0.0 if is_hang else _PATIENCE_SECONDS
             back = trials.come_back.call(_COME_BACK_SECONDS, patience)
             if not all(back.get(timeout=_COME_BACK_SECONDS + _ANSWER_SECONDS).values()):

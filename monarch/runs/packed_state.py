@@ -12,7 +12,7 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 _ALIGNED = 64
 
@@ -21,8 +21,7 @@ class UnpackableState(TypeError):
     """The state holds what no other process could be given."""
 
 
-@dataclass(frozen=True)
-class TensorPlace:
+class TensorPlace(NamedTuple):
     """Where a tensor lies, from the beginning of all tensors on, and how."""
 
     dtype: str

@@ -24,7 +24,7 @@ import os
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from monarch.runs.packed_state import TensorPlace, is_dense, tensor_at, unpacked
@@ -65,8 +65,11 @@ class CopyText:
         """Of all tensors."""
         return max((one.offset + one.num_bytes for one in self.places), default=0)
 
+    @functools.cached_property
     def encoded(self) -> bytes:
-        data = json.dumps(asdict(self), separators=(",", ":")).encode()
+        """As it is written: JSON, behind its checksum."""
+        told = {"state": self.state, "places": self.places, "sums": self.sums}
+        data = json.dumps(told, separators=(",", ":")).encode()
         return zlib.crc32(data).to_bytes(4, "little") + data
 
     @classmethod
@@ -75,10 +78,9 @@ class CopyText:
             raise ValueError("its text is damaged")
         told = json.loads(data[4:])
         places = tuple(
-            TensorPlace(one["dtype"], tuple(one["shape"]), tuple(one["stride"]), one["offset"],
-                        one["num_bytes"])
-            for one in told["places"]
-        )  # fmt: skip
+            TensorPlace(dtype, tuple(shape), tuple(stride), offset, num_bytes)
+            for dtype, shape, stride, offset, num_bytes in told["places"]
+        )
         return cls(told["state"], places, told["sums"])
 
 
@@ -119,7 +121,7 @@ class StateMemory:
             self._make(wanted)
         half = self._next_half(keeps_older)
         number = 1 + max(one.number for one in self._marks())
-        encoded = text.encoded()
+        encoded = text.encoded
         self._mark(half, HalfMarks(0, EMPTY, 0, 0, 0))
         start = _PAGE + half * self._half_bytes
         self._back(half, len(encoded) + _PAGE)
@@ -345,7 +347,7 @@ def _half_bytes_of(place: MemoryPlace) -> int:
 
 
 def _half_bytes_for(text: CopyText) -> int:
-    length = _aligned(len(text.encoded())) + text.num_bytes
+    length = _aligned(len(text.encoded)) + text.num_bytes
     return -(-(length + _FEW_BYTES) // _PAGE) * _PAGE
 
 

@@ -127,6 +127,7 @@ class Trial(Actor):
         self._kept: PutBack | None = None
         self._memory = StateMemory(memory, str(self.rank))
         self._copy: CopyBeside | None = None
+        self._is_shadow = False  # the copy is of code that has gone well
         self._keeps_older = False  # since there are copies of code that has gone well
         self._news: list[str] = []  # of copies, for a person
         self._told: set[str] = set()
@@ -136,6 +137,7 @@ class Trial(Actor):
         self._is_whole = False  # what is kept, so that it can be put back whatever has changed
         self._why_not_kept = ""
         self._is_restored = False  # since the last call
+        self._is_put_back = False  # the state of which a copy is to be made, which is there
         self._last: _Call | None = None
         self._life = os.urandom(8).hex()
         self._lock = threading.Lock()
@@ -180,11 +182,14 @@ class Trial(Actor):
             self._good.setdefault("", last.generation)
             self._good[last.method] = last.generation
             self._kept = None
+            if self._copy is not None and not self._is_shadow:
+                self._copy.close()
+                self._copy = None
         elif self._is_restored:
             # What is kept leads to wrappers of groups that are gone, whose hooks would still run.
             self._kept = None
             gc.collect()
-        self._is_restored = False
+        self._is_put_back, self._is_restored = self._is_restored, False
         start = self._good.get("", generation)
         good = self._good.get(name, start)
         call = _Call(name, generation, good, threading.get_ident())
@@ -211,9 +216,13 @@ class Trial(Actor):
     def _begin_copy(self, instance: Any, generation: int, held: list[Any]) -> CopyBeside | None:
         """Begin a copy in the host's memory, which takes the place of the last; ``None`` where it
         cannot be."""
+        was_put_back, self._is_put_back = self._is_put_back, False
         if self._copy is not None:
+            if was_put_back and self._copy.renew(held):
+                return self._copy
             self._copy.close()
             self._copy = None
+        self._is_shadow = False
         state = instance.__state__() if hasattr(instance, "__state__") else None
         begin = functools.partial(
             begin_copy, self._memory, held=held, generation=generation,
@@ -266,6 +275,7 @@ class Trial(Actor):
         if hasattr(instance, "__state__"):
             self._keeps_older = True
             self._begin_copy(instance, process.current().generation, held_by_optimizers(instance))
+            self._is_shadow = True
 
     @endpoint
     def news(self) -> list[str]:
