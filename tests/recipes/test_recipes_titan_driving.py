@@ -28,10 +28,10 @@ class Short:
 
     setups: list[TitanConfig] = []  # noqa: RUF012 - of the last training
 
-    def __init__(self, procs: Any, record: Any = None) -> None:
+    def __init__(self, procs: Any, record: Any = None, memory: Any = None) -> None:
         self.step_now = 0
 
-    def setup(self, config: TitanConfig, unless: Any) -> Setup:
+    def setup(self, config: TitanConfig, unless: Any, copies: Any = None) -> Setup:
         self.setups.append(config)
         return Setup(0, 0, 10, 100, "FSDP 2", 0, "cpu", 0.1, None, ())
 

@@ -8,7 +8,7 @@ import pytest
 
 import tests.recipes.titan_support  # noqa: F401
 from tests.recipes.test_recipes_titan_hold import rename_model, root
-from tests.recipes.titan_edits import EDITS, edited_run
+from tests.recipes.titan_edits import EDITS, Edit, edited_run
 
 __all__ = ["root"]
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
@@ -36,6 +36,32 @@ def test_a_held_and_fixed_run_is_that_of_the_fixes_alone(
     )
     assert not run.events("begun_again", "respawned")
     assert len(run.events("mended")) == len(EDITS)
+    assert all(right.digests[step][0] for step in right.digests)
     for step, losses in right.losses.items():
         assert held.losses[step] == losses, step
         assert held.digests[step] == right.digests[step], step
+
+
+DIES = Edit("dies", loss='if os.environ["RANK"] == "1": os._exit(3)')
+
+
+@pytest.mark.parametrize("layout", ["fsdp", "pp"])
+def test_new_processes_go_on_from_the_copies_in_their_hosts_memory(
+    root: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """A rank that dies in the first step on new code costs no step, and no checkpoint."""
+    file = rename_model(root, f"llama_copies_{layout}")
+    overrides = [*LAYOUTS[layout][0], "validation.enable=false"]
+    only = (DIES,)
+    right, _ = edited_run(
+        root, "right", file, monkeypatch, overrides, only, fails=False, keeps_own_state=False
+    )
+    held, run = edited_run(
+        root, "held", file, monkeypatch, overrides, only, fails=True, keeps_own_state=False
+    )
+    # Once for the first death, and once after the fix.
+    resumed = [(event["step"], event["text"]) for event in run.events("resumed")]
+    assert resumed == [(2, "goes on from step 2, from the host's memory")] * 2
+    assert run.steps == list(range(1, 6))
+    assert held.losses == right.losses
+    assert held.digests == right.digests

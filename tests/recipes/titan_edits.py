@@ -6,6 +6,7 @@ module: what is not put back shows in the losses.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,7 @@ class Edit:
     loss: str = ""
     rate: str = ""
     text: str = ""
-    error: str = ""  # a part of what the hold says
+    error: str = ""  # a part of what the hold says; none where a process ends
     is_loop: bool = False
 
 
@@ -77,8 +78,11 @@ EDITS = (
 )  # fmt: skip
 
 
-def text_with(text: str, fix: int, edit: Edit | None = None) -> str:
-    """The module with a failing edit, or with the fix of that number, which changes the loss."""
+def text_with(
+    text: str, fix: int, edit: Edit | None = None, *, keeps_own_state: bool = True
+) -> str:
+    """The module with a failing edit, or with the fix of that number, which changes the loss. New
+    processes do not have what it ``keeps`` in names of its own."""
     edit = edit or Edit("")
 
     def put(text: str, old: str, new: str) -> str:
@@ -101,7 +105,8 @@ def text_with(text: str, fix: int, edit: Edit | None = None) -> str:
     text = put(
         text, _LOSS,
         f"    {edit.loss or 'pass'}\n"
-        f"    factor = 1 + {fix} / 64 + 0.01 * torch.rand(()) + 1e-4 * len(SEEN)\n"
+        f"    factor = 1 + {fix} / 64 + 0.01 * torch.rand(())\n"
+        f"    factor += {1e-4 * keeps_own_state} * len(SEEN)\n"
         "    return factor * cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1), ",
     )  # fmt: skip
     text = put(text, _RATE, f"    {edit.rate or 'pass'}\n{_RATE}")
@@ -132,6 +137,7 @@ def edited_run(
     *,
     fails: bool,
     num_ranks: int = 2,
+    keeps_own_state: bool = True,
 ) -> tuple[Seen, HeldRun]:
     """A run in which each edit is pushed after another step, and held and fixed in the same step;
     or only the fixes are pushed, where nothing ``fails``."""
@@ -139,6 +145,7 @@ def edited_run(
     run = HeldRun(root, name)
     run.record.procs_per_host = num_ranks
     base = (root / file).read_text()
+    edited = functools.partial(text_with, base, keeps_own_state=keeps_own_state)
     steps = [2 + 2 * number for number in range(len(edits))]
     settings = [
         "model.flavor=test", f"training.steps={steps[-1] + 3}", "checkpoint.interval=1000",
@@ -159,11 +166,11 @@ def edited_run(
             return results
 
     def push(number: int, edit: Edit | None) -> Callable[[], object]:
-        return lambda: run.push(file, text_with(base, number + 1, edit))
+        return lambda: run.push(file, edited(number + 1, edit))
 
     monkeypatch.setattr(recipe, "Driver", Noting)
     run.module, run.config_class, run.settings = titan, config, {}
-    (root / file).write_text(text_with(base, 0))
+    (root / file).write_text(edited(0))
     for number, (step, edit) in enumerate(zip(steps, edits, strict=True)):
         run.at[step] = push(number, edit if fails else None)
     run.start()
@@ -174,7 +181,7 @@ def edited_run(
             else:
                 held = run.when_held(number + 1)
                 assert edit.error in held["error"], (edit.name, held)
-                assert held["in_place"], (edit.name, held)
+                assert held["in_place"] == bool(edit.error), (edit.name, held)
             push(number, None)()
         run.end(300)
     finally:

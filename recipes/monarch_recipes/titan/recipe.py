@@ -21,6 +21,7 @@ from monarch.runs.error_text import in_words
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunFailed, Unless, ask_all
 from monarch.runs.recovery import BeginAgain
+from monarch.runs.run_memory import HostCopies, RunMemory
 from monarch.runs.saving import Saving
 from monarch.runs.witness import Witness
 from monarch.spmd import setup_torch_elastic_env
@@ -59,11 +60,14 @@ class TitanTrainer(Actor):
         return host, port
 
     @endpoint
-    def setup(self, config: TitanConfig, store: tuple[str, int]) -> Setup:
-        """Build the trainer, resume. An earlier training is let go."""
+    def setup(
+        self, config: TitanConfig, store: tuple[str, int], copies: HostCopies | None = None
+    ) -> Setup:
+        """Build the trainer, resume; from `copies`, where all ranks have theirs. An earlier training
+        is let go."""
         self.let_go()
         meet_at(*store)
-        self.training = Training(config)
+        self.training = Training(config, copies)
         return self.training.setup()
 
     @endpoint
@@ -141,6 +145,10 @@ class TitanTrainer(Actor):
         """What else the state is in: see `state_copies`."""
         return {} if self.training is None else self.training.roots()
 
+    def __state__(self) -> dict[str, Any]:
+        """What a new process of this rank needs to go on from here."""
+        return self.running().state(self.generation)
+
     def __cleanup__(self, error: Exception | None) -> None:
         self.let_go()
 
@@ -148,27 +156,35 @@ class TitanTrainer(Actor):
 class Driver:
     """Drives the trainers of all ranks from the client; from a notebook as well as from `run`."""
 
-    def __init__(self, procs: ProcMesh, record: Record | None = None) -> None:
+    def __init__(
+        self, procs: ProcMesh, record: Record | None = None, memory: RunMemory | None = None
+    ) -> None:
         self.procs = procs
         self.trainers = procs.spawn("titan", TitanTrainer)
         self.holding: Holding | None = None
         self.alike: Alike | None = None
         if record is not None:
             self.holding = Holding(
-                procs, self.trainers, record, rejoin=self._rejoin, alike=self._difference
-            )
+                procs, self.trainers, record,
+                rejoin=self._rejoin, alike=self._difference, memory=memory,
+            )  # fmt: skip
             self.alike = Alike(record, self.holding, self._fingerprints, self._take)
         self.witnesses = (
             procs.spawn("witness", Witness) if self.holding is None else self.holding.witnesses
         )
         setup_torch_elastic_env(procs)
 
-    def setup(self, config: TitanConfig, unless: Unless = lambda: False) -> Setup:
+    def setup(
+        self,
+        config: TitanConfig,
+        unless: Unless = lambda: False,
+        copies: HostCopies | None = None,
+    ) -> Setup:
         """Train by `config` from now on, in the processes that are there.
 
         Model, optimizer and process group are new, so any key may have changed: FSDP may become
-        tensor parallelism. A checkpoint in the config's folder is resumed. Raises KeyboardInterrupt
-        as soon as `unless` is true.
+        tensor parallelism. A checkpoint in the config's folder is resumed, unless all ranks find
+        `copies` in the memory of their hosts. Raises KeyboardInterrupt as soon as `unless` is true.
         """
         check_config(config, self.procs.size())
         self.config = config
@@ -179,8 +195,9 @@ class Driver:
             first.open_store, doing="meeting", seconds=math.inf, unless=unless, in_place=False
         )
         setups: list[Setup] = self.ask(
-            self.trainers.setup, config, store, doing="setting up", unless=unless, in_place=False
-        )
+            self.trainers.setup, config, store, copies,
+            doing="setting up", unless=unless, in_place=False,
+        )  # fmt: skip
         setup = min(setups, key=lambda each: each.rank)
         self.step_now = setup.first_step
         self._compare()
@@ -297,32 +314,39 @@ class TitanOutcome:
 def run(config: TitanConfig, hosts: HostMesh, record: Record) -> TitanOutcome:
     """Train to the end on `hosts`, step by step, so that code can change between two steps.
 
-    When a rank dies or hangs, all begin again in new procs, from the last checkpoint. When the
-    record is stopping, a checkpoint is saved first; the same command then goes on from there.
+    When a rank dies or hangs, all begin again in new procs: from copies in the memory of the hosts,
+    where there are newer ones than the last checkpoint. When the record is stopping, a checkpoint
+    is saved first; the same command then goes on from there.
     """
     check(config, len(hosts), record.procs_per_host)
     return with_attempts(
         lambda attempt: train(record.live(config), record, attempt),
         hosts, record.procs_per_host, record,
         name="titan", preload=PRELOAD, max_restarts=config.fault_tolerance.max_restarts,
+        has_shards=True,
     )  # fmt: skip
 
 
 def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> TitanOutcome:
     """One attempt: to the end, until the record is stopping, or until a rank is lost."""
-    driver, saving = Driver(attempt.procs, record), attempt.saving
+    driver, saving = Driver(attempt.procs, record, attempt.memory), attempt.saving
     first_config = in_folder(config, record.folder)
     if attempt.saved_step is not None and config.checkpoint.load_step != -1:
         # Once this run has saved, it goes on from there, whatever it was to begin with; not by the
         # step, as a host may be gone, and what it saved with it.
         first_config = with_values(first_config, checkpoint={"load_step": -1})
     # A run that stops now has learned nothing yet, and need not wait.
-    setup = driver.setup(first_config, unless=lambda: record.is_stopping)
+    setup = driver.setup(
+        first_config, unless=lambda: record.is_stopping, copies=attempt.newest_copies()
+    )
     record.message(
         f"{config.model.name} {config.model.flavor}: {setup.num_parameters:,} parameters, "
         f"{setup.layout}, on {setup.device}; ready in {setup.seconds:.1f} s"
     )
-    saving.resumed(setup.resumed_from, setup.first_step, setup.notes)
+    if setup.is_from_memory:
+        saving.resumed_from_memory(setup.first_step)
+    else:
+        saving.resumed(setup.resumed_from, setup.first_step, setup.notes)
     step = setup.first_step
     last = {"loss": math.nan, "validation_loss": math.nan}
     generation = -1

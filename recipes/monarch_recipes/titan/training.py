@@ -24,6 +24,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
+from monarch.runs.run_memory import HostCopies
 from monarch_recipes.fingerprint import Sums, state_of_optimizer, sums_of
 from monarch_recipes.groups import ProcessGroups
 from monarch_recipes.schedule import is_due
@@ -38,7 +39,7 @@ from .api import (
     maybe_enable_profiling,
     set_pg_timeouts,
 )
-from .checkpoints import Checkpointer, Saved
+from .checkpoints import Checkpointer, Resumed, Saved
 from .config import (
     TitanConfig,
     check_config,
@@ -48,6 +49,7 @@ from .config import (
 from .machine import check_machine, with_paths_here
 from .next_start import TitanNextStart
 from .process import borrowed_process
+from .shards import go_on_from, read_shards, state_of_rank
 
 _A_DAY_SECONDS = 24 * 60 * 60
 _METRIC_NAMES = {
@@ -80,6 +82,7 @@ class Setup:
     seconds: float
     resumed_from: Path | None
     notes: tuple[str, ...]
+    is_from_memory: bool = False  # it goes on from copies in the memory of the hosts
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class TitanStep:
 class Training:
     """Expects the environment that torchrun gives: RANK, WORLD_SIZE, LOCAL_RANK and the others."""
 
-    def __init__(self, config: TitanConfig) -> None:
+    def __init__(self, config: TitanConfig, copies: HostCopies | None = None) -> None:
         started = time.perf_counter()
         self.config = config = _with_later_timeouts(with_paths_here(config))
         self.world_size = int(os.environ["WORLD_SIZE"])
@@ -114,7 +117,11 @@ class Training:
             processor = self.trainer.metrics_processor
             processor.logger = self._metrics = MetricsBuffer(processor.logger, self.world_size)
             self._checkpointer = Checkpointer(self.trainer, config, self.degrees)
-            self._resumed = self._checkpointer.load()
+            state = read_shards(copies, self.rank, str(self.degrees))
+            self._is_from_memory = state is not None
+            if state is not None:
+                go_on_from(state, self.trainer)
+            self._resumed = Resumed(None) if state is not None else self._checkpointer.load()
             self.configure(config)
             self.next_start = TitanNextStart(config, self.trainer)
             self._profilers = [
@@ -158,6 +165,7 @@ class Training:
             seconds=self._seconds,
             resumed_from=self._resumed.path,
             notes=self._resumed.notes,
+            is_from_memory=self._is_from_memory,
         )
 
     def step(self) -> TitanStep:
@@ -252,6 +260,10 @@ class Training:
         if self.config.validation.enable:
             roots["validator"] = trainer.validator
         return roots
+
+    def state(self, generation: int) -> dict[str, Any]:
+        """What a new process of this rank needs to go on from here."""
+        return state_of_rank(self.trainer, str(self.degrees), generation)
 
     def rejoin(self) -> list[str]:
         """Meet the other ranks anew, where the groups were aborted. Returns what has kept an old
