@@ -66,7 +66,7 @@ EDITS = (
     Edit(
         "state",
         forward="self.calls, self.seen[0], self.more = 100, 5.0, 1; SEEN.clear(); "
-        "torch.manual_seed(3); self.norm.weight.requires_grad_(False); 1 / 0",
+        "torch.manual_seed(3); next(self.parameters()).requires_grad_(False); 1 / 0",
         error="ZeroDivisionError",
     ),
     Edit(

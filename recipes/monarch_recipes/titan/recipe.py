@@ -63,8 +63,8 @@ class TitanTrainer(Actor):
     def setup(
         self, config: TitanConfig, store: tuple[str, int], copies: HostCopies | None = None
     ) -> Setup:
-        """Build the trainer, resume; from `copies`, where all ranks have theirs. An earlier training
-        is let go."""
+        """Build the trainer, resume: from `copies`, where all ranks have theirs. An earlier
+        training is let go."""
         self.let_go()
         meet_at(*store)
         self.training = Training(config, copies)
