@@ -330,22 +330,22 @@ class Notes(Copies):
     def _gradient_made_of(self, tensor: Any) -> Iterable[Any]:
         """It is not held on to, and must not change."""
         gradient = tensor.grad
-        there = None if gradient is None else weakref.ref(gradient)
-        self._put_gradient_back(tensor, lambda: None if there is None else there())
-        if gradient is not None:
-            versions = [one._version for one in _inner(gradient)]
+        if gradient is None:
+            self._put_gradient_back(tensor, lambda: None)
+            return ()
+        there = weakref.ref(gradient)
+        versions = [one._version for one in _inner(gradient)]
 
-            def is_as_it_was() -> bool:
-                now = tensor.grad
-                return (
-                    now is not None
-                    and now is there()
-                    and (  # type: ignore[misc]
-                        [one._version for one in _inner(now)] == versions
-                    )
-                )
+        def is_as_it_was() -> bool:
+            now = tensor.grad
+            return (
+                now is not None
+                and now is there()
+                and [one._version for one in _inner(now)] == versions
+            )
 
-            self.check(is_as_it_was, "gradients have changed")
+        self._put_gradient_back(tensor, there)
+        self.check(is_as_it_was, "gradients have changed")
         return ()
 
     def finish(self) -> None:

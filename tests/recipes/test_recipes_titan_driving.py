@@ -113,3 +113,25 @@ def test_a_step_is_written_down_before_it_is_saved(
     assert Saves.noted[:3] == [[1], [1, 2], [1, 2, 3]]
     saved = [row["step"] for row in json_rows(record.folder / EVENTS) if row["kind"] == "saved"]
     assert saved[:3] == [0, 1, 2]
+
+
+class Shadowed(Short):
+    """Makes eight steps, and is asked for copies."""
+
+    shadowed: list[int] = []  # noqa: RUF012 - of the last training
+
+    def step(self) -> list[TitanStep]:
+        self.step_now += 1
+        return [TitanStep(0, self.step_now, {"loss": 1.0}, is_last=self.step_now == 8)]
+
+    def shadow(self) -> None:
+        self.shadowed.append(self.step_now)
+
+
+def test_copies_are_made_every_so_many_steps_but_not_after_the_last(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(titan, "Driver", Shadowed)
+    config = with_values(TitanConfig(), fault_tolerance={"shadow_every": 2})
+    titan.train(config, record, attempt(record))
+    assert Shadowed.shadowed == [2, 4, 6]

@@ -3,8 +3,8 @@
     monarch run titan --config llama3_8b.toml training.steps=100 optimizer.lr=1e-4
 
 The classes below are TorchTitan's own, but that some keys are marked as live: these may change
-between two steps of a run. Three keys are ours: `max_restarts`, `fingerprint_every` and
-`edit_patience_seconds` of `fault_tolerance`. `from_flags` reads what TorchTitan's command line
+between two steps of a run. Four keys are ours: `max_restarts`, `fingerprint_every`, `shadow_every`
+and `edit_patience_seconds` of `fault_tolerance`. `from_flags` reads what TorchTitan's command line
 takes.
 """
 
@@ -85,12 +85,16 @@ class FaultToleranceSection(titan.FaultTolerance):  # type: ignore[misc]
     """Steps after which replicas of a weight are compared, with what the optimizer remembers of it;
     0 leaves it to new code, saves and resumes."""
 
+    shadow_every: int = live(0)
+    """Steps after which the state is copied into the host's memory, beside the next one: a rank that
+    dies costs no more steps than that; 0 is never."""
+
     edit_patience_seconds: float | None = live(None)
     """A first step on new code that takes longer is told of; none is as
     MONARCH_EDIT_PATIENCE_SECONDS says, 30."""
 
     def __post_init__(self) -> None:
-        for key in ("max_restarts", "fingerprint_every"):
+        for key in ("max_restarts", "fingerprint_every", "shadow_every"):
             if getattr(self, key) < 0:
                 raise ConfigError("must be at least 0", key=key)
 

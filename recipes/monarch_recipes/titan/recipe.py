@@ -29,6 +29,7 @@ from monarch_recipes.alike import Alike
 from monarch_recipes.checkpoint import CheckpointError
 from monarch_recipes.fingerprint import Sums, digest_of
 from monarch_recipes.rendezvous import meet_at, open_meeting
+from monarch_recipes.schedule import is_due
 from monarch_reload import ReloadReport
 
 from .checkpoints import Saved
@@ -252,6 +253,11 @@ class Driver:
             raise RunFailed(f"could not save a checkpoint: {saved[0].failure}")
         return saved[0].path
 
+    def shadow(self) -> None:
+        """Have all ranks copy their state into their hosts' memory, beside the next step."""
+        if self.holding is not None:
+            self.holding.shadow()
+
     def configure(self, config: TitanConfig) -> None:
         """Take over what may change between two steps."""
         self.ask(self.trainers.configure, config, doing="changing the config")
@@ -376,6 +382,8 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
             saving.saved(step, path)
         if result.is_last:
             break
+        if is_due(step, config.fault_tolerance.shadow_every):
+            driver.shadow()
     if step < setup.num_steps:
         if step > setup.first_step and (path := driver.save()):
             saving.saved(step, path)

@@ -309,6 +309,7 @@ class Training:
             ("checkpoint", "interval"),
             ("validation", "freq"),
             ("fault_tolerance", "fingerprint_every"),
+            ("fault_tolerance", "shadow_every"),
         ):
             setattr(getattr(self.config, section), key, getattr(getattr(config, section), key))
         if trainer.checkpointer.enable:
