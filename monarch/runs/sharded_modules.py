@@ -32,7 +32,7 @@ def keep_sharded_modules() -> Callable[[], object] | None:
     groups = [group for state in states for group in _groups_of(state)]
     parameters = [parameter for group in groups for parameter in group.fsdp_params]
     shared = [getattr(state, name, None) for state in states for name in _SHARED]
-    kept = [_Kept(one) for one in _each_once([*states, *shared, *groups, *parameters])]
+    kept = [_KeptAttributes(one) for one in _each_once([*states, *shared, *groups, *parameters])]
     is_between_steps = all(one._training_state.name == "IDLE" for one in [*states, *groups])
 
     def put_back() -> None:
@@ -91,7 +91,7 @@ def _wait_for(device: Any) -> None:
             torch.accelerator.synchronize(device)
 
 
-class _Kept:
+class _KeptAttributes:
     """The attributes of one object, and the entries of the containers in them."""
 
     def __init__(self, owner: Any) -> None:

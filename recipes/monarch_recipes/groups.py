@@ -6,7 +6,7 @@ again with the ranks, the backend and the name that it had, in the order in whic
 and takes the old one's place wherever Python objects hold it. Compiled code and functional
 collectives know groups by their names, so that they need nothing.
 
-    groups = ProcessGroups()  # while all is well
+    groups = RankGroups()  # while all is well
     ...
     meet_at(*store)  # after an abort, on all ranks together
     holders = groups.make_anew()
@@ -31,7 +31,7 @@ _USER_TAG = "user:"
 
 
 @dataclass
-class _Group:
+class _KnownGroup:
     """What it takes to make a group again."""
 
     group: Any
@@ -44,7 +44,7 @@ class _Group:
     options: Any  # of NCCL
 
 
-class ProcessGroups:
+class RankGroups:
     """All groups that this process is in now, the default one first."""
 
     def __init__(self) -> None:
@@ -84,13 +84,13 @@ class ProcessGroups:
         return put_in_place([one.group for one in self._groups], made)
 
 
-def _look_at(group: Any) -> _Group:
+def _look_at(group: Any) -> _KnownGroup:
     world = c10d._world
     backend, _ = world.pg_map[group]
     engines = [group._get_backend(device) for device in group._device_types]
     settings = [engine.options for engine in engines if getattr(engine, "options", None)]
     tag = world.pg_to_tag.get(group, "")
-    return _Group(
+    return _KnownGroup(
         group=group,
         name=world.pg_names[group],
         ranks=tuple(dist.get_process_group_ranks(group)),

@@ -86,8 +86,8 @@ class FaultToleranceSection(titan.FaultTolerance):  # type: ignore[misc]
     0 leaves it to new code, saves and resumes."""
 
     shadow_every: int = live(0)
-    """Steps after which the state is copied into the host's memory, beside the next one: a rank that
-    dies costs no more steps than that; 0 is never."""
+    """Steps after which the state is copied into the host's memory, beside the next one: a rank
+    that dies costs no more steps than that; 0 is never."""
 
     edit_patience_seconds: float | None = live(None)
     """A first step on new code that takes longer is told of; none is as

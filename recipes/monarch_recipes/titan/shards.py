@@ -150,7 +150,7 @@ def _position_of(loader: Any) -> dict[str, Any]:
         return position
     if waiting is None:
         return {}  # It has given nothing.
-    loader._iterator = _Told(waiting)
+    loader._iterator = _ToldPosition(waiting)
     try:
         position = loader.state_dict()
     finally:
@@ -158,7 +158,7 @@ def _position_of(loader: Any) -> dict[str, Any]:
     return position
 
 
-class _Told:
+class _ToldPosition:
     """In the place of an iterator: it says what it was told."""
 
     def __init__(self, state: Any) -> None:

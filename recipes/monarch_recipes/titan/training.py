@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from monarch.runs.run_memory import HostCopies
 from monarch_recipes.fingerprint import Sums, state_of_optimizer, sums_of
-from monarch_recipes.groups import ProcessGroups
+from monarch_recipes.groups import RankGroups
 from monarch_recipes.schedule import is_due
 
 from .api import (
@@ -253,7 +253,7 @@ class Training:
         """
         trainer = self.trainer
         if dist.is_initialized():
-            self._groups = ProcessGroups()
+            self._groups = RankGroups()
         for part in trainer.model_parts:
             part.zero_grad()
         roots = {"trainer": trainer, "metrics": trainer.metrics_processor}
