@@ -42,6 +42,20 @@ def test_a_held_and_fixed_run_is_that_of_the_fixes_alone(
         assert held.digests[step] == right.digests[step], step
 
 
+def test_blocks_that_are_compiled_are_put_back_too(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = rename_model(root, "llama_putback_compiled")
+    overrides = ["compile.enable=true", "compile.backend=aot_eager", 'compile.components=["model"]']
+    some = tuple(edit for edit in EDITS if edit.name in COMPILED)
+    right, _ = edited_run(root, "right", file, monkeypatch, overrides, some, fails=False)
+    held, run = edited_run(root, "held", file, monkeypatch, overrides, some, fails=True)
+    assert not run.events("begun_again", "respawned")
+    assert held.losses == right.losses
+    assert held.digests == right.digests
+
+
+COMPILED = "name", "name on one rank", "backward", "after the optimizer", "state"
 DIES = Edit("dies", loss='if os.environ["RANK"] == "1": os._exit(3)')
 
 
