@@ -20,6 +20,7 @@ What to open:
     trial, state_copies    new code on trial in each process; copies of an actor's state
     state_walk,            what belongs to a state, and how each thing is put back in place;
       tensor_copies          tensors and arrays, copied or watched
+    sharded_modules        FSDP's modules, brought back to their shards
     copy_beside,           a copy in the host's memory, beside the first step on new code;
       copy_room              whether there is room for it
     state_memory,          the memory of a rank, which outlives its process; a state as text and

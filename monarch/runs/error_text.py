@@ -17,6 +17,11 @@ def in_words(error: BaseException) -> str:
         said = str(error)
     except Exception:  # A class of the user's, which has a fault of its own.
         said = ""
+    if said[:1].isspace():
+        # As of torch's pipelines, which put the values of a stage around what it raised.
+        if error.__cause__ is not None:
+            return in_words(error.__cause__)
+        said = said.strip()
     return f"{type(error).__name__}: {_in_short(said)}".removesuffix(": ")
 
 

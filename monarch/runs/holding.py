@@ -171,12 +171,6 @@ class Holding:
         """Whether ranks make already what the next ``ask`` will be for."""
         return self._ahead is not None
 
-    @property
-    def newest_code(self) -> int:
-        """The newest generation that the next ``ask`` may be the first to run: one that is here, or
-        one that a push is about to bring."""
-        return max(_generation(), process.current().code_states.coming)
-
     def _may_go_ahead(self) -> bool:
         generation = _generation()
         is_coming = process.current().code_states.coming > generation

@@ -1,8 +1,10 @@
 """A copy of an actor's state, to go back to where a step on new code has failed.
 
 What belongs to the state: all that can be reached from the actor's attributes and from the names of
-the user's modules (see ``state_walk``), and the random states of the process. An actor that knows
-better defines ``__keep__(self)``, which returns a copy, and ``__restore__(self, kept)``. Neither
+the user's modules (see ``state_walk``), and the random states of the process. FSDP's modules are
+brought back to their shards (see ``sharded_modules``). An actor whose state is also in objects of
+libraries, which are not looked into, names them: ``__roots__(self)`` returns them by name. One that
+knows better defines ``__keep__(self)``, which returns a copy, and ``__restore__(self, kept)``. None
 can wind back what lies outside: files, iterators, what others were sent.
 
 ``watch`` is for every call, where ``keep`` would be too much: it copies what is small, and of large
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from monarch.runs.copy_beside import CopyBeside
+from monarch.runs.sharded_modules import keep_sharded_modules
 from monarch.runs.state_walk import KeptHolders, Walk, users_modules
 from monarch.runs.tensor_copies import Changed as Changed
 from monarch.runs.tensor_copies import Copies, LaterCopies, Notes, ValueSamples, tensors_of
@@ -64,7 +67,7 @@ def held_by_optimizers(instance: object) -> list[Any]:
     """The tensors that the optimizers of an actor hold, parameters first."""
     found = _Optimizers()
     walk = Walk(found, most_looked_into=_MOST_LOOKED_INTO, most_objects=_MOST_OBJECTS)
-    walk.look_into(instance, "self")
+    _look_at_actor(walk, instance)
     walk.finish()
     return [*found.parameters, *found.moments]
 
@@ -111,15 +114,26 @@ def watch(
 
 
 def _look_at_all(walk: Walk, instance: object) -> None:
-    walk.look_into(instance, "self")
+    _look_at_actor(walk, instance)
     for module in users_modules():
         walk.look_into_globals(module)
 
 
+def _look_at_actor(walk: Walk, instance: object) -> None:
+    roots: Any = getattr(instance, "__roots__", dict)
+    for name, root in roots().items():
+        walk.look_into(root, f"self.{name}")
+    walk.look_into(instance, "self")
+
+
 def _putting_back(put_back_holders: KeptHolders, copies: Copies) -> PutBack:
+    put_back_shards = keep_sharded_modules()
+
     def put_back(*, is_same_code: bool = True) -> list[str]:
         for check in copies.checks:
             check()
+        if put_back_shards is not None:
+            put_back_shards()
         unkept = put_back_holders(is_same_code=is_same_code)
         for undo in copies.undos:
             undo()

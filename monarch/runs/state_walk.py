@@ -60,8 +60,9 @@ _COPYABLE: frozenset[type] = frozenset({
 })  # fmt: skip
 _EMPTY_HOLDERS: frozenset[type] = frozenset({dict, list, set, collections.OrderedDict})
 _OURS = frozenset({"monarch", "monarch_sync", "monarch_reload"})
+_RECIPES = "monarch_recipes"  # their state is the run's, also where they are installed
 _LIBRARIES = frozenset({"torch", "numpy", "torchvision"})
-_TRAINING = ("torch.optim", "torch.amp", "torch.cuda.amp")
+_TRAINING = ("torch.optim", "torch.amp", "torch.cuda.amp", "torch.distributed.pipelining")
 _GONE: Any = object()
 _attributes_of: Callable[[Any, str], Any] = object.__getattribute__
 
@@ -722,7 +723,7 @@ def is_library(name: str | None) -> bool:
     top = name.partition(".")[0]
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None) or ""
-    found = (
+    found = top != _RECIPES and (
         top in sys.stdlib_module_names
         or top in _OURS
         or top in _LIBRARIES
@@ -748,7 +749,7 @@ def users_modules() -> list[types.ModuleType]:
         for name, module in list(sys.modules.items())
         if type(module) is types.ModuleType
         and not is_library(name)
-        and not name.startswith("monarch_recipes")
+        and not name.startswith(_RECIPES)
         and getattr(module, "__file__", None)
     ]
     _users_modules[:] = len(sys.modules), modules

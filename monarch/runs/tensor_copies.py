@@ -53,8 +53,11 @@ class Copies:
     def tensor(self, tensor: Any) -> Iterable[Any]:
         torch: Any = sys.modules["torch"]
         inner = _inner(tensor)
-        if inner or tensor.is_meta:
-            return inner
+        if inner:
+            self._keep_made_of(tensor)
+            return [*inner, *(self._gradient_made_of(tensor) if tensor.is_leaf else ())]
+        if tensor.is_meta:
+            return ()
         if torch.nn.parameter.is_lazy(tensor):
             kind = type(tensor)
             self.undos.append(lambda: _make_lazy_again(torch, tensor, kind))
@@ -63,6 +66,34 @@ class Copies:
         if tensor.is_leaf:
             self._keep_flag_and_gradient(torch, tensor)
         return ()
+
+    def _keep_made_of(self, tensor: Any) -> None:
+        """What it is made of may be replaced, as FSDP does before its first step."""
+        inner = {name: getattr(tensor, name) for name in _inner_names(tensor)}
+
+        def put_back() -> None:
+            for name, part in inner.items():
+                if getattr(tensor, name) is not part:
+                    setattr(tensor, name, part)
+
+        self.undos.append(put_back)
+
+    def _gradient_made_of(self, tensor: Any) -> Iterable[Any]:
+        """The gradient, to be followed, of one that is made of others. It is held on to."""
+        gradient = tensor.grad
+        self._put_gradient_back(tensor, lambda: gradient)
+        return () if gradient is None else (gradient,)
+
+    def _put_gradient_back(self, tensor: Any, gradient: Callable[[], Any]) -> None:
+        needs_gradient = tensor.requires_grad
+
+        def put_back() -> None:
+            if tensor.requires_grad != needs_gradient:
+                tensor.requires_grad_(needs_gradient)
+            if tensor.grad is not gradient():
+                tensor.grad = gradient()
+
+        self.undos.append(put_back)
 
     def _copy_values(self, torch: Any, tensor: Any) -> None:
         if tensor.layout is not torch.strided:
@@ -289,11 +320,32 @@ class Notes(Copies):
         if type(tensor) in self._plain:
             self._met.append(tensor)  # All at once costs a fraction of one by one.
             return ()
-        if inner := _inner(tensor):
-            return inner
+        if _inner(tensor):
+            return super().tensor(tensor)
         if sys.modules["torch"].nn.parameter.is_lazy(tensor) or tensor.nbytes <= _SMALL_BYTES:
             return super().tensor(tensor)
         self.check(lambda: False, f"a {type(tensor).__name__} may have changed")
+        return ()
+
+    def _gradient_made_of(self, tensor: Any) -> Iterable[Any]:
+        """It is not held on to, and must not change."""
+        gradient = tensor.grad
+        if gradient is None:
+            self._put_gradient_back(tensor, lambda: None)
+            return ()
+        there = weakref.ref(gradient)
+        versions = [one._version for one in _inner(gradient)]
+
+        def is_as_it_was() -> bool:
+            now = tensor.grad
+            return (
+                now is not None
+                and now is there()
+                and [one._version for one in _inner(now)] == versions
+            )
+
+        self._put_gradient_back(tensor, there)
+        self.check(is_as_it_was, "gradients have changed")
         return ()
 
     def finish(self) -> None:
@@ -520,11 +572,12 @@ def _write(torch: Any, tensor: Any, value: Any) -> None:
 
 def _inner(tensor: Any) -> list[Any]:
     """The tensors that one is made of which has no memory of its own, as a DTensor."""
+    return [getattr(tensor, name) for name in _inner_names(tensor)]
+
+
+def _inner_names(tensor: Any) -> list[str]:
     flatten = getattr(type(tensor), "__tensor_flatten__", None)
-    if flatten is None:
-        return []
-    names, _ = flatten(tensor)
-    return [getattr(tensor, name) for name in names]
+    return [] if flatten is None else list(flatten(tensor)[0])
 
 
 def _each_once(memory: Any) -> Any:

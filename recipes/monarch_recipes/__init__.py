@@ -24,6 +24,7 @@ The modules that serve more than one recipe:
       export                 their weights as a plain file
     host_copies            replicas go on from copies in the memory of their hosts
     rendezvous, device     where the ranks of a process group meet; the device of a rank
+    groups                 process groups, made anew in place under their names
     collective             results and checks that all ranks share
     results                messages from ranks to the client, and from that to its caller
     extras, profiling      the config's table `extras`; a trace of a few steps

@@ -33,3 +33,11 @@ ABOUT_DEBUGGING = (
 )
 def test_what_cuda_says_is_one_line(said: str, told: str) -> None:
     assert in_words(RuntimeError(said)) == told
+
+
+def test_of_an_error_that_only_puts_values_around_another_one_the_other_one_is_told() -> None:
+    """As torch's pipelines do."""
+    outer = RuntimeError("\n    [Stage 0] failed to run forward:\n    args: ...\n")
+    outer.__cause__ = NameError("documint")
+    assert in_words(outer) == "NameError: documint"
+    assert in_words(RuntimeError("\n  alone")) == "RuntimeError: alone"
