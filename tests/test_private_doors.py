@@ -434,6 +434,31 @@ DOORS = [
         )
         for name in ("_autograd_hook", "_check_reducer_finalized", "_remove_autograd_hooks")
     ),
+    *(
+        Door(
+            f"c10d.{name}",
+            "process groups are not made anew in place",
+            _named("torch.distributed.distributed_c10d", name),
+        )
+        for name in (
+            "_world",
+            "_get_default_group",
+            "_update_default_pg",
+            "_get_default_timeout",
+            "_new_process_group_helper",
+            "_unregister_all_process_groups",
+        )  # fmt: skip
+    ),
+    Door(
+        "torch.distributed._composable.replicate",
+        "replicas of TorchTitan are not wrapped again when their group is made anew",
+        _named("torch.distributed._composable.replicate", "replicate"),
+    ),
+    Door(
+        "DistributedDataParallel._active_ddp_module",
+        "a step that was cut short leaves its replica marked as the active one",
+        _torch(lambda t: hasattr(t.nn.parallel.DistributedDataParallel, "_active_ddp_module")),
+    ),
     Door("torchft.Manager", "groups outlive no lighthouse", _managers_have_these),
 ]
 

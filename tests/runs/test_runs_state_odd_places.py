@@ -91,9 +91,10 @@ def test_members_of_an_enum_stay_as_new_code_has_them(take: Take) -> None:
 
 
 def test_an_object_that_became_of_another_class(take: Take) -> None:
-    holder = Holder(inner=Holder(n=1))
-    put_back(take, holder, lambda: setattr(holder.inner, "__class__", OtherHolder))
-    assert type(holder.inner) is Holder
+    inner = Holder(n=1)
+    holder = Holder(inner=inner)
+    put_back(take, holder, lambda: setattr(inner, "__class__", OtherHolder))
+    assert type(inner) is Holder
 
 
 def test_a_namespace_that_was_replaced_as_a_whole(take: Take) -> None:

@@ -97,7 +97,7 @@ def test_who_is_alone_waits_for_nobody(group: str, monkeypatch: pytest.MonkeyPat
     thread.start()
     try:
         assert is_there.wait(30)
-        text, is_waiting = asyncio.run(Witness().stack())
+        text, is_waiting, _ = asyncio.run(Witness().stack())
         look = witness.look_here(0)
     finally:
         done.set()

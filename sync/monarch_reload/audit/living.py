@@ -27,6 +27,15 @@ def instances(classes: Collection[type]) -> list[Any]:
     return [one for one in gc.get_objects() if type(one) in classes] if classes else []
 
 
+def functions_of(is_wanted: Callable[[str], bool]) -> list[FunctionType]:
+    """All functions of the files for which ``is_wanted``."""
+    return [
+        one
+        for one in gc.get_objects()
+        if type(one) is FunctionType and is_wanted(one.__code__.co_filename)
+    ]
+
+
 def all_classes() -> list[type]:
     """Every class of the process, by way of their bases: frozen ones as well."""
     found: dict[int, type] = {}

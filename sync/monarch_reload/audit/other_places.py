@@ -12,7 +12,7 @@ from typing import Any
 
 from monarch_reload.audit.findings import AuditFinding, counted, listed
 from monarch_reload.audit.history import inner_codes, worker_processes
-from monarch_reload.audit.living import living
+from monarch_reload.audit.living import functions_of
 from monarch_reload.kinds import own_names
 
 
@@ -38,19 +38,20 @@ def of_files(
     wanted = {file for file in files if file.endswith(".py")} - set(followed)
     if not wanted:
         return
+    names = {os.path.basename(file) for file in wanted}
     old: defaultdict[str, int] = defaultdict(int)
     now: dict[str, Collection[CodeType]] = {}
-    for part in living({FunctionType}, pause):
-        for function in part:
-            code = function.__code__
-            path = code.co_filename
-            if path in wanted or (path[:1] == "/" and os.path.basename(path) in _names(wanted)):
-                path = os.path.realpath(path)
-                if _is_of_module(function, path):
-                    continue  # That module is told.
-                if path in wanted and code not in now.setdefault(path, _codes_of(path)):
-                    old[path] += 1
-        function = None
+    functions = functions_of(
+        lambda path: path in wanted or (path[:1] == "/" and os.path.basename(path) in names)
+    )
+    pause()
+    for function in functions:
+        path = os.path.realpath(function.__code__.co_filename)
+        if path not in wanted or _is_of_module(function, path):
+            continue  # That module is told.
+        if function.__code__ not in now.setdefault(path, _codes_of(path)):
+            old[path] += 1
+    functions.clear()
     for path, count in old.items():
         run = "runs" if count == 1 else "run"
         text = (
@@ -63,10 +64,6 @@ def _is_of_module(function: FunctionType, path: str) -> bool:
     module = sys.modules.get(str(function.__module__))
     file = None if module is None else own_names(module).get("__file__")
     return isinstance(file, str) and os.path.realpath(file) == path
-
-
-def _names(paths: Collection[str]) -> set[str]:
-    return {os.path.basename(path) for path in paths}
 
 
 def _codes_of(path: str) -> Collection[CodeType]:
