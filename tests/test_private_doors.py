@@ -447,7 +447,7 @@ DOORS = [
             "_get_default_timeout",
             "_new_process_group_helper",
             "_unregister_all_process_groups",
-        )  # fmt: skip
+        )
     ),
     Door(
         "torch.distributed._composable.replicate",
