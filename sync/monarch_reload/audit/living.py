@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Collection
+from itertools import compress
 from types import (
     AsyncGeneratorType,
     CodeType,
@@ -18,22 +19,22 @@ from typing import Any
 from monarch_reload.audit.stale_caches import CACHE
 
 SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
-_LOOKED_AT = frozenset((*SUSPENDED, CACHE))
+_LOOKED_AT = frozenset((FunctionType, *SUSPENDED, CACHE))
 
 
 def instances(classes: Collection[type]) -> list[Any]:
-    """All instances of exactly these classes."""
-    classes = frozenset(classes)
-    return [one for one in gc.get_objects() if type(one) in classes] if classes else []
+    """All instances of exactly these classes.
+
+    No other thread runs while the list of all objects is there, as no line of Python is executed: a
+    tuple that is still being filled, and is held by one more, cannot be finished (a SystemError).
+    """
+    things = gc.get_objects() if classes else []
+    return list(compress(things, map(frozenset(classes).__contains__, map(type, things))))
 
 
 def functions_of(is_wanted: Callable[[str], bool]) -> list[FunctionType]:
     """All functions of the files for which ``is_wanted``."""
-    return [
-        one
-        for one in gc.get_objects()
-        if type(one) is FunctionType and is_wanted(one.__code__.co_filename)
-    ]
+    return [one for one in instances({FunctionType}) if is_wanted(one.__code__.co_filename)]
 
 
 def all_classes() -> list[type]:
@@ -70,20 +71,16 @@ class LivingCode:
         """Look at all objects, once, without a pause.
 
         The list of them would keep what others free meanwhile: a step's activations, or an object
-        whose end somebody waits for. So it goes before anybody runs who was not in the middle of
-        it, and what is kept of it are a few functions. It takes a third of what the collector takes
-        for them.
+        whose end somebody waits for. So it goes before anybody else runs, and what is kept of it
+        are functions.
         """
-        paths = self._paths
-        functions, others = FunctionType, _LOOKED_AT
+        paths, functions = self._paths, FunctionType
         found = [
             one
-            for one in gc.get_objects()
-            if (
-                (path := one.__code__.co_filename) in paths or path[:1] == "<"
-                if (kind := type(one)) is functions
-                else kind in others
-            )
+            for one in instances(_LOOKED_AT)
+            if type(one) is not functions
+            or (path := one.__code__.co_filename) in paths
+            or path[:1] == "<"
         ]
         pause()
         for one in found:
