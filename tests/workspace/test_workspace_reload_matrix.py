@@ -130,6 +130,7 @@ def test_edits_of_people(project: Project, hosts: HostMesh) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_edits_that_trip(project: Project, hosts: HostMesh) -> None:
     procs = hosts.spawn_procs({"gpus": 2}, name="trainers")
     cases = [*edits_that_trip.CASES, *edits_of_habits.CASES, *edits_of_closures.CASES]
