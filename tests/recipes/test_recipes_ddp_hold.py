@@ -404,8 +404,8 @@ def build_optimizer(config, model):
 @pytest.mark.parametrize(
     ("edited", "told"),
     [
-        (TASK.replace(WIDTH, WIDER), " is of another model"),
-        (TASK + SGD, " is of another optimizer than SGD"),
+        (TASK.replace(WIDTH, WIDER), "the copy in the host's memory is of another model"),
+        (TASK + SGD, "the copy in the host's memory is of another optimizer than SGD"),
     ],
     ids=["model", "optimizer"],
 )

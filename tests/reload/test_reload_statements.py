@@ -192,7 +192,6 @@ def observed(module: types.ModuleType) -> dict[str, object]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @settings(
     max_examples=60,
     deadline=None,
