@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Collection
-from itertools import compress
 from types import (
     AsyncGeneratorType,
     CodeType,
@@ -17,36 +15,15 @@ from types import (
 from typing import Any
 
 from monarch_reload.audit.stale_caches import CACHE
+from monarch_reload.live.all_objects import objects_of, with_subclasses
 
 SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
 _LOOKED_AT = frozenset((FunctionType, *SUSPENDED, CACHE))
 
 
-def instances(classes: Collection[type]) -> list[Any]:
-    """All instances of exactly these classes.
-
-    No other thread runs while the list of all objects is there, as no line of Python is executed: a
-    tuple that is still being filled, and is held by one more, cannot be finished (a SystemError).
-    """
-    things = gc.get_objects() if classes else []
-    return list(compress(things, map(frozenset(classes).__contains__, map(type, things))))
-
-
 def functions_of(is_wanted: Callable[[str], bool]) -> list[FunctionType]:
     """All functions of the files for which ``is_wanted``."""
-    return [one for one in instances({FunctionType}) if is_wanted(one.__code__.co_filename)]
-
-
-def all_classes() -> list[type]:
-    """Every class of the process, by way of their bases: frozen ones as well."""
-    found: dict[int, type] = {}
-    pending: list[type] = [object]
-    while pending:
-        cls = pending.pop()
-        if id(cls) not in found:
-            found[id(cls)] = cls
-            pending += type.__subclasses__(cls)
-    return list(found.values())
+    return [one for one in objects_of({FunctionType}) if is_wanted(one.__code__.co_filename)]
 
 
 class LivingCode:
@@ -77,7 +54,7 @@ class LivingCode:
         paths, functions = self._paths, FunctionType
         found = [
             one
-            for one in instances(_LOOKED_AT)
+            for one in objects_of(_LOOKED_AT)
             if type(one) is not functions
             or (path := one.__code__.co_filename) in paths
             or path[:1] == "<"
@@ -97,7 +74,7 @@ class LivingCode:
         found.clear()
         pause()
         modules = self._modules
-        self.classes = [one for one in all_classes() if type_module(one) in modules]
+        self.classes = [one for one in with_subclasses(object) if type_module(one) in modules]
         self.num_functions, self.num_classes = len(self.functions), len(self.classes)
 
     def _is_generated(self, function: FunctionType) -> bool:
