@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 3
+SHARE ?= 0/1
 PYTHONS ?= 3.10 3.12 3.13
 # Where PYTHONDONTWRITEBYTECODE is set, no import would keep what it compiled.
 COMPILE := $(BIN)/python -m compileall -q monarch sync recipes
@@ -84,8 +85,8 @@ kills: $(STAMP) ## kill any process of ddp, titan and fault_tolerant, KILLS_COUN
 	@$(BIN)/python -m tests.soak.kills
 
 .PHONY: long
-long: $(STAMP) ## run the tests that take long: whole runs, kills at every step, jobs of every kind
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+long: $(STAMP) ## run the tests that take long, or a SHARE of their files: 0/3, 1/3, 2/3
+	@$(BIN)/python -m pytest -p tests.by_day --share $(SHARE) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
 		-m 'long and not slow and not huge and not system and not gpu' -o timeout=240 -o faulthandler_timeout=0
 
 .PHONY: slow

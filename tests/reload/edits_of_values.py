@@ -8,6 +8,18 @@ from .matrix_cases import Case, Step
 
 CASES = [
     Case(
+        "rows_that_a_call_adds",
+        {
+            "~m": "T = {}\nT.update(a=1)\nX = T['a']\nL = []\nfor n in (1, 2):\n    L.append(n)\nLAST = L[-1]\nBOX = [T]\nclass Log:\n    def put(self, n): self.n = n\nlog = Log()\nlog.put(1)\nHELD = [log.n]\n"
+        },
+        "import ~m as m; held = m.HELD",
+        [
+            Step({"~m": [("a=1", "a=2")]}, "assert m.X == m.T['a'] == 2 and m.LAST == 2"),
+            Step({"~m": [("(1, 2)", "(1, 3)")]}, "assert m.LAST == 3 and m.X == 2"),
+            Step({"~m": [("put(1)", "put(2)")]}, "assert m.log.n == 2 and m.HELD is held"),
+        ],
+    ),
+    Case(
         "flags_with_another_value",
         {
             "~m": "import enum\nclass F(enum.IntFlag):\n    A = 1\n    B = 2\nclass G(enum.Flag):\n    A = 1\n    B = 2\nV = F.A | F.B\nW = G.A | G.B\nCOUNT = int(V)\n"

@@ -26,6 +26,19 @@ def targets_of(node: ast.AST) -> Iterator[ast.Attribute | ast.Subscript]:
         yield from targets_of(child)
 
 
+def called_on(node: ast.AST) -> Iterator[ast.expr]:
+    """What the statement calls methods of for the sake of the call, as `rows` in
+    `rows.update(a=1)`."""
+    if isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
+        return
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        function = node.value.func
+        if isinstance(function, ast.Attribute):
+            yield function.value
+    for child in ast.iter_child_nodes(node):
+        yield from called_on(child)
+
+
 class Target:
     """One attribute or item of one object, and what was there before staged code ran."""
 

@@ -16,7 +16,7 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from monarch_reload.live.targets import targets_of
+from monarch_reload.live.targets import called_on, targets_of
 from monarch_reload.plan.concern import Concern
 from monarch_reload.plan.dirty_marks import DirtyMark, EditPlan, ModulePlan
 from monarch_reload.plan.graph import ImportGraph, ModuleEdit, NameKind, absolute_name, imports_of
@@ -207,7 +207,11 @@ class _Planner:
     def _written_to(
         self, edit: ModuleEdit, statement: Statement
     ) -> Iterator[tuple[str, DirtyMark]]:
-        """Names to whose values the statement assigns attributes or items."""
+        """Names to whose values the statement assigns attributes or items, or adds rows."""
+        for owner in called_on(statement.node):
+            name = dotted(owner) or ""
+            if edit.kinds.get(name) is NameKind.ROWS and name not in statement.binds:
+                yield name, DirtyMark.VALUE
         for target in targets_of(statement.node):
             name = root_of(dotted(target.value) or "")
             if not name or name in statement.binds:
