@@ -1,11 +1,20 @@
-"""A pytest plugin that runs a share of the test files: `-p tests.by_day --share 2/3`.
+"""Of pytest: a share of the test files runs, with `-p tests.by_day --share 2/3`.
 
 CI runs a third of the long tests each day, by the day of the year, so that all run within three.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
+
 import pytest
+
+
+def share_of(paths: Collection[Path], share: str) -> set[Path]:
+    """The paths of a share "K/N": each Nth, from the Kth on."""
+    first, step = map(int, share.split("/"))
+    return set(sorted(paths)[first % step :: step])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,9 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    first, step = map(int, str(config.getoption("--share")).split("/"))
-    paths = sorted({item.path for item in items})
-    chosen = set(paths[first % step :: step])
+    chosen = share_of({item.path for item in items}, config.getoption("--share"))
     config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
     items[:] = [item for item in items if item.path in chosen]
 
