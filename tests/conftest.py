@@ -189,6 +189,16 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.unfreeze = _unfreeze
+
+
+_unfreeze_all = gc.unfreeze
+_unfrozen: list[None] = []
+
+
+def _unfreeze() -> None:
+    _unfrozen.append(None)
+    _unfreeze_all()
 
 
 _PATIENCE_SECONDS = 60.0
@@ -213,6 +223,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         timer.cancel()
+        if _unfrozen:  # All looks at objects would go through these again, in all tests to come.
+            _unfrozen.clear()
+            gc.collect()
+            gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,6 +12,7 @@ from types import FunctionType
 
 import pytest
 
+from monarch_reload.live import frozen
 from monarch_reload.live.all_objects import are_all_seen, held_objects, objects_of
 from tests.reload.conftest import Project
 
@@ -113,3 +114,23 @@ def test_classes_that_have_no_hash_are_looked_past() -> None:
     assert objects_of([Thing]) == [thing]
     assert objects_of([FunctionType])
     assert objects_of([]) == []
+
+
+def test_modules_imported_after_the_last_freeze_are_not_looked_for(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[object] = []
+    monkeypatch.setattr(frozen, "are_all_seen", lambda things: looks.append(things) or True)
+    gc.freeze()
+    project.load("later_mod", "X = 1\n")
+    thaw = frozen.Thaw()
+    module = project.load("still_later_mod", "X = 1\n")
+    assert not thaw(["still_later_mod"])
+    assert not looks
+    assert not thaw(["later_mod"])
+    assert not thaw(["later_mod"])
+    assert len(looks) == 1
+    monkeypatch.undo()
+    gc.freeze()
+    assert thaw([module.__name__])
+    assert not thaw([module.__name__])

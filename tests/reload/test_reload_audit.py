@@ -12,7 +12,7 @@ import runpy
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -445,16 +445,8 @@ def test_an_audit_looks_at_all_objects_once_and_holds_none_while_others_run(
     assert set(held_after[1:]) == {0}
 
 
-@pytest.fixture
-def refreeze() -> Iterator[None]:
-    """What tests import is frozen, and is so again after a test of that."""
-    yield
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.mark.parametrize("when", ["before the first edit", "before the audit"])
-def test_what_gc_freeze_has_hidden_is_found(refreeze: None, project: Project, when: str) -> None:
+def test_what_gc_freeze_has_hidden_is_found(project: Project, when: str) -> None:
     module = project.load("audit_mod", CLOSURES)
     follows, old = module.make(), frozen(module.make())
     held = [old()]
@@ -473,9 +465,7 @@ def test_what_gc_freeze_has_hidden_is_found(refreeze: None, project: Project, wh
     del stale
 
 
-def test_what_is_frozen_stays_so_where_the_edited_module_is_not(
-    refreeze: None, project: Project
-) -> None:
+def test_what_is_frozen_stays_so_where_the_edited_module_is_not(project: Project) -> None:
     gc.freeze()
     count = gc.get_freeze_count()
     project.load("audit_mod", CLOSURES)

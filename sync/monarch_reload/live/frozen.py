@@ -19,23 +19,29 @@ class Thaw:
     """Undoes `gc.freeze` where it hides one of the modules that are asked about."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._in_sight: set[int] = set()  # modules that were found not to be frozen
+        self._count = gc.get_freeze_count()
+        self._suspects = _ids_of_modules() if self._count else set()
+        """Modules that may be frozen. To look for one goes through all objects; what is imported
+        after the last freeze is not among them."""
 
     def __call__(self, names: Iterable[str]) -> bool:
         """Have the collector see what these modules have made; whether it had to be done."""
         count = gc.get_freeze_count()
         if count > self._count:  # Somebody has frozen more.
-            self._in_sight.clear()
+            self._suspects = _ids_of_modules()
         self._count = count
-        modules = [sys.modules.get(name) for name in names] if count else []
-        asked = {id(one): one for one in modules if id(one) not in self._in_sight}
-        asked.pop(id(None), None)
+        modules = map(sys.modules.get, names)
+        asked = {id(one): one for one in modules if id(one) in self._suspects}
         if not asked:
             return False
         if are_all_seen(asked.values()):
-            self._in_sight.update(asked)
+            self._suspects -= asked.keys()
             return False
         gc.unfreeze()
         self._count = 0
+        self._suspects.clear()
         return True
+
+
+def _ids_of_modules() -> set[int]:
+    return {id(module) for module in sys.modules.copy().values() if module is not None}
