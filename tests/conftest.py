@@ -202,10 +202,13 @@ def _unfreeze() -> None:
 
 
 _PATIENCE_SECONDS = 60.0
+_MANY_OBJECTS = 150_000
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """Ends the worker of a test whose main thread no signal wakes, or that hangs after its end;
     says which test it was, as xdist throws away all that is printed there."""
     stderr = item.config.stash[fault_handler_stderr_fd_key]
@@ -223,7 +226,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         timer.cancel()
-        if _unfrozen:  # All looks at objects would go through these again, in all tests to come.
+        # What tests have thawed, or imported late, all looks at objects would go through later.
+        is_last_of_file = nextitem is None or nextitem.path != item.path
+        if _unfrozen or (is_last_of_file and len(gc.get_objects()) > _MANY_OBJECTS):
             _unfrozen.clear()
             gc.collect()
             gc.freeze()

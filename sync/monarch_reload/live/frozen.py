@@ -4,44 +4,52 @@ know them.
 Templates of processes freeze what they import, and programs freeze their model before they train.
 Nothing lists what is frozen, and nothing but `gc.unfreeze` brings it back, all of it at once. So
 that is done where an edit is of a module that is frozen, and only there.
+
+Even to count what is frozen goes through all of it. So `gc.freeze` is replaced by a function that
+notes which modules were there.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 from collections.abc import Iterable
 
 from monarch_reload.live.all_objects import are_all_seen
 
-
-class Thaw:
-    """Undoes `gc.freeze` where it hides one of the modules that are asked about."""
-
-    def __init__(self) -> None:
-        self._count = gc.get_freeze_count()
-        self._suspects = _ids_of_modules() if self._count else set()
-        """Modules that may be frozen. To look for one goes through all objects; what is imported
-        after the last freeze is not among them."""
-
-    def __call__(self, names: Iterable[str]) -> bool:
-        """Have the collector see what these modules have made; whether it had to be done."""
-        count = gc.get_freeze_count()
-        if count > self._count:  # Somebody has frozen more.
-            self._suspects = _ids_of_modules()
-        self._count = count
-        modules = map(sys.modules.get, names)
-        asked = {id(one): one for one in modules if id(one) in self._suspects}
-        if not asked:
-            return False
-        if are_all_seen(asked.values()):
-            self._suspects -= asked.keys()
-            return False
-        gc.unfreeze()
-        self._count = 0
-        self._suspects.clear()
-        return True
+_freeze = gc.freeze
+_suspects: set[int] = set()
+"""The ids of modules that may be frozen. What is imported after the last freeze is not."""
 
 
-def _ids_of_modules() -> set[int]:
-    return {id(module) for module in sys.modules.copy().values() if module is not None}
+def watch_freezes() -> None:
+    """Note from now on what `gc.freeze` hides; what is frozen already may be any module."""
+    if gc.freeze is not _freeze_and_note:
+        if gc.get_freeze_count():
+            _note()
+        gc.freeze = _freeze_and_note
+
+
+def thaw(names: Iterable[str]) -> bool:
+    """Have the collector see what these modules have made; whether it had to be done."""
+    modules = map(sys.modules.get, names)
+    asked = {id(one): one for one in modules if id(one) in _suspects}
+    if not asked:
+        return False
+    if are_all_seen(asked.values()):
+        _suspects.difference_update(asked)
+        return False
+    gc.unfreeze()
+    _suspects.clear()
+    return True
+
+
+@functools.wraps(_freeze)
+def _freeze_and_note() -> None:
+    _freeze()
+    _note()
+
+
+def _note() -> None:
+    _suspects.update(id(module) for module in sys.modules.copy().values() if module is not None)
