@@ -7,7 +7,6 @@ handles made, and a copy to pinned memory. Figures are medians; each is taken in
 bound.
 """
 
-import functools
 import json
 import statistics
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
+import monarch
 from monarch import inspect
 from monarch.actor import Actor, endpoint, this_host
 from monarch.rdma import RDMABuffer, SharedStateDict
@@ -196,34 +196,44 @@ class Block(torch.nn.Module):
         return given + self.layers(self.norm(given))
 
 
-def train(num_steps: int, width: int, num_layers: int) -> Any:
+def step_of(width: int, num_layers: int) -> Callable[[], Any]:
+    """A step of a training, which gives the loss."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(*[Block(width) for _ in range(num_layers)]).cuda().bfloat16()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     given = torch.randn(8, 512, width, device="cuda", dtype=torch.bfloat16)
-    loss = None
-    for _ in range(num_steps):
+
+    def step() -> Any:
         loss = (model(given).float() - given.float()).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert loss is not None
-    return loss.detach()
+        return loss.detach()
+
+    return step
+
+
+def train(step: Callable[[], Any], num_steps: int) -> Any:
+    """The last loss."""
+    return [step() for _ in range(num_steps)][-1]
 
 
 def tensors() -> None:
-    """Steps by the tensor engine, beside the same by torch alone."""
+    """Steps by the tensor engine, as they are and compiled, beside the same by torch alone."""
     for width, num_layers in ((256, 4), (1024, 12)):
-        train(5, width, num_layers)
-        steps = functools.partial(train, 50, width, num_layers)
-        plain = seconds(lambda steps=steps: steps().item())
+        step = step_of(width, num_layers)
+        train(step, 5)
+        plain = seconds(lambda step=step: train(step, 50).item())
         procs = this_host().spawn_procs({"gpus": 1})
         with procs.activate():
-            inspect(train(5, width, num_layers))
-            ours = seconds(lambda steps=steps: inspect(steps()))
+            step = step_of(width, num_layers)
+            compiled = monarch.compile(step)
+            for kind, one in (("step", step), ("compiled_step", compiled)):
+                inspect(train(one, 5))
+                ours = seconds(lambda one=one: inspect(train(one, 50)))
+                emit(f"tensors.{kind}_{num_layers}_x_{width}", ours * 20, "ms",
+                     plain_ms=plain * 20, ratio=ours / plain)  # fmt: skip
         procs.stop().get()
-        emit(f"tensors.step_{num_layers}_x_{width}", ours * 20, "ms", plain_ms=plain * 20,
-             ratio=ours / plain)  # fmt: skip
 
 
 PARTS = {one.__name__: one for one in (memory, weights, tensors)}

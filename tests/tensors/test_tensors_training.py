@@ -124,6 +124,33 @@ def test_a_compiled_step_equals_one_process(four: ProcMesh) -> None:
         torch.testing.assert_close(own, wanted, atol=1e-6, rtol=0)
 
 
+def test_a_compiled_step_with_an_optimizer_equals_the_step_as_it_is(four: ProcMesh) -> None:
+    mesh = four.flatten("dp")._device_mesh
+
+    def losses(wrap: Callable[..., Any]) -> list[Any]:
+        seed(0)
+        model = _model()
+        optimizer = OPTIMIZERS["adamw, fused"](model.parameters())
+
+        def step(x: Any, y: Any) -> Any:
+            loss = F.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        found = [step(x, y)]  # The optimizer makes its state in it.
+        wrapped = wrap(step)
+        return found + [wrapped(x, y) for _ in range(4)]
+
+    with mesh.activate():
+        x, y = load(mesh.rank("dp"))
+        as_it_is, compiled = losses(lambda step: step), losses(record)
+    values = [loss.item() for loss in inspect(as_it_is, dp=1)]
+    assert [loss.item() for loss in inspect(compiled, dp=1)] == values
+    assert len(set(values)) == 5
+
+
 class _Copy(torch.autograd.Function):
     """To all ranks; the gradients are summed."""
 
