@@ -51,12 +51,10 @@ from monarch.wire.message.generations import (
     Bring,
     BusyActor,
     HeldUp,
-    InspectFiles,
     LeftBehind,
     Onward,
     Prepare,
     Revert,
-    Settle,
     Share,
     Step,
     StepName,
@@ -193,7 +191,6 @@ __all__ = [
     "IdleLimit",
     "Imported",
     "Inspect",
-    "InspectFiles",
     "Introduce",
     "KeepRows",
     "LastRows",
@@ -234,7 +231,6 @@ __all__ = [
     "RingFound",
     "RunProgram",
     "SetLogLevel",
-    "Settle",
     "Share",
     "Shutdown",
     "SignalProgram",
@@ -273,8 +269,8 @@ AnyMessage = (
     | Preload | SpawnProcs | StopProcs | ReplaceProcs | StopSelf
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
     | SpawnActor | StopActor | ActorFailed | AskOrigin
-    | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Settle | Waiting | HeldUp
-    | LeftBehind | InspectFiles | AuditAsked
+    | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Waiting | HeldUp
+    | LeftBehind | AuditAsked
     | Grow | Cast | Replies | Wither
     | AskWait | Chase | RingFound | AskMemory
     | HoldsChanged | HoldsAsked | HoldLine | HoldText | HoldNames | ClocksStand

@@ -23,7 +23,7 @@ class Sync(Message, tag=28):
 
     ``folders`` are the landing places of the workspace's folders below the replica's root, and
     ``pid`` is the author's, whose end is to be noticed. The host passes it to ``onward``, in
-    ``degree`` shares. Where the author has died, an owner orders in the name ``instead_of``.
+    ``degree`` shares. An owner that carries a push through orders on behalf of its ``author``.
     """
 
     port: int
@@ -32,7 +32,7 @@ class Sync(Message, tag=28):
     pid: int = 0
     onward: tuple[Onward, ...] = ()
     degree: int = 1
-    instead_of: Uid = ""
+    author: Uid = ""
 
 
 class Bring(Message, tag=51, kw_only=True):
@@ -63,15 +63,11 @@ class Share(Message, tag=52):
 
 
 class TakeBack(Message, tag=50):
-    """To a host agent: back to the files before ``generation``, if that is what is there.
-
-    Where the author has died, an owner orders in the name ``instead_of``.
-    """
+    """To a host agent: back to the files before ``generation``, if that is what is there."""
 
     generation: int
     port: int
     sender: Uid
-    instead_of: Uid = ""
 
 
 class AuditAsked(Message, tag=179):
@@ -81,18 +77,6 @@ class AuditAsked(Message, tag=179):
     generation: int
     port: int
     sender: Uid
-
-
-class InspectFiles(Message, tag=55):
-    """To a host agent: which ``generation`` and ``digest`` does it show, after all orders that have
-    come by now? From an owner that orders in the name ``instead_of`` in the push of
-    ``generation``, whose author has died: no order counts that is of an earlier one and comes
-    later."""
-
-    generation: int
-    port: int
-    sender: Uid
-    instead_of: Uid
 
 
 class Prepare(Message, tag=44):
@@ -115,8 +99,7 @@ class Switch(Message, tag=45, kw_only=True):
     Answered once every actor is done with what came before; later messages wait. ``holds``: the
     proc gives way to a new one of its uid, and what is sent to it after this is for that one.
     ``attempt`` counts how often it was cast: one that was given up says nothing any more. An owner
-    gives it up ``seconds`` after it has begun to hold an actor up, which it does already where
-    ``is_held``.
+    gives it up ``seconds`` after it has begun to hold an actor up.
     """
 
     generation: int
@@ -125,7 +108,6 @@ class Switch(Message, tag=45, kw_only=True):
     holds: bool = False
     attempt: int = 1
     seconds: float = 0.0
-    is_held: bool = False
 
 
 class StepName(str, Enum):
@@ -136,16 +118,16 @@ class StepName(str, Enum):
     LIFT = "lift"
     PATCH = "patch"
     GO = "go"
-    INQUIRE = "inquire"
+    SWITCH = "switch"
 
 
 class Step(Message, tag=47, kw_only=True):
-    """To an owner or a proc that stands at a ``Switch``: the next step of it.
+    """To a process that has prepared: the next step. ``SWITCH``: an owner is to drive the whole
+    switch of its procs, and answers when that is over. The other steps are for its procs.
 
     ``HALT``: actors take up no message, within ``seconds``. ``RESUME``: as before the halt.
     ``LIFT``: as before the ``Switch`` of this ``attempt``, which is given up. ``PATCH``: change
-    the code; procs on hosts that are ``behind`` go back instead. ``GO``: run it. ``INQUIRE``: say
-    how far you are. Where the author has died, an owner orders in the name ``instead_of``.
+    the code; procs on hosts that are ``behind`` go back instead. ``GO``: run it.
     """
 
     generation: int
@@ -155,32 +137,15 @@ class Step(Message, tag=47, kw_only=True):
     sender: Uid
     attempt: int = 0
     behind: tuple[Uid, ...] = ()
-    instead_of: Uid = ""
 
 
 class Revert(Message, tag=46):
-    """To an owner or a proc: drop a generation that was prepared or switched to.
-
-    Where the author has died, an owner orders in the name ``instead_of``.
-    """
+    """To an owner or a proc: drop a generation that was prepared. An owner that drives its switch
+    stops, unless it is decided; it answers when it is over."""
 
     generation: int
     port: int
     sender: Uid
-    instead_of: Uid = ""
-
-
-class Settle(Message, tag=99):
-    """To the owner that is to bring a push to one end for all, as its author has died.
-
-    The payload is the plan, ``pid`` the sender's. Answered when all that could be reached have come
-    to that end.
-    """
-
-    author: Uid
-    port: int
-    sender: Uid
-    pid: int
 
 
 class BusyActor(msgspec.Struct, array_like=True, frozen=True):

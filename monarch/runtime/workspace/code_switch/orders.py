@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 
+from monarch.core.code_switch.table import Order, SwitchOrder
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.code_switch.driver import CodeSwitch
 from monarch.runtime.workspace.code_switch.open_order import OpenOrder
@@ -17,7 +16,6 @@ from monarch.wire.message import (
     LeftBehind,
     Prepare,
     Revert,
-    Settle,
     Step,
     StepName,
     Switch,
@@ -36,7 +34,6 @@ class SwitchOrders:
         self._node.handle(Switch, self._on_switch, on_any_thread=True)
         self._node.handle(Step, self._on_step)
         self._node.handle(Revert, self._on_revert)
-        self._node.handle(Settle, self._on_settle)
         self._node.handle(Waiting, self._on_waiting)
         self._node.handle(HeldUp, self._on_held_up)
         self._node.handle(LeftBehind, self._on_left_behind)
@@ -54,55 +51,32 @@ class SwitchOrders:
     def _on_switch(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Switch)
-        # A fence of our owner goes up at once, on the receiving thread: that is its place. Other
-        # authors have theirs cast in our own order.
-        is_own = self._agent.is_root or not self._asker(order.sender)
-        self._switch.ordered_to_fence(
-            order.generation,
-            order.attempt,
-            order.seconds if is_own else None,
-            self._asker(order.sender),
-            self._answered(order.sender, order.port),
-            is_held=order.is_held,
-        )
+        # It goes up at once, on the receiving thread: that is its place.
+        fence = Order(SwitchOrder.FENCE, order.generation, order.attempt, None)
+        self._give(fence, order.sender, order.port)
 
     def _on_step(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Step)
-        number, switch = order.generation, self._switch
-        asker = self._asker(order.sender, order.instead_of)
-        answer = self._answered(order.sender, order.port)
-        if order.name is StepName.GO:
-            switch.ordered_to_go(number, asker, answer)
-        elif order.name is StepName.RESUME:
-            switch.ordered_to_resume(number, asker)
-        elif order.name is StepName.PATCH:
-            switch.ordered_to_patch(number, order.behind, asker, answer)
-        elif order.name is StepName.LIFT:
-            switch.ordered_to_lift(number, order.attempt, order.seconds, asker, answer)
-        elif order.name is StepName.INQUIRE:
-            switch.asked_how_far(number, asker, answer)
-        else:
-            switch.ordered_to_halt(number, order.seconds, asker, answer)
+        sender, port = order.sender, order.port
+        if order.name is StepName.SWITCH:
+            self._switch.ordered_to_switch(
+                order.generation,
+                self._asker(sender),
+                lambda switched: self._node.answer(sender, port, msgspec.to_builtins(switched)),
+            )
+            return
+        kind = SwitchOrder(order.name.value)
+        step = Order(kind, order.generation, order.attempt, order.seconds, order.behind)
+        self._give(step, sender, port)
 
     def _on_revert(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Revert)
-        answer = self._answered(order.sender, order.port)
-        asker = self._asker(order.sender, order.instead_of)
-        self._switch.ordered_to_revert(order.generation, asker, answer)
+        self._give(Order(SwitchOrder.REVERT, order.generation), order.sender, order.port)
 
-    def _on_settle(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Settle)
-        node = self._node
-        self._switch.succeeding.asked(
-            ReloadPlan.decode(envelope.payload),
-            order.author,
-            OpenOrder(lambda _: node.answer(order.sender, order.port, {"pid": os.getpid()})),
-            owner=node.address_of(order.sender),
-            pid=order.pid,
-        )
+    def _give(self, order: Order, sender: Uid, port: int) -> None:
+        self._switch.obey(order, self._asker(sender), self._answered(sender, port))
 
     def _on_waiting(self, envelope: Envelope) -> None:
         message = envelope.message
@@ -119,9 +93,9 @@ class SwitchOrders:
         assert isinstance(message, LeftBehind)
         self._switch.left_behind(message.codes)
 
-    def _asker(self, sender: Uid, instead_of: Uid = "") -> Uid:
+    def _asker(self, sender: Uid) -> Uid:
         """The process that asks; ``""`` if it is ourselves."""
-        return instead_of or (sender if sender != self._node.uid else "")
+        return sender if sender != self._node.uid else ""
 
     def _author_left(self, uid: Uid) -> None:
         self._switch.author_gone(uid)

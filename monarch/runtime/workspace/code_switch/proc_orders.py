@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from monarch.config import settings
-from monarch.core.code_switch.table import SwitchOrder
+from monarch.core.code_switch.table import Order, SwitchOrder
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
@@ -18,39 +18,29 @@ from monarch.wire.message import AnyMessage, Prepare, ReplaceProcs, Revert, Step
 _UP_SECONDS = 120.0
 
 
-def order_to_procs(
-    order: SwitchOrder,
-    plan: ReloadPlan,
-    sender: Uid,
-    *,
-    attempt: int = 0,
-    seconds: float = 0.0,
-    behind: tuple[Uid, ...] = (),
-    gives_way: bool = False,
-) -> Callable[[int], AnyMessage]:
-    """An order, as the message that has it answered at a port; 0 for no answer.
-
-    ``attempt`` counts the fences. ``behind`` are hosts that could not show their files. A proc
-    that ``gives_way`` does so to a new one: what comes after its fence is for that one.
-    """
-    number = plan.generation
-    if order is SwitchOrder.PREPARE:
+def as_message(order: Order, plan: ReloadPlan, sender: Uid) -> Callable[[int], AnyMessage]:
+    """An order, as the message that has it answered at a port; 0 for no answer."""
+    kind, number = order.kind, order.generation
+    if kind is SwitchOrder.PREPARE:
         return lambda port: Prepare(number, plan.digest, plan.mode, port, sender)
-    if order is SwitchOrder.FENCE:
+    if kind is SwitchOrder.FENCE:
         return lambda port: Switch(
-            generation=number, port=port, sender=sender, holds=gives_way, attempt=attempt
+            generation=number,
+            port=port,
+            sender=sender,
+            holds=order.gives_way,
+            attempt=order.attempt,
         )
-    if order is SwitchOrder.REVERT:
+    if kind is SwitchOrder.REVERT:
         return lambda port: Revert(number, port, sender)
-    name, left = StepName(order.value), behind if order is SwitchOrder.PATCH else ()
     return lambda port: Step(
         generation=number,
-        name=name,
-        seconds=seconds,
+        name=StepName(kind.value),
+        seconds=order.seconds or 0.0,
         port=port,
         sender=sender,
-        attempt=attempt,
-        behind=left,
+        attempt=order.attempt,
+        behind=order.behind,
     )
 
 
