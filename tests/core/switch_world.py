@@ -225,6 +225,8 @@ class Member:
             self.is_halted = self.machine.state in (
                 ParticipantState.HALTING,
                 ParticipantState.HALTED,
+                ParticipantState.PATCHING,
+                ParticipantState.PATCHED,
             )
         elif work is Work.CLOSE_GATE:
             self.is_gate_closed = self.machine.state is ParticipantState.FENCING
