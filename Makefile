@@ -86,7 +86,7 @@ kills: $(STAMP) ## kill any process of ddp, titan and fault_tolerant, KILLS_COUN
 .PHONY: long
 long: $(STAMP) ## run the tests that take long: whole runs, kills at every step, jobs of every kind
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
-		-m 'long and not slow and not huge and not system' -o timeout=240 -o faulthandler_timeout=0
+		-m 'long and not slow and not huge and not system and not gpu' -o timeout=240 -o faulthandler_timeout=0
 
 .PHONY: slow
 slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
@@ -97,6 +97,11 @@ system: $(STAMP) ## run the tests against real servers, which it installs (apt, 
 	@tools/system.sh $(VENV)
 	@$(BIN)/python -m pytest -m system -p tests.by_server -n 2 --max-worker-restart 0 \
 		-o faulthandler_timeout=0 --durations=40 tests/job tests/examples tests/rdma tests/observe
+
+# One at a time: they share the GPUs. On a machine without a network: tools/gpu.sh.
+.PHONY: gpu
+gpu: $(STAMP) ## run the tests on the GPUs of this machine, and print their figures
+	@$(BIN)/python -m pytest -m gpu -o timeout=600 -o faulthandler_timeout=0 tests
 
 .PHONY: kubernetes
 kubernetes: ## build the Kubernetes that `make system` tests against, which no package has

@@ -43,9 +43,10 @@ class DDPActor(Actor):
 
     @endpoint
     async def setup(self):
-        backend = "nccl" if torch.cuda.device_count() >= WORLD_SIZE else "gloo"
+        has_own_gpu = torch.cuda.device_count() >= WORLD_SIZE
+        backend = "cpu:gloo,cuda:nccl" if has_own_gpu else "gloo"
         dist.init_process_group(backend, rank=self.rank, world_size=WORLD_SIZE)
-        self.device = torch.device("cuda", self.rank) if backend == "nccl" else torch.device("cpu")
+        self.device = torch.device("cuda", self.rank) if has_own_gpu else torch.device("cpu")
         torch.manual_seed(self.rank)
         self.model = DDP(ToyModel().to(self.device))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)

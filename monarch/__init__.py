@@ -3,13 +3,17 @@
 Import what you use from its homes: ``monarch.actor`` (actors and meshes), ``monarch.job``
 (allocations of machines), ``monarch.spmd`` (torch.distributed environments). Nothing here
 imports torch. ``errors`` has every error that users meet, ``ours`` proves what may be removed,
-``python_start`` starts each Python of ours; ARCHITECTURE.md tells which folder holds what.
+``python_start`` starts each Python of ours, ``offers`` has what layers offer to those below;
+ARCHITECTURE.md tells which folder holds what.
 """
 
 from monarch.compat.finder import install
+from monarch.offers import offer
 
 TYPE_CHECKING = False  # as `typing` has it, which takes a while to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from monarch.config import (
         clear_runtime_config,
         configure,
@@ -90,6 +94,26 @@ _TENSORS = {
 }
 
 
+# What layers above the actors make of them.
+_OFFERS = {
+    "MeshView": "view.mesh_view",
+    "debug_controller": "compat.debug_controller",
+    "device_mesh_of": "tensors.engine",
+    "rref": "tensors.api.actor_results",
+}
+
+
+def _from(room: str, name: str) -> "Any":
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{room}"), name)
+
+
+@offer
+def _offered(name: str) -> "Any":
+    return _from(_OFFERS[name], name)
+
+
 def __getattr__(name: str) -> object:
     # Imported when asked for: the command is to be ready for Ctrl-C before all that is there.
     from importlib import import_module
@@ -98,8 +122,7 @@ def __getattr__(name: str) -> object:
         return import_module(f"{__name__}.{name}")
     if name in _TENSORS:
         room, attribute = _TENSORS[name]
-        value = getattr(import_module(f"{__name__}.tensors.{room}"), attribute)
-        return globals().setdefault(name, value)
+        return globals().setdefault(name, _from(f"tensors.{room}", attribute))
     if name in ("ActorFuture", "Future"):
         return import_module(f"{__name__}.actor").Future
     if name == "Selection":

@@ -34,6 +34,7 @@ import pytest  # noqa: E402
 import zmq  # noqa: E402
 from _pytest.faulthandler import fault_handler_stderr_fd_key  # noqa: E402
 
+from tests.gpu_here import why_no_gpu  # noqa: E402
 from tests.guard import write_guard  # noqa: E402
 from tests.support import GUARD_FOLDER, Program, wait_for  # noqa: E402
 from tests.warm_python import warm_python  # noqa: E402
@@ -69,10 +70,38 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Where PYTHONDONTWRITEBYTECODE is set, as in many containers, no import would keep it.
     """
+    _hide_gpus(config)
+    # What compilers for GPUs keep would go into the user's home.
+    for name in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH"):
+        os.environ.setdefault(name, os.path.join(_STATE_HOME, name))
     if hasattr(config, "workerinput") or not os.access(_PROJECT, os.W_OK):
         return
     for package in ("monarch", "sync", "recipes"):
         compileall.compile_dir(_PROJECT / package, quiet=2)
+
+
+def _hide_gpus(config: pytest.Config) -> str:
+    """Why the tests of this session do not see the GPUs of this machine; "" where they do.
+
+    They compare digests with those of CPUs, have more ranks than a machine has GPUs, and fake GPUs
+    themselves. Those that are about GPUs are marked so, and are chosen by that mark alone.
+    """
+    wanted = config.getoption("markexpr", "") or ""
+    if os.environ.get("MONARCH_TEST_GPUS") or ("gpu" in wanted and "not gpu" not in wanted):
+        return ""
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["HIP_VISIBLE_DEVICES"] = ""
+    return "GPUs are hidden from these tests: `make gpu` runs those that are about them"
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say so where there is one."""
+    why = _hide_gpus(config)
+    return [why] if why and os.path.exists("/dev/nvidia0") else []
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None and why_no_gpu():
+        pytest.skip(why_no_gpu())
 
 
 _CACHES = (
@@ -234,6 +263,21 @@ def _num_uses_of_ray() -> int:
     return int(getattr(sys.modules.get("tests.job.ray_cluster"), "num_uses", 0))
 
 
+def _num_files_of_drivers() -> int:
+    """How many descriptors the drivers of GPUs have here. With the first use of one, or of NVML,
+    they open devices, and sockets and pipes of their own, which stay until the process ends."""
+    return sum(target.startswith("/dev/nvidia") for target in _targets().values())
+
+
+def _targets() -> dict[str, str]:
+    """What each open descriptor leads to."""
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+    return found
+
+
 def _threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.daemon}
 
@@ -243,10 +287,8 @@ def _descriptors() -> set[str]:
     found = set()
     # The standard streams are pytest's, which has them lead elsewhere while it captures.
     own = {"0", "1", "2", *map(str, warm_python.descriptors)}
-    for fd in set(os.listdir("/proc/self/fd")) - own:
-        try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
-        except OSError:
+    for fd, target in _targets().items():
+        if fd in own or target.startswith("/dev/nvidia"):
             continue
         if "memfd:monarch" in target and _client() is not None:
             continue  # Shared memory that the client keeps, to use it again.
@@ -337,8 +379,7 @@ def changes_only_its_own() -> Iterator[None]:
 def _import_hooks() -> list[object]:
     found = [finder for finder in sys.meta_path if type(finder).__module__.startswith("monarch")]
     # Those of addresses that are no files stay for as long as their packages.
-    stay = ("monarch.compat.finder", "monarch_sync.reload")
-    return [finder for finder in found if type(finder).__module__ not in stay]
+    return [one for one in found if type(one).__module__ != "monarch.compat.finder"]
 
 
 def _check(leaked: Callable[[], object], what: str) -> None:
@@ -414,29 +455,39 @@ def faults(no_fault: None, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
+def _uses() -> tuple[int, int]:
+    """What keeps descriptors from then on."""
+    return _num_uses_of_ray(), _num_files_of_drivers()
+
+
+def _standing() -> tuple[object, ...]:
+    """What tests may have begun that stays, with descriptors of its own."""
+    return _client(), _own_children(), _uses()
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing(
     request: pytest.FixtureRequest, leaves_no_client: None, no_fault: None
 ) -> Iterator[None]:
     children, threads = _children(), _threads()
-    standing, descriptors = (_client(), _own_children(), _num_uses_of_ray()), _descriptors()
+    standing, descriptors = _standing(), _descriptors()
     handlers = _handlers()
     yield
     _restore(handlers)
     _stop_what_was_spawned()
     _check(lambda: _children() - children - _own_children(), "processes")
     _check(lambda: _threads() - threads, "threads")
-    if (_client(), _own_children(), _num_uses_of_ray()) == standing:
+    if _standing() == standing:
         _check(lambda: _descriptors() - descriptors, "descriptors")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def leaves_no_client(zero_copy_collector: None) -> Iterator[None]:
-    children, descriptors, num_uses = _children(), _descriptors(), _num_uses_of_ray()
+    children, descriptors, uses = _children(), _descriptors(), _uses()
     yield
     _shut_down()
     _check(lambda: _children() - children - warm_python.pids, "processes")
-    if _num_uses_of_ray() == num_uses:
+    if _uses() == uses:
         _check(lambda: _descriptors() - descriptors, "descriptors")
     _check(lambda: [t for t in threading.enumerate() if t.name.startswith("monarch")], "threads")
     _check(_import_hooks, "import hooks")

@@ -9,6 +9,8 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -127,3 +129,42 @@ def test_signals_are_the_usual_ones() -> None:
 def test_none_is_left_ignored_here() -> None:
     left = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
     assert left <= {signal.SIGPIPE, signal.SIGXFSZ}
+
+
+@pytest.fixture
+def guard_of_leaks(request: pytest.FixtureRequest) -> Any:
+    """The module that looks for what tests leave behind."""
+    plugins = request.config.pluginmanager.get_plugins()
+    return next(plugin for plugin in plugins if hasattr(plugin, "_num_files_of_drivers"))
+
+
+def test_what_the_driver_of_a_gpu_opens_is_no_leak(
+    guard_of_leaks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its first use in a process it opens its devices, and sockets of its own."""
+    open_now = {"10": "pipe:[1]"}
+    monkeypatch.setattr(guard_of_leaks, "_targets", lambda: dict(open_now))
+    before, standing = guard_of_leaks._descriptors(), guard_of_leaks._standing()
+    open_now |= {"11": "/dev/nvidiactl", "12": "/dev/nvidia0", "13": "socket:[2]"}
+    assert guard_of_leaks._standing() != standing, "such a test is not looked at"
+    assert guard_of_leaks._descriptors() - before == {"socket:[2]"}
+    # The next test begins with them; what it leaves is told all the same.
+    before, standing = guard_of_leaks._descriptors(), guard_of_leaks._standing()
+    open_now["14"] = "pipe:[3]"
+    assert guard_of_leaks._standing() == standing
+    assert guard_of_leaks._descriptors() - before == {"pipe:[3]"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "are_hidden"),
+    [("", True), ("not slow and not gpu", True), ("gpu", False), ("gpu and not slow", False)],
+)
+def test_only_tests_about_gpus_see_them(
+    guard_of_leaks: Any, monkeypatch: pytest.MonkeyPatch, chosen: str, are_hidden: bool
+) -> None:
+    monkeypatch.delenv("MONARCH_TEST_GPUS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "")
+    config: Any = SimpleNamespace(getoption=lambda name, default: chosen)
+    assert bool(guard_of_leaks._hide_gpus(config)) == are_hidden
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ("" if are_hidden else "0,1")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from monarch.config_file.toml_text import loads
+
 ROOT = Path(__file__).parents[1]
 HOMES = {
     "monarch": ROOT,
@@ -91,3 +93,29 @@ def test_each_package_names_its_files(modules: dict[str, Path]) -> None:
             if not re.search(rf"\b{path.stem}\b", said):
                 unnamed.append(name)
     assert not unnamed
+
+
+def test_a_name_in_a_string_points_down_too(modules: dict[str, Path]) -> None:
+    """An import by name is an arrow as well. The package itself is above all layers."""
+    contracts = loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    [layers] = (one["layers"] for one in contracts["contracts"] if one["name"].startswith("Arrows"))
+    height = {
+        name.strip(): len(layers) - row for row, names in enumerate(layers)
+        for name in names.split("|")
+    }  # fmt: skip
+
+    def layer_of(module: str) -> str:
+        return next((name for name in height if f"{module}.".startswith(f"{name}.")), "")
+
+    wrong = []
+    for module, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or "import_module" not in ast.unparse(node.func):
+                continue
+            target = node.args[0] if node.args else None
+            if not isinstance(target, ast.Constant) or not isinstance(target.value, str):
+                continue
+            here, there = layer_of(module), layer_of(target.value)
+            if here and there and here != there and height[there] >= height[here]:
+                wrong.append(f"{module} -> {target.value}")
+    assert wrong == []

@@ -37,6 +37,8 @@ ALLOWED = {
 HANDLES = {"kill", "terminate", "send_signal"}
 """Of a child, allowed in the file that starts it: its pid stays its own until it is waited for."""
 
+_MAKERS = {"subprocess.Popen", "start_agent"}
+
 NO_PROCESSES = {"self", "job", "self.job", "self._zygote", "proc.launcher"}
 """What has a method ``kill`` of our own: it ends what it has started itself."""
 
@@ -47,8 +49,7 @@ def parsed(path: Path) -> ast.Module:
 
 def starts_children(tree: ast.AST) -> bool:
     return any(
-        isinstance(node, ast.Call) and ast.unparse(node.func) == "subprocess.Popen"
-        for node in ast.walk(tree)
+        isinstance(node, ast.Call) and ast.unparse(node.func) in _MAKERS for node in ast.walk(tree)
     )
 
 

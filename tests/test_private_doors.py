@@ -12,6 +12,7 @@ import importlib
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from ctypes import c_void_p
 from importlib import metadata
@@ -20,6 +21,9 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import pytest
+
+from monarch_reload.live.compiled import COMPILED
+from monarch_reload.live.line_shift import LineShift, lines_moved
 
 ROOT = Path(__file__).parents[1]
 OURS = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
@@ -106,6 +110,44 @@ def _a_spec_says_that_it_is_imported() -> bool:
 
 def _module_locks_are_by_name() -> bool:
     return isinstance(importlib._bootstrap._module_locks, dict)  # type: ignore[attr-defined]
+
+
+def _dynamo_tells_what_it_went_through(torch: Any) -> bool:
+    def inner(x: Any) -> Any:
+        return x + 1
+
+    def outer(x: Any) -> Any:
+        return inner(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own
+        compiled = torch.compile(outer, backend="eager")
+        importlib.import_module("torch._dynamo.convert_frame")
+        COMPILED.watch()
+        compiled(torch.ones(1))
+    (entry,) = torch._C._dynamo.eval_frame._debug_get_cache_entry_list(outer.__code__)
+    manager = entry.guard_manager
+    deleted = importlib.import_module("torch._dynamo.guards").DeletedGuardManagerWrapper
+    is_known = [*COMPILED.graphs_of([inner.__code__])] == [outer.__code__]
+    manager.extra_state.invalidate(entry, deleted("its code was edited"))
+    return is_known
+
+
+def _the_first_line_of_a_code_object_can_be_written() -> bool:
+    code = compile("\n\ndef f():\n    def g(): pass\n", "some_file.py", "exec").co_consts[0]
+    assert isinstance(code, CodeType)
+    moved = code.replace(
+        co_firstlineno=5,
+        co_consts=tuple(
+            one.replace(co_firstlineno=6) if isinstance(one, CodeType) else one
+            for one in code.co_consts
+        ),
+    )
+    distance = lines_moved(code, moved)
+    undo = LineShift(code, distance or 0).apply()
+    is_moved = distance == 2 and code == moved and [*code.co_lines()] == [*moved.co_lines()]
+    undo()
+    return is_moved and code.co_firstlineno == 3
 
 
 def _signals_can_be_set_in_c() -> bool:
@@ -285,9 +327,24 @@ DOORS = [
         _torch(lambda _: _named("torch.utils._pytree", "tree_map_only")()),
     ),
     Door(
+        "torch._dynamo.convert_frame",
+        "each edit compiles all anew that uses a module of the workspace",
+        _torch(_dynamo_tells_what_it_went_through),
+    ),
+    Door(
         "torch._dynamo",
-        "compiled graphs go on with old code",
+        "replica groups are forked without dynamo, and import it each",
         _torch(lambda _: _named("torch._dynamo", "reset")()),
+    ),
+    Door(
+        "torch._C._dynamo.eval_frame",
+        "compiled graphs go on with old code",
+        _torch(lambda _: _named("torch._C._dynamo.eval_frame", "reset_code")()),
+    ),
+    Door(
+        "code.co_firstlineno",
+        "compiled functions that only move are compiled again",
+        _the_first_line_of_a_code_object_can_be_written,
     ),
     *(
         Door(name, "distributed tensors do not work", _torch(lambda _, where=where: where()))
@@ -376,6 +433,31 @@ DOORS = [
             _named("torch.distributed", "Reducer", name),
         )
         for name in ("_autograd_hook", "_check_reducer_finalized", "_remove_autograd_hooks")
+    ),
+    *(
+        Door(
+            f"c10d.{name}",
+            "process groups are not made anew in place",
+            _named("torch.distributed.distributed_c10d", name),
+        )
+        for name in (
+            "_world",
+            "_get_default_group",
+            "_update_default_pg",
+            "_get_default_timeout",
+            "_new_process_group_helper",
+            "_unregister_all_process_groups",
+        )
+    ),
+    Door(
+        "torch.distributed._composable.replicate",
+        "replicas of TorchTitan are not wrapped again when their group is made anew",
+        _named("torch.distributed._composable.replicate", "replicate"),
+    ),
+    Door(
+        "DistributedDataParallel._active_ddp_module",
+        "a step that was cut short leaves its replica marked as the active one",
+        _torch(lambda t: hasattr(t.nn.parallel.DistributedDataParallel, "_active_ddp_module")),
     ),
     Door("torchft.Manager", "groups outlive no lighthouse", _managers_have_these),
 ]

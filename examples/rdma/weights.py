@@ -7,6 +7,7 @@ module, and another only a part, in bfloat16. Each sees whole versions only. Nee
 """
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -24,6 +25,8 @@ class Trainer(Actor):
     @endpoint
     def train(self, step: int) -> int:
         rank = current_rank().rank
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")  # The shards are on the CPU, here.
         mesh = init_device_mesh("cpu", (2,))
         whole = {
             "weight": torch.full((SIZE, SIZE), float(step)),

@@ -29,7 +29,8 @@ class Trainer(Actor):
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         num_gpus = torch.cuda.device_count()
         # NCCL wants a GPU a rank; ranks that share one, or have none, talk through gloo.
-        dist.init_process_group("nccl" if num_gpus >= world else "gloo")
+        has_own = num_gpus >= int(os.environ["LOCAL_WORLD_SIZE"])
+        dist.init_process_group("cpu:gloo,cuda:nccl" if has_own else "gloo")
         self.device = torch.device("cuda", rank % num_gpus) if num_gpus else torch.device("cpu")
         torch.set_num_threads(1)
         torch.manual_seed(seed)

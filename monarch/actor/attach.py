@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import os
 import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Sequence
@@ -16,11 +14,11 @@ from monarch.actor.host import Host
 from monarch.actor.host_mesh import HostMesh
 from monarch.mesh import Shape, Slice
 from monarch.net.machine import machine_id
-from monarch.python_start import text_arguments
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.ends.late_thread import run_aside
 from monarch.runtime.ends.process_group import end_child
+from monarch.runtime.hosts.agent_process import start_agent
 from monarch.runtime.promise import Promise
 from monarch.wire.host_url import HostUrl
 
@@ -102,19 +100,9 @@ def hosts_from_config(name: str, num_hosts: int = 2) -> HostMesh:
     agent = client()
     urls = [f"ipc://{agent.directory}/{name}-{number}" for number in range(num_hosts)]
     for url in urls:
-        program = text_arguments(_HOST_PROGRAM, url, str(os.getpid()))
-        host = subprocess.Popen([sys.executable, *program])
+        host = start_agent(url, ends_with_us=True)
         atexit.register(_end, agent, url, host)
     return attach_to_workers(workers=urls, name=name)
-
-
-_HOST_PROGRAM = """
-import sys
-from monarch.runtime.ends.process_group import end_with
-end_with(int(sys.argv[2]))
-from monarch.runtime.host_main import serve_host
-serve_host(sys.argv[1])
-"""
 
 
 def _end(agent: ClientAgent, url: str, host: subprocess.Popen[bytes]) -> None:

@@ -6,7 +6,6 @@ are handled one after the other, and two callers at once get the same controller
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from monarch.actor.actor import Actor
@@ -17,6 +16,7 @@ from monarch.actor.host_mesh import this_proc
 from monarch.actor.mesh_ref import MeshRef
 from monarch.errors import MeshFailure
 from monarch.mesh import Shape
+from monarch.offers import offered
 from monarch.runtime import client_agent, process
 
 _NAME = "controllers"
@@ -68,9 +68,7 @@ def debug_controller() -> Any:
 
     ``wait_pending_session`` and ``list`` are its endpoints.
     """
-    # By name: it is above the actors, and only programs that ask for it pay for it.
-    controllers = importlib.import_module("monarch.compat.debug_controller")
-    return controllers.debug_controller()
+    return offered("debug_controller")()
 
 
 def _spawn_registry(agent: client_agent.ClientAgent) -> None:

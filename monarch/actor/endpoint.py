@@ -6,7 +6,6 @@ import functools
 import inspect
 import random
 from collections.abc import Callable, Coroutine, Iterator
-from importlib import import_module
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from monarch.actor import lending
@@ -17,6 +16,7 @@ from monarch.actor.replies import CallSink, OneSink, StreamSink, resolve_call, r
 from monarch.core.event_ring import SentCall, sent_call_ends
 from monarch.core.rings import Asked
 from monarch.mesh import ValueMesh
+from monarch.offers import offered
 from monarch.runtime import process, telemetry
 from monarch.runtime.cells.endpoint_spec import EndpointSpec
 from monarch.runtime.context import running, sending_actor
@@ -177,8 +177,7 @@ class Endpoint(Generic[P, R]):
         What comes out is said by ``@endpoint(propagate=...)``: a function from tensors without
         values to such, or "inspect" for nothing.
         """
-        # The tensor engine lies above, and imports torch: it is asked for by name, and only here.
-        return import_module("monarch.tensors.api.actor_results").rref(self, args, kwargs)
+        return offered("rref")(self, args, kwargs)
 
     def _call_rank(self, rank: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[R]:
         mesh = self._mesh

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from monarch.actor import lending
@@ -24,6 +23,7 @@ from monarch.core.supervision import ROOT
 from monarch.errors import ActorError, SupervisionError
 from monarch.mesh import Point, Shape, Slice
 from monarch.net.identifiers import new_uid
+from monarch.offers import offered
 from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.cells.endpoint_spec import check_actor_class, is_async_actor
@@ -133,8 +133,7 @@ class ProcMesh(StartingMesh):
 
     @property
     def _device_mesh(self) -> Any:
-        # The tensor engine lies above, and imports torch: it is asked for by name, and only here.
-        return import_module("monarch.tensors.engine").device_mesh_of(self)
+        return offered("device_mesh_of")(self)
 
     def activate(self) -> Any:
         """Have torch operations of this thread run on these procs, from this call on.
@@ -287,8 +286,7 @@ class ProcMesh(StartingMesh):
 
         With the extra ``notebook``; without it, what they do at this moment.
         """
-        # Views lie above the actors that they show.
-        return import_module("monarch.view.mesh_view").MeshView(self._procs, repr(self))
+        return offered("MeshView")(self._procs, repr(self))
 
     def _sync_hosts(self) -> list[ProcAddress]:
         return hosts_of(self._procs)

@@ -1,7 +1,8 @@
 """The effects of Ctrl-C, SIGTERM and SIGHUP on a command, by what it is doing.
 
 - a run: the first asks it to save and stop, a second Ctrl-C ends it (`stop_on_interrupt`);
-- a push: it is taken back, and a second Ctrl-C waits for that (`push_taken_back`);
+- a push: before hosts are asked for anything it ends at once; then it is taken back, and a second
+  Ctrl-C waits for that (`push_taken_back`);
 - a command of ``monarch sync``: SIGTERM and SIGHUP do what Ctrl-C does (`asked_to_end`);
 - a look at the workspace: it ends at once (`left_at_once`);
 - an import: one that a library swallowed takes effect after it (`interrupt_kept`);
@@ -64,14 +65,17 @@ def stop_on_interrupt(records: Sequence[Record]) -> Iterator[None]:
 
 
 @contextmanager
-def push_taken_back() -> Iterator[None]:
+def push_taken_back(only_looks: Callable[[], bool]) -> Iterator[None]:
     """Ctrl-C ends a push, which then puts everything back; a second one does not disturb that, and
-    a third ends the program at once."""
+    a third ends the program at once. So does the first while the push ``only_looks`` at the
+    workspace: hosts drop what they were sent ahead of it when their author is gone."""
     num_pressed = 0
 
-    def on_signal(number: int, frame: object) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal num_pressed
         num_pressed += 1
+        if num_pressed == 1 and only_looks():
+            _leave_saying(b"\ninterrupted; nothing was pushed\n")
         if num_pressed == 1:
             raise KeyboardInterrupt
         if num_pressed > 2:
@@ -162,15 +166,14 @@ def asked_to_end() -> Iterator[None]:
 def left_at_once() -> Iterator[None]:
     """Within, where a command only looks and has nothing to put back, Ctrl-C ends the program: to
     let go of what a look at very many files has gathered takes seconds."""
-    leave = _leaving(130)
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(OSError):
-            os.write(2, b"\ninterrupted\n")
-        leave(number, frame)
-
-    with _handling((signal.SIGINT,), on_signal):
+    with _handling((signal.SIGINT,), lambda number, frame: _leave_saying(b"\ninterrupted\n")):
         yield
+
+
+def _leave_saying(line: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, line)
+    _leaving(130)(signal.SIGINT, None)
 
 
 def at_once_from_here() -> None:

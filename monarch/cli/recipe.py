@@ -6,15 +6,16 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
 
 from monarch.cli.project import load_project
-from monarch.cli.volume import say
+from monarch.cli.volume import is_verbose, say
 from monarch.config_file import live_keys, load_config
 from monarch.config_file.writer import to_commented_toml
-from monarch.errors import JobError
+from monarch.errors import JobError, MonarchError
 from monarch.runs.catalog import built_in_recipes, summary_of
 from monarch.runs.outline import Outline, outline_of, preload_of
 from monarch.runs.whole_file import write_whole, writing
@@ -130,14 +131,45 @@ def _copies(source: Path, target: Path) -> list[tuple[Path, Path]]:
 
 
 def recipe_here(name: str) -> Recipe:
-    """A recipe as ``monarch run`` finds it, with the workspace's folders to import from."""
+    """A recipe as ``monarch run`` finds it, with the workspace's folders to import from.
+
+    One that cannot be imported ends the command, with the traceback as Python has it.
+    """
     from monarch.cli.interrupts import interrupt_kept
     from monarch.cli.phases import phase
     from monarch.runs.recipe import find_recipe
 
     _import_from_workspace(name)
-    with interrupt_kept(), phase(f"importing {name}, and what it needs"):
-        return find_recipe(name)
+    try:
+        with interrupt_kept(), phase(f"importing {name}, and what it needs"):
+            return find_recipe(name)
+    except MonarchError:
+        raise
+    except Exception as error:
+        if is_verbose():
+            raise
+        _tell_as_python_does(error)
+        sys.exit(1)
+
+
+def _tell_as_python_does(error: Exception) -> None:
+    """The traceback of a recipe that cannot be imported, from its own first line on: what led there
+    is ours, and none of the reader's business."""
+    import importlib
+    import traceback
+
+    frames: list[TracebackType] = []
+    frame = error.__traceback__
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.tb_next
+    names = [one.tb_frame.f_code.co_filename for one in frames]
+    importing = (sys.modules["monarch.runs.recipe"].__file__, importlib.__file__)
+    begins = max((at + 1 for at, name in enumerate(names) if name == importing[0]), default=0)
+    while begins < len(names) and (names[begins] in importing or names[begins][:8] == "<frozen "):
+        begins += 1
+    shown = frames[begins] if begins < len(frames) else None
+    traceback.print_exception(type(error), error, shown)
 
 
 def outline_here(name: str) -> Outline | None:

@@ -150,6 +150,9 @@ def run(
             # Beside a spinner or a table, not through them.
             switching = session_of(client()).reload
             switching.on_waiting = record.message
+            switching.on_replacing = lambda plan, num_procs: record.replacing(
+                plan.generation, num_procs
+            )
             switching.audits.on_found.append(
                 lambda generation, found: record.audited(
                     generation, found.lines(found.stale), found.lines(found.kept)
@@ -371,10 +374,11 @@ class _logs_of:
 
     def __enter__(self) -> None:
         client().printer.tee = self._logs.take
+        client().printer.is_of_run = True
 
     def __exit__(self, *error: object) -> None:
         client().flush_logs()
-        client().printer.tee = None
+        client().printer.tee, client().printer.is_of_run = None, False
         self._logs.close()
 
 

@@ -77,7 +77,7 @@ def resolve_config(
         *from_environment(schema, environment or {}),
         *from_overrides(schema, overrides),
     ):
-        hint = _hint_of(schema, given)
+        hint = _hint_of(schema, given, getattr(config_class, "KEYS_GONE", {}))
         try:
             value = parse_text(given.value, hint) if given.is_text else convert(given.value, hint)
         except Mismatch as mismatch:
@@ -88,9 +88,12 @@ def resolve_config(
     return LoadedConfig(build(config_class, "", values, origins, path), origins)
 
 
-def _hint_of(schema: Mapping[str, Any], given: Given) -> Any:
+def _hint_of(schema: Mapping[str, Any], given: Given, gone: Mapping[str, str]) -> Any:
+    """``gone`` are keys that there were, and what to do without each."""
     if given.key in schema:
         return schema[given.key]
+    if given.key in gone:
+        raise given.origin.error(f"'{given.key}' {gone[given.key]}", given.key)
     inside = [key for key in schema if key.startswith(f"{given.key}.")]
     if inside:
         reason = f"'{given.key}' is a table of keys, such as '{inside[0]}', not a value"

@@ -19,6 +19,7 @@ What to open:
     log_lines                      a process's output, cut into lines
     log_text                       how lines of many ranks look
     log_aggregation, log_windows   similar lines as one; how long they are gathered
+    log_bursts                     what ranks of a run print at once, as few lines as say it
     log_backlog                    lines that wait for a slow reader
     environment                    environment variables across ranks: hidden ones, odd ones
     grouping                       ranks with equal answers, put together

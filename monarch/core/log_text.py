@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 
 from monarch.core.log_aggregation import LineSource, Summary
@@ -12,30 +13,54 @@ _YELLOW = "\x1b[33m"
 _CYAN = "\x1b[36m"
 _RANK_COLOURS = tuple(f"\x1b[{code}m" for code in (36, 32, 35, 34, 96, 92, 95, 94))
 _MAX_RANGES = 6
+_LEAST_ROOM = 20
 
 
 class Style:
-    """``has_colours`` on terminals; elsewhere the text is plain."""
+    """``has_colours`` on terminals, which have a ``width``; elsewhere the text is plain. Lines of a
+    run have another margin."""
 
-    def __init__(self, has_colours: bool) -> None:
+    def __init__(
+        self, has_colours: bool, width: int | None = None, *, is_of_run: bool = False
+    ) -> None:
         self.has_colours = has_colours
+        self.width = width
+        self._is_of_run = is_of_run
 
     def paint(self, colour: str, text: str) -> str:
         return f"{colour}{text}{_RESET}" if self.has_colours else text
 
     def prefix(self, label: str) -> str:
-        """``[name rank] ``, in the colour of the rank."""
-        if not self.has_colours:
-            return f"[{label}] "
+        """``[name rank] ``, or ``name rank | `` of a run, in the colour of the rank."""
         rank = label.rpartition(" ")[2]
-        number = int(rank) if rank.isdigit() else 0
-        return self.paint(_RANK_COLOURS[number % len(_RANK_COLOURS)], f"[{label}]") + " "
+        colour = _RANK_COLOURS[(int(rank) if rank.isdigit() else 0) % len(_RANK_COLOURS)]
+        return self.paint(colour, f"{label} |" if self._is_of_run else f"[{label}]") + " "
 
 
 def line_text(label: str, lines: str, style: Style) -> str:
     """``lines``, which end with a newline, each with its printer in front."""
     prefix = style.prefix(label)
     return prefix + lines[:-1].replace("\n", "\n" + prefix) + "\n"
+
+
+def run_text(label: str, lines: Iterable[str], style: Style) -> str:
+    """Lines of a run's rank, as ``titan 0 | text``; in a terminal they are broken to fit, under the
+    same margin."""
+    first, rest = style.prefix(label), " " * len(label) + " | "
+    shown = [
+        (first if number == 0 else rest) + part
+        for line in lines
+        for number, part in enumerate(_fitting(line, style.width, len(rest)))
+    ]
+    return "".join(f"{line}\n" for line in shown)
+
+
+def _fitting(line: str, width: int | None, margin: int) -> list[str]:
+    # A line with colours has characters that take no room: the terminal breaks it.
+    if width is None or len(line) + margin <= width or "\x1b" in line:
+        return [line]
+    room = max(width - margin, _LEAST_ROOM)
+    return textwrap.wrap(line, room, drop_whitespace=False, replace_whitespace=False)
 
 
 def drop_text(label: str, count: int, path: str, style: Style) -> str:

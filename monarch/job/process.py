@@ -11,7 +11,6 @@ import functools
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -22,21 +21,19 @@ from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
 from monarch.net.identifiers import new_secret, new_uid
 from monarch.ours import NotOurs
-from monarch.python_start import module_arguments
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.ends.process_group import signal_process
 from monarch.runtime.ends.process_start import is_ours, process_start
+from monarch.runtime.hosts.agent_process import AGENT_PROGRAM, start_agent
 from monarch.runtime.hosts.directory import (
     check_job_directory,
     make_job_directory,
     remove_job_directory,
     sweep,
 )
-from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.runtime.uninterrupted import Uninterrupted
 
-_AGENT_PROGRAM = "monarch.runtime.host_main"
 _TERM_SECONDS = 2.0
 _STATUS_SECONDS = 1.0
 
@@ -71,7 +68,7 @@ class HostProcess(NamedTuple):
     @property
     def words(self) -> tuple[str, str]:
         """What its command has, and no other process's."""
-        return _AGENT_PROGRAM, self.url
+        return AGENT_PROGRAM, self.url
 
     def how_ended(self) -> str:
         """The exit status of the host, if this program started it, and the last lines of its
@@ -138,8 +135,6 @@ class ProcessJob(JobTrait):
         url = f"ipc://{folder}/host"
         log = os.path.join(folder, "host.log")
         env = {**os.environ, **self.env}
-        for variable in SECRET_VARIABLES:
-            env.pop(variable, None)
         workspace = env.setdefault("WORKSPACE_DIR", f"{folder}/workspace")
         if num_hosts_in(self.meshes) > 1 and "WORKSPACE_DIR" in os.environ | self.env:
             # Two hosts must not share one folder.
@@ -148,20 +143,10 @@ class ProcessJob(JobTrait):
             workspace = env["WORKSPACE_DIR"] = before.workspace
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{folder}/host")
-        # The secret goes through a pipe: neither arguments nor environment are private.
-        reader, writer = os.pipe()
-        try:
-            os.write(writer, self._secret.hex().encode())
-            os.close(writer)
-            env["MONARCH_JOB_SECRET_FD"] = str(reader)
-            with open(log, "wb" if before is None else "ab") as output:
-                child = subprocess.Popen(
-                    [sys.executable, *module_arguments(_AGENT_PROGRAM, url, name)],
-                    env=env, pass_fds=[reader], start_new_session=True,
-                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                )  # fmt: skip
-        finally:
-            os.close(reader)
+        with open(log, "wb" if before is None else "ab") as output:
+            child = start_agent(
+                url, name, secret=self._secret.hex(), env=env, stdout=output, stderr=output
+            )
         self._children.append(child)
         _started_here[child.pid] = child
         started = process_start(child.pid) or 0

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,22 +22,14 @@ from monarch.job.scheduled import (
     ScheduledJob,
 )
 from monarch.net.identifiers import new_uid
-from monarch.python_start import text_arguments
 from monarch.runtime import process
+from monarch.runtime.hosts.agent_process import start_agent
 
 _NAMESPACE = "monarch"
 _REACH_SECONDS = 5.0
 _ANSWER_SECONDS = 10.0
 _UP_SECONDS = 60.0
 _TERM_SECONDS = 5.0
-# Its end is the end of the agent; and what the agent has started ends with that.
-_HOST_PROGRAM = """
-import sys
-from monarch.runtime.ends.process_group import end_with
-end_with(int(sys.argv[2]))
-from monarch.runtime.host_main import serve_host
-serve_host(sys.argv[1], sys.argv[3])
-"""
 
 
 class RayHost:
@@ -49,26 +40,17 @@ class RayHost:
         import ray
 
         address = ray.util.get_node_ip_address()
-        reader, writer = os.pipe()
-        os.write(writer, secret.encode())
-        os.close(writer)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((address, port))
             listener.listen(1024)
             self._url = f"tcp://{address}:{listener.getsockname()[1]}"
             fd = listener.fileno()
-            self._agent = subprocess.Popen(
-                [
-                    sys.executable,
-                    *text_arguments(
-                        _HOST_PROGRAM, f"tcp://{address}:fd{fd}", str(os.getpid()), name
-                    ),
-                ],
-                env={**os.environ, **env, "MONARCH_JOB_SECRET_FD": str(reader)},
-                pass_fds=[fd, reader], stdin=subprocess.DEVNULL, start_new_session=True,
+            # Our end is the end of the agent; and what the agent has started ends with that.
+            self._agent = start_agent(
+                f"tcp://{address}:fd{fd}", name, secret=secret, ends_with_us=True,
+                env={**os.environ, **env}, pass_fds=[fd],
             )  # fmt: skip
-        os.close(reader)
         self._is_stopping = False
         threading.Thread(target=self._watch, daemon=True).start()
 

@@ -17,8 +17,8 @@ What to open:
     tcp, tcp_server      the way over TCP: the reader's end, the owner's end
     streams              the sockets of that way: tickets, proofs, bytes
     verbs/               the way by an RDMA device
-    cuda_ipc             the way to a GPU of this host
-    gpu, device_memory   what is used of CUDA; memory of a GPU, staged through this host's
+    cuda_ipc, fences     the way to a GPU of this host; what its GPU has to have done before
+    gpu, device_memory   what is used of CUDA; copies between GPUs, and to this host's memory
     availability         which ways this machine has, and warnings
     asking, serving      requests to an owner; its answers
     state_dict           `SharedStateDict`: published weights

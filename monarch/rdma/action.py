@@ -21,12 +21,13 @@ from monarch.rdma.buffer import (
     source,
     write,
 )
-from monarch.rdma.memory import LocalMemory, memory_of
-from monarch.rdma.own_process import copy_runs
+from monarch.rdma.gpu import GpuMark, gpu
+from monarch.rdma.memory import LocalMemory, copy_runs, memory_of
 from monarch.rdma.region import Part
 from monarch.rdma.transfers import start
 from monarch.rdma.ways import Ways, ways
 
+_Step = Callable[[Ways, float, tuple[GpuMark, ...]], None]
 _AT_ONCE = 4
 _WORD = struct.Struct("=q")
 
@@ -39,10 +40,11 @@ class RDMAAction:
     """
 
     def __init__(self) -> None:
-        self._steps: list[Callable[[Ways, float], None]] = []
+        self._steps: list[_Step] = []
         self._claims = _Claims()
         # All that is used is held until the action is done with.
         self._held: list[Any] = []
+        self._devices: set[int] = set()
 
     def read_remote(self, dst: Any, src: RDMABuffer) -> RDMAAction:
         """Read the buffer ``src`` into ``dst``. Raises ``ValueError`` where that is smaller, or
@@ -52,7 +54,9 @@ class RDMAAction:
         self._claim(memory, src.size(), is_written=True)
         part = src.part
         self._steps.append(
-            lambda way, deadline: read(way, part, memory, deadline, consistent=False)
+            lambda way, deadline, ready: read(
+                way, part, memory._replace(ready=ready), deadline, consistent=False
+            )
         )
         return self
 
@@ -64,7 +68,9 @@ class RDMAAction:
         dst.check_writable()
         self._claim(memory, memory.nbytes, is_written=False)
         part = Part(dst.part.region, dst.part.start, dst.part.start + memory.nbytes)
-        self._steps.append(lambda way, deadline: write(way, part, memory, deadline))
+        self._steps.append(
+            lambda way, deadline, ready: write(way, part, memory._replace(ready=ready), deadline)
+        )
         return self
 
     def read_into(self, src: RDMABuffer, dst: Any) -> RDMAAction:
@@ -96,7 +102,7 @@ class RDMAAction:
     def _atomic(self, dst: Any, exchange: Callable[[Ways, float], int]) -> RDMAAction:
         memory = None
         if dst is not None:
-            memory = local_memory(dst, "read into", is_written=True)
+            memory = local_memory(dst, "read into", None, is_written=True)
             if memory.nbytes != _WORD.size or memory.device != "cpu":
                 raise ValueError(
                     f"a word is read into {_WORD.size} bytes of this host's memory, not into "
@@ -104,7 +110,7 @@ class RDMAAction:
                 )
             self._claim(memory, _WORD.size, is_written=True)
 
-        def step(way: Ways, deadline: float) -> None:
+        def step(way: Ways, deadline: float, ready: tuple[GpuMark, ...]) -> None:
             old = exchange(way, deadline)
             if memory is not None:
                 word = memory_of(_WORD.pack(old))
@@ -126,13 +132,16 @@ class RDMAAction:
                 "memory of its own, or use two actions, one after the other"
             )
         self._held.append(memory.keep)
+        if memory.device != "cpu":
+            self._devices.add(gpu().device_of(memory.keep))
 
     def submit(self, timeout: float = DEFAULT_TIMEOUT) -> Future[None]:
         """Do all of them. The future raises the first error; others may have been done."""
         steps, deadline = list(self._steps), deadline_of(timeout)
+        ready = tuple(gpu().mark(device) for device in self._devices)
 
         def work(way: Ways) -> None:
-            tasks = [functools.partial(step, way, deadline) for step in steps]
+            tasks = [functools.partial(step, way, deadline, ready) for step in steps]
             if tasks:
                 way.workers.run_all(tasks, _AT_ONCE)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from monarch.rdma.device_memory import DevicePart
 from monarch.rdma.layout import Run
 from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.table import TableEntry
@@ -42,4 +43,19 @@ class Backend(Protocol):
         self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
     ) -> int:
         """Set the 64-bit word at ``offset`` if it is ``expected``; gives what it was."""
+        ...
+
+
+@runtime_checkable
+class DeviceBackend(Backend, Protocol):
+    """A way that leads to a GPU, from other GPUs without the host's memory too."""
+
+    def read_across(
+        self, part: Part | Ranges, target: DevicePart, deadline: float
+    ) -> tuple[TableEntry, TableEntry]:
+        """Copy the part to memory of a GPU of this process."""
+        ...
+
+    def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:
+        """Copy memory of a GPU of this process to the part."""
         ...

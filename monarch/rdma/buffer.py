@@ -15,7 +15,7 @@ from monarch.actor.future import Future, make_future
 from monarch.config import upstream_value
 from monarch.rdma import table as tables
 from monarch.rdma.availability import RDMAReadTransferWarning, RDMAWriteTransferWarning
-from monarch.rdma.device_memory import staged
+from monarch.rdma.device_memory import part_of
 from monarch.rdma.memory import LocalMemory, memory_of
 from monarch.rdma.own_process import is_own
 from monarch.rdma.process_vm import is_supported
@@ -37,6 +37,9 @@ _QUICK_BYTES = 256 * 1024
 _PLAIN_QUICK_BYTES = 16 * 2**20
 """The same for a thread without a loop, where nobody else waits: handing over and back is a
 millisecond on a busy machine."""
+
+_DEVICE_TIMES = 32
+"""A GPU's own memory moves so many times as fast."""
 
 _MOST_SECONDS = 2**31
 
@@ -114,13 +117,13 @@ class RDMABuffer:
         the owner's within ``with buffer.changing():``. Raises ``ValueError`` where ``dst`` is
         smaller. The future raises ``RemoteMemoryError`` where the memory is gone, ``TimeoutError``.
         """
-        memory = destination(dst, self)
+        memory = destination(dst, self).as_of_now()
         part, deadline = self._part, deadline_of(timeout)
         return self._start(lambda way: read(way, part, memory, deadline, consistent=consistent))
 
     def write_from(self, src: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Future[None]:
         """Copy ``src`` to the beginning of the buffer. Raises ``ValueError`` where it is larger."""
-        memory = source(src, self)
+        memory = source(src, self).as_of_now()
         part, deadline = self._part, deadline_of(timeout)
         self.check_writable()
         target = Part(part.region, part.start, part.start + memory.nbytes)
@@ -228,6 +231,8 @@ class RDMABuffer:
         way, region = ways(), self._part.region
         way.warn_of_tcp(region)
         limit = _QUICK_BYTES if _has_loop() else _PLAIN_QUICK_BYTES
+        if not region.is_on_cpu:
+            limit *= _DEVICE_TIMES
         return start(way, work, is_quick=self.size() <= limit and way.is_quick(region))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -253,24 +258,20 @@ def _received(region: RemoteRegion, start: int, stop: int) -> RDMABuffer:
 
 def read(way: Ways, part: Part, memory: LocalMemory, deadline: float, *, consistent: bool) -> None:
     """Copy a part into memory of this process, on this thread."""
-    runs = memory.runs(0, part.nbytes)
     if memory.device == "cpu":
-        way.read(part, runs, deadline, consistent=consistent)
+        way.read(part, memory.runs(0, part.nbytes), deadline, consistent=consistent)
         return
-    with staged(memory.keep, runs, is_read=False, is_written=True) as here:
-        way.read(part, here, deadline, consistent=consistent)
+    way.read_to_gpu(part, part_of(memory, part.nbytes), deadline, consistent=consistent)
 
 
 def write(way: Ways, part: Part, memory: LocalMemory, deadline: float) -> None:
     """Copy memory of this process into a part, on this thread."""
     if not part.nbytes:
         return
-    runs = memory.runs()
     if memory.device == "cpu":
-        way.write(part, runs, deadline)
+        way.write(part, memory.runs(), deadline)
         return
-    with staged(memory.keep, runs, is_read=True, is_written=False) as here:
-        way.write(part, here, deadline)
+    way.write_from_gpu(part, part_of(memory), deadline)
 
 
 def fetch_add(way: Ways, region: RemoteRegion, place: int, amount: int, deadline: float) -> int:
@@ -298,7 +299,7 @@ def _done(value: T) -> Future[T]:
 
 def destination(dst: Any, buffer: RDMABuffer) -> LocalMemory:
     """Memory here for all of the buffer. Raises ``ValueError`` where it is too small."""
-    memory = local_memory(dst, "read into", is_written=True)
+    memory = local_memory(dst, "read into", buffer, is_written=True)
     if memory.nbytes < buffer.size():
         raise ValueError(
             f"the destination has {memory.nbytes} bytes, and the buffer {buffer.size()}: give one "
@@ -309,7 +310,7 @@ def destination(dst: Any, buffer: RDMABuffer) -> LocalMemory:
 
 def source(src: Any, buffer: RDMABuffer) -> LocalMemory:
     """Memory here that goes into the buffer. Raises ``ValueError`` where it is too large."""
-    memory = local_memory(src, "written from", is_written=False)
+    memory = local_memory(src, "written from", buffer, is_written=False)
     if memory.nbytes > buffer.size():
         raise ValueError(
             f"the source has {memory.nbytes} bytes, and the buffer {buffer.size()}: write a part "
@@ -318,13 +319,15 @@ def source(src: Any, buffer: RDMABuffer) -> LocalMemory:
     return memory
 
 
-def local_memory(data: Any, doing: str, *, is_written: bool) -> LocalMemory:
+def local_memory(
+    data: Any, doing: str, buffer: RDMABuffer | None, *, is_written: bool
+) -> LocalMemory:
     memory = memory_of(data)
     if is_written and memory.is_readonly:
         raise ValueError(f"this is read-only: it cannot be {doing}. Give a bytearray, or a tensor")
     if is_written and memory.layout.has_shared_places:
         raise ValueError("several elements of it share one place in memory: clone it")
-    if memory.device != "cpu":
+    if memory.device != "cpu" and buffer is not None and not ways().goes_across(buffer.part.region):
         kind = RDMAReadTransferWarning if is_written else RDMAWriteTransferWarning
         warnings.warn(
             f"memory of {memory.device} is {doing} by way of pinned memory of this host",

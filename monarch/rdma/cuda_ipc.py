@@ -1,33 +1,45 @@
 """Memory of a GPU of this host, in another process: mapped here by CUDA's own handles (IPC).
 
-The handle of an allocation is asked of its owner once; torch counts the processes that have it
-mapped.
+The handle of a registration is asked of its owner once, and what it maps is kept until the
+registration or its process has ended; the owner's memory is not given back before. With it comes
+the owner's fence, which reads and writes follow: what its GPU still computes for the last message
+that it sent is waited for, by the GPU. Devices are known by names that are good for all processes,
+as each numbers those that it sees.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from monarch.errors import RemoteMemoryError
+from monarch.rdma import fences
 from monarch.rdma import table as tables
 from monarch.rdma.asking import add_by_owner, ask_owner, swap_by_owner
 from monarch.rdma.backend import BackendUnavailable
-from monarch.rdma.device_memory import staged
-from monarch.rdma.gpu import gpu
-from monarch.rdma.layout import Run
-from monarch.rdma.own_process import copy_runs
+from monarch.rdma.device_memory import (
+    DevicePart,
+    copy_across,
+    copy_from_host,
+    copy_to_host,
+    places_in,
+)
+from monarch.rdma.gpu import GpuMark, gpu
+from monarch.rdma.layout import Run, StoragePlace
 from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import registry
 from monarch.rdma.serving import answers
 from monarch.rdma.table import TableEntry
+from monarch.rdma.workers import Workers
 from monarch.runtime.links.network import Gone
 from monarch.wire.address import Uid
 
 _WHAT = "cuda handle"
+_LOOK_SECONDS = 1.0
+"""How often mappings are looked through for those whose registration has ended."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,7 @@ class _Mapping:
     region: RemoteRegion
     storage: Any
     base: int
+    fence: GpuMark
 
 
 class CudaIpc:
@@ -44,34 +57,33 @@ class CudaIpc:
 
     name = "cuda_ipc"
 
-    def __init__(self) -> None:
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
         self._mapped: dict[int, _Mapping] = {}
+        self._opening: dict[int, threading.Lock] = {}
         self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._looks = False
 
     def read(
         self, part: Part | Ranges, into: Sequence[Run], deadline: float
     ) -> tuple[TableEntry, TableEntry]:
-        storage, runs = self._mapping(part, deadline)
-        before = _entry(part.region)
-        with staged(storage, runs, is_read=True, is_written=False) as here:
-            copy_runs(here, into)
-        after = _entry(part.region)
-        return before, after
+        there = self._part(part, deadline)
+        return _read(part.region, lambda: copy_to_host(there, into, self._workers))
+
+    def read_across(
+        self, part: Part | Ranges, target: DevicePart, deadline: float
+    ) -> tuple[TableEntry, TableEntry]:
+        there = self._part(part, deadline)
+        return _read(part.region, lambda: copy_across(there, target))
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
-        storage, runs = self._mapping(part, deadline)
-        region = part.region
-        fd = _open(region)
-        try:
-            with tables.in_use(fd, region.slot, deadline):
-                region.check(tables.entry_at(fd, region.slot))
-                with (
-                    tables.changing(fd, region.slot, deadline),
-                    staged(storage, runs, is_read=False, is_written=True) as there,
-                ):
-                    copy_runs(source, there)
-        finally:
-            os.close(fd)
+        there = self._part(part, deadline)
+        _write(part.region, lambda: copy_from_host(source, there, self._workers), deadline)
+
+    def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:
+        there = self._part(part, deadline)
+        _write(part.region, lambda: copy_across(source, there), deadline)
 
     def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
         return add_by_owner(region, offset, amount, deadline)
@@ -81,49 +93,97 @@ class CudaIpc:
     ) -> int:
         return swap_by_owner(region, offset, expected, new, deadline)
 
-    def _mapping(self, part: Part | Ranges, deadline: float) -> tuple[Any, Sequence[Run]]:
-        """The storage as it is mapped here, and the runs of the part in it."""
+    def is_mapped(self, region: RemoteRegion) -> bool:
+        """Whether the owner need not be asked."""
+        return region.key in self._mapped
+
+    def _part(self, part: Part | Ranges, deadline: float) -> DevicePart:
+        """The part as it is mapped here."""
         region = part.region
+        mapping = self._mapped.get(region.key) or self._open(region, deadline)
+        moved = region.address + gpu().address_of(mapping.storage) - mapping.base
+        whole = StoragePlace(mapping.storage, moved, region.layout)
+        return DevicePart(places_in(whole, part.ranges), (mapping.fence,))
+
+    def _open(self, region: RemoteRegion, deadline: float) -> _Mapping:
         with self._lock:
+            opening = self._opening.setdefault(region.key, threading.Lock())
+        with opening:  # Of threads that want it at once, one asks.
             found = self._mapped.get(region.key)
-        if found is None:
+            if found is None:
+                self._let_go()
+                found = _map(region, deadline)
+                with self._lock:
+                    self._mapped[region.key] = found
+                    self._opening.pop(region.key, None)
+                    must_look, self._looks = not self._looks, True
+                if must_look:
+                    threading.Thread(
+                        target=self._look, name="monarch-rdma-ipc", daemon=True
+                    ).start()
+        return found
+
+    def _look(self) -> None:
+        while not self._closed.wait(_LOOK_SECONDS):
             self._let_go()
-            storage, base = self._map(region, deadline)
-            found = _Mapping(region, storage, base)
             with self._lock:
-                self._mapped[region.key] = found
-        here = gpu().address_of(found.storage) - found.base
-        return found.storage, [(address + here, size) for address, size in part.runs()]
+                self._looks = bool(self._mapped)
+                if not self._looks:
+                    return
 
     def _let_go(self) -> None:
         """Unmap what has ended: its owner's memory is not given back before."""
-        with self._lock:
-            known = list(self._mapped.values())
-        for one in known:
+        for one in list(self._mapped.values()):
             try:
                 _entry(one.region)
             except RemoteMemoryError:
-                with self._lock:
-                    self._mapped.pop(one.region.key, None)
+                self._mapped.pop(one.region.key, None)
 
     def forget(self, uid: Uid, how: Gone) -> None:
         """A process is gone."""
-        with self._lock:
-            for one in [one for one in self._mapped.values() if one.region.owner.uid == uid]:
-                del self._mapped[one.region.key]
+        for one in list(self._mapped.values()):
+            if one.region.owner.uid == uid:
+                self._mapped.pop(one.region.key, None)
 
     def close(self) -> None:
-        with self._lock:
-            self._mapped.clear()
+        self._closed.set()
+        self._mapped.clear()
 
-    def _map(self, region: RemoteRegion, deadline: float) -> tuple[Any, int]:
-        if not gpu().is_there():
-            raise BackendUnavailable("this process has no GPU")
-        body = ask_owner(region, _WHAT, {}, deadline)
-        try:
-            return gpu().open(body["handle"]), body["base"]
-        except (RuntimeError, OSError) as error:
-            raise BackendUnavailable(str(error)) from None
+
+def _read(region: RemoteRegion, copy: Callable[[], None]) -> tuple[TableEntry, TableEntry]:
+    before = _entry(region)
+    copy()
+    return before, _entry(region)
+
+
+def _write(region: RemoteRegion, copy: Callable[[], None], deadline: float) -> None:
+    fd = _open(region)
+    try:
+        with tables.in_use(fd, region.slot, deadline):
+            region.check(tables.entry_at(fd, region.slot))
+            with tables.changing(fd, region.slot, deadline):
+                copy()
+    finally:
+        os.close(fd)
+
+
+def _map(region: RemoteRegion, deadline: float) -> _Mapping:
+    if not gpu().is_there():
+        raise BackendUnavailable("this process has no GPU")
+    answer = ask_owner(region, _WHAT, {}, deadline)
+    try:
+        devices = list(gpu().devices())
+        if answer["device"] not in devices:
+            raise BackendUnavailable(
+                f"it lies on the GPU {answer['device']}, which this process does not see: leave it "
+                "in its CUDA_VISIBLE_DEVICES"
+            )
+        device = devices.index(answer["device"])
+        storage = gpu().open(answer["handle"], device)
+        fence = gpu().open_fence(answer["fence"], device)
+    except (RuntimeError, OSError) as error:
+        raise BackendUnavailable(str(error)) from None
+    return _Mapping(region, storage, answer["base"], fence)
 
 
 def _handle(about: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +191,13 @@ def _handle(about: dict[str, Any]) -> dict[str, Any]:
     found = registry().find_entry(about["slot"], about["key"])
     storage: Any = found.life.hold()
     try:
-        return {"handle": gpu().share(storage), "base": gpu().address_of(storage)}
+        device = gpu().device_of(storage)
+        return {
+            "handle": gpu().share(storage),
+            "base": gpu().address_of(storage),
+            "device": gpu().devices()[device],
+            "fence": fences.handle_of(device),
+        }
     except RuntimeError as error:
         raise BackendUnavailable(f"CUDA cannot share it: {error}") from None
 

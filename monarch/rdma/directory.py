@@ -27,11 +27,15 @@ _KEPT_VERSIONS = 2
 
 @dataclass(frozen=True)
 class Held:
-    """The part of a state dict that one rank publishes: its tensors, and where their bytes are."""
+    """The part of a state dict that one rank publishes: its tensors, and where their bytes are.
+
+    ``on_device`` has the newest version's on the rank's GPU, where there is room for them.
+    """
 
     tensors: dict[str, HeldTensor]
     place: SlabPlace
     buffer: RDMABuffer
+    on_device: RDMABuffer | None = None
 
 
 @dataclass(frozen=True)

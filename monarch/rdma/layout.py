@@ -7,8 +7,9 @@ dimensions around them, outermost first, with their strides. A *run* is ``(offse
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Run = tuple[int, int]
 
@@ -106,6 +107,63 @@ def batches(
             offset, length = offset + part, length - part
     if batch:
         yield batch, total
+
+
+class StoragePlace(NamedTuple):
+    """Bytes of a storage; ``address`` is that of the first element."""
+
+    storage: Any
+    address: int
+    layout: Layout
+
+    def cut(self, start: int, stop: int) -> Iterator[StoragePlace]:
+        """The bytes ``start`` to ``stop``, in the order of the elements, as few places."""
+        for offset, layout in blocks(self.layout, start, stop):
+            yield StoragePlace(self.storage, self.address + offset, layout)
+
+
+def blocks(layout: Layout, start: int, stop: int) -> Iterator[tuple[int, Layout]]:
+    """The bytes ``start`` to ``stop``, in the order of the elements, as few layouts, with their
+    offsets."""
+    if start >= stop:
+        return
+    if layout.is_contiguous:
+        yield start, Layout(stop - start)
+        return
+    inner = Layout(layout.run, layout.sizes[1:], layout.strides[1:])
+    row, stride = inner.nbytes, layout.strides[0]
+    first, last = -(-start // row), stop // row
+    if first > last:  # All of it is within one row.
+        yield from _moved(last * stride, blocks(inner, start - last * row, stop - last * row))
+        return
+    before = (first - 1) * row
+    yield from _moved((first - 1) * stride, blocks(inner, start - before, row))
+    if first < last:
+        yield first * stride, Layout(layout.run, (last - first, *inner.sizes), layout.strides)
+    yield from _moved(last * stride, blocks(inner, 0, stop - last * row))
+
+
+def _moved(by: int, found: Iterable[tuple[int, Layout]]) -> Iterator[tuple[int, Layout]]:
+    return ((by + offset, layout) for offset, layout in found)
+
+
+def paired(
+    source: Iterable[StoragePlace], target: Iterable[StoragePlace]
+) -> Iterator[tuple[StoragePlace, StoragePlace]]:
+    """Places of as many bytes each, as one copy moves them. Raises ``ValueError`` where ``source``
+    has fewer."""
+    given, wanted = deque(source), deque(target)
+    while wanted:
+        if not given:
+            raise ValueError("it is too small")
+        size = min(given[0].layout.nbytes, wanted[0].layout.nbytes)
+        for side in (given, wanted):
+            if side[0].layout.nbytes > size:
+                whole = side.popleft()
+                side.extendleft(reversed(list(whole.cut(size, whole.layout.nbytes))))
+                side.extendleft(reversed(list(whole.cut(0, size))))
+        if given[0].layout.nbytes == wanted[0].layout.nbytes:
+            yield given.popleft(), wanted.popleft()
 
 
 class RunReader:

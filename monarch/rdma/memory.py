@@ -8,17 +8,18 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from monarch.rdma.gpu import gpu
-from monarch.rdma.layout import Layout, Run, at, layout_of
+from monarch.rdma.gpu import GpuMark, gpu
+from monarch.rdma.layout import Layout, Run, RunReader, at, layout_of
 
 
 class LocalMemory(NamedTuple):
     """``keep`` holds the bytes where they are; ``root`` is the object whose end frees them.
 
-    ``device`` is torch's name of where they lie.
+    ``device`` is torch's name of where they lie; on a GPU, copies come after the marks of
+    ``ready``.
     """
 
     address: int
@@ -27,6 +28,7 @@ class LocalMemory(NamedTuple):
     keep: object
     root: object
     device: str = "cpu"
+    ready: tuple[GpuMark, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -35,6 +37,22 @@ class LocalMemory(NamedTuple):
     def runs(self, start: int = 0, stop: int | None = None) -> list[Run]:
         """Addresses and lengths of the bytes ``start`` to ``stop``."""
         return list(at(self.address, self.layout.runs(start, stop)))
+
+    def as_of_now(self) -> LocalMemory:
+        """The same; copies come after what the calling thread has the GPU do until now."""
+        if self.device == "cpu":
+            return self
+        return self._replace(ready=(gpu().mark(gpu().device_of(self.keep)),))
+
+
+def copy_runs(source: Sequence[Run], target: Sequence[Run]) -> None:
+    """Copy memory of this host."""
+    given = RunReader(source)
+    for address, size in target:
+        place = address
+        for start, length in given.take(size):
+            ctypes.memmove(place, start, length)
+            place += length
 
 
 def memory_of(data: Any) -> LocalMemory:
@@ -72,8 +90,7 @@ def _of_tensor(tensor: Any) -> LocalMemory:
     layout = layout_of(tensor.shape, [stride * size for stride in tensor.stride()], size)
     if 0 in tensor.shape:
         layout = Layout(0)
-    storage = tensor.untyped_storage()
-    address = tensor.data_ptr()
+    address, storage, device = gpu().tensor_at(tensor)
     if layout.nbytes and not address:
         kind = type(tensor).__name__
         raise TypeError(
@@ -91,7 +108,7 @@ def _of_tensor(tensor: Any) -> LocalMemory:
         is_readonly=False,
         keep=storage,
         root=storage,
-        device=str(tensor.device),
+        device=device,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -10,12 +9,21 @@ from collections.abc import Callable, Sequence
 from monarch.errors import RemoteMemoryError
 from monarch.rdma import table as tables
 from monarch.rdma.backend import BackendUnavailable
-from monarch.rdma.device_memory import as_host_memory, on_host
-from monarch.rdma.layout import Run, RunReader
+from monarch.rdma.device_memory import (
+    DevicePart,
+    copy_across,
+    copy_from_host,
+    copy_to_host,
+    on_host,
+    registered_part,
+)
+from monarch.rdma.layout import Run
+from monarch.rdma.memory import copy_runs
 from monarch.rdma.region import FREED_MEMORY, Part, Ranges, RemoteRegion
 from monarch.rdma.registry import Registration, Registrations, is_registry_made, registry
 from monarch.rdma.streams import view_at
 from monarch.rdma.table import TableEntry
+from monarch.rdma.workers import Workers
 
 _WORD = struct.Struct("=Q")
 
@@ -30,20 +38,56 @@ class OwnProcess:
 
     name = "local"
 
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
     def read(
         self, part: Part | Ranges, into: Sequence[Run], deadline: float
     ) -> tuple[TableEntry, TableEntry]:
+        def copy(found: Registration, held: object) -> None:
+            if part.region.is_on_cpu:
+                copy_runs(list(part.runs()), into)
+            else:
+                copy_to_host(registered_part(found, held, part.ranges), into, self._workers)
+
+        return self._read(part, copy)
+
+    def read_across(
+        self, part: Part | Ranges, target: DevicePart, deadline: float
+    ) -> tuple[TableEntry, TableEntry]:
+        return self._read(
+            part,
+            lambda found, held: copy_across(registered_part(found, held, part.ranges), target),
+        )
+
+    def _read(
+        self, part: Part | Ranges, copy: Callable[[Registration, object], None]
+    ) -> tuple[TableEntry, TableEntry]:
         region, table = part.region, _registered(part.region).table
         before = table.read(region.slot)
-        found, held = registry().find(region), registry().hold(region)
-        runs = list(part.runs())
-        with as_host_memory(found, held, runs, is_read=True, is_written=False) as here:
-            copy_runs(here, into)
+        copy(registry().find(region), registry().hold(region))
         after = table.read(region.slot)
         region.check(after)
         return before, after
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
+        def copy(found: Registration, held: object) -> None:
+            if part.region.is_on_cpu:
+                copy_runs(source, list(part.runs()))
+            else:
+                copy_from_host(source, registered_part(found, held, part.ranges), self._workers)
+
+        self._write(part, copy, deadline)
+
+    def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:
+        def copy(found: Registration, held: object) -> None:
+            copy_across(source, registered_part(found, held, part.ranges))
+
+        self._write(part, copy, deadline)
+
+    def _write(
+        self, part: Part, copy: Callable[[Registration, object], None], deadline: float
+    ) -> None:
         region = part.region
         fd = _registered(region).table.open()
         try:
@@ -51,9 +95,8 @@ class OwnProcess:
             with (
                 tables.in_use(fd, region.slot, deadline),
                 tables.changing(fd, region.slot, deadline),
-                on_host(found, held, part.start, part.stop, is_read=False, is_written=True) as runs,
             ):
-                copy_runs(source, runs)
+                copy(found, held)
         finally:
             os.close(fd)
 
@@ -97,12 +140,3 @@ def _registered(region: RemoteRegion) -> Registrations:
     if not is_own(region):
         raise BackendUnavailable("it is of another process")
     return registry()
-
-
-def copy_runs(source: Sequence[Run], target: Sequence[Run]) -> None:
-    given = RunReader(source)
-    for address, size in target:
-        place = address
-        for start, length in given.take(size):
-            ctypes.memmove(place, start, length)
-            place += length

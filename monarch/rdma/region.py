@@ -96,6 +96,10 @@ class Part:
     def nbytes(self) -> int:
         return self.stop - self.start
 
+    @property
+    def ranges(self) -> tuple[Run, ...]:
+        return ((self.start, self.nbytes),)
+
     def runs(self) -> Iterator[Run]:
         return self.region.runs(self.start, self.stop)
 

@@ -3,13 +3,18 @@
 A writer fills one half while readers use the other. A reader holds a lock on its half, which the
 kernel gives back if the reader dies; a writer waits for that lock, for as long as a copy takes.
 Processes of one host map the memory, so its bytes stay as long as one of them does, even when the
-process that made it has ended.
+process that made it has ended. Where a GPU copies to it or from it, its pages are made and pinned
+once.
+
+A third lock and version are those of the copy on the publisher's GPU (``ON_DEVICE``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
+import functools
 import mmap
 import os
 import struct
@@ -19,14 +24,21 @@ from typing import NamedTuple
 
 from monarch.rdma import byte_locks
 from monarch.rdma.byte_locks import ALONE, SHARED
+from monarch.rdma.gpu import gpu
 from monarch.rdma.table import new_key
+from monarch.rdma.workers import Workers
 
 HEADER_BYTES = 4096
 VERSION = struct.Struct("=Q")
 
+ON_DEVICE = 2
+
 _MAGIC = struct.Struct("=QQ")
 _VERSIONS = 16
 _PATIENCE_SECONDS = 5.0
+_POPULATE_WRITE = 23  # madvise's number of it: as if each page had been written to.
+_POPULATE_BYTES = 64 * 2**20
+_AT_ONCE = 8
 
 
 class SlabPlace(NamedTuple):
@@ -40,13 +52,15 @@ class SlabPlace(NamedTuple):
 
 
 class Slab:
-    """Two halves of ``half_bytes`` each, behind a page with their versions; 0: none."""
+    """Two halves of ``half_bytes`` each, behind a page with the versions; 0: none."""
 
     def __init__(self, fd: int, place: SlabPlace) -> None:
         self.fd = fd
         self.place = place
         self.half_bytes = place.half_bytes
         self.memory = mmap.mmap(fd, HEADER_BYTES + 2 * place.half_bytes)
+        self._pinned_at = 0
+        self._is_tried = False
 
     @classmethod
     def create(cls, num_bytes: int, machine: str) -> Slab:
@@ -75,6 +89,29 @@ class Slab:
             os.close(fd)
             raise
 
+    def pin(self, workers: Workers) -> None:
+        """Make all pages, and have GPUs copy to and from them by themselves, where they can.
+
+        Where that fails, copies go by other pinned memory.
+        """
+        if self._is_tried:
+            return
+        self._is_tried = True
+        size = len(self.memory)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        populate = ctypes.CDLL(None).madvise  # Unlike mmap's, it lets other threads run.
+        populate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        tasks = [
+            functools.partial(
+                populate, address + at, min(_POPULATE_BYTES, size - at), _POPULATE_WRITE
+            )
+            for at in range(0, size, _POPULATE_BYTES)
+        ]
+        workers.run_all(tasks, _AT_ONCE)
+        with contextlib.suppress(RuntimeError):
+            if gpu().pin(address, size):
+                self._pinned_at = address
+
     def half(self, number: int) -> memoryview:
         start = HEADER_BYTES + number * self.half_bytes
         return memoryview(self.memory)[start : start + self.half_bytes]
@@ -87,7 +124,8 @@ class Slab:
 
     @contextlib.contextmanager
     def filling(self, half: int, version: int) -> Iterator[memoryview]:
-        """The half, to be filled with ``version``; readers that still use it are waited for."""
+        """The half, to be filled with ``version``; readers that still use it are waited for.
+        ``ON_DEVICE``: the copy on the GPU, which is elsewhere."""
         fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
             # One that was stopped in the middle is not waited for longer: it will notice.
@@ -111,6 +149,9 @@ class Slab:
             _let_go(fd, half)
 
     def close(self) -> None:
+        if self._pinned_at:
+            gpu().unpin(self._pinned_at)
+            self._pinned_at = 0
         with contextlib.suppress(OSError):
             os.close(self.fd)
         self.fd = -1

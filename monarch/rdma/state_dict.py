@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from monarch.actor.controllers import get_or_spawn_controller
@@ -13,9 +14,11 @@ from monarch.actor.future import Future
 from monarch.errors import RemoteMemoryError
 from monarch.net.machine import machine_id
 from monarch.rdma.buffer import DEFAULT_TIMEOUT, RDMABuffer, deadline_of
+from monarch.rdma.device_memory import DevicePart, copy_across, copy_to_host, part_of
 from monarch.rdma.directory import Directory, Held, Source, WholeVersion
-from monarch.rdma.layout import joined
-from monarch.rdma.memory import memory_of
+from monarch.rdma.gpu import GpuMark, gpu
+from monarch.rdma.layout import Run, StoragePlace, joined
+from monarch.rdma.memory import LocalMemory, memory_of
 from monarch.rdma.region import Part, Ranges
 from monarch.rdma.reshard import CopyStep, ShardPiece, plan
 from monarch.rdma.shards import (
@@ -27,12 +30,15 @@ from monarch.rdma.shards import (
     tensors_of,
     view_of,
 )
-from monarch.rdma.slab import HEADER_BYTES, VERSION, Slab, SlabPlace
+from monarch.rdma.slab import HEADER_BYTES, ON_DEVICE, VERSION, Slab, SlabPlace
 from monarch.rdma.transfers import start
 from monarch.rdma.ways import Ways, ways
 from monarch.runtime import process
 
 _LOOK_SECONDS = 5.0
+_MOST_OF_FREE = 0.25
+"""A copy on a GPU takes at most this part of what is free there."""
+
 _MOST = 0.5
 """From this part of a rank's bytes on, a reader that is alone on its host copies all of them."""
 
@@ -60,14 +66,31 @@ class SharedStateDict:
         count from 1; ``version``, if given, must grow. Raises ``TypeError`` for what is no tensor.
         """
         tensors = tensors_of(state)
+        on_gpu = _on_gpu(tensors)
 
         def work(way: Ways) -> int:
             with self._lock:
-                if self._publisher is None or self._publisher.key != (rank, num_ranks):
-                    self._publisher = _Publisher(_directory(self.name), rank, num_ranks)
-                return self._publisher.publish(tensors, version)
+                return self._publisher_of(rank, num_ranks).publish(way, tensors, on_gpu, version)
 
         return start(ways(), work, is_waiting=True)
+
+    def prepare(self, state: Any, *, rank: int = 0, num_ranks: int = 1) -> Future[None]:
+        """Make the memory for what ``publish`` of such a ``state`` copies, ahead: where it is on a
+        GPU, pages of the host are made and pinned, which takes longer than the first copy.
+        """
+        tensors = tensors_of(state)
+        on_gpu = _on_gpu(tensors)
+
+        def work(way: Ways) -> None:
+            with self._lock:
+                self._publisher_of(rank, num_ranks).prepare(way, tensors, on_gpu)
+
+        return start(ways(), work, is_waiting=True)
+
+    def _publisher_of(self, rank: int, num_ranks: int) -> _Publisher:
+        if self._publisher is None or self._publisher.key != (rank, num_ranks):
+            self._publisher = _Publisher(_directory(self.name), rank, num_ranks)
+        return self._publisher
 
     def fetch(
         self, into: Any, *, version: int = 0, timeout: float = DEFAULT_TIMEOUT
@@ -80,8 +103,11 @@ class SharedStateDict:
         published, ``RemoteMemoryError`` where the bytes are gone with their processes.
         """
         tensors, deadline = tensors_of(into), deadline_of(timeout)
+        ready = _marks_of(_on_gpu(tensors))
 
         def work(way: Ways) -> int:
+            for mark in ready:
+                mark.wait()
             with self._lock:
                 if self._reader is None:
                     self._reader = _Fetcher(_directory(self.name))
@@ -152,6 +178,29 @@ def _look(directory: Any, at_least: int, epoch: int, deadline: float) -> WholeVe
             )
 
 
+def _on_gpu(tensors: Mapping[str, Any]) -> dict[str, LocalMemory]:
+    """What this rank holds of those that lie on GPUs, as it is when the caller's work until now is
+    done. The others, and what has no memory to show, torch copies."""
+    found = {}
+    for key, tensor in tensors.items():
+        memory = _memory_on_gpu(local_of(tensor))
+        if memory is not None:
+            found[key] = memory.as_of_now()
+    return found
+
+
+def _memory_on_gpu(tensor: Any) -> LocalMemory | None:
+    try:
+        memory = memory_of(tensor)
+    except TypeError:
+        return None
+    return memory if memory.device != "cpu" and memory.nbytes else None
+
+
+def _marks_of(on_gpu: Mapping[str, LocalMemory]) -> list[GpuMark]:
+    return [mark for memory in on_gpu.values() for mark in memory.ready]
+
+
 class _Publisher:
     """One rank's part: its slab, and what lies where in it."""
 
@@ -160,32 +209,115 @@ class _Publisher:
         self._directory = directory
         self._last: int = directory.last_of.call_one(rank).get()
         self._slab: Slab | None = None
-        self._buffer: RDMABuffer | None = None
-        self._held: dict[str, HeldTensor] = {}
+        self._mine: Held | None = None
+        self._device = -1
+        self._device_memory: LocalMemory | None = None
+        self._is_told = False
 
-    def publish(self, tensors: Mapping[str, Any], version: int | None) -> int:
+    def prepare(
+        self, way: Ways, tensors: Mapping[str, Any], on_gpu: Mapping[str, LocalMemory]
+    ) -> tuple[Slab, Held]:
+        """Memory for such tensors: what there is, if it is of their shapes and devices."""
+        held, num_bytes = describe(tensors)
+        device = _one_device(tensors, on_gpu)
+        known = self._mine
+        if self._slab is None or known is None or held != known.tensors:
+            self._slab = Slab.create(num_bytes, machine_id())
+            self._device_memory = None
+            buffer = RDMABuffer(memoryview(self._slab.memory))
+            self._mine = Held(held, self._slab.place, buffer)
+            self._is_told = False
+            self._device = device
+            if device >= 0:
+                self._copy_on(device, self._slab.half_bytes)
+        if on_gpu:
+            self._slab.pin(way.workers)
+        assert self._mine is not None
+        return self._slab, self._mine
+
+    def _copy_on(self, device: int, num_bytes: int) -> None:
+        """Make room for a copy on the GPU, if that leaves most of what is free there."""
+        assert self._mine is not None
+        try:
+            if num_bytes > gpu().free_bytes(device) * _MOST_OF_FREE:
+                return
+            array = gpu().allocate(num_bytes, device)
+        except (RuntimeError, MemoryError):
+            return  # Readers use the host's memory.
+        self._device_memory = memory_of(array)
+        self._mine = replace(self._mine, on_device=RDMABuffer(array))
+
+    def publish(
+        self, way: Ways, tensors: Mapping[str, Any], on_gpu: Mapping[str, LocalMemory],
+        version: int | None,
+    ) -> int:  # fmt: skip
         number = self._last + 1 if version is None else version
         if number <= self._last:
             raise ValueError(
                 f"version {number} is not newer than {self._last}: leave it out, or count on"
             )
-        held, num_bytes = describe(tensors)
-        told = None
-        if self._slab is None or self._buffer is None or held != self._held:
-            self._slab = Slab.create(num_bytes, machine_id())
-            self._buffer = RDMABuffer(memoryview(self._slab.memory))
-            self._held = held
-            told = Held(held, self._slab.place, self._buffer)
+        slab, mine = self.prepare(way, tensors, on_gpu)
         rank, num_ranks = self.key
         half = number % 2
-        with self._slab.filling(half, number) as memory:
-            for key, tensor in tensors.items():
-                one = held[key]
-                view_of(memory, one.offset, one.dtype, one.local).copy_(local_of(tensor))
+        copied = None
+        if self._device_memory is not None and _one_device(tensors, on_gpu) == self._device:
+            copied = self._copy_across(slab, mine, on_gpu, number)
+        with slab.filling(half, number) as memory:
+            if copied is not None:
+                copy_to_host(copied, memory_of(memory).runs(), way.workers)
+            else:
+                _copy_each(way, memory, mine, tensors, on_gpu)
         uid = process.current().node.uid
+        told = None if self._is_told else mine
         self._directory.publish.call_one(rank, num_ranks, number, half, told, uid).get()
+        self._is_told = True
         self._last = number
         return number
+
+    def _copy_across(
+        self, slab: Slab, mine: Held, on_gpu: Mapping[str, LocalMemory], number: int
+    ) -> DevicePart:
+        """The tensors' copy on the GPU: all of what a half holds."""
+        assert self._device_memory is not None
+        whole = part_of(self._device_memory)
+        with slab.filling(ON_DEVICE, number):
+            target = [
+                place for key in on_gpu for place in whole.cut(*_bounds(mine.tensors[key])).places
+            ]
+            source = [place for one in on_gpu.values() for place in part_of(one).places]
+            copy_across(DevicePart(source, _marks_of(on_gpu)), DevicePart(target))
+        return whole
+
+
+def _bounds(held: HeldTensor) -> tuple[int, int]:
+    return held.offset, held.offset + held.nbytes
+
+
+def _one_device(tensors: Mapping[str, Any], on_gpu: Mapping[str, LocalMemory]) -> int:
+    """The GPU that holds all tensors that have bytes; -1 where there is no such one."""
+    if any(key not in on_gpu and local_of(tensor).numel() for key, tensor in tensors.items()):
+        return -1
+    devices = {gpu().device_of(one.keep) for one in on_gpu.values()}
+    return devices.pop() if len(devices) == 1 else -1
+
+
+def _copy_each(
+    way: Ways, memory: memoryview, mine: Held, tensors: Mapping[str, Any],
+    on_gpu: Mapping[str, LocalMemory],
+) -> None:  # fmt: skip
+    """Copy each tensor to its place in a half, those of GPUs one behind the other."""
+    source: list[StoragePlace] = []
+    runs: list[Run] = []
+    start = memory_of(memory).address
+    for key, tensor in tensors.items():
+        one, here = mine.tensors[key], on_gpu.get(key)
+        if here is None:
+            view_of(memory, one.offset, one.dtype, one.local).copy_(local_of(tensor))
+        else:
+            source += part_of(here).places
+            runs.append((start + one.offset, one.nbytes))
+    if source:
+        copy_to_host(DevicePart(source, _marks_of(on_gpu)), runs, way.workers)
 
 
 class _Replaced(Exception):
@@ -271,7 +403,10 @@ class _Fetcher:
         """Whether the rank's part was there, of this version, until it had been copied."""
         held, version = self._held[rank], snapshot.version
         if held.place.machine == machine_id() and (slab := self._map(held.place)) is not None:
-            return _unpack(slab, snapshot.halves[rank], version, held, steps, targets, deadline)
+            left = _unpack_across(way, slab, version, held, steps, targets, deadline)
+            if any(_memory_on_gpu(targets[step.key]) is not None for step in left):
+                slab.pin(way.workers)
+            return _unpack(slab, snapshot.halves[rank], version, held, left, targets, deadline)
         num_needed = sum(held.tensors[step.key].item_bytes * _num(step.sizes) for step in steps)
         needs_most = num_needed > _MOST * held.place.half_bytes
         seconds = max(0.0, deadline - time.monotonic())
@@ -347,6 +482,40 @@ def _num(sizes: Sequence[int]) -> int:
     for size in sizes:
         total *= size
     return total
+
+
+def _unpack_across(
+    way: Ways, slab: Slab, version: int, held: Held, steps: Sequence[CopyStep],
+    targets: Mapping[str, Any], deadline: float,
+) -> Sequence[CopyStep]:  # fmt: skip
+    """Copies from the publisher's GPU to this process's, as long as it has the version there; gives
+    the steps that are left."""
+    if held.on_device is None:
+        return steps
+    own: list[CopyStep] = []
+    left: list[CopyStep] = []
+    ranges: list[Run] = []
+    places: list[StoragePlace] = []
+    for step in steps:
+        one, target = held.tensors[step.key], targets[step.key]
+        memory = _memory_on_gpu(target[box(step.target, step.sizes)])
+        if memory is None or str(target.dtype) != f"torch.{one.dtype}":
+            left.append(step)
+            continue
+        own.append(step)
+        ranges += joined(one.runs(step.source, step.sizes))
+        places += part_of(memory).places
+    if not own:
+        return steps
+    with slab.reading(ON_DEVICE, version, deadline) as there:
+        if there is None:
+            return steps
+        region = held.on_device.part.region
+        try:
+            is_done = way.read_across(Ranges(region, tuple(ranges)), DevicePart(places), deadline)
+        except RemoteMemoryError:
+            return steps  # The publisher has ended: what it had in the host's memory has not.
+        return left if is_done and slab.version(ON_DEVICE) == version else steps
 
 
 def _unpack(

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from monarch.config import settings
 from monarch.errors import RemoteMemoryError
 from monarch.rdma import table as tables
-from monarch.rdma.device_memory import as_host_memory, on_host
+from monarch.rdma.device_memory import on_host, registered_part, staged
 from monarch.rdma.layout import Run
 from monarch.rdma.own_process import exchange
 from monarch.rdma.region import FREED_MEMORY
@@ -167,9 +167,12 @@ class StreamServer:
             _refuse(sock, error.reason)
             return
         if kind == RANGES:
-            runs = [(found.address + at, size) for at, size in ranges]
-            with as_host_memory(found, held, runs, is_read=True, is_written=False) as here:
-                _send(sock, found, here)
+            if found.device == "cpu":
+                _send(sock, found, [(found.address + at, size) for at, size in ranges])
+            else:
+                part = registered_part(found, held, ranges)
+                with staged(part, is_read=True, is_written=False) as here:
+                    _send(sock, found, here)
         elif kind == READ:
             _read(sock, found, held, start, stop)
         elif kind == WRITE:

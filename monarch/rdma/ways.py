@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from monarch.config import settings, upstream_value
 from monarch.net.machine import machine_id
 from monarch.rdma.availability import RDMATcpFallbackWarning, is_ibverbs_available
-from monarch.rdma.backend import Backend, BackendUnavailable
+from monarch.rdma.backend import Backend, BackendUnavailable, DeviceBackend
 from monarch.rdma.cuda_ipc import CudaIpc
+from monarch.rdma.device_memory import AT_ONCE, DevicePart, chunks_of, staged
 from monarch.rdma.layout import Run, RunReader
 from monarch.rdma.own_process import OwnProcess, is_own
 from monarch.rdma.process_vm import ProcessVm
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from monarch.rdma.verbs.verbs_backend import Verbs
 
 T = TypeVar("T")
+Seen = tuple[TableEntry, TableEntry]
 
 _log = logging.getLogger("monarch.rdma")
 _FIRST_PAUSE_SECONDS = 0.0002
@@ -43,9 +45,9 @@ class Ways:
 
     def __init__(self) -> None:
         self.workers = Workers()
-        self._own = OwnProcess()
+        self._own = OwnProcess(self.workers)
         self._process_vm = ProcessVm()
-        self._cuda_ipc = CudaIpc()
+        self._cuda_ipc = CudaIpc(self.workers)
         self._tcp = Tcp()
         self._refused: dict[tuple[int, str], str] = {}
         self._has_warned = False
@@ -85,8 +87,16 @@ class Ways:
 
     def is_quick(self, region: RemoteRegion) -> bool:
         """Whether small transfers take less than waking a thread does."""
-        ways = self.to(region)
-        return bool(ways) and ways[0] in (self._own, self._process_vm)
+        first = next(iter(self.to(region)), None)
+        if first is self._cuda_ipc:
+            return self._cuda_ipc.is_mapped(region)
+        return first is self._own or first is self._process_vm
+
+    def goes_across(self, region: RemoteRegion) -> bool:
+        """Whether a GPU of this process reaches it without memory of this host, as far as that is
+        known before the first use."""
+        first = next(iter(self.to(region)), None)
+        return not region.is_on_cpu and isinstance(first, DeviceBackend)
 
     def warn_of_tcp(self, region: RemoteRegion) -> None:
         """Say once that data goes over TCP where RDMA was asked for."""
@@ -108,9 +118,7 @@ class Ways:
                 return use(way)
             except BackendUnavailable as error:
                 reasons.append(f"{way.name}: {error}")
-                self._refused[region.table.nonce, way.name] = str(error)
-                if way.name != "tcp":
-                    _say_once(way.name, str(error))
+                self._refuse(region, way, error)
         nonce = region.table.nonce
         reasons = reasons or [
             f"{name}: {why}" for (of, name), why in list(self._refused.items()) if of == nonce
@@ -124,16 +132,88 @@ class Ways:
             f"no way leads there ({'; '.join(reasons)}). Mend one of these, and try again"
         )
 
+    def _refuse(self, region: RemoteRegion, way: Backend, error: BackendUnavailable) -> None:
+        self._refused[region.table.nonce, way.name] = str(error)
+        if way.name != "tcp":
+            _say_once(way.name, str(error))
+
     def read(
         self, part: Part, into: Sequence[Run], deadline: float, *, consistent: bool = False
     ) -> None:
         """Copy the part into runs of this process's memory."""
+
+        def once() -> list[Seen]:
+            return self._in_pieces(
+                part, into, lambda way, piece, runs: way.read(piece, runs, deadline)
+            )
+
+        self._read(part, once, deadline, consistent=consistent)
+
+    def read_to_gpu(
+        self, part: Part, target: DevicePart, deadline: float, *, consistent: bool = False
+    ) -> None:
+        """Copy the part into memory of a GPU of this process."""
+
+        def once() -> list[Seen]:
+            if self.goes_across(part.region):
+                try:
+                    return [self._across(part.region).read_across(part, target, deadline)]
+                except BackendUnavailable as error:
+                    self._refuse(part.region, self._across(part.region), error)
+            return self._by_pinned(part, target, deadline)
+
+        self._read(part, once, deadline, consistent=consistent)
+
+    def read_across(self, ranges: Ranges, target: DevicePart, deadline: float) -> bool:
+        """Copy ranges of a GPU's region into memory of GPUs of this process, device to device;
+        whether there is such a way."""
+        if not self.goes_across(ranges.region):
+            return False
+        way = self._across(ranges.region)
+        try:
+            way.read_across(ranges, target, deadline)
+        except BackendUnavailable as error:
+            self._refuse(ranges.region, way, error)
+            return False
+        return True
+
+    def _by_pinned(self, part: Part, target: DevicePart, deadline: float) -> list[Seen]:
+        """Read chunks into pinned memory; the GPU takes some while others are on their way."""
+        seen: list[Seen] = []
+
+        def task(start: int, stop: int) -> None:
+            piece = Part(part.region, part.start + start, part.start + stop)
+            into = target.cut(start, stop)
+            with staged(into, is_read=False, is_written=True) as here:
+                seen.append(self.by_first(part.region, lambda way: way.read(piece, here, deadline)))
+
+        tasks = [functools.partial(task, *chunk) for chunk in chunks_of(part.nbytes)]
+        self.workers.run_all(tasks, AT_ONCE)
+        return seen
+
+    def write_from_gpu(self, part: Part, source: DevicePart, deadline: float) -> None:
+        """Copy memory of a GPU of this process into the part: all of it is one version."""
+        if self.goes_across(part.region):
+            try:
+                self._across(part.region).write_across(part, source, deadline)
+                return
+            except BackendUnavailable as error:
+                self._refuse(part.region, self._across(part.region), error)
+        with staged(source, is_read=True, is_written=False) as here:
+            self.write(part, here, deadline)
+
+    def _across(self, region: RemoteRegion) -> DeviceBackend:
+        way = self.to(region)[0]
+        assert isinstance(way, DeviceBackend)
+        return way
+
+    def _read(
+        self, part: Part, once: Callable[[], list[Seen]], deadline: float, *, consistent: bool
+    ) -> None:
         pause, is_torn = _FIRST_PAUSE_SECONDS, False
         while True:
             try:
-                seen = self._in_pieces(
-                    part, into, lambda way, piece, runs: way.read(piece, runs, deadline)
-                )
+                seen = once()
             except TimeoutError:
                 if not is_torn:
                     raise
@@ -161,7 +241,8 @@ class Ways:
         self, part: Part, local: Sequence[Run], move: Callable[[Backend, Part, Sequence[Run]], T]
     ) -> list[T]:
         most = max(1, upstream_value("rdma_max_chunk_size_mb")) * 2**20
-        if part.nbytes <= most:
+        # A GPU's memory is cut, where that is of use, by what copies it.
+        if part.nbytes <= most or self.goes_across(part.region):
             return [self.by_first(part.region, lambda way: move(way, part, local))]
         given, moved = RunReader(local), []
 
@@ -183,7 +264,7 @@ class Ways:
         self.workers.close()
 
 
-def _is_one_version(seen: Sequence[tuple[TableEntry, TableEntry]]) -> bool:
+def _is_one_version(seen: Sequence[Seen]) -> bool:
     entries = {entry for pair in seen for entry in pair}
     return len(entries) == 1 and next(iter(entries)).is_at_rest
 

@@ -20,6 +20,12 @@ What to open:
     trial, state_copies    new code on trial in each process; copies of an actor's state
     state_walk,            what belongs to a state, and how each thing is put back in place;
       tensor_copies          tensors and arrays, copied or watched
+    sharded_modules        FSDP's modules, brought back to their shards
+    copy_beside,           a copy in the host's memory, beside the first step on new code;
+      copy_room              whether there is room for it
+    state_memory,          the memory of a rank, which outlives its process; a state as text and
+      packed_state           tensors
+    run_memory             which copies there are, and which a run goes on from
     unaveraged             gradients that DDP has not averaged are not stepped with
     attempts               begins again when ranks are lost
     recovery               why ranks were lost, and whether to begin again
@@ -27,6 +33,7 @@ What to open:
     deaths                 deaths that a recipe expects to survive
     ranks                  calls of all ranks: the first failure, and hangs
     witness                the stacks of ranks that do not answer; looks at what they do
+    modules_run            which parts of a sharded model a step has run
     slowness               whether ranks that take long are slow, or stuck
     places                 file and line of the user's code, in short
     clock                  a run's limits, which stand still while a person debugs

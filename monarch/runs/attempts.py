@@ -13,6 +13,7 @@ from monarch.runs.places import in_short
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, NotMade, StepMade, procs_to_lose, with_restarts
 from monarch.runs.restarts import Restarts
+from monarch.runs.run_memory import HostCopies, RunMemory
 from monarch.runs.saving import Saving
 from monarch.runtime import process
 from monarch_sync.words import counted
@@ -25,13 +26,22 @@ _DOING = "the start"
 class TrainingAttempt:
     """``procs`` end with it. ``step_made`` is to be told of each step that all ranks have made,
     ``saving`` of the checkpoints. ``num_restarts`` is how often the run was begun again, and
-    ``saved_step`` the step of the last checkpoint that those before it have saved."""
+    ``saved_step`` the step of the last checkpoint that those before it have saved. ``memory`` has
+    what hosts hold of the ranks before: a recipe gives it to its ``Holding``, and asks it for the
+    ``newest`` copies."""
 
     procs: ProcMesh
     saving: Saving
     step_made: StepMade
     num_restarts: int
     saved_step: int | None
+    memory: RunMemory | None = None
+    is_first: bool = True
+
+    def newest_copies(self) -> HostCopies | None:
+        """The copies in the hosts' memory that ranks before have left, where they are newer than
+        the last checkpoint."""
+        return None if self.memory is None or self.is_first else self.memory.newest()
 
 
 def with_attempts(
@@ -43,21 +53,29 @@ def with_attempts(
     name: str,
     preload: Sequence[str] = (),
     max_restarts: int,
+    has_shards: bool = False,
 ) -> T:
-    """The result of ``train``, begun again whenever a rank dies or hangs: in new procs, so from the
-    last checkpoint.
+    """The result of ``train``, begun again whenever a rank dies or hangs: in new procs, so from
+    copies in the hosts' memory, where ``train`` looks for them, or from the last checkpoint.
 
-    ``max_restarts`` are in a row without a new checkpoint. Raises ``RunFailed`` beyond them, and
+    ``max_restarts`` are in a row without a new checkpoint. ``has_shards``: ranks are no replicas,
+    and go on from copies only where those of all are there. Raises ``RunFailed`` beyond them, and
     where beginning again would not help.
     """
     record.edits.begin(process.current().generation)
     restarts = Restarts(max_restarts)
     saved_step: int | None = None
+    owner, is_first = RunMemory.new_owner(), True
+
+    def memory_of(last_saved: Callable[[], int | None]) -> RunMemory:
+        num_ranks = len(hosts) * procs_per_host
+        return RunMemory(owner, hosts, num_ranks, needs_all=has_shards, saved_step=last_saved)
 
     def attempt(step_made: StepMade) -> T:
-        nonlocal saved_step
+        nonlocal saved_step, is_first
         saving = Saving(record, restarts, saved_step)
         num_ranks = len(hosts) * procs_per_host
+        memory = memory_of(lambda: saving.saved_step)
         held = HoldReport(record, hosts)
 
         def made(step: int) -> None:
@@ -75,18 +93,28 @@ def with_attempts(
                 hosts.on_warning(record.warned),
                 procs_to_lose(hosts, procs_per_host, name, preload) as procs,
             ):
-                return train(TrainingAttempt(procs, saving, made, restarts.num_in_all, saved_step))
+                tried = TrainingAttempt(
+                    procs, saving, made, restarts.num_in_all, saved_step,
+                    memory=memory, is_first=is_first,
+                )  # fmt: skip
+                return train(tried)
         except NotMade as error:
             _hold(error, generation, record, held)
             raise BeginAgain(error.error) from error
         finally:
-            saved_step = saving.saved_step
+            saved_step, is_first = saving.saved_step, False
 
     def after_loss() -> None:
         nonlocal hosts
         hosts = record.hosts_after_loss(hosts)
 
-    return with_restarts(attempt, restarts, record, after_loss)
+    def goes_on_from() -> str:
+        return "" if memory_of(lambda: saved_step).newest() else "the last checkpoint"
+
+    try:
+        return with_restarts(attempt, restarts, record, after_loss, goes_on_from)
+    finally:
+        memory_of(lambda: None).forget()
 
 
 def _hold(error: NotMade, generation: int, record: Record, held: HoldReport) -> None:

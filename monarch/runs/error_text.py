@@ -17,4 +17,19 @@ def in_words(error: BaseException) -> str:
         said = str(error)
     except Exception:  # A class of the user's, which has a fault of its own.
         said = ""
-    return f"{type(error).__name__}: {said}".removesuffix(": ")
+    if said[:1].isspace():
+        # As of torch's pipelines, which put the values of a stage around what it raised.
+        if error.__cause__ is not None:
+            return in_words(error.__cause__)
+        said = said.strip()
+    return f"{type(error).__name__}: {_in_short(said)}".removesuffix(": ")
+
+
+def _in_short(said: str) -> str:
+    """What CUDA says in one line: the others are the same for every error, and about debugging."""
+    first, _, rest = said.partition("\n")
+    if not first.startswith("CUDA error") or not rest:
+        return said
+    if "device-side assert" in first:
+        return f"{first} (a kernel has found a value that cannot be; it printed which)"
+    return first

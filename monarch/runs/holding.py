@@ -27,7 +27,8 @@ from monarch.runs.hold_report import HoldReport, HoldStopped, but_for
 from monarch.runs.ranks import RankHangs, RunFailed, SlowCall, Unless, answers_of, ask_all
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, RanksLost, is_connection_lost
-from monarch.runs.slowness import HOLD, MORE, Patience, RankLook
+from monarch.runs.run_memory import RunMemory
+from monarch.runs.slowness import HOLD, MORE, TIMES_MORE, Patience, RankLook
 from monarch.runs.trial import Interrupted, Trial, TrialReport, is_of_code, place_of
 from monarch.runs.witness import Witness
 from monarch.runtime import process
@@ -38,7 +39,6 @@ T = TypeVar("T")
 _ANSWER_SECONDS = 10.0
 _PATIENCE_SECONDS = 2.0  # for ranks that are to come back by themselves
 _COME_BACK_SECONDS = 8.0
-_TIMES_MORE = 4.0
 _AHEAD_SECONDS = 0.2  # beside a call that takes longer, what is saved is nothing
 _CONSEQUENCES = ("gloo", "NCCL", "Connection", "rocess group", Interrupted.__name__)
 
@@ -53,7 +53,8 @@ class Holding:
     called before the next call where process groups were broken up to bring ranks back: it has them
     meet anew. ``alike`` says how ranks differ that should have the same state, "" where they do
     not; it is asked where ranks were put back, and when they have met anew. ``seconds`` is how long
-    a call may take at all.
+    a call may take at all. ``memory`` is that of the attempt (``TrainingAttempt.memory``), where
+    new processes can go on from the copies that are made before new code is tried.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Holding:
         rejoin: Callable[[], object] = lambda: None,
         alike: Callable[[], str] | None = None,
         seconds: float = math.inf,
+        memory: RunMemory | None = None,
     ) -> None:
         self.edits = record.edits if record is not None else Edits()
         self.edits.begin(_generation())
@@ -74,7 +76,9 @@ class Holding:
         self._rejoin = rejoin
         self._alike = alike
         self._seconds = seconds
+        self._memory = memory
         self._must_rejoin = False
+        self._is_looked_at = False  # since they have come back
         self._is_fresh = False  # All that has gone well is what cannot be put back, as a `setup`.
         self._lives: set[str] = set()  # of the ranks' processes
         self._ahead: list[Future[Any]] | None = None  # the answers to come to the next `ask`
@@ -91,6 +95,7 @@ class Holding:
         self._trials = procs.spawn(
             "trial", Trial, actors._ref.uid, self.edits.seed(),
             watches_first=self.edits.policy == "hold" and not self._raises,
+            memory="" if memory is None else memory.owner,
         )  # fmt: skip
 
     def ask(
@@ -136,18 +141,35 @@ class Holding:
 
         __tracebackhide__ = True  # in notebooks, which show each frame at length
         self._be_ready(unless)
-        return self.run(name, call, doing, in_place=in_place)
+        is_new = self.edits.is_new(name, _generation())
+        answers = self.run(name, call, doing, in_place=in_place)
+        if is_new and in_place:
+            self._tell_news()
+        return answers
+
+    def shadow(self) -> None:
+        """Have each rank copy its state as it is now into its host's memory, beside the next call:
+        new processes go on from there. Not where ranks are asked ``ahead``."""
+        if self._ahead is None:
+            with contextlib.suppress(MonarchError, ActorError, TimeoutError):
+                self._trials.shadow.call().get(timeout=_ANSWER_SECONDS)
+
+    def _tell_news(self) -> None:
+        """Say what ranks have to tell of their copies."""
+        try:
+            news = self._trials.news.call().get(timeout=_ANSWER_SECONDS)
+        except (MonarchError, ActorError, TimeoutError):
+            return
+        for text in dict.fromkeys(one for some in news.values() for one in some):
+            if self._record is not None:
+                self._record.event("copies", text)
+            else:
+                self._held.slow(text)
 
     @property
     def is_ahead(self) -> bool:
         """Whether ranks make already what the next ``ask`` will be for."""
         return self._ahead is not None
-
-    @property
-    def newest_code(self) -> int:
-        """The newest generation that the next ``ask`` may be the first to run: one that is here, or
-        one that a push is about to bring."""
-        return max(_generation(), process.current().code_states.coming)
 
     def _may_go_ahead(self) -> bool:
         generation = _generation()
@@ -178,7 +200,10 @@ class Holding:
                 if self._must_rejoin:
                     self._rejoin()
                     self._must_rejoin = False
-                    if self._alike is not None and (apart := self._alike()):
+                    # Ranks that were put back were compared then, and have done nothing since.
+                    is_looked_at, self._is_looked_at = self._is_looked_at, False
+                    if not is_looked_at and self._alike is not None and (apart := self._alike()):
+                        self._forget_copies()
                         raise BeginAgain(apart)
                 result = work()
             except (BeginAgain, RanksLost, RunFailed):
@@ -265,8 +290,15 @@ class Holding:
         except (MonarchError, ActorError, TimeoutError) as error:
             apart = f"whether the ranks are alike is not known: {in_words(error)}"
         if apart:
+            self._forget_copies()
             return f"{apart}: after the mend, all go on from the last checkpoint", False
+        self._is_looked_at = True
         return "", True
+
+    def _forget_copies(self) -> None:
+        """Ranks have come apart, and their copies may have, too."""
+        if self._memory is not None:
+            self._memory.forget()
 
     def apart(self, doing: str, text: str, right: int | None) -> None:
         """Ranks differ that should be alike, as ``text`` says: return when all are to take the
@@ -278,6 +310,7 @@ class Holding:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"{text}: nothing was saved of that") from None
         if not takes:
+            self._forget_copies()
             raise BeginAgain(text)
 
     def together(self) -> None:
@@ -413,7 +446,7 @@ class Holding:
             theirs = {(there, here) for found in ends.values() for here, there in found}
             mine = [one for found in ends.values() for one in found if one in theirs]
             trials.cut.call(mine).get(timeout=_ANSWER_SECONDS)
-            self._must_rejoin = True
+            self._must_rejoin, self._is_looked_at = True, False
             patience = 0.0 if is_hang else _PATIENCE_SECONDS
             back = trials.come_back.call(_COME_BACK_SECONDS, patience)
             if not all(back.get(timeout=_COME_BACK_SECONDS + _ANSWER_SECONDS).values()):
@@ -441,6 +474,13 @@ class Holding:
         """Until there is other code than that which failed. Raises where there is not to be any."""
         if in_place and self._unkept:
             state = but_for(state, self._unkept)
+        if not in_place and not state and self._memory is not None:
+            copies = self._memory.newest()
+            if copies is not None:
+                state = (
+                    "the ranks cannot be put back: after the mend new ones go on from step "
+                    f"{copies.step}, from the host's memory"
+                )
         self._held.answer(failure, self.edits, in_place=in_place, state=state)
         if not self._held.wait(failure, in_place=in_place):
             raise BeginAgain(failure.first_line)
@@ -513,7 +553,7 @@ class _SlowTrial(SlowCall):
             if answer == HOLD:
                 self._is_given_up = True
             elif answer == MORE:
-                self._times *= _TIMES_MORE
+                self._times *= TIMES_MORE
                 more = self.patience()
                 self._holding._held.slow(
                     f"{self._doing} has {took(more.stuck)} to make progress, and "

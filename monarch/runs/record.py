@@ -18,7 +18,7 @@ from monarch.runs.loggers import Logger, open_loggers
 from monarch.runs.rows import EVENTS, METRICS, RowFile
 from monarch.runs.telemetry import TROUBLE, RunTelemetry
 from monarch.runtime.ends.process_start import seconds_since_start
-from monarch_sync.words import printable, some
+from monarch_sync.words import counted, printable, some
 
 _LOOK_SECONDS = 0.2
 _MAX_DELAY_SECONDS = 600.0  # more is a clock that is wrong, or a file that was moved here
@@ -96,6 +96,7 @@ class Record:
         self._events = RowFile(self.folder / EVENTS)
         self._unwritten: dict[RowFile, str] = {}
         self._loggers: list[Logger] = []
+        self._newest_step = self._saved_step = 0
         self._newest_steps: dict[str, int] | None = None
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
 
@@ -190,6 +191,7 @@ class Record:
         each step once.
         """
         now = time.time()
+        self._newest_step = step
         row = {"step": step, "num_steps": num_steps, "time": now, **values}
         if self._is_made_again(step, values):
             row["again"] = True
@@ -209,6 +211,7 @@ class Record:
             data["elsewhere"] = True  # on the disk of the host that wrote it
         self.note(kind, text, **data)
         if kind == "saved" and isinstance(step := data.get("step"), int):
+            self._saved_step = step
             self._show(self.display.saved, step)
         else:
             self.message(text)
@@ -302,6 +305,17 @@ class Record:
             text += f", {seconds * 1000:.0f} ms after the save"
             data["save_to_step_seconds"] = seconds
         self.event("generation", text, generation=generation, step=step, **data)
+
+    def replacing(self, generation: int, num_procs: int) -> None:
+        """A push is about to have new processes take the place of so many: say what that costs."""
+        saved, newest = self._saved_step, self._newest_step
+        costs = "nothing was saved yet, and what was learned is lost"
+        if saved:
+            made_again = f", and {counted(newest - saved, 'step')} since then are made again"
+            costs = f"the last checkpoint is of step {saved}{made_again if newest > saved else ''}"
+        processes = "a new process" if num_procs == 1 else f"{num_procs:,} new processes"
+        text = f"generation {generation} needs {processes}: {costs}"
+        self.event("replacing", text, generation=generation, step=newest, saved=saved)
 
     def audited(self, generation: int, stale: Sequence[str], kept: Sequence[str]) -> None:
         """After a switch: what still runs old code, where there is anything. From any thread."""

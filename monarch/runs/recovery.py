@@ -73,12 +73,14 @@ def with_restarts(
     restarts: Restarts,
     record: Record,
     after_loss: Callable[[], object] = lambda: None,
+    goes_on_from: Callable[[], str] = lambda: "the last checkpoint",
 ) -> T:
     """The result of ``attempt``, begun again after each ``RanksLost`` as the budget allows.
 
     It gets a function that it is to tell of each step that all ranks have made: the first after a
     loss becomes an event, with the seconds that this took. ``after_loss`` sees to what the next
-    attempt needs, and raises where there will be none. Raises ``RunFailed`` when no restart is
+    attempt needs, and raises where there will be none; ``goes_on_from`` says where that will be, ""
+    where it is not known yet. Raises ``RunFailed`` when no restart is
     left, and ``KeyboardInterrupt`` where the record is stopping: what was lost cannot be saved.
     """
     lost_at: float | None = None
@@ -102,7 +104,8 @@ def with_restarts(
                 lost_at = time.monotonic()
                 # The failure was told as it came; told again after the mend, it reads as new.
                 text = "all begin again in new processes"
-                text += ", from the last checkpoint" if last_step else ""
+                if last_step and (where := goes_on_from()):
+                    text += f", from {where}"
                 record.event("begun_again", text, why=str(mended))
                 if record.is_stopping:
                     raise KeyboardInterrupt from mended

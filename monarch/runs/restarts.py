@@ -23,6 +23,7 @@ class Restarts:
         self.longest_wait_seconds = longest_wait_seconds
         self.num_in_all = 0
         self._moments: list[float] = []
+        self._furthest = 0
 
     @property
     def num_counted(self) -> int:
@@ -32,6 +33,12 @@ class Restarts:
     def progressed(self) -> None:
         """Something was achieved that the next restart does not have to do again."""
         self._moments.clear()
+
+    def progressed_to(self, step: int) -> None:
+        """The next restart goes on after this step: progress, if none did so before."""
+        if step > self._furthest:
+            self._furthest = step
+            self.progressed()
 
     def next_wait_seconds(self, now: float) -> float | None:
         """Take one restart from the budget: how long to wait first; ``None`` if none is left."""

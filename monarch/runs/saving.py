@@ -56,6 +56,12 @@ class Saving:
             text = f"resumed from {self.latest}, after step {step}"
             self._record.event("resumed", text, step=step)
 
+    def resumed_from_memory(self, step: int) -> None:
+        """The run goes on from copies in the memory of its hosts."""
+        self._restarts.progressed_to(step)
+        text = f"goes on from step {step}, from the host's memory"
+        self._record.event("resumed", text, step=step)
+
     def save(self, step: int, write: Callable[[], Path], *, must: bool = False) -> None:
         """Have ``write`` save a checkpoint; it raises the ActorError of a rank that cannot.
 

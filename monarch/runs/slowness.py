@@ -20,6 +20,7 @@ ASKED = "slow runs"
 HOLD, MORE = "hold", "more-time"
 KEYS = {"k": HOLD, "+": MORE}
 
+TIMES_MORE = 4.0
 TIMES_STUCK = 4.0
 TIMES_MOST = 20.0
 _NUM_LOOKS = 8  # before it is told
@@ -72,7 +73,8 @@ class RankLook:
     as soon as any frame has moved; ``spot`` is the same one for all ranks that are at the same
     place. The seconds are those that its threads, and the processes below it, have used of a
     processor so far, and waited for one; ``num_bytes`` is what they have read and written.
-    ``is_idle``: it runs no user's code, and so has answered.
+    ``is_idle``: it runs no user's code, and so has answered. ``may_compute``: it is in a place,
+    such as a backward pass, in which it waits for others or computes.
     """
 
     rank: int
@@ -83,6 +85,7 @@ class RankLook:
     ready_seconds: float = 0.0
     num_bytes: int = 0
     is_waiting: bool = False
+    may_compute: bool = False
     is_compiling: bool = False
     is_idle: bool = False
 
@@ -99,6 +102,7 @@ class Slowness:
         self._moved_at = started
         self._num_looks = 0
         self._excused_seconds = 0.0
+        self._computing: set[int] = set()  # ranks that seem to wait, and use a processor
 
     def seen(self, now: float, looks: Iterable[RankLook]) -> None:
         """A look at the ranks; one that gave no answer is left out."""
@@ -106,6 +110,11 @@ class Slowness:
         before = {one.rank: one for one in self.looks}
         self.looks, self._looked_at = sorted(looks, key=lambda one: one.rank), now
         self._num_looks += 1
+        self._computing = {
+            one.rank
+            for one in self.looks
+            if one.may_compute and one.rank in before and _uses(before[one.rank], one, seconds)
+        }
         if any(
             one.is_compiling and (one.rank not in before or _uses(before[one.rank], one, seconds))
             for one in self.looks
@@ -118,7 +127,7 @@ class Slowness:
     @property
     def do_not_match(self) -> bool:
         """Whether all ranks wait in collectives, and not in the same one."""
-        waiting = [one for one in self.looks if one.is_waiting]
+        waiting = [one for one in self.looks if one.is_waiting and one.rank not in self._computing]
         return len(waiting) == self._num_ranks > 1 and len({one.spot for one in waiting}) > 1
 
     def counted_seconds(self, now: float) -> float:

@@ -49,7 +49,9 @@ _ATOMS: frozenset[type] = frozenset({
     operator.itemgetter, operator.methodcaller,
     pathlib.PurePath, pathlib.PurePosixPath, pathlib.PosixPath, pathlib.Path,
 })  # fmt: skip
-_ATOM_BASES = (enum.Enum, BaseException, os.PathLike)
+_ATOM_BASES = (BaseException, os.PathLike)
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_NO_HOOKS = [None for _ in _HOOKS]
 # They can be copied where they stand: the copy takes the place of the one that has moved on.
 _COPYABLE: frozenset[type] = frozenset({
     itertools.count, itertools.repeat, type(iter([])), type(iter(())), type(iter(range(0))),
@@ -58,8 +60,9 @@ _COPYABLE: frozenset[type] = frozenset({
 })  # fmt: skip
 _EMPTY_HOLDERS: frozenset[type] = frozenset({dict, list, set, collections.OrderedDict})
 _OURS = frozenset({"monarch", "monarch_sync", "monarch_reload"})
+_RECIPES = "monarch_recipes"  # their state is the run's, also where they are installed
 _LIBRARIES = frozenset({"torch", "numpy", "torchvision"})
-_TRAINING = ("torch.optim", "torch.amp", "torch.cuda.amp")
+_TRAINING = ("torch.optim", "torch.amp", "torch.cuda.amp", "torch.distributed.pipelining")
 _GONE: Any = object()
 _attributes_of: Callable[[Any, str], Any] = object.__getattribute__
 
@@ -107,6 +110,9 @@ class Walk:
         self._lists: list[tuple[Any, list[Any], bool]] = []
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._namespaces: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._members: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._kinds: list[tuple[Any, type, dict[str, Any] | None]] = []
+        self._without_hooks: list[Any] = []
         self._shallow: list[tuple[str, Any]] = []
         self._unkept: list[str] = []
 
@@ -237,6 +243,7 @@ class Walk:
         if shape is None:
             shape = self._shapes[kind] = _slots_of(kind), hasattr(kind, "cls_to_become")
         slots, is_lazy = shape
+        self._kinds.append((value, kind, attributes))
         for descriptor in slots:
             self._slot(value, descriptor)
         if is_lazy:  # It becomes another one.
@@ -288,6 +295,27 @@ class Walk:
             self._keep_dict(attributes, value, has_names=True)
         elif attributes is not None:
             self._empty.append(attributes)
+        if value.is_leaf and value.requires_grad:
+            self._hooks(value)
+
+    def _hooks(self, parameter: Any) -> None:
+        """Those that run in each backward pass from now on."""
+        before = [getattr(parameter, name, None) for name in _HOOKS]
+        if before == _NO_HOOKS:
+            self._without_hooks.append(parameter)
+            return
+        for name, hooks in zip(_HOOKS, before, strict=True):
+            if hooks is not None:
+                self._keep_dict(hooks, parameter)
+            self._undos.append(functools.partial(_set_hooks, parameter, name, hooks))
+
+    def _member(self, value: Any) -> None:
+        """What was put on the member of an enum. It belongs to its class, as other code makes
+        other ones."""
+        if not is_library(type(value).__module__):
+            attributes = _dict_of(value)
+            self._members.append((attributes, dict(attributes)))
+            self._add(attributes.values(), value)
 
     def _array(self, value: Any) -> None:
         if value.dtype.hasobject:
@@ -370,6 +398,9 @@ class Walk:
     def _class(self, value: type) -> None:
         if is_library(value.__module__) or issubclass(value, _ATOM_BASES):
             return
+        if issubclass(value, enum.Enum):
+            self._add(value.__members__.values(), value)
+            return
         before = {name: one for name, one in vars(value).items() if not name.startswith("__")}
         self._classes.append((value, before))
         self._add(before.values(), value)
@@ -444,6 +475,9 @@ class KeptHolders:
             undo()
         for stand_in in walk._stand_ins.values():
             stand_in.renew()
+        for parameter in walk._without_hooks:
+            for name in _HOOKS:
+                _set_hooks(parameter, name, None)
         for empty in walk._empty:
             if empty:
                 empty.clear()
@@ -460,6 +494,12 @@ class KeptHolders:
                 )
             for cls, before in walk._classes:
                 _refill_class(cls, before)
+            for entries, before in walk._members:
+                _refill_dict(entries, before, False)
+            for value, kind, attributes in walk._kinds:
+                _set_class(value, kind)
+                if attributes is not None and _dict_of(value) is not attributes:
+                    object.__setattr__(value, "__dict__", attributes)
         deep = [path for path, container in walk._shallow if not _is_of_values(container)]
         return [*walk._unkept, *(f"the elements of {path}" for path in deep)]
 
@@ -540,6 +580,14 @@ def _is_code(value: Any) -> bool:
 def _set_class(value: Any, kind: type) -> None:
     if type(value) is not kind:
         object.__setattr__(value, "__class__", kind)
+
+
+def _set_hooks(parameter: Any, name: str, hooks: Any) -> None:
+    now = getattr(parameter, name, None)
+    if now is not hooks:
+        if now:
+            now.clear()  # Torch goes on with it, whatever the attribute says.
+        setattr(parameter, name, hooks)
 
 
 class _StandIn:
@@ -675,7 +723,7 @@ def is_library(name: str | None) -> bool:
     top = name.partition(".")[0]
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None) or ""
-    found = (
+    found = top != _RECIPES and (
         top in sys.stdlib_module_names
         or top in _OURS
         or top in _LIBRARIES
@@ -701,7 +749,7 @@ def users_modules() -> list[types.ModuleType]:
         for name, module in list(sys.modules.items())
         if type(module) is types.ModuleType
         and not is_library(name)
-        and not name.startswith("monarch_recipes")
+        and not name.startswith(_RECIPES)
         and getattr(module, "__file__", None)
     ]
     _users_modules[:] = len(sys.modules), modules
@@ -763,6 +811,7 @@ _FOLLOWED = frozenset({
 # The first that fits.
 _BASES: tuple[tuple[Any, Callable[[Walk, Any], None]], ...] = (
     (_ATOM_BASES, Walk._nothing),
+    (enum.Enum, Walk._member),
     (dict, Walk._dict),
     ((list, set, collections.deque), Walk._list),
     ((tuple, frozenset), Walk._elements),

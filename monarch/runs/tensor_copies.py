@@ -12,8 +12,11 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from monarch.runs.copy_beside import SPOILT, CopyBeside
+from monarch.runs.packed_state import is_dense
 
 Undo = Callable[[], object]
 
@@ -50,8 +53,11 @@ class Copies:
     def tensor(self, tensor: Any) -> Iterable[Any]:
         torch: Any = sys.modules["torch"]
         inner = _inner(tensor)
-        if inner or tensor.is_meta:
-            return inner
+        if inner:
+            self._keep_made_of(tensor)
+            return [*inner, *(self._gradient_made_of(tensor) if tensor.is_leaf else ())]
+        if tensor.is_meta:
+            return ()
         if torch.nn.parameter.is_lazy(tensor):
             kind = type(tensor)
             self.undos.append(lambda: _make_lazy_again(torch, tensor, kind))
@@ -60,6 +66,34 @@ class Copies:
         if tensor.is_leaf:
             self._keep_flag_and_gradient(torch, tensor)
         return ()
+
+    def _keep_made_of(self, tensor: Any) -> None:
+        """What it is made of may be replaced, as FSDP does before its first step."""
+        inner = {name: getattr(tensor, name) for name in _inner_names(tensor)}
+
+        def put_back() -> None:
+            for name, part in inner.items():
+                if getattr(tensor, name) is not part:
+                    setattr(tensor, name, part)
+
+        self.undos.append(put_back)
+
+    def _gradient_made_of(self, tensor: Any) -> Iterable[Any]:
+        """The gradient, to be followed, of one that is made of others. It is held on to."""
+        gradient = tensor.grad
+        self._put_gradient_back(tensor, lambda: gradient)
+        return () if gradient is None else (gradient,)
+
+    def _put_gradient_back(self, tensor: Any, gradient: Callable[[], Any]) -> None:
+        needs_gradient = tensor.requires_grad
+
+        def put_back() -> None:
+            if tensor.requires_grad != needs_gradient:
+                tensor.requires_grad_(needs_gradient)
+            if tensor.grad is not gradient():
+                tensor.grad = gradient()
+
+        self.undos.append(put_back)
 
     def _copy_values(self, torch: Any, tensor: Any) -> None:
         if tensor.layout is not torch.strided:
@@ -138,6 +172,127 @@ class Copies:
         return lambda: value.load_state_dict(copy.deepcopy(told))
 
 
+class LaterCopies(Copies):
+    """Copies of all at once, but for what optimizers hold, which a ``CopyBeside`` copies.
+
+    Without one, as where there is no room for it, that is copied at once, too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_sampled = False  # of some of what is copied later only samples are compared
+        self._met: list[Any] = []
+        self._parameters: dict[Any, Any] = {}  # what optimizers hold, by its place
+        self._moments: dict[Any, Any] = {}
+        self._is_as_it_was = False  # what is copied later, when it is to be put back
+
+    def tensor(self, tensor: Any) -> Iterable[Any]:
+        if _is_plain(tensor):
+            self._met.append(tensor)
+            return ()
+        return super().tensor(tensor)
+
+    def optimizer(self, optimizer: Any) -> None:
+        parameters, moments = tensors_of(optimizer)
+        for tensors, by_place in ((parameters, self._parameters), (moments, self._moments)):
+            for tensor in tensors:
+                by_place.setdefault(_place(tensor), tensor.detach())
+
+    def held(self) -> list[Any]:
+        """What optimizers hold of all that was met, parameters first."""
+        met = {_place(one) for one in self._met}
+        held = {**self._parameters, **self._moments}
+        return [tensor for place, tensor in held.items() if place in met]
+
+    def finish(self, copy: CopyBeside | None) -> None:
+        """Copy all that ``copy`` does not, which was begun with what is ``held``."""
+        torch: Any = sys.modules["torch"]
+        numbers: dict[Any, int] = {}
+        if copy is not None:
+            numbers = dict(zip(map(_place, self.held()), copy.later, strict=True))
+        met, self._met = self._met, []
+        later = []
+        for tensor in met:
+            number = numbers.get(_place(tensor))
+            if number is None:
+                super().tensor(tensor)
+            else:
+                later.append((tensor, number))
+        if copy is None or not later:
+            return
+        sampled = {n: one.detach() for one, n in later if not copy.has_sum(n)}
+        self.is_sampled = any(one.numel() > _NUM_SAMPLED for one in sampled.values())
+        before = _samples_of(torch, sampled.values())
+
+        def check() -> None:
+            self._is_as_it_was = copy.is_untouched and _all_equal(
+                torch, before, _samples_of(torch, sampled.values())
+            )
+            if self._is_as_it_was:
+                return
+            if why := copy.wrong():
+                raise Changed(why)
+            if not _all_equal(torch, before, _samples_of(torch, map(copy.tensor, sampled))):
+                copy.spoil()
+                raise Changed(SPOILT)
+
+        self.checks.append(check)
+        for tensor, number in later:
+            self._put_back_from(torch, copy, tensor, number)
+            if tensor.is_leaf:
+                self._keep_flag_and_gradient(torch, tensor)
+
+    def _put_back_from(self, torch: Any, copy: CopyBeside, tensor: Any, number: int) -> None:
+        memory = tensor.detach()
+
+        def put_back() -> None:
+            if not self._is_as_it_was:
+                copied = copy.tensor(number)
+                if not _same_bits(torch, memory, copied):
+                    _write(torch, memory, copied)
+            if _place(tensor) != _place(memory) or tensor.dtype != memory.dtype:
+                tensor.data = memory  # It was given other memory.
+
+        self.undos.append(put_back)
+
+
+def tensors_of(optimizer: Any) -> tuple[list[Any], list[Any]]:
+    """The parameters that an optimizer holds, and what it remembers of them: tensors that fill
+    their memory, those that others are made of included."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    moments = [
+        value
+        for entries in optimizer.state.values()
+        for value in (entries.values() if isinstance(entries, dict) else ())
+    ]
+    return list(_plain_within(parameters)), list(_plain_within(moments))
+
+
+def _plain_within(values: Iterable[Any]) -> Iterator[Any]:
+    torch: Any = sys.modules["torch"]
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            continue
+        if inner := _inner(value):
+            yield from _plain_within(inner)
+        elif _is_plain(value) and value.numel() and is_dense(value):
+            yield value
+
+
+def _is_plain(tensor: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    is_own_kind = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return is_own_kind and tensor.layout is torch.strided and not tensor.is_meta
+
+
+def _samples_of(torch: Any, tensors: Iterable[Any]) -> dict[Any, Any]:
+    """Some of the values of each, by type, on the CPU."""
+    views: dict[Any, list[Any]] = {}
+    for tensor in tensors:
+        views.setdefault((tensor.dtype, tensor.device), []).append(_sampled(tensor))
+    return {dtype: one.cpu() for (dtype, _), one in _joined(torch, views).items()}
+
+
 class Notes(Copies):
     """Copies of what is small; of the rest, notes by which its changes are found.
 
@@ -165,11 +320,32 @@ class Notes(Copies):
         if type(tensor) in self._plain:
             self._met.append(tensor)  # All at once costs a fraction of one by one.
             return ()
-        if inner := _inner(tensor):
-            return inner
+        if _inner(tensor):
+            return super().tensor(tensor)
         if sys.modules["torch"].nn.parameter.is_lazy(tensor) or tensor.nbytes <= _SMALL_BYTES:
             return super().tensor(tensor)
         self.check(lambda: False, f"a {type(tensor).__name__} may have changed")
+        return ()
+
+    def _gradient_made_of(self, tensor: Any) -> Iterable[Any]:
+        """It is not held on to, and must not change."""
+        gradient = tensor.grad
+        if gradient is None:
+            self._put_gradient_back(tensor, lambda: None)
+            return ()
+        there = weakref.ref(gradient)
+        versions = [one._version for one in _inner(gradient)]
+
+        def is_as_it_was() -> bool:
+            now = tensor.grad
+            return (
+                now is not None
+                and now is there()
+                and [one._version for one in _inner(now)] == versions
+            )
+
+        self._put_gradient_back(tensor, there)
+        self.check(is_as_it_was, "gradients have changed")
         return ()
 
     def finish(self) -> None:
@@ -318,9 +494,9 @@ def _sampled(memory: Any) -> Any:
         (n - 1) * stride for n, stride in zip(memory.shape, memory.stride(), strict=True)
     )
     if number and span == number:  # The order of its dimensions does not matter.
-        start = memory.storage_offset() + (number * 5 // 8 if number > 2 * _NUM_SAMPLED else 0)
         count = min(number, _NUM_SAMPLED)
-        return memory.as_strided((count,), (1,), start)
+        start = min(number * 5 // 8, number - count) if number > 2 * _NUM_SAMPLED else 0
+        return memory.as_strided((count,), (1,), memory.storage_offset() + start)
     steps = round((number / _NUM_SAMPLED) ** (1 / max(1, memory.dim()))) or 1
     lattice = (slice(None, None, steps),) * memory.dim()
     return memory[lattice].reshape(-1) if number else memory.reshape(-1)
@@ -371,6 +547,8 @@ def _bits_of(torch: Any, values: Any) -> Any:
         values = values.resolve_conj().resolve_neg()
     if values.is_complex():
         values = torch.view_as_real(values)
+    if values.is_quantized:
+        return values.int_repr()  # a view of one has no memory, and ends the process
     if values.dtype is torch.bool:
         return values.view(torch.uint8)
     return values.view(getattr(torch, _INTEGERS[values.element_size()]))
@@ -394,11 +572,12 @@ def _write(torch: Any, tensor: Any, value: Any) -> None:
 
 def _inner(tensor: Any) -> list[Any]:
     """The tensors that one is made of which has no memory of its own, as a DTensor."""
+    return [getattr(tensor, name) for name in _inner_names(tensor)]
+
+
+def _inner_names(tensor: Any) -> list[str]:
     flatten = getattr(type(tensor), "__tensor_flatten__", None)
-    if flatten is None:
-        return []
-    names, _ = flatten(tensor)
-    return [getattr(tensor, name) for name in names]
+    return [] if flatten is None else list(flatten(tensor)[0])
 
 
 def _each_once(memory: Any) -> Any:

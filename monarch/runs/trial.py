@@ -28,9 +28,12 @@ from typing import Any
 from monarch.actor import Actor, context, endpoint
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
+from monarch.runs.copy_beside import CopyBeside, NoRoom, begin_copy
 from monarch.runs.error_text import in_words
+from monarch.runs.packed_state import UnpackableState
 from monarch.runs.places import in_short, users_place
-from monarch.runs.state_copies import PutBack, keep, watch
+from monarch.runs.state_copies import PutBack, held_by_optimizers, keep, watch
+from monarch.runs.state_memory import StateMemory
 from monarch.runs.tensor_copies import ValueSamples
 from monarch.runs.unaveraged import guard_optimizers
 from monarch.runs.witness import waits_for_others
@@ -39,6 +42,8 @@ from monarch.runtime.observe.process_groups import Connection, abort_groups, ran
 
 _INTERRUPT_AGAIN_SECONDS = 0.2
 _MAX_FRAMES = 30
+_LAST_SECONDS = 0.9
+_INSTEAD = "new processes would go on from the last checkpoint"
 
 
 class _Interrupt(BaseException):
@@ -101,24 +106,38 @@ class Trial(Actor):
     generation each endpoint went well in processes before this one; under "", the one that the run
     began with. Where it ``keeps`` nothing, ``restore`` cannot put anything back. ``watches_first``:
     it can also where an endpoint fails that never went well, on code that was never edited.
+    ``memory`` is the owner of the copies that outlive this process (``RunMemory.owner``).
 
     A sync actor, with a thread of its own: it answers while the other is stuck.
     """
 
     def __init__(
-        self, uid: str, good: Mapping[str, int], *, keeps: bool = True, watches_first: bool = False
+        self,
+        uid: str,
+        good: Mapping[str, int],
+        *,
+        keeps: bool = True,
+        watches_first: bool = False,
+        memory: str = "",
     ) -> None:
         self.rank = context().actor_instance.rank.rank
         self._good = dict(good)
         self._keeps = keeps
         self._watches_first = watches_first
         self._kept: PutBack | None = None
+        self._memory = StateMemory(memory, str(self.rank))
+        self._copy: CopyBeside | None = None
+        self._is_shadow = False  # the copy is of code that has gone well
+        self._keeps_older = False  # since there are copies of code that has gone well
+        self._news: list[str] = []  # of copies, for a person
+        self._told: set[str] = set()
         self._samples = ValueSamples()
         self._call_seconds = 0.0  # how long the last one took
         self._unkept: list[str] = []
         self._is_whole = False  # what is kept, so that it can be put back whatever has changed
         self._why_not_kept = ""
         self._is_restored = False  # since the last call
+        self._is_put_back = False  # the state of which a copy is to be made, which is there
         self._last: _Call | None = None
         self._life = os.urandom(8).hex()
         self._lock = threading.Lock()
@@ -163,11 +182,14 @@ class Trial(Actor):
             self._good.setdefault("", last.generation)
             self._good[last.method] = last.generation
             self._kept = None
+            if self._copy is not None and not self._is_shadow:
+                self._copy.close()
+                self._copy = None
         elif self._is_restored:
             # What is kept leads to wrappers of groups that are gone, whose hooks would still run.
             self._kept = None
             gc.collect()
-        self._is_restored = False
+        self._is_put_back, self._is_restored = self._is_restored, False
         start = self._good.get("", generation)
         good = self._good.get(name, start)
         call = _Call(name, generation, good, threading.get_ident())
@@ -179,7 +201,7 @@ class Trial(Actor):
         if is_kept and (self._kept is None or is_whole > self._is_whole):
             try:
                 self._kept = (
-                    keep(instance)
+                    keep(instance, functools.partial(self._begin_copy, instance, generation))
                     if is_whole
                     else watch(instance, self._samples, self._call_seconds)
                 )
@@ -190,6 +212,37 @@ class Trial(Actor):
             guard_optimizers()
         self._last = call
         return call
+
+    def _begin_copy(self, instance: Any, generation: int, held: list[Any]) -> CopyBeside | None:
+        """Begin a copy in the host's memory, which takes the place of the last; ``None`` where it
+        cannot be."""
+        was_put_back, self._is_put_back = self._is_put_back, False
+        if self._copy is not None:
+            if was_put_back and self._copy.renew(held):
+                return self._copy
+            self._copy.close()
+            self._copy = None
+        self._is_shadow = False
+        state = instance.__state__() if hasattr(instance, "__state__") else None
+        begin = functools.partial(
+            begin_copy, self._memory, held=held, generation=generation,
+            num_ranks=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            keeps_older=self._keeps_older, call_seconds=self._call_seconds,
+        )  # fmt: skip
+        try:
+            try:
+                self._copy = begin(state=state)
+            except UnpackableState as error:
+                self._tell(f"{error}, which cannot be given to a new process: {_INSTEAD}")
+                self._copy = begin(state=None) if held else None
+        except (NoRoom, OSError) as error:
+            self._tell(f"{error}: the copy is made before the step, and {_INSTEAD}")
+        return self._copy
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._news.append(text)
 
     @contextlib.contextmanager
     def _watched(self, call: _Call) -> Iterator[None]:
@@ -213,6 +266,27 @@ class Trial(Actor):
         call.done.set()
 
     # Asked from elsewhere
+
+    @endpoint
+    def shadow(self) -> None:
+        """Copy the state as it is, beside the next call, for new processes to go on from. The actor
+        is doing nothing now."""
+        instance = self._cell.instance
+        if hasattr(instance, "__state__"):
+            self._keeps_older = True
+            self._begin_copy(instance, process.current().generation, held_by_optimizers(instance))
+            self._is_shadow = True
+
+    @endpoint
+    def news(self) -> list[str]:
+        """What is to be told of copies, once."""
+        news, self._news = self._news, []
+        return news
+
+    def __cleanup__(self, error: Exception | None) -> None:
+        if self._copy is not None:
+            # Other ranks may be gone, and all are to go on from here.
+            self._copy.wait(_LAST_SECONDS)
 
     @endpoint
     def report(self) -> TrialReport:

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from monarch.actor import Actor, context, endpoint
+from monarch.runs.modules_run import NOTHING_RUN, ModulesRun, modules_run_here, who_left_out_what
 from monarch.runs.places import in_short, users_frame
 from monarch.runs.slowness import RankLook
 
@@ -32,6 +33,12 @@ _WAITS = (
     "torch/distributed/", "torch/autograd/graph.py", "torch/nn/parallel/distributed.py",
     "torch/futures/", "torchtitan/distributed/", "/torchft",
 )  # fmt: skip
+# Of these, where it surely does. The others compute as well: operators of distributed tensors,
+# hooks of FSDP, stages of a pipeline, a backward pass.
+_COLLECTIVES = (
+    "torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py",
+    "torch/distributed/_functional_collectives.py", "torch/futures/", "/torchft",
+)  # fmt: skip
 _OPERATOR = "/torch/_ops.py"  # The caller says what it is.
 # Frames that are there only while something is compiled. Others of these packages are there, too,
 # while what was compiled runs.
@@ -45,9 +52,17 @@ _COMPILES = (
 _COMPILING_FUNCTIONS = {
     "/torch/_inductor/compile_fx.py": ("compile_fx", "compile_fx_inner", "_compile_fx_inner"),
     "/torch/_inductor/runtime/triton_heuristics.py": ("precompile", "benchmark_all_configs"),
+    "/torch/_inductor/cudagraph_trees.py": ("record_function", "_record"),
+    "/torch/cuda/graphs.py": ("capture_begin", "capture_end", "make_graphed_callables"),
+    "/torch/_dynamo/compiled_autograd.py": ("begin_capture", "end_capture"),
     "/triton/runtime/autotuner.py": ("benchmark", "_bench"),
 }
 _IMPORTS = "<frozen importlib._bootstrap>"
+# What torch's compiler, Triton and extensions run. The system keeps 15 letters of a name.
+_COMPILERS = frozenset({
+    "cc1", "cc1plus", "g++", "c++", "gcc", "cc", "clang", "clang++", "as", "ld", "ld.lld",
+    "collect2", "nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "hipcc", "ninja",
+})  # fmt: skip
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -59,6 +74,7 @@ class RankStack:
     rank: int
     text: str
     is_waiting: bool
+    modules: ModulesRun = NOTHING_RUN
 
     @property
     def hangs(self) -> bool:
@@ -70,15 +86,16 @@ class Witness(Actor):
     """Says what its process is doing."""
 
     @endpoint
-    async def stack(self) -> tuple[str, bool]:
-        """The stacks, innermost frame last, and whether the process waits for other ranks."""
+    async def stack(self) -> tuple[str, bool, tuple[Any, ...]]:
+        """The stacks, innermost frame last, whether the process waits for other ranks, and which
+        parts of a sharded model it has run."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        texts, is_waiting = [], False
+        texts, is_waiting, has_others = [], False, _has_others()
         for thread, _, frames in _users_stacks():
-            is_waiting = is_waiting or waits_for_others(frames)
+            is_waiting = is_waiting or (has_others and waits_for_others(frames))
             lines = traceback.format_list(frames[-_SHOWN_FRAMES:])
             texts.append(f"thread {names.get(thread, thread)}:\n" + "".join(lines))
-        return "".join(texts).rstrip() or _IDLE, is_waiting
+        return "".join(texts).rstrip() or _IDLE, is_waiting, tuple(modules_run_here())
 
     @endpoint
     async def look(self) -> RankLook:
@@ -90,7 +107,11 @@ def look_here(rank: int) -> RankLook:
     """A look at this process, from a thread that runs no code of the user's."""
     stacks = _users_stacks()
     threads = [thread for thread, _, _ in stacks]
-    busy, ready, num_bytes = _used_by_users_threads()
+    busy, ready, num_bytes, runs_compiler = _used_by_users_threads()
+    is_compiling = runs_compiler or any(map(_compiles, _all_but_runtime()))
+    # Who is alone in its groups waits for nobody; nor does who compiles in a backward pass.
+    waiting = [frames for _, _, frames in stacks if waits_for_others(frames)]
+    is_waiting = bool(waiting) and not is_compiling and _has_others()
     where: list[str] = []
     for _, _, frames in stacks:
         # The last is the one that was called last, as a rule.
@@ -106,8 +127,9 @@ def look_here(rank: int) -> RankLook:
         busy_seconds=busy,
         ready_seconds=ready,
         num_bytes=num_bytes,
-        is_waiting=any(waits_for_others(frames) for _, _, frames in stacks),
-        is_compiling=any(_compiles(frame) for _, frame, _ in stacks),
+        is_waiting=is_waiting,
+        may_compute=is_waiting and all(map(_may_compute, waiting)),
+        is_compiling=is_compiling,
         is_idle=not threads,
     )
 
@@ -121,6 +143,29 @@ def _users_stacks() -> list[tuple[int, FrameType, list[traceback.FrameSummary]]]
         if thread != here and not all(_is_background(f.filename) for f in frames):
             stacks.append((thread, frame, frames))
     return stacks
+
+
+def _all_but_runtime() -> list[FrameType]:
+    """The innermost frames of threads that may compile: torch has some of its own for that."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    here = threading.get_ident()
+    return [
+        frame
+        for thread, frame in sys._current_frames().items()
+        if thread != here and not names.get(thread, "").startswith("monarch-")
+    ]
+
+
+def _has_others() -> bool:
+    """Whether the process is in a group with others, that it could wait for."""
+    if "torchft" in sys.modules:
+        return True  # Its groups are its own.
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None:
+        return False
+    with contextlib.suppress(Exception):  # A group may be made, or end, at this moment.
+        return any(group.size() > 1 for group in list(c10d._world.pg_map))
+    return True
 
 
 def _instructions(frame: FrameType | None) -> list[tuple[int, int]]:
@@ -143,15 +188,16 @@ def _compiles(frame: FrameType | None) -> bool:
     return False
 
 
-def _used_by_users_threads() -> tuple[float, float, int]:
+def _used_by_users_threads() -> tuple[float, float, int, bool]:
     """The seconds of a processor, the seconds of waiting for one, and the bytes read and written,
-    of the threads of this process that are not the runtime's, and of the processes below it."""
+    of the threads of this process that are not the runtime's, and of the processes below it; and
+    whether one of these is a compiler."""
     runtime = {t.native_id for t in threading.enumerate() if t.name.startswith("monarch-")}
-    busy, ready, num_bytes = 0.0, 0.0, 0
+    busy, ready, num_bytes, runs_compiler = 0.0, 0.0, 0, False
     tasks = _numbers_in("/proc/self/task")
     if not tasks:
         used = os.times()
-        return used.user + used.system, 0.0, 0
+        return used.user + used.system, 0.0, 0, False
     for task in tasks:
         if task == os.getpid() or task in runtime:
             continue
@@ -161,11 +207,13 @@ def _used_by_users_threads() -> tuple[float, float, int]:
             ready += int(times[1]) / 1e9
         num_bytes += _bytes_of(f"/proc/self/task/{task}/io")
     for pid in _processes_below(os.getpid()):
-        times = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        name, _, rest = _read(f"/proc/{pid}/stat").rpartition(")")
+        runs_compiler = runs_compiler or name.partition("(")[2] in _COMPILERS
+        times = rest.split()
         if len(times) > 12:
             busy += (int(times[11]) + int(times[12])) / _TICKS
         num_bytes += _bytes_of(f"/proc/{pid}/io")
-    return busy, ready, num_bytes
+    return busy, ready, num_bytes, runs_compiler
 
 
 def _processes_below(pid: int) -> list[int]:
@@ -203,10 +251,11 @@ def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
     questions = [flat.slice(rank=rank).stack.call_one() for rank in range(len(flat))]
     found = []
     for rank, question in enumerate(questions):
-        text, is_waiting = "", False
+        text, is_waiting, modules = "", False, NOTHING_RUN
         with contextlib.suppress(Exception):
-            text, is_waiting = question.get(timeout=seconds)
-        found.append(RankStack(rank, text, is_waiting))
+            text, is_waiting, told = question.get(timeout=seconds)
+            modules = ModulesRun(*told)
+        found.append(RankStack(rank, text, is_waiting, modules))
     return found
 
 
@@ -242,13 +291,16 @@ def _who_waits(stacks: Sequence[RankStack]) -> str:
         return "all ranks have answered meanwhile"
     if len(stacks) == 1:
         return f"rank {ranks} waits for others, and there are none"
+    left_out = who_left_out_what([(stack.rank, stack.modules) for stack in stacks])
     if len(waiting) < len(stacks):
         many = "ranks" if len(waiting) > 1 else "rank"
         verb = "wait" if len(waiting) > 1 else "waits"
-        return f"{many} {ranks} {verb} in a collective that the others are not in"
+        text = f"{many} {ranks} {verb} in a collective that the others are not in"
+        return f"{text}: {left_out}" if left_out else text
     if len({_without_names(stack.text) for stack in waiting}) == 1:
         return "all ranks wait in the same collective, which does not end"
-    return "all ranks wait for each other: they are in collectives that do not match"
+    why = left_out or "they are in collectives that do not match"
+    return f"all ranks wait for each other: {why}"
 
 
 def _without_names(text: str) -> str:
@@ -269,12 +321,23 @@ def tell_stacks(stacks: Sequence[RankStack]) -> str:
 
 def waits_for_others(frames: Sequence[traceback.FrameSummary]) -> bool:
     """Whether a thread with these frames, the innermost last, is in a collective."""
-    places = [
-        frame.filename
-        for frame in frames
-        if not (frame.filename.endswith(_OPERATOR) or _is_library(frame.filename))
-    ]
-    return bool(places) and any(part in places[-1] for part in _WAITS)
+    place = _innermost(frames)
+    return any(part in place for part in _WAITS)
+
+
+def _may_compute(frames: Sequence[traceback.FrameSummary]) -> bool:
+    """Whether a thread that seems to wait may compute instead."""
+    place = _innermost(frames)
+    return not any(part in place for part in _COLLECTIVES)
+
+
+def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
+    """The file of the innermost frame that is no operator, and not in Python's library; "" where
+    there is none."""
+    for frame in reversed(frames):
+        if not (frame.filename.endswith(_OPERATOR) or _is_library(frame.filename)):
+            return frame.filename
+    return ""
 
 
 def _is_library(path: str) -> bool:

@@ -15,6 +15,7 @@ import threading
 
 from monarch.config import settings
 from monarch.net.gate import adopt, is_loopback
+from monarch.runtime.ends.process_group import end_with
 from monarch.runtime.hosts.directory import new_directory, remove_directory
 from monarch.runtime.hosts.end_notice import EndNotice, grace_seconds, obey_notices
 from monarch.runtime.hosts.host_service import HostService
@@ -125,8 +126,12 @@ def _name_at(url: HostUrl) -> str:
 
 
 def main() -> None:
-    """``python -m monarch.runtime.host_main ADDRESS [NAME]``"""
-    serve_host(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "")
+    """``python -m monarch.runtime.host_main ADDRESS [NAME [PARENT]]``; it ends with the process
+    ``PARENT``."""
+    address, name, parent, *_ = (*sys.argv[1:], "", "")
+    if parent:
+        end_with(int(parent))
+    serve_host(address, name)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ What to open:
 
     elastic               the environment that ``torchrun`` would give, for every proc
     surroundings          which machines a mesh is on, and the network between them
-    store, store_worker   a mesh of hosts from within a ``torchrun`` job; its host agents
+    store                 a mesh of hosts from within a ``torchrun`` job
 """
 
 from monarch.spmd.elastic import (

@@ -6,16 +6,16 @@ ranks share, and rank 0 becomes the client.
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import subprocess
-import sys
 from typing import Any, Protocol
 
 from monarch.actor import HostMesh, attach_to_workers
 from monarch.net.identifiers import new_uid
-from monarch.python_start import module_arguments
-from monarch.runtime.hosts.directory import new_directory
+from monarch.runtime.hosts.agent_process import start_agent
+from monarch.runtime.hosts.directory import new_directory, remove_directory
 
 _workers: list[subprocess.Popen[bytes]] = []
 
@@ -104,7 +104,9 @@ def _key(host: int) -> str:
 def _worker_url(transport: str, port: int, name: str) -> str:
     """Where the agent of this machine is to listen, and how others reach it."""
     if transport == "ipc":
-        return f"ipc://{new_directory(new_uid())}/{name}"
+        directory = new_directory(new_uid())
+        atexit.register(remove_directory, directory)
+        return f"ipc://{directory}/{name}"
     if transport != "tcp":
         raise ValueError(f"unsupported transport {transport!r}; use 'ipc' or 'tcp'")
     if port <= 0:
@@ -114,13 +116,5 @@ def _worker_url(transport: str, port: int, name: str) -> str:
 
 def _start_worker(url: str, name: str) -> str:
     """Start a host agent that ends with us; the address for clients."""
-    worker = subprocess.Popen(
-        [
-            sys.executable,
-            *module_arguments("monarch.spmd.store_worker", url, name, str(os.getpid())),
-        ],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    _workers.append(worker)
+    _workers.append(start_agent(url, name, ends_with_us=True))
     return url.partition("@")[0]

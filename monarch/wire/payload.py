@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from monarch.wire.codec import Bytes
@@ -23,6 +23,11 @@ _PLAIN = frozenset({int, float, bool, str, type(None)})
 _PLAIN_BYTES = frozenset({bytes, bytearray, memoryview})
 _MAX_DEPTH = 3
 _MAX_ITEMS = 256
+
+
+before_dump: list[Callable[[], None]] = []
+"""Called by each sender's thread before anything is pickled: work of a GPU that the receiver may
+rely on is marked then."""
 
 
 class Borrowed(list[memoryview]):
@@ -66,6 +71,8 @@ def dump(value: Any) -> Payload:
     Arrays, CPU tensors and large ``bytes`` are not copied but borrowed: send the payload before
     they can change. Raises what pickling raises, and ``TypeError`` for a CUDA tensor.
     """
+    for act in before_dump:
+        act()
     if _is_plain(value):
         data = pickle.dumps(value, protocol=5)
         return Payload(data, () if len(data) < _LARGE_BYTES else Borrowed())

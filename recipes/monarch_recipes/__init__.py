@@ -22,7 +22,9 @@ The modules that serve more than one recipe:
     evaluation, best       the held-out samples; the best evaluation, and when to stop early
     checkpoint, savable,   saved states; what they may hold;
       export                 their weights as a plain file
+    host_copies            replicas go on from copies in the memory of their hosts
     rendezvous, device     where the ranks of a process group meet; the device of a rank
+    groups                 process groups, made anew in place under their names
     collective             results and checks that all ranks share
     results                messages from ranks to the client, and from that to its caller
     extras, profiling      the config's table `extras`; a trace of a few steps

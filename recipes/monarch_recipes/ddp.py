@@ -34,6 +34,7 @@ from monarch.runs import Record
 from monarch.runs.attempts import TrainingAttempt, with_attempts
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import check_num_ranks, when_up
+from monarch.runs.run_memory import HostCopies
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.alike import Alike
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
@@ -41,6 +42,7 @@ from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
     check_optimizer,
     checkpoint_path,
+    random_state,
     save_checkpoint,
     set_random_state,
 )
@@ -52,19 +54,20 @@ from monarch_recipes.collective import (
     sum_over_ranks,
     take_from,
 )
-from monarch_recipes.device import SystemInfo, pick_backend, system_info, use_device
+from monarch_recipes.device import SystemInfo, system_info, use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import evaluate_share, held_out_names, means_of, told
 from monarch_recipes.export import export as export
 from monarch_recipes.extras import Extras
 from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients
+from monarch_recipes.host_copies import first_that_fits, read_copy
 from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
 from monarch_recipes.profiling import Profiler
-from monarch_recipes.rendezvous import leave_limits_to_client, meet_at, open_meeting
+from monarch_recipes.rendezvous import init_group, leave_limits_to_client, meet_at, open_meeting
 from monarch_recipes.results import DDPOutcome, StepResult, TrainingPlan, measured
 from monarch_recipes.samples import Data, ReadingAhead, SampleOrder, batches, reading_ahead
 from monarch_recipes.schedule import is_due, learning_rate_factor, split_batch
@@ -223,10 +226,13 @@ class DDPTrainer(Actor):
 
     @endpoint
     @at_start
-    def setup(self, store: tuple[str, int] | None = None) -> TrainingPlan:
+    def setup(
+        self, store: tuple[str, int] | None = None, copies: HostCopies | None = None
+    ) -> TrainingPlan:
         """Join the process group, build the model, resume. Call it first.
 
-        Without `store`, the ranks meet where their environment says, as under torchrun.
+        Without `store`, the ranks meet where their environment says, as under torchrun. With
+        `copies` they go on from these, and not from a checkpoint.
         """
         config = self.config
         self.device = use_device(config.device, int(os.environ["LOCAL_RANK"]), config.num_threads)
@@ -258,7 +264,8 @@ class DDPTrainer(Actor):
         self.generation = context().generation
         # Ranks draw their dropout from different streams.
         torch.manual_seed(config.seed + 1 + self.rank)
-        resumed_from, skipped = self.resume()
+        is_from_memory = copies is not None and self.go_on_from(copies)
+        resumed_from, skipped = (None, ()) if is_from_memory else self.resume()
         # Wrapped last, so that rank 0's weights reach all ranks, resumed or fresh.
         self.wrap()
         self.buffers = Buffers(self.model)
@@ -270,6 +277,8 @@ class DDPTrainer(Actor):
             batch=self.batch,
             resumed_from=resumed_from,
             skipped=skipped,
+            why_not_nccl=self.why_not_nccl,
+            is_from_memory=is_from_memory,
         )
 
     def __reload__(self, change: ReloadReport) -> None:
@@ -298,11 +307,9 @@ class DDPTrainer(Actor):
             meet_at(*store)
         if dist.is_initialized():
             dist.destroy_process_group()
-        dist.init_process_group(
-            pick_backend(self.device, int(os.environ["LOCAL_WORLD_SIZE"])),
-            # Only to meet. The client asks all for their stacks first, where one does not come.
-            timeout=timedelta(seconds=2 * config.collective_timeout_seconds + 10),
-        )
+        # Only to meet. The client asks all for their stacks first, where one does not come.
+        timeout = timedelta(seconds=2 * config.collective_timeout_seconds + 10)
+        self.why_not_nccl = init_group(self.device, timeout)
         leave_limits_to_client()
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
@@ -430,18 +437,24 @@ class DDPTrainer(Actor):
         folder = self.checkpoint_dir / BEST if is_best else self.checkpoint_dir
         step, num_kept = self.num_steps_done, 1 if is_best else self.config.num_checkpoints_kept
         if self.rank == 0:
-            state = {
-                "step": step,
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "scaler": self.precision.state_dict(),
-                "random_states": random_states,
-                "history": self.history,
-                "generation": context().generation,
-                "unfit_since": self.next_start.unfit_since,
-            }
+            state = {**self.__state__(), "random_states": random_states}
+            state["generation"] = context().generation
+            del state["random_state"]
             save_checkpoint(folder, step, state, num_kept)
         return checkpoint_path(folder, step)
+
+    def __state__(self) -> dict[str, Any]:
+        """All that a new process of this rank needs to go on from here."""
+        return {
+            "step": self.num_steps_done,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.precision.state_dict(),
+            "random_state": random_state(self.device),
+            "history": self.history,
+            "generation": self.generation,
+            "unfit_since": self.next_start.unfit_since,
+        }
 
     @endpoint
     def configure(self, config: DDPConfig) -> None:
@@ -463,15 +476,41 @@ class DDPTrainer(Actor):
             return None, skipped
         state = checkpoint.state
         check_optimizer(checkpoint, self.optimizer, generation=context().generation)
+        self.load(state)
+        states = state["random_states"]
+        self.set_random_state(states[self.rank] if len(states) == self.world_size else None)
+        return checkpoint.path, skipped
+
+    def go_on_from(self, copies: HostCopies) -> bool:
+        """Go on from copies in the memory of the hosts; whether one is there still. Ranks whose own
+        copy is gone take the state of another one."""
+        mine = read_copy(copies, self.rank)
+        source = first_that_fits(mine, self.model, self.optimizer)
+        if source is None:
+            return False
+        if mine.state is not None:
+            self.load(mine.state)
+        self.num_steps_done, self.history = copies.step, source.history
+        self.precision.load_state_dict(source.scaler)
+        if source.is_to_be_taken_from:
+            take_from(source.rank, self.model, self.optimizer)
+        self.set_random_state(mine.random_state)
+        return True
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take a state that was saved; tensors are copied."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["scaler"])
         self.num_steps_done, self.history = state["step"], state.get("history", [])
-        if len(state["random_states"]) == self.world_size:
-            set_random_state(state["random_states"][self.rank])
+
+    def set_random_state(self, state: dict[str, torch.Tensor] | None) -> None:
+        """Draw on from there; without a state, from numbers that belong to rank and step."""
+        if state is not None:
+            set_random_state(state)
         else:
-            torch.manual_seed(self.config.seed + 1 + self.rank + self.world_size * state["step"])
-        return checkpoint.path, skipped
+            seed = self.config.seed + 1 + self.rank + self.world_size * self.num_steps_done
+            torch.manual_seed(seed)
 
     def batches(self, data: Any, indices: Sequence[int], size: int) -> Any:
         """These samples as (inputs, labels) on the device, `size` at a time."""
@@ -493,8 +532,9 @@ class DDPTrainer(Actor):
 def run(config: DDPConfig, hosts: HostMesh, record: Record) -> DDPOutcome:
     """Train to the end on `hosts`, step by step, so that code can change between two steps.
 
-    When a rank dies or hangs, all begin again in new procs, from the last checkpoint. When the
-    record is stopping, a checkpoint is saved first; the same command then goes on from there.
+    When a rank dies or hangs, all begin again in new procs: from copies in the hosts' memory, where
+    these are newer than the last checkpoint. When the record is stopping, a checkpoint is saved
+    first; the same command then goes on from there.
     """
     check(config, len(hosts), record.procs_per_host)
     ranks_per_host = (config.num_ranks or len(hosts) * record.procs_per_host) // len(hosts)
@@ -519,7 +559,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     holding = Holding(
         procs, trainers, record, seconds=config.collective_timeout_seconds,
         rejoin=lambda: trainers.rejoin.call(open_store.call_one().get()).get(),
-        alike=lambda: alike.difference(),
+        alike=lambda: alike.difference(), memory=attempt.memory,
     )  # fmt: skip
     ask = holding.ask
     alike = Alike(
@@ -527,8 +567,9 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
         lambda: dict(trainers.fingerprint.call().get(timeout=_ANSWER_SECONDS).values()),
         lambda rank: ask(trainers.take, rank, doing="taking the state of one rank"),
     )  # fmt: skip
+    copies = attempt.newest_copies()
     setting_up = ask(
-        trainers.setup, store,
+        trainers.setup, store, copies,
         doing="setting up", unless=lambda: record.is_stopping, in_place=False,
     )  # fmt: skip
     plan: TrainingPlan = setting_up[0]
@@ -537,7 +578,12 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
         f"{plan.batch.num_micro_batches} x {plan.batch.micro_batch_size} samples each a step, "
         f"{plan.num_steps} steps, {plan.num_steps_per_epoch} an epoch"
     )
-    saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
+    if plan.why_not_nccl:
+        record.message(plan.why_not_nccl)
+    if plan.is_from_memory:
+        saving.resumed_from_memory(plan.first_step)
+    else:
+        saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
     alike.compare(plan.first_step)
 
     def save(must: bool = False) -> None:
@@ -558,7 +604,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
 
     def is_due_after(step: int) -> bool:
         """Whether there is more to do after that step than to tell of it."""
-        every = config.evaluate_every, config.checkpoint_every
+        every = config.evaluate_every, config.checkpoint_every, config.extras.shadow_every
         return step >= plan.num_steps or any(is_due(step, one) for one in every)
 
     step, held_out = plan.first_step, None
@@ -593,6 +639,8 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
             is_wanted = not holding.is_ahead and (record.take_save_wanted() or saving.is_overdue)
             if not is_end and (is_due(step, config.checkpoint_every) or is_wanted):
                 save()
+            if is_due(step, config.extras.shadow_every):
+                holding.shadow()
 
     if step >= plan.num_steps:
         held_out, _ = evaluate()

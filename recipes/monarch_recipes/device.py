@@ -25,12 +25,6 @@ def use_device(wanted: str, slot: int, num_threads: int) -> torch.device:
     return device
 
 
-def pick_backend(device: torch.device, num_on_host: int) -> str:
-    """NCCL where every process of a host has a GPU of its own, else gloo."""
-    is_nccl = device.type == "cuda" and num_on_host <= torch.cuda.device_count()
-    return "nccl" if is_nccl else "gloo"
-
-
 @dataclass(frozen=True)
 class SystemInfo:
     """The machine, process and device of a rank."""

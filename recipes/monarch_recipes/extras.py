@@ -22,11 +22,15 @@ class Extras:
     keep_best: bool = False  # its checkpoint too, in checkpoints/best
     patience: int = live(0)  # the run ends after so many evaluations without a better; 0 never
 
+    # ddp: a copy of the state in the host's memory each so many steps, beside a step; 0 is none. A
+    # rank that dies then costs no more steps than that.
+    shadow_every: int = live(0)
+
     # torch.profiler, into profile/ of the run's folder.
     profile_step: int = 0  # the first step that is profiled; 0 is none
     profile_num_steps: int = 3
 
     def __post_init__(self) -> None:
-        check_range(self, "patience", "profile_step", least=0)
+        check_range(self, "patience", "profile_step", "shadow_every", least=0)
         check_range(self, "profile_num_steps", least=1)
         check_loggers(self.log_to)

@@ -7,8 +7,9 @@ Each group has the whole model and its own share of every batch; TorchFT average
 gradients, and says in each step who takes part. A group that dies is started again, alone,
 while the others train; it gets the parameters from one of them. The defaults fit two groups of
 one process on two CPU cores: a small network learns handwritten digits. With CUDA each process
-takes a GPU, and the groups meet over NCCL. `monarch recipe cp fault_tolerant` copies this file, to
-be made your own; the parts that keep groups alive are in `replicas/`, which says where to begin.
+takes a GPU, and the groups meet over NCCL; over gloo where processes share one. `monarch recipe cp
+fault_tolerant` copies this file, to be made your own; the parts that keep groups alive are in
+`replicas/`, which says where to begin.
 
 What a batch is: in every step each process of each group that takes part learns from
 ``batch_size`` samples, and the gradient is the mean over them. So a step without a group has a
@@ -39,6 +40,7 @@ from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
 from monarch.runs.saving import UnsavableState
+from monarch.tools.backends import gpu_of
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
@@ -293,6 +295,7 @@ class ReplicaTrainer(Actor):
             resumed_from=resumed_from,
             skipped=skipped,
             history=self.history,
+            gpu=gpu_of(self.device),
         )
 
     @at_start
@@ -347,7 +350,7 @@ class ReplicaTrainer(Actor):
             config.step_timeout_seconds,
         )
         self.manager = manager = become_member(
-            self.seat, meet, self.device, patience, self.state, self.load_state
+            self.seat, meet, patience, self.state, self.load_state
         )
         manager.load_state_dict(self.progress)
         self.averaging = averaging = Averaging(
@@ -437,21 +440,23 @@ class ReplicaTrainer(Actor):
                 self.backward(loss)
             with task_errors(self.place_of(step)):
                 self.check_all_averaged()
-        except BaseException:  # also where new code is interrupted
+            *totals, learning_rate, is_expected = shared.received()
+            self.usage.share(generation, is_expected=is_expected > 0)
+            set_rates(self.optimizer, learning_rate)
+            grad_norm = self.finish_gradient(totals[1])
+            suffer(fault, self.seat.rank, "commit")
+            if not math.isfinite(totals[0]):
+                self.check_loss(loss, step)
+                # Another's is none; it says so, and here nothing is learned from it.
+                manager.report_error(NonFiniteLoss("the loss of another process is no number"))
+            is_committed = manager.should_commit()
+            if is_committed:
+                self.check_gradient(grad_norm, totals[1], step)
+                self.optimizer.step()
+        except BaseException:  # also where new code is interrupted, or the lighthouse dies
             shared.drop()
             raise
-        *totals, learning_rate, is_expected = shared.received()
-        self.usage.share(generation, is_expected=is_expected > 0)
-        set_rates(self.optimizer, learning_rate)
-        grad_norm = self.finish_gradient(totals[1])
-        suffer(fault, self.seat.rank, "commit")
-        if not math.isfinite(totals[0]):
-            self.check_loss(loss, step)
-            # Another's is none; it says so, and here nothing is learned from it.
-            manager.report_error(NonFiniteLoss("the loss of another process is no number"))
-        if manager.should_commit():
-            self.check_gradient(grad_norm, totals[1], step)
-            self.optimizer.step()
+        if is_committed:
             shared.keep()
         else:
             shared.drop()

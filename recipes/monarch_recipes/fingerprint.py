@@ -163,8 +163,12 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         tensor = torch.view_as_real(tensor.resolve_conj())
     tensor = tensor.resolve_neg()
     flat = tensor.contiguous().view(-1)
-    width = {1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32)
-    bits = flat.view(width)
+    if flat.nbytes % 8 == 0:  # Eight bytes at a time need no conversion.
+        is_aligned = flat.storage_offset() * flat.element_size() % 8 == 0
+        bits = (flat if is_aligned else flat.clone()).view(torch.int64)
+    else:
+        width = {1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32)
+        bits = flat.view(width)
     if bits.numel() <= _PIECE:
         yield bits
     else:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.rendezvous import _env_rendezvous_handler, _rendezvous_handlers
@@ -26,6 +27,7 @@ from monarch.errors import MonarchError
 from monarch.runtime import process
 from monarch.runtime.hosts.directory import store_path
 from monarch.spmd.surroundings import hosts_beyond, shares_files, use_interface
+from monarch.tools.backends import agree_on_backend
 from monarch.tools.network import LOOPBACK, address_for
 
 _BACKLOG = 4096
@@ -112,6 +114,20 @@ def meet_at(address: str, port: int) -> None:
     # torch's word for: rank 0 must not open it, it is open.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     use_interface(address)
+
+
+def init_group(device: torch.device, timeout: timedelta) -> str:
+    """Make the default group of this process and the others, which ``meet_at`` says where to meet,
+    with the backend for what they compute on. Returns why that is not NCCL, where there are GPUs.
+    """
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store, _, _ = next(iter(dist.rendezvous("env://", rank, num_ranks, timeout=timeout)))
+    store.set_timeout(timeout)
+    asked = dist.PrefixStore("backend", store)
+    backend, why = agree_on_backend(asked, rank, num_ranks, device)
+    group = dist.PrefixStore("default", store)
+    dist.init_process_group(backend, store=group, rank=rank, world_size=num_ranks, timeout=timeout)
+    return why
 
 
 def _meet_by_file(path: str, url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:

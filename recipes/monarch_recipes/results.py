@@ -20,6 +20,8 @@ class TrainingPlan:
     batch: BatchSplit
     resumed_from: Path | None
     skipped: tuple[str, ...] = ()  # checkpoints that could not be used, and why
+    why_not_nccl: str = ""  # where ranks have GPUs
+    is_from_memory: bool = False  # it goes on from copies in the memory of the hosts
 
 
 @dataclass(frozen=True)

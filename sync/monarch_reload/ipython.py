@@ -6,6 +6,7 @@ import os
 import site
 import sys
 import sysconfig
+from collections.abc import Sequence
 from typing import Any
 
 from monarch_reload.errors import NeedsRespawn, ReloadError
@@ -18,7 +19,10 @@ _MAGIC = "monarch_reload"
 
 
 class ReloadBeforeCell:
-    """Reloads what changed on disk and prints the report; a refusal is printed once a save."""
+    """Reloads what changed on disk; prints the report, and what still runs old code.
+
+    A refusal is printed once a save.
+    """
 
     def __init__(self, reloader: Reloader) -> None:
         self.reloader = reloader
@@ -50,6 +54,18 @@ class ReloadBeforeCell:
                 print("Restart the kernel to run it.", file=sys.stderr)  # noqa: T201
         else:
             print(report)  # noqa: T201
+            self._tell_old_code(changed)
+
+    def _tell_old_code(self, changed: Sequence[str]) -> None:
+        """What the reload did not reach. It is looked for before the cell runs, which would hold
+        more."""
+        audit = self.reloader.audit(changed)
+        for text in audit.stale:
+            print(f"old code: {text}", file=sys.stderr)  # noqa: T201
+        for text in audit.kept:
+            print(f"kept: {text}")  # noqa: T201
+        if audit.stale:
+            print("Make it anew, or restart the kernel.", file=sys.stderr)  # noqa: T201
 
     def magic(self, line: str) -> None:
         """%monarch_reload [on | off | now]: reload before each cell, or not, or at once.

@@ -12,7 +12,8 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from types import ModuleType
+from pathlib import Path
+from types import CodeType
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from monarch_reload.data_files import naming, reading_ahead
 from monarch_reload.errors import ReloadError
 from monarch_reload.live.classes import forget_subclass_checks, hooked_classes
 from monarch_reload.live.closures import Edit, Lineage, LiveClosures
+from monarch_reload.live.compiled import COMPILED, CONVERT_FRAME, CodeChanges, name_in
 from monarch_reload.live.holders import holders
 from monarch_reload.live.live_functions import Functions
 from monarch_reload.live.natives import kept_natively
@@ -64,7 +66,8 @@ class Process:
 
     def __init__(self, imported: Callable[[], Mapping[str, bytes]]) -> None:
         self.sources = RunningSources(imported)
-        self.hook = ImportHook(self.sources)
+        COMPILED.watch()
+        self.hook = ImportHook(self.sources, {CONVERT_FRAME: COMPILED.watch})
         self.lock = threading.RLock()
         self.generation = 0
         # Texts by their files, and why they could not be switched to: the next time, they need a
@@ -108,6 +111,7 @@ class Prepared:
         self._expected = self._expected_before = Expected()
         self._removed_before: dict[str, ModuleSource] = {}
         self._log = UndoLog()
+        self._changes = CodeChanges()
         self.label_before = ""  # of the code that runs until the commit, for people
         self._report = ReloadReport()
         self._report.verdicts = self.verdicts
@@ -253,7 +257,7 @@ class Prepared:
         self._refuse_what_native_code_keeps(changed)
         paths = {source.path for _, source in running.running()}
         twins, displaced = self._functions.twins.values(), self._adoption.displaced()
-        self._expected = Expected.of(twins, displaced, paths)
+        self._expected = Expected.of(twins, displaced, paths, self._functions.patched)
 
     def _follow(self) -> None:
         """Functions to which no name leads, as closures and wrappers, follow their source."""
@@ -384,8 +388,8 @@ class Prepared:
                 self._stage.close(keep_imported=True)
                 if self._stage.namespaces:
                     self._adoption.settle()
-                log.apply(self._flips())
-                self._refresh()
+                log.apply(COMPILED.following(self._flips(), self._changes, self._part_codes))
+                report.compiles_again = self._refresh()
             except BaseException as error:
                 log.rollback()
                 self._refresh()
@@ -474,8 +478,15 @@ class Prepared:
             self._process.expected = self._expected_before
             self._process.generation += 1
 
-    def _refresh(self) -> None:
-        """Drop what others computed from the code that was there a moment ago."""
+    def _part_codes(self) -> None:
+        """Have the sources share no code object with live functions."""
+        for name, source in self._sources.items():
+            for one in (self._process.sources[name], source):
+                one.part_from_functions()
+
+    def _refresh(self) -> list[str]:
+        """Drop what others computed from the code that was there a moment ago; returns the
+        functions that torch compiles again."""
         for clear in self._caches:
             clear()
         if self._mode != "off":
@@ -488,7 +499,9 @@ class Prepared:
             forget_subclass_checks(patched)
         forget_bytecode(self._texts)
         importlib.invalidate_caches()
-        dynamo: ModuleType | None = sys.modules.get("torch._dynamo")
-        if dynamo is not None and (self._functions.patched or self._stage.namespaces):
-            # Compiled graphs guard neither inlined functions nor class attributes.
-            dynamo.reset()
+        return sorted({self._name_of(code) for code in COMPILED.forget(self._changes)})
+
+    def _name_of(self, code: CodeType) -> str:
+        names = self._process.sources.names_at(code.co_filename)
+        module = names[0] if names else Path(code.co_filename).stem
+        return f"{module}.{name_in(code)}"

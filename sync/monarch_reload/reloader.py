@@ -18,6 +18,7 @@ from monarch_reload.audit.audit import Audit
 from monarch_reload.audit.findings import AuditReport
 from monarch_reload.data_files import is_config
 from monarch_reload.errors import NeedsRespawn, ReloadError, files_of
+from monarch_reload.live.frozen import Thaw
 from monarch_reload.plan.gone_modules import imports_of_gone
 from monarch_reload.plan.reached_modules import importable_as, reached_modules
 from monarch_reload.prepared import Mode, Prepared, Process
@@ -58,6 +59,7 @@ class Reloader:
         self._lock = self._process.lock
         self._roots: list[str] = []
         self._files = RunningFiles(self._sources, self._roots)
+        self._thaw = Thaw()
         for root in roots:
             self.add_root(root)
         sys.meta_path.insert(0, self._hook)
@@ -138,6 +140,7 @@ class Reloader:
         paths = [os.path.abspath(os.fspath(file)) for file in files]
 
         def look() -> AuditReport:
+            self._thaw(process.history.names)
             audit = Audit(
                 self._sources, process.history, process.expected, ours=process.held, pause=pause
             )
@@ -196,6 +199,7 @@ class Reloader:
             arriving = {} if arriving is None else arriving
             moved = self._moved(texts, arriving, [*folders, *filter(None, sys.path)])
             changed = self._compiled(texts, moved, budget)
+            self._thaw(changed)
 
             def begun() -> Prepared:
                 prepared = Prepared(self._process, texts, mode, budget)

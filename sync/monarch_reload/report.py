@@ -48,6 +48,7 @@ class ReloadReport:
     this is told once more because the change was taken back; the old code runs again. `threads`
     are those that new top-level code started while it was tried: they run on in any case. `stays`
     tells what statements that are gone have set, where only a new process would be without it.
+    `compiles_again` are the functions that torch.compile compiles again when they are next called.
     `warnings` say, with file and line, what edited functions will trip over when they are run.
     `at_start` are functions that took new code and run only when a run begins, `for_next_start`
     the warnings of that start.
@@ -64,6 +65,7 @@ class ReloadReport:
     threads: list[str] = field(default_factory=list)
     stays: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    compiles_again: list[str] = field(default_factory=list)
     at_start: list[str] = field(default_factory=list)
     for_next_start: list[str] = field(default_factory=list)
     undone: bool = False
@@ -119,7 +121,12 @@ class ReloadReport:
             rows += [first, *(("", "", more) for more in what[1:])]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines = (f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
-        more = (*(f"  {text}" for text in self.stays), *(f"  warning: {w}" for w in self.warnings))
+        again = ", ".join(self.compiles_again)
+        more = (
+            *([f"  compiles again: {again}"] if again else []),
+            *(f"  {text}" for text in self.stays),
+            *(f"  warning: {w}" for w in self.warnings),
+        )
         return "\n".join([head, *lines, *more])
 
     def _what(self, verdict: ModuleVerdict) -> list[str]:

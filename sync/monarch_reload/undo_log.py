@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, MutableMapping
-from types import CellType
+from types import CellType, FunctionType
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -60,6 +60,7 @@ class Item(msgspec.Struct, frozen=True, eq=False):
 class Cell(msgspec.Struct, frozen=True, eq=False):
     cell: CellType
     value: Any
+    function: FunctionType | None = None  # a live one that closes over it
 
     def apply(self) -> Callable[[], None]:
         before = contents_of(self.cell)

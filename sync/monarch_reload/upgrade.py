@@ -6,18 +6,17 @@ the commit they and the old methods share one namespace, which has the new value
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
 from monarch_reload.errors import NeedsRespawn, ReloadError
 from monarch_reload.live.classes import ClassPatch, forget_subclass_checks
-from monarch_reload.live.patch import FunctionPatch, parts_of
-from monarch_reload.live.settle import rehome
+from monarch_reload.live.compiled import COMPILED, CodeChanges, name_in
+from monarch_reload.live.patch import FunctionPatch, Home, parts_of
 from monarch_reload.report import ModuleVerdict, ReloadReport
-from monarch_reload.undo_log import MISSING, Action, Attribute, Flip, Item, UndoLog
+from monarch_reload.undo_log import MISSING, Attribute, Flip, Item, UndoLog
 
 
 class ClassUpgrade:
@@ -38,6 +37,7 @@ class ClassUpgrade:
         self._classes.patch(live, staged, None, None)
         self._adds_globals = adds_globals
         self._also = also
+        self._changes = CodeChanges()
         if self._classes.refused:
             reasons = "; ".join(f"{cls}: {why}" for cls, why in self._classes.refused.items())
             verdict = ModuleVerdict(
@@ -65,8 +65,8 @@ class ClassUpgrade:
         started = time.perf_counter()
         log = UndoLog()
         try:
-            log.apply(self._flips())
-            self._refresh()
+            log.apply(COMPILED.following(self._flips(), self._changes, lambda: None))
+            compiles_again = self._refresh()
         except Exception as error:
             log.rollback()
             raise ReloadError.of_exception(error, "commit") from error
@@ -76,6 +76,7 @@ class ClassUpgrade:
             classes=[f"{live.__module__}.{live.__qualname__}"],
             functions=sorted({f"{f.__module__}.{f.__qualname__}" for f in self._functions.patched}),
             verdicts=self.verdicts,
+            compiles_again=compiles_again,
             seconds=time.perf_counter() - started,
         )
 
@@ -97,21 +98,20 @@ class ClassUpgrade:
                     if key != "__builtins__" and home.get(key, MISSING) is not value:
                         yield Item(home, key, self._functions.live_of(value))
             for function in functions:
-                yield Action(_moved(function, home, fresh))
+                yield Home(function, home)
         yield from self._functions.flips
         yield from self._classes.flips
         for name in self._gone:
             yield Attribute(live, name)
         yield from self._also
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> list[str]:
         forget_subclass_checks(self._classes.patched)
         for part in parts_of(self._live, self._live.__module__):
             if not isinstance(part, type) and callable(getattr(part, "cache_clear", None)):
                 part.cache_clear()
-        dynamo = sys.modules.get("torch._dynamo")
-        if dynamo is not None:
-            dynamo.reset()
+        frames = COMPILED.forget(self._changes)
+        return sorted({f"{self._live.__module__}.{name_in(code)}" for code in frames})
 
 
 def _rename(staged: type, live: type) -> None:
@@ -143,13 +143,3 @@ def _functions(cls: type) -> list[FunctionType]:
         for part in parts_of(cls, cls.__module__)
         if isinstance(part, FunctionType) and part.__module__ == cls.__module__
     ]
-
-
-def _moved(
-    function: FunctionType, home: dict[str, Any], before: dict[str, Any]
-) -> Callable[[], Callable[[], None]]:
-    def do() -> Callable[[], None]:
-        rehome(function, home)
-        return lambda: rehome(function, before)
-
-    return do

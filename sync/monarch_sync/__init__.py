@@ -36,7 +36,6 @@ The other files:
     touched                    the paths that a watcher names
     disk, local                single changes of a disk; a sync without a network
     words, errors              numbers and names in texts; all errors
-    reload                     an alias of `monarch_reload`
 """
 
 from __future__ import annotations

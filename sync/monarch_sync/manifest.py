@@ -257,14 +257,14 @@ class Manifest:
         return self._rows
 
     @classmethod
-    def decode(cls, raw: bytes, *, any_digest: bool = False) -> Manifest:
-        """The manifest in `raw`; `BadManifest` if it is none, or if an entry breaks a rule, or,
-        unless `any_digest`, if other digests than ours are in it."""
+    def decode(cls, raw: bytes) -> Manifest:
+        """The manifest in `raw`; `BadManifest` if it is none, if an entry breaks a rule, or if
+        other digests than ours are in it."""
         try:
             encoded = msgspec.msgpack.decode(raw, type=_Encoded)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadManifest("", f"cannot be read: {error}") from error
-        return cls.from_rows(encoded.rows, DIGEST_NAME if any_digest else encoded.digest_name)
+        return cls.from_rows(encoded.rows, encoded.digest_name)
 
     @classmethod
     def from_rows(cls, rows: list[Row], digest_name: str = DIGEST_NAME) -> Manifest:

@@ -94,6 +94,7 @@ class SyncReport:
     not fit. ``stale`` is what still runs old code, ``kept`` what keeps it by design: an audit looks
     while all go on, and fills them in (`wait_for_audit`). ``was_taken_back``: it was refused
     when hosts showed it already, which makes two generations.
+    ``compiles_again`` are the functions that torch.compile compiles when they are next called.
     ``actors_patched`` is the number of live actors by class. ``needs_respawn`` is what no running
     process could take, as ``module: reason``; ``procs_respawned`` are the procs that were replaced
     by new ones because of it, ``actors_respawned`` how many actors of each class were made again
@@ -109,6 +110,7 @@ class SyncReport:
     seconds_by_step: dict[str, float] = field(default_factory=dict)
     modules_reloaded: list[str] = field(default_factory=list)
     functions_patched: list[str] = field(default_factory=list)
+    compiles_again: list[str] = field(default_factory=list)
     actors_patched: dict[str, int] = field(default_factory=dict)
     needs_respawn: list[str] = field(default_factory=list)
     procs_respawned: list[str] = field(default_factory=list)
@@ -140,7 +142,7 @@ class SyncReport:
         vars(self)[_WAIT] = wait
 
     def wait_for_audit(self, seconds: float = 10.0) -> bool:
-        """Wait until ``stale`` and ``kept`` are filled in; whether they are. Takes about a second
+        """Wait until ``stale`` and ``kept`` are filled in; whether they are. Takes part of a second
         where code changed, and no time elsewhere."""
         wait: Callable[[float], bool] | None = vars(self).get(_WAIT)
         return wait is None or wait(seconds)
@@ -275,11 +277,17 @@ class SyncReport:
         lines += [f"  {line}" for line in self.kept_lines()]
         lines += [f"  needs respawn: {printable(why)}" for why in self.needs_respawn]
         lines += [f"  {line}" for line in problem_lines(self.problems)]
-        lines += [f"  {line}" for line in (*self.warning_lines(), *self.stale_lines())]
+        told = (*self.compile_lines(), *self.warning_lines(), *self.stale_lines())
+        lines += [f"  {line}" for line in told]
         for text in (*self.notes, *self.errors):
             shown = [f"  {line}" for line in plain(text).splitlines()]
             lines += _with_carets(shown, width, ascii_only=ascii_only) if width else shown
         return "\n".join(lines)
+
+    def compile_lines(self) -> list[str]:
+        """A line about functions that are compiled again, if there are any."""
+        again = [*map(printable, self.compiles_again)]
+        return [f"compiles again: {some(again)}"] if again else []
 
     def warning_lines(self) -> list[str]:
         """A line for each warning about the new code."""

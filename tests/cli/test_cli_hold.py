@@ -185,6 +185,61 @@ def test_k_in_the_terminal_of_the_run_holds_a_slow_step(
         assert shown.end() == 130
 
 
+# What a recipe does where ranks that should be alike are not.
+COMES_APART = """\
+            if step == 5 and not is_asked:
+                is_asked = True
+                try:
+                    holding.apart("the comparison after step 5", "rank 1 differs from rank 0", 0)
+                    record.message("all have what rank 0 has")
+                except BeginAgain:
+                    record.message("all have what the checkpoint has")
+                holding.together()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("key", ["t", "c"])
+@pytest.mark.parametrize("where", ["in its terminal", "in a watch"])
+def test_a_key_answers_for_ranks_that_have_come_apart(
+    project: Folder, command: Command, key: str, where: str
+) -> None:
+    recipe = RECIPE.replace(
+        "            time.sleep(0.01)\n", f"{COMES_APART}            time.sleep(0.01)\n"
+    )
+    recipe = recipe.replace("    adders = ", "    is_asked = False\n    adders = ")
+    recipe = recipe.replace(
+        "import Holding, Record",
+        "import Holding, Record\nfrom monarch.runs.recovery import BeginAgain",
+    )
+    project.write("adding.py", recipe)
+    told = {"t": "all have what rank 0 has", "c": "all have what the checkpoint has"}[key]
+    question = "(t) all ranks take the state of rank 0"
+    if where == "in a watch":
+        running = command("run", "adding.py", "--on-edit-error", "hold")
+        with on_terminal(project.path, "sync", "--watch", columns=200) as watch:
+            watch.until("q quit")
+            watch.until(question)
+            watch.press("x")  # means nothing
+            watch.press(key)
+            running.line(told, timeout=60)
+            watch.press("q")
+            assert watch.end() == 0
+        interrupt(running, 130)
+        return
+    with on_terminal(project.path, "run", "adding.py", columns=200) as shown:
+        shown.until(question)
+        assert "rank 1 differs from rank 0" in shown.text
+        shown.press("x")
+        shown.press(key)
+        shown.until(told)
+        assert "traceback" not in shown.text.lower()
+        shown.press("\x03")
+        assert shown.end() == 130
+        assert shown.settings == shown.settings_before
+
+
 def test_keys_of_a_watch_ask_the_run() -> None:
     pressed, posted = ["+", "k"], list[Bulletin]()
     keys = SimpleNamespace(take=lambda: pressed.pop() if pressed else "")

@@ -153,3 +153,18 @@ def test_a_copied_ddp_reaches_97_percent_in_under_30_seconds_of_training(
     steps = [row for row in folder.rows("metrics.jsonl") if "loss" in row]
     assert len(steps) == 264
     assert steps[-1]["time"] - steps[0]["time"] < 30
+
+
+@pytest.mark.parametrize(
+    "text", ["import nothing_there\n", "def run(:\n"], ids=["import", "syntax"]
+)
+def test_a_recipe_that_cannot_be_imported_is_told_without_our_own_frames(
+    folder: RunsFolder, text: str
+) -> None:
+    (folder.path / "faulty.py").write_text(text)
+    said = folder.monarch("run", "faulty.py", status=1)
+    assert "faulty.py" in said
+    assert "nothing_there" in said or "SyntaxError" in said
+    assert "monarch/cli" not in said
+    assert "importlib" not in said
+    assert len(said.splitlines()) < 8

@@ -18,6 +18,8 @@ from monarch_sync import Scanner, Workspace
 from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.progress import Progress, followed_by
 from monarch_sync.scanning import readings
+from tests.cli.command_folder import CommandFolder
+from tests.cli.on_terminal import on_terminal
 from tests.support import Program, wait_for
 
 Start = Callable[..., Program]
@@ -149,6 +151,57 @@ def test_the_objects_stay_alone(folder: Path, program: Start) -> None:
     (line,) = one.lines
     assert len(json.loads(line)["hosts"][0]["changes"]) == 101
     assert counts(one)
+
+
+LONG_IMPORT = """
+import sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "monarch.runtime.node":
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+sys.argv = ["monarch", "sync", *{arguments!r}]
+from monarch.cli.entry import main
+main()
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--dry-run"], ["--explain", "a.py"]])
+def test_the_first_word_comes_before_what_asks_hosts_is_imported(
+    folder: Path, arguments: list[str]
+) -> None:
+    (folder / "a.py").touch()
+    with on_terminal(folder, script=LONG_IMPORT.format(arguments=arguments)) as shown:
+        shown.until("looking at the workspace")
+        shown.press("\x03")
+        assert shown.end() == 130
+        assert shown.text.count("interrupted") == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arguments", [[], ["--watch"]], ids=["once", "watch"])
+@pytest.mark.parametrize("before", [SLOW_FILES, SLOW_CONTENT], ids=["many files", "a large one"])
+def test_a_push_that_only_looks_ends_at_the_first_ctrl_c(
+    folder: Path, program: Start, before: str, arguments: list[str]
+) -> None:
+    """Threads that read are not waited for, and nothing on the hosts has to be put back."""
+    command = CommandFolder(folder)
+    command.monarch("apply")
+    try:
+        fill(folder, 3000)
+        if before is SLOW_CONTENT:
+            (folder / "big.bin").write_bytes(bytes(4 * LARGE_BYTES))
+        one = started(folder, program, before, *arguments)
+        wait_for(lambda: bool(counts(one)), 90.0, lambda: str(one.errors))
+        pressed = time.monotonic()
+        os.kill(one.process.pid, signal.SIGINT)
+        assert one.process.wait(60.0) == 130
+        assert time.monotonic() - pressed < ENDS_SECONDS
+        wait_for(lambda: "interrupted; nothing was pushed" in one.errors)
+        assert not one.lines
+        assert "nothing was pushed yet" in command.monarch("sync", "status")
+    finally:
+        command.monarch("kill")
 
 
 @pytest.mark.huge

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from monarch.compat.spmd_job import StoreJob
+from monarch.runtime.hosts.agent_process import AGENT_PROGRAM
 from monarch.spmd import host_mesh_from_store
 from tests.support import Program, is_running, wait_for
 
@@ -74,7 +75,7 @@ def test_rank_zero_gets_a_host_for_each_machine_and_the_agents_end_with_their_ra
     assert ranks[0].line("mesh", 60) == "2 {hosts: 2}"
     assert [rank.line("mesh") for rank in ranks[1:]] == ["none"] * 3
     agents = [child for rank in ranks for child in psutil.Process(rank.pid).children()]
-    workers = [agent.pid for agent in agents if "monarch.spmd.store_worker" in agent.cmdline()]
+    workers = [agent.pid for agent in agents if AGENT_PROGRAM in agent.cmdline()]
     assert len(workers) == 2
     for rank in ranks:
         rank.process.kill()

@@ -32,7 +32,19 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         ("2,0", 2),
         ("0,1,9,2", 2),  # CUDA stops at the first that is not there
         ("0,-1,1", 1),
-        ("0,0,1", 1),
+        ("0,0,1", 0),  # one that is there twice leaves none
+        ("1, 3", 2),
+        (" ", 0),
+        ("-1", 0),
+        ("-1,0", 0),
+        ("2nd,0", 2),  # what comes after the digits does not count
+        ("0,GPU-bb33", 1),  # one kind of names
+        ("GPU-bb33,0", 1),
+        ("GPU-bb33,GPU-zz", 1),
+        ("GPU-bb33,GPU-bb33", 0),
+        ("GPU-bb33,GPU-bb", 0),  # the same
+        ("MIG-aa,MIG-bb", 1),  # a process sees one part
+        ("all", 0),
         ("GPU-bb33, GPU-aa1", 2),
         ("GPU-aa", 0),  # it may be either
         ("MIG-GPU-aa11/1/0", 1),

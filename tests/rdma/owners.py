@@ -7,6 +7,8 @@ import os
 import pickle
 import resource
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,19 @@ def what_is_left() -> tuple[int, int, int, int]:
     return num_registered, len(os.listdir("/proc/self/fd")), len(mappings), resident
 
 
+def _go_on_by(flag: str) -> None:
+    while not os.path.exists(flag):
+        time.sleep(0.01)
+    gpu_of_tests().go_on()
+
+
 class Owner(Actor):
     """Has byte arrays by name, of a fake GPU if it is told to, and buffers of them."""
 
-    def __init__(self, on_gpu: bool = False) -> None:
+    def __init__(self, on_gpu: bool = False, devices: tuple[str, ...] = ()) -> None:
         self.on_gpu = on_gpu
+        if devices:  # Otherwise the first array makes it: in the tests' process they decide that.
+            gpu_of_tests(devices)
         self.memory: dict[str, Any] = {}
         self.buffers: dict[str, RDMABuffer] = {}
 
@@ -45,6 +55,33 @@ class Owner(Actor):
         view = self.memory[name] if self.on_gpu else memoryview(self.memory[name])
         self.buffers[name] = RDMABuffer(view)
         return self.buffers[name]
+
+    @endpoint
+    def make_on(self, name: str, data: bytes, device: int) -> RDMABuffer:
+        self.memory[name] = FakeGpuArray(data, device=device)
+        self.buffers[name] = RDMABuffer(self.memory[name])
+        return self.buffers[name]
+
+    @endpoint
+    def register_again(self, name: str) -> RDMABuffer:
+        return RDMABuffer(self.memory[name])
+
+    @endpoint
+    def begin(self, name: str, data: bytes, flag: str) -> None:
+        """Has the GPU write it, which it comes to when there is a file ``flag``."""
+        gpu_of_tests().stop_kernels()
+        self.memory[name].fill_later(data)
+        threading.Thread(target=_go_on_by, args=(flag,), daemon=True).start()
+
+    @endpoint
+    def set_up(self, **attributes: bool) -> None:
+        """Make the fake GPU of this process one with these properties."""
+        for name, value in attributes.items():
+            setattr(gpu_of_tests(), name, value)
+
+    @endpoint
+    def num_in_limbo(self) -> int:
+        return gpu_of_tests().num_in_limbo
 
     @endpoint
     def make_readonly(self, data: bytes) -> RDMABuffer:
@@ -166,9 +203,17 @@ class Owner(Actor):
 class Reader(Actor):
     """Reads and writes what others own, with a fake GPU of its own if it is told to."""
 
-    def __init__(self, on_gpu: bool = False) -> None:
+    def __init__(self, on_gpu: bool = False, devices: tuple[str, ...] = ("GPU-0",)) -> None:
         if on_gpu:
-            gpu_of_tests()
+            gpu_of_tests(devices)
+
+    @endpoint
+    def read_to_gpu(self, buffer: RDMABuffer) -> tuple[bytes, dict[str, int], int, str]:
+        """What was read into a GPU, the copies made, the handles opened, and the way."""
+        array, fake = FakeGpuArray(bytes(buffer.size())), gpu_of_tests()
+        fake.copies.clear()
+        buffer.read_into(array, timeout=SECONDS).get()
+        return bytes(array), fake.copies, fake.num_opens, buffer.backend
 
     @endpoint
     def read(self, buffer: RDMABuffer) -> bytes:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.rdma.layout import Layout, RunReader, batches, joined, layout_of
+from monarch.rdma.layout import (
+    Layout,
+    RunReader,
+    StoragePlace,
+    batches,
+    blocks,
+    joined,
+    layout_of,
+    paired,
+)
 
 np = pytest.importorskip("numpy")
 
@@ -93,3 +102,55 @@ def test_a_run_reader_hands_out_every_byte_once(
     assert list(joined(taken)) == list(joined(runs))
     with pytest.raises(ValueError, match="too small"):
         reader.take(1)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    num = draw(st.integers(0, 3))
+    sizes = tuple(draw(st.integers(1, 4)) for _ in range(num))
+    strides = tuple(draw(st.sampled_from([9, 16, 40, 100])) for _ in range(num))
+    return Layout(draw(st.sampled_from([1, 2, 4, 8])), sizes, strides)
+
+
+def bytes_at(layout: Layout, start: int, stop: int) -> list[int]:
+    return [at + byte for at, size in layout.runs(start, stop) for byte in range(size)]
+
+
+@given(st.data(), layouts())
+def test_any_bytes_of_a_layout_are_a_few_layouts_in_the_same_order(
+    data: st.DataObject, layout: Layout
+) -> None:
+    start = data.draw(st.integers(0, layout.nbytes))
+    stop = data.draw(st.integers(start, layout.nbytes))
+    found = list(blocks(layout, start, stop))
+    assert [
+        offset + at for offset, one in found for at in bytes_at(one, 0, one.nbytes)
+    ] == bytes_at(layout, start, stop)
+    assert len(found) <= 2 * len(layout.sizes) + 1
+
+
+@given(st.lists(layouts(), min_size=1, max_size=3), st.lists(layouts(), max_size=3))
+def test_places_are_paired_byte_by_byte(source: list[Layout], target: list[Layout]) -> None:
+    sides = [
+        [StoragePlace(number, 1000 * number, one) for number, one in enumerate(side)]
+        for side in (source, target)
+    ]
+    num_bytes = sum(one.nbytes for one in target)
+    if sum(one.nbytes for one in source) < num_bytes:
+        with pytest.raises(ValueError, match="too small"):
+            list(paired(*sides))
+        return
+    pairs = list(paired(*sides))
+    assert all(one.layout.nbytes == other.layout.nbytes for one, other in pairs)
+    for side, moved in zip(sides, zip(*pairs, strict=True), strict=False):
+        expected = [
+            (place.storage, place.address + at)
+            for place in side
+            for at in bytes_at(place.layout, 0, place.layout.nbytes)
+        ]
+        found = [
+            (place.storage, place.address + at)
+            for place in moved
+            for at in bytes_at(place.layout, 0, place.layout.nbytes)
+        ]
+        assert found == expected[:num_bytes]

@@ -247,6 +247,70 @@ def test_a_reader_that_dies_while_it_fetches_harms_nobody(
         assert fetched == (version, values(version))
 
 
+def test_readers_on_the_trainers_gpu_copy_there_and_the_host_has_it_too(
+    procs: Any, faults: list[Any]
+) -> None:
+    name = "on a gpu"
+    (trainer,) = spawn_trainers(procs, name, 1)
+    near, cpu = (procs.slice(gpus=rank).spawn("reader", Reader, name) for rank in (1, 2))
+    num_bytes = sum(max(64, 4 * numbered(shape, 0).numel()) for shape in SHAPES.values())
+    num_pinned, room = trainer.prepare_on_gpu.call_one().get(timeout=SECONDS)
+    assert (num_pinned, room >= num_bytes) == (1, True)
+    for version in (1, 2, 3):
+        copies = trainer.publish_on_gpu.call_one(version).get(timeout=SECONDS)
+        # To its place on the GPU, each; from there to the host, all at once.
+        assert copies == {"within": len(SHAPES), "to_host": 1}
+        number, found, copies = near.fetch_on_gpu.call_one(KEYS).get(timeout=SECONDS)
+        assert (number, found) == (version, values(version))
+        assert set(copies) == {"within"}
+        assert cpu.fetch.call_one(KEYS).get(timeout=SECONDS) == (version, values(version))
+    assert near.num_pinned.call_one().get(timeout=SECONDS) == 0
+    number, found, copies = near.fetch_on_gpu.call_one(KEYS, "float64").get(timeout=SECONDS)
+    assert (number, found, copies) == (3, values(3), {})
+    with pytest.raises(SupervisionError):
+        trainer.die.call_one().get(timeout=SECONDS)
+    wait_for(lambda: faults)
+    # What was on its GPU is gone with it; what was in the host's memory is not.
+    number, found, copies = near.fetch_on_gpu.call_one(KEYS).get(timeout=SECONDS)
+    assert (number, found, copies) == (3, values(3), {})
+
+
+def test_where_a_gpu_has_no_room_for_a_copy_it_goes_by_the_hosts_memory(procs: Any) -> None:
+    name = "no room"
+    (trainer,) = spawn_trainers(procs, name, 1)
+    reader = procs.slice(gpus=1).spawn("reader", Reader, name)
+    for version in (1, 2):
+        copies = trainer.publish_on_gpu.call_one(version, 1000).get(timeout=SECONDS)
+        assert set(copies) == {"to_host"}
+        number, found, copies = reader.fetch_on_gpu.call_one(KEYS).get(timeout=SECONDS)
+        assert (number, found, copies) == (version, values(version), {})
+    assert reader.num_pinned.call_one().get(timeout=SECONDS) == 1
+    # The same rank goes on from the host: what is on no GPU any longer is not read there.
+    assert trainer.publish.call_one(3).get(timeout=SECONDS) == 3
+    assert reader.fetch_on_gpu.call_one(KEYS).get(timeout=SECONDS)[:2] == (3, values(3))
+
+
+def test_a_rank_that_goes_on_from_the_host_leaves_nothing_old_on_its_gpu(procs: Any) -> None:
+    name = "to the host"
+    (trainer,) = spawn_trainers(procs, name, 1)
+    reader = procs.slice(gpus=1).spawn("reader", Reader, name)
+    trainer.publish_on_gpu.call_one(1).get(timeout=SECONDS)
+    assert reader.fetch_on_gpu.call_one(KEYS).get(timeout=SECONDS)[:2] == (1, values(1))
+    assert trainer.publish.call_one(2).get(timeout=SECONDS) == 2
+    assert reader.fetch_on_gpu.call_one(KEYS).get(timeout=SECONDS)[:2] == (2, values(2))
+
+
+def test_a_reader_on_a_gpu_never_sees_half_of_a_version(procs: Any) -> None:
+    name = "whole on a gpu"
+    (trainer,) = spawn_trainers(procs, name, 1)
+    reader = procs.slice(gpus=2).spawn("reader", Reader, name)
+    published = trainer.publish_filled_on_gpu.call_one(20, 200_000)
+    seen = reader.fetch_filled_on_gpu.call_one(200_000, 20).get(timeout=SECONDS)
+    published.get(timeout=SECONDS)
+    assert seen == sorted(seen)
+    assert reader.fetch_filled_on_gpu.call_one(200_000, 1).get(timeout=SECONDS) == [20]
+
+
 def test_versions_grow_and_only_tensors_are_published() -> None:
     shared = SharedStateDict("rules")
     assert shared.publish({"w": torch.ones(3)}, version=7).get(timeout=SECONDS) == 7

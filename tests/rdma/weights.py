@@ -11,6 +11,7 @@ from typing import Any
 
 from monarch.actor import Actor, endpoint
 from monarch.rdma import SharedStateDict
+from monarch.testing.fake_gpu import gpu_of_tests
 
 SHAPES = {"embed": (10, 6), "layer.weight": (6, 8), "layer.bias": (8,), "scale": ()}
 
@@ -37,6 +38,40 @@ class Trainer(Actor):
         state = {key: numbered(shape, version) for key, shape in SHAPES.items()}
         done = self.shared.publish(state, rank=self.rank, num_ranks=self.num_ranks)
         return done.get(timeout=60)
+
+    @endpoint
+    def prepare_on_gpu(self) -> tuple[int, int]:
+        """How many mappings are pinned then, and how much room the GPU has lost."""
+        world = gpu_of_tests()
+        before = world.free_bytes(0)
+        state = {key: world.tensor(numbered(shape, 0)) for key, shape in SHAPES.items()}
+        self.shared.prepare(state, rank=self.rank, num_ranks=self.num_ranks).get(timeout=60)
+        return world.num_pinned, before - world.free_bytes(0)
+
+    @endpoint
+    def publish_on_gpu(self, version: int, free_bytes: int = 2**40) -> dict[str, int]:
+        """The copies that it took. Tensors are strided, as transposed ones are."""
+        world = gpu_of_tests()
+        world.free_bytes = lambda device: free_bytes  # type: ignore[method-assign]
+        state = {}
+        for key, shape in SHAPES.items():
+            values = numbered(shape, version)
+            is_matrix = values.ndim == 2
+            made = world.tensor(values.t().contiguous() if is_matrix else values)
+            state[key] = made.t() if is_matrix else made
+        world.copies.clear()
+        done = self.shared.publish(state, rank=self.rank, num_ranks=self.num_ranks)
+        assert done.get(timeout=60) == version
+        return dict(world.copies)
+
+    @endpoint
+    def publish_filled_on_gpu(self, versions: int, num_elements: int) -> None:
+        import torch
+
+        tensor = gpu_of_tests().tensor(torch.zeros(num_elements))
+        for version in range(1, versions + 1):
+            tensor.fill_(float(version))
+            self.shared.publish({"w": tensor}).get(timeout=60)
 
     @endpoint
     def publish_sharded(self, version: int, sizes: tuple[int, ...]) -> int:
@@ -101,6 +136,37 @@ class Reader(Actor):
         into = {key: torch.full(SHAPES[key], -1.0, dtype=getattr(torch, dtype)) for key in keys}
         number = self.shared.fetch(into, version=version, timeout=60).get()
         return number, {key: value.tolist() for key, value in into.items()}
+
+    @endpoint
+    def fetch_on_gpu(self, keys: tuple[str, ...], dtype: str = "float32") -> Any:
+        """The version, its values, and the copies that it took; into parts of larger tensors."""
+        import torch
+
+        world = gpu_of_tests()
+        made = {}
+        for key in keys:
+            shape = SHAPES[key]
+            wider = (*shape[:-1], 2 * shape[-1]) if shape else ()
+            whole = world.tensor(torch.full(wider, -1.0, dtype=getattr(torch, dtype)))
+            made[key] = whole[..., : shape[-1]] if shape else whole
+        world.copies.clear()
+        number = self.shared.fetch(made, timeout=60).get()
+        return number, {key: value.tolist() for key, value in made.items()}, dict(world.copies)
+
+    @endpoint
+    def num_pinned(self) -> int:
+        return gpu_of_tests().num_pinned
+
+    @endpoint
+    def fetch_filled_on_gpu(self, num_elements: int, times: int) -> list[int]:
+        import torch
+
+        into = gpu_of_tests().tensor(torch.zeros(num_elements))
+        seen = []
+        for _ in range(times):
+            seen.append(self.shared.fetch({"w": into}, timeout=60).get())
+            assert into.min() == into.max() == seen[-1], (into.min(), into.max(), seen[-1])
+        return seen
 
     @endpoint
     def fetch_sharded(self, version: int, sizes: tuple[int, ...], dims: tuple[int, ...]) -> bool:

@@ -68,6 +68,7 @@ class Process:
 
     name: str
     is_alive: bool = True
+    is_stuck: bool = False  # It lives, and answers nothing.
     calls: set[asyncio.Future[Any]] = field(default_factory=set)
 
     def kill(self) -> None:
@@ -91,6 +92,10 @@ class World:
         self.lighthouse = Process(LIGHTHOUSE, is_alive=False)
         self.loop = JumpingLoop()
         self.stopped_at: float | None = None
+        self.gpus = {0: "cpu", 1: "cpu"}
+        self.meetings: list[tuple[int, bool]] = []  # group, uses_nccl
+        # Why a group's step is discarded, by the group and the step; "" where it is committed.
+        self.refuse: Callable[[int, int], str] = lambda group, step: ""
         self._patch(monkeypatch)
         settings = {"num_steps": 4, "checkpoint_every": 2, "max_restarts": 50, **settings}
         config = FaultTolerantConfig(**settings)
@@ -214,7 +219,7 @@ class World:
         one.calls.add(call)
 
         def end() -> None:
-            if call.done():
+            if call.done() or one.is_stuck:
                 return
             try:
                 result = make()
@@ -273,7 +278,8 @@ class FakeTrainers:
     def on_setup(self, checkpoint: Path | None) -> TrainerReady:
         self.step_made = max(self.world.saved, default=0)
         path = Path(f"/runs/{self.step_made}.pt") if self.step_made else None
-        return TrainerReady(self.step_made, 1, 1, "host", path, ())
+        gpu = self.world.gpus[self.number]
+        return TrainerReady(self.step_made, 1, 1, "host", path, (), gpu=gpu)
 
     def on_open_store(self, peers: Any) -> tuple[str, int]:
         return "there", 1
@@ -282,6 +288,7 @@ class FakeTrainers:
         if not self.world.lighthouse.is_alive:
             raise lighthouse.LighthouseError("no lighthouse can be reached")
         self.is_member = True
+        self.world.meetings.append((self.number, meet.uses_nccl))
 
     def on_leave(self) -> int:
         self.is_member = False
@@ -289,6 +296,8 @@ class FakeTrainers:
         return self.step_made
 
     def on_lighthouse_is_gone(self) -> None:
+        if self.process.is_stuck:
+            return
         asked, self.asked = self.asked, []
         for _, call in asked:
             if not call.done():
@@ -329,7 +338,8 @@ def quorum(world: World) -> None:
             one.is_member = False
         world.loop.call_later(HEARTBEAT_SECONDS, quorum, world)
         return
-    if not members or not all(_next(one) for one in members):
+    is_stuck = any(one.process.is_stuck for one in members)
+    if not members or is_stuck or not all(_next(one) for one in members):
         return
     newest = max(one.step_made for one in members)
     for one in members:
@@ -340,6 +350,12 @@ def quorum(world: World) -> None:
         if len(members) < order.least_groups:
             one.asked.insert(0, (_lower(order), call))
             world.loop.call_later(HEARTBEAT_SECONDS, quorum, world)
+            continue
+        if why := world.refuse(one.number, newest + 1):
+            result = GroupStep(newest, False, False, 2, 1.0, {}, 0.1, 1.0, 1.0, 0, None, why)
+            world.moment()
+            if not call.done():
+                call.set_result(Answers({0: result}))
             continue
         one.step_made = newest + 1
         if (newest + 1, len(members)) not in world.rows:

@@ -21,6 +21,8 @@ import pytest
 
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
+from torchft.coordination import LighthouseServer
+
 from monarch.actor import this_host
 from monarch.config_file import ConfigError, load_config
 from monarch.runs import LiveConfig, Record
@@ -438,6 +440,82 @@ def test_a_stop_while_a_group_hangs_saves_what_the_other_has_learned(folder: Pat
     saved = load_checkpoint(checkpoint_paths(one.record.checkpoint_dir)[-1])
     assert saved.step == outcome.step
     assert seconds < 60.0, "a machine under load takes some seconds more than the 5 that it is"
+
+
+NEVER_HEALED = """
+import time
+
+from monarch_recipes.replicas.torchft_cures import ReachableTransport
+from slowly import compute_loss
+
+receive = ReachableTransport.recv_checkpoint
+
+
+def recv_checkpoint(self, src_rank, metadata, step, timeout):
+    if step > 0:  # All get the first weights of one of them.
+        time.sleep(600)
+    return receive(self, src_rank, metadata, step, timeout)
+
+
+ReachableTransport.recv_checkpoint = recv_checkpoint
+"""
+
+
+def stopped(one: Run, when: str, seconds_later: float, **settings: Any) -> float:
+    """Stops a run so long after it has told of something; seconds until it ended."""
+    stopped_at: list[float] = []
+
+    def stop() -> None:
+        stopped_at.append(time.monotonic())
+        one.record.stop()
+
+    def message(text: str) -> None:
+        one.texts.append(text)
+        if text.startswith(when) and not timers:
+            timers.append(threading.Timer(seconds_later, stop))
+            timers[0].start()
+
+    timers: list[threading.Timer] = []
+    one.message = message  # type: ignore[method-assign]
+    try:
+        one.go(num_steps=LONG, **settings)
+    except (KeyboardInterrupt, GroupsError):
+        pass
+    finally:
+        for timer in timers:
+            timer.join()
+    return time.monotonic() - stopped_at[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_served", [True, False])
+def test_a_stop_in_a_quorum_that_never_comes_ends_the_run(folder: Path, is_served: bool) -> None:
+    """Groups wait for a lighthouse of others that wants more groups, or does not answer."""
+    if is_served:
+        server = LighthouseServer(bind="127.0.0.1:0", min_replicas=3, join_timeout_ms=100)
+        port = int(server.address().rsplit(":", 1)[1])
+    listener = socket.create_server(("127.0.0.1", 0))  # It lets in, and says nothing.
+    if not is_served:
+        port = listener.getsockname()[1]
+    try:
+        seconds = stopped(
+            Run(folder), "group 1 is there", 5.0, lighthouse=f"http://127.0.0.1:{port}", **STAYING
+        )
+    finally:
+        listener.close()
+        if is_served:
+            server.shutdown()
+    assert seconds < 60.0, "a machine under load takes some seconds more than the 5 that it is"
+
+
+@pytest.mark.long
+def test_a_stop_while_a_group_heals_ends_the_run(folder: Path, tmp_path: Path) -> None:
+    write(tmp_path, "never_healed", NEVER_HEALED)
+    one = Run(folder, at(20, lambda run: kill(run.pid_of(1))))
+    seconds = stopped(one, "group 1 is there again", 3.0, task="never_healed", checkpoint_every=0)
+    assert seconds < 60.0
+    saved = checkpoint_paths(one.record.checkpoint_dir)
+    assert saved, f"what the other has learned is to be saved: {one.texts}, after {seconds} s"
 
 
 @pytest.mark.long

@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
-from monarch_recipes.replicas.groups import StoppedUnsaved
+from monarch.runs.ranks import RunFailed
+from monarch.runs.slowness import HOLD, MORE
+from monarch_recipes import fault_tolerant
+from monarch_recipes.buffers import Buffers
+from monarch_recipes.fault_tolerant import FaultTolerantConfig, ReplicaTrainer
+from monarch_recipes.replicas.group import Group
+from monarch_recipes.replicas.groups import Groups, StoppedUnsaved
 from monarch_recipes.replicas.meeting import awaited_to_join, awaited_to_step, num_met
-from monarch_recipes.replicas.messages import Failed, Finished
+from monarch_recipes.replicas.membership import SharedUsage
+from monarch_recipes.replicas.messages import Failed, Finished, Holds, RunEvent, Seat, TaskError
+from monarch_recipes.replicas.torchft_cures import LighthouseGone
+from monarch_recipes.tally import Tally
 from tests.recipes.ft_world import World
 
 VICTIMS = ("group 0", "group 1", "lighthouse", "all")
@@ -114,12 +128,12 @@ def test_a_stop_while_a_death_is_not_over_ends_the_run_soon(
         check_stopped(world, f"{victim} at {moment}, stopped {later} later")
 
 
-def check_stopped(world: World, did: str) -> None:
+def check_stopped(world: World, did: str, most_seconds: float = 5.0) -> None:
     ended = world.run()
     if world.stopped_at is None:
         return
     seconds = world.loop.now - world.stopped_at
-    assert seconds < 5.0, f"{did}: it took {seconds:.1f} s"
+    assert seconds < most_seconds, f"{did}: it took {seconds:.1f} s"
     if isinstance(ended, Finished):
         # Whoever made the last step had saved it, or was there to do so.
         assert max(world.saved) == ended.outcome.step, did
@@ -130,7 +144,8 @@ def check_stopped(world: World, did: str) -> None:
     if newest > saved:
         assert "lost, as no group was left" in str(ended.error), did
         alive = [one for one in world.trainers.values() if one.process.is_alive]
-        assert all(one.step_made <= saved for one in alive), f"{did}: it could have been saved"
+        answering = [one for one in alive if not one.process.is_stuck]
+        assert all(one.step_made <= saved for one in answering), f"{did}: it could have been saved"
 
 
 def test_what_groups_wait_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,3 +195,266 @@ def test_all_begin_together_and_later_nobody_is_waited_for_who_is_away() -> None
     # A lighthouse that is new knows nobody: those that train meet there.
     other.is_training = True
     assert awaited_to_step(groups, 1) == [0, 1]
+
+
+NCCL_REFUSES = (
+    "NCCL error in: NCCLUtils.cpp:{number}, invalid usage\nLast error:\nDuplicate GPU\n"
+    'Traceback (most recent call last):\n  File "manager.py", line 1\nDistBackendError: same'
+)
+
+
+def refusing(world: World, *, from_step: int = 1, times: float = math.inf) -> None:
+    """Have each step from there on discarded for one reason, in which only numbers differ."""
+    numbers = itertools.count(1)
+
+    def refuse(group: int, step: int) -> str:
+        if step < from_step or (number := next(numbers)) > times:
+            return ""
+        return NCCL_REFUSES.format(number=number)
+
+    world.refuse = refuse
+
+
+def told_of_discards(world: World) -> list[str]:
+    events = (said for said in world.told if isinstance(said, RunEvent))
+    return [event.text for event in events if event.kind == "discarded"]
+
+
+def test_a_step_that_never_works_for_one_reason_ends_the_run_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once it was tried for ever, with a line each time."""
+    world = World(monkeypatch)
+    refusing(world)
+    ended = world.run()
+    assert isinstance(ended, Failed)
+    assert isinstance(ended.error, RunFailed)
+    assert "5 times in a row for the same reason: NCCL error" in str(ended.error)
+    assert "Last error: Duplicate GPU. " in str(ended.error), "and not where it came from"
+    assert world.loop.now < 15.0
+    assert "died" not in world.kinds(), "new processes would have made no difference"
+    assert [text.partition(":")[0] for text in told_of_discards(world)] == [
+        "group 0 discards its step 1", "group 1 discards its step 1"
+    ]  # fmt: skip
+
+
+def test_a_step_that_works_no_longer_is_tried_in_new_processes_before_the_run_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    refusing(world, from_step=3)
+    ended = world.run()
+    assert isinstance(ended, Failed)
+    assert isinstance(ended.error, RunFailed)
+    assert "the same command goes on from /runs/2.pt" in str(ended.error)
+    assert sorted(set(world.rows)) == [(1, 2), (2, 2)]
+    assert world.kinds().count("respawned") == 2
+    assert world.loop.now < SOON_SECONDS
+
+
+@pytest.mark.parametrize("times", [1, 2, 5, 7])
+def test_a_trouble_that_passes_costs_no_process(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    world = World(monkeypatch)
+    refusing(world, from_step=3, times=times)
+    ended = world.run()
+    assert isinstance(ended, Finished)
+    assert "died" not in world.kinds()
+    texts = told_of_discards(world)
+    assert len(texts) <= 4
+    if times == 7:
+        assert "group 1 has discarded 3 steps in a row for that reason" in texts
+
+
+def test_what_fails_on_new_code_is_held_for_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.controller.hold.edits.is_edited = lambda generation: True  # type: ignore[method-assign]
+    refusing(world)
+    world.loop.call_later(30.0, world.stop)
+    ended = world.run()
+    (held,) = [said for said in world.told if isinstance(said, Holds) and said.failure is not None]
+    assert held.failure is not None
+    assert "in a row for the same reason: NCCL error" in held.failure.error
+    assert isinstance(ended, Failed)
+    assert isinstance(ended.error, StoppedUnsaved)
+
+
+@pytest.mark.parametrize("moment", range(10, 70, 10))
+def test_a_stop_while_every_step_is_discarded_ends_the_run_soon(
+    monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    monkeypatch.setattr("monarch_recipes.replicas.discards.NUM_ALIKE", 10**9)
+    world = World(monkeypatch)
+    refusing(world)
+    world.at[moment] = world.stop
+    check_stopped(world, f"stopped at {moment}")
+
+
+@pytest.mark.parametrize("later", [0.0, 2.0, 50.0])
+def test_a_stop_where_a_lighthouse_of_others_is_gone_ends_the_run_soon(
+    monkeypatch: pytest.MonkeyPatch, later: float
+) -> None:
+    """Nobody is told of its end: groups wait in a quorum, or cannot join."""
+    for moment in range(1, undisturbed(monkeypatch).num_moments + 1, 3):
+        world = World(monkeypatch, lighthouse="http://there:1")
+        world.lighthouse.is_alive = True
+
+        def end(world: World = world) -> None:
+            world.lighthouse.is_alive = False
+            world.loop.call_later(later, world.stop)
+
+        world.at[moment] = end
+        check_stopped(world, f"gone at {moment}, stopped {later:g} s later")
+
+
+@pytest.mark.parametrize("num_stuck", [1, 2])
+def test_a_stop_while_groups_answer_nothing_ends_the_run_soon(
+    monkeypatch: pytest.MonkeyPatch, num_stuck: int
+) -> None:
+    """As in a heal that does not end, or in a call of a driver."""
+    for moment in range(1, undisturbed(monkeypatch).num_moments + 1, 3):
+        world = World(monkeypatch)
+
+        def stick(world: World = world) -> None:
+            for number in list(world.trainers)[:num_stuck]:
+                world.trainers[number].process.is_stuck = True
+            world.loop.call_later(1.0, world.stop)
+
+        world.at[moment] = stick
+        check_stopped(world, f"stuck at {moment}", most_seconds=20.0)
+
+
+def test_a_group_that_fails_slowly_is_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start takes longer to fail than the window of the budget of restarts is long."""
+    world = World(monkeypatch, max_restarts=3, restart_window_seconds=1.0)
+
+    monkeypatch.setattr(
+        "tests.recipes.ft_world.FakeTrainers.on_join",
+        lambda self, meet: self.world.loop.call_later(2.0, self.process.kill),
+    )
+    ended = world.run()
+    assert isinstance(ended, Failed)
+    assert "each has used up its restarts" in str(ended.error)
+    assert "was killed" in str(ended.error), "why"
+    assert world.kinds().count("respawned") == 6
+
+
+@pytest.mark.parametrize(
+    ("gpus", "uses_nccl", "texts"),
+    [
+        ({0: "a", 1: "b"}, True, []),
+        ({0: "a", 1: "a"}, False, ["2 ranks share 1 GPU, which NCCL refuses"]),
+        ({0: "a", 1: "cpu"}, False, ["1 of 2 ranks have no GPU"]),
+        ({0: "cpu", 1: "cpu"}, False, []),
+    ],
+)
+def test_groups_meet_over_nccl_where_each_process_has_a_gpu_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, gpus: dict[int, str], uses_nccl: bool, texts: list[str]
+) -> None:
+    """Two groups that shared one GPU discarded each step, for ever."""
+    world = World(monkeypatch)
+    world.gpus = gpus
+    world.at[20] = lambda: world.kill("group 1")  # It joins again, and that is not told again.
+    assert isinstance(world.run(), Finished)
+    assert {by_nccl for _, by_nccl in world.meetings} == {uses_nccl}
+    events = (said for said in world.told if isinstance(said, RunEvent))
+    told = [event.text for event in events if event.kind == "backend"]
+    assert [text.partition(":")[0] for text in told] == texts
+
+
+def test_a_group_that_comes_back_on_the_gpu_of_another_does_not_break_its_meeting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, num_steps=40, checkpoint_every=10, max_restarts=2)
+    world.gpus = {0: "a", 1: "b"}
+
+    def move() -> None:
+        world.gpus[1] = "a"
+        world.kill("group 1")
+
+    world.at[40] = move
+    ended = world.run()
+    assert isinstance(ended, Finished)
+    assert "group 0" not in {one.victim for one in ended.outcome.report.incidents}
+    assert "given_up" in world.kinds() or "adopted" in world.kinds()
+    assert {by_nccl for _, by_nccl in world.meetings} == {True}
+
+
+def test_a_person_may_hold_a_slow_step_on_new_code_or_give_it_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    hold = world.controller.hold
+    monkeypatch.setattr(hold.edits, "is_edited", lambda generation: True)
+    monkeypatch.setattr(hold.edits, "is_new", lambda activity, generation: True)
+    hold.edit_patience_seconds = 30.0
+    before = hold.patience()
+    hold.slow("group 0, step 1, takes 30 s so far")
+    hold.answer_slow(MORE)
+    after = hold.patience()
+    assert before is not None
+    assert after is not None
+    assert after.told == 4 * before.told
+    texts = [said.text for said in world.told if isinstance(said, RunEvent)]
+    assert "k holds it, + gives it more time" in texts[0]
+    assert texts[1].startswith("a step has ")
+
+    async def interrupt(groups: Groups, group: Group, seconds: float) -> None:
+        raise TaskError(f"{group.name}, interrupted", "it has not ended")
+
+    async def press() -> None:
+        for trainers in world.trainers.values():
+            trainers.process.is_stuck = True
+        hold.answer_slow(HOLD)
+
+    monkeypatch.setattr(Groups, "interrupt", interrupt)
+    world.at[20] = lambda: world.loop.create_task(press())
+    world.loop.call_later(30.0, world.stop)
+    ended = world.run()
+    assert isinstance(ended, Failed)
+    held = [said for said in world.told if isinstance(said, Holds) and said.failure is not None]
+    assert "it has not ended" in held[0].failure.error  # type: ignore[union-attr]
+    assert not hold.is_given_up, "the next step is another"
+
+
+def test_buffers_are_as_before_a_step_that_the_lighthouse_has_cut_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The step is made again: a batch that counted twice in BatchNorm's statistics would have
+    groups come apart."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    trainer: Any = ReplicaTrainer.__new__(ReplicaTrainer)
+    trainer.config = FaultTolerantConfig()
+    trainer.seat = Seat(group=0, rank=0, num_groups=2, num_ranks=1, slot=0)
+    trainer.device, trainer.model, trainer.buffers = torch.device("cpu"), model, Buffers(model)
+    trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer.order = SimpleNamespace(of=lambda batch: [0])
+
+    def forward(batch: int) -> tuple[torch.Tensor, Tally]:
+        tally, loss = Tally(), model(torch.rand(4, 3)).sum()
+        tally.add("loss", (loss, 4.0), 4)
+        return loss, tally
+
+    monkeypatch.setattr(trainer, "forward", forward)
+    monkeypatch.setattr(trainer, "backward", lambda loss: loss.backward())
+    monkeypatch.setattr(trainer, "check_all_averaged", lambda: None)
+    monkeypatch.setattr(trainer, "learning_rate_of", lambda step: 0.1)
+    monkeypatch.setattr(fault_tolerant, "context", lambda: SimpleNamespace(generation=0))
+
+    def gone() -> bool:
+        raise LighthouseGone("the lighthouse has died")
+
+    manager: Any = SimpleNamespace(
+        start_quorum=lambda: None, current_step=lambda: 0, should_commit=gone, not_used=None,
+        begin_average=lambda row: lambda: None,
+    )  # fmt: skip
+    trainer.usage = SharedUsage(manager, model)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(LighthouseGone):
+        trainer.averaged_step(manager, None)
+    assert all(torch.equal(model.state_dict()[name], one) for name, one in before.items())
+    manager.should_commit = lambda: True
+    trainer.averaged_step(manager, None)
+    assert not torch.equal(model.state_dict()["1.running_mean"], before["1.running_mean"])

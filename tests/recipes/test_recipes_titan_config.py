@@ -56,6 +56,10 @@ def test_flags_give_what_the_file_gives(tmp_path: Path) -> None:
         ("validation.freq=0", "'validation.freq' must be at least 1"),
         ("validation.steps=0", r"'validation.steps' must be at least 1 \(or -1"),
         ("fault_tolerance.max_restarts=-1", "'fault_tolerance.max_restarts' must be at least 0"),
+        (
+            "fault_tolerance.save_before_edits=true",
+            "is gone: a step .* Take the key out",
+        ),
     ],
 )
 def test_a_mistake_in_an_override(override: str, told: str) -> None:

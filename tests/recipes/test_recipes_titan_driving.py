@@ -28,12 +28,10 @@ class Short:
 
     setups: list[TitanConfig] = []  # noqa: RUF012 - of the last training
 
-    newest_code = 0
-
-    def __init__(self, procs: Any, record: Any = None) -> None:
+    def __init__(self, procs: Any, record: Any = None, memory: Any = None) -> None:
         self.step_now = 0
 
-    def setup(self, config: TitanConfig, unless: Any) -> Setup:
+    def setup(self, config: TitanConfig, unless: Any, copies: Any = None) -> Setup:
         self.setups.append(config)
         return Setup(0, 0, 10, 100, "FSDP 2", 0, "cpu", 0.1, None, ())
 
@@ -117,33 +115,23 @@ def test_a_step_is_written_down_before_it_is_saved(
     assert saved[:3] == [0, 1, 2]
 
 
-class Edited(Short):
-    """After step 1 a push is under way for two steps, and is refused; after step 5 there is new
-    code."""
+class Shadowed(Short):
+    """Makes eight steps, and is asked for copies."""
 
-    saved_before: list[int] = []  # noqa: RUF012 - of the last training
-
-    @property
-    def newest_code(self) -> int:  # type: ignore[override]
-        return 2 if self.step_now in (1, 2) or self.step_now >= 5 else 1
+    shadowed: list[int] = []  # noqa: RUF012 - of the last training
 
     def step(self) -> list[TitanStep]:
-        generation = 2 if self.step_now >= 5 else 1
         self.step_now += 1
-        values = {"loss": 1.0}
-        return [TitanStep(0, self.step_now, values, self.step_now == 8, generation=generation)]
+        return [TitanStep(0, self.step_now, {"loss": 1.0}, is_last=self.step_now == 8)]
 
-    def save_before_edit(self) -> Saved:
-        self.saved_before.append(self.step_now)
-        return Saved(Path(f"step-{self.step_now}"), self.step_now)
+    def shadow(self) -> None:
+        self.shadowed.append(self.step_now)
 
 
-def test_it_saves_once_a_push_before_the_step_that_may_be_the_first_of_new_code(
+def test_copies_are_made_every_so_many_steps_but_not_after_the_last(
     record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(titan, "Driver", Edited)
-    Edited.saved_before.clear()
-    titan.train(TitanConfig(), record, attempt(record))
-    assert Edited.saved_before == [1, 5]
-    saved = [row["step"] for row in json_rows(record.folder / EVENTS) if row["kind"] == "saved"]
-    assert saved[:2] == [1, 5]
+    monkeypatch.setattr(titan, "Driver", Shadowed)
+    config = with_values(TitanConfig(), fault_tolerance={"shadow_every": 2})
+    titan.train(config, record, attempt(record))
+    assert Shadowed.shadowed == [2, 4, 6]

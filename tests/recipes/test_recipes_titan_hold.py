@@ -1,4 +1,4 @@
-"""An edit that fails when it runs, in TorchTitan's trainer: held; then from the checkpoint."""
+"""An edit that fails when it runs, in TorchTitan's trainer: held, and made again in place."""
 
 from __future__ import annotations
 
@@ -59,33 +59,24 @@ def run(root: Path) -> Iterator[HeldRun]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("saves", [True, False])
-def test_it_holds_and_goes_on_from_its_newest_checkpoint(
-    root: Path, run: HeldRun, saves: bool
-) -> None:
-    name = rename_model(root, f"llama_saves_{saves}")
-    if not saves:
-        config = root / "titan.toml"
-        config.write_text(config.read_text() + "\n[fault_tolerance]\nsave_before_edits = false\n")
+def test_it_holds_and_makes_the_step_again_without_a_checkpoint(root: Path, run: HeldRun) -> None:
+    name = rename_model(root, "llama_held")
     text = (root / name).read_text()
     assert text.count(LOSS) == 1
     run.at[6] = lambda: run.push(name, text.replace(LOSS, BAD_LOSS))
     run.start()
     held = run.when_held()
     assert "labels" in held["error"]
-    assert (held["in_place"], held["file"]) == (False, name)
+    assert (held["in_place"], held["file"]) == (True, name)
+    assert "weights and optimizer are as they were" in held["text"]
     assert run.push(name, text + "# mended\n").ok
     run.end()
     assert run.error is None, run.error
-    assert run.steps[-1] == 14
+    assert run.steps == list(range(1, 15))
     (mended,) = run.events("mended")
-    first = 7 if saves else 5
-    assert mended["text"].startswith(f"step {first} went well on generation "), mended
-    (again,) = run.events("respawned")
-    assert f"from step {first}" in again["text"], again
-    assert ("steps 5 to 6 are made again" in again["text"]) != saves
-    # Not before the mend, as the run begins anew from what was saved before the edit.
-    assert [event["step"] for event in run.events("saved")] == [4, *[6] * saves, 8, 12, 14]
+    assert mended["text"].startswith("step 7 went well on generation "), mended
+    assert not run.events("begun_again", "respawned")
+    assert [event["step"] for event in run.events("saved")] == [4, 8, 12, 14]
 
 
 @pytest.mark.long
@@ -136,9 +127,10 @@ def poke(value):
 @pytest.mark.parametrize(
     "layout", ["tensor_parallel_degree=2", "data_parallel_replicate_degree=2"], ids=["tp", "ddp"]
 )
-def test_replicas_that_have_come_apart_are_named_and_taken_from_the_checkpoint(
+def test_replicas_that_have_come_apart_are_named_and_are_alike_again(
     root: Path, run: HeldRun, layout: str
 ) -> None:
+    """Once by the state of rank 0, once from the checkpoint."""
     file = rename_model(root, f"llama_apart_{layout[:4]}")
     text = (root / file).read_text()
     assert text.count(FORWARD) == 1
@@ -151,9 +143,14 @@ def test_replicas_that_have_come_apart_are_named_and_taken_from_the_checkpoint(
     (told,) = run.events("apart")
     assert told["text"].startswith("rank 1 differs from rank 0 in ")
     assert any("norm.weight" in one for one in told["parameters"]), told
-    assert held["choices"] == ["c"]
+    assert held["choices"] == ["c", "t"]
+    run.at[9] = lambda: (root.parent / "poke-1").touch()
+    RunFolder(run.record.folder).answer("t")
+    assert run.when_held(2)["choices"] == ["c", "t"]
+    assert len(run.events("alike")) == 1
+    assert run.events("apart")[1]["agreed_step"] == 9
     RunFolder(run.record.folder).answer("c")
     run.end()
     assert run.error is None, run.error
     assert run.steps[-1] == 14
-    assert run.events("resumed")[-1]["step"] == 4
+    assert run.events("resumed")[-1]["step"] == 8

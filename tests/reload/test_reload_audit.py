@@ -5,9 +5,14 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import importlib.util
+import multiprocessing
+import os
+import runpy
 import sys
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -410,3 +415,254 @@ def test_a_closure_whose_maker_is_gone_is_told_as_gone_where_others_have_its_nam
     audit = edit(project, "audit_mod", (CLOSURES, ""))
     assert [(one.kind, one.name) for one in audit.findings] == [("gone", "audit_mod.make")]
     del held
+
+
+def test_an_audit_looks_at_all_objects_once_and_holds_none_while_others_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.load("audit_mod", f"{CLOSURES}X = 1\n")
+    project.replace("audit_mod", ("/ 10", "/ 20"))
+    looks: list[None] = []
+    get_objects = gc.get_objects
+
+    def counted(*args: Any, **named: Any) -> list[Any]:
+        looks.append(None)
+        return get_objects(*args, **named)
+
+    monkeypatch.setattr(gc, "get_objects", counted)
+    step = [lambda: None for _ in range(5_000)]  # what a step makes, and lets go
+    ends = [weakref.ref(one) for one in step]
+    held_after: list[int] = []
+
+    def pause() -> None:
+        step.clear()
+        held_after.append(sum(one() is not None for one in ends))
+
+    audit = project.reloader.audit(pause=pause)
+    assert audit.ok, audit
+    assert len(looks) == 1
+    assert held_after[1:]
+    assert set(held_after[1:]) == {0}
+
+
+@pytest.fixture
+def refreeze() -> Iterator[None]:
+    """What tests import is frozen, and is so again after a test of that."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.mark.parametrize("when", ["before the first edit", "before the audit"])
+def test_what_gc_freeze_has_hidden_is_found(refreeze: None, project: Project, when: str) -> None:
+    module = project.load("audit_mod", CLOSURES)
+    follows, old = module.make(), frozen(module.make())
+    held = [old()]
+    hidden = gc.get_freeze_count()
+    if when == "before the first edit":
+        gc.freeze()
+    project.replace("audit_mod", ("/ 10", "/ 20"))
+    stale = old()
+    if when == "before the audit":
+        gc.freeze()
+    assert follows(10) == 0.5
+    (text,) = project.reloader.audit().stale
+    assert text.startswith("1 live closure of `audit_mod.make`"), "the one made later"
+    assert held[0](10) == 0.5
+    assert gc.get_freeze_count() <= hidden
+    del stale
+
+
+def test_what_is_frozen_stays_so_where_the_edited_module_is_not(
+    refreeze: None, project: Project
+) -> None:
+    gc.freeze()
+    count = gc.get_freeze_count()
+    project.load("audit_mod", CLOSURES)
+    project.replace("audit_mod", ("/ 10", "/ 20"))
+    assert project.reloader.audit().ok
+    assert gc.get_freeze_count() > count * 0.9
+
+
+@pytest.mark.parametrize("star", ["", "*, "], ids=["positional", "keyword"])
+def test_closures_that_keep_a_default_which_the_source_has_no_more(
+    project: Project, star: str
+) -> None:
+    text = f"def make(k):\n    def inner(x, {star}rate=10):\n        return x * rate * k\n"
+    module = project.load("audit_mod", f"{text}    return inner\nX = 1\n")
+    held, own = [module.make(1), module.make(2)], module.make(3)
+    if star:
+        own.__kwdefaults__ = {"rate": 7}
+    else:
+        own.__defaults__ = (7,)
+    assert edit(project, "audit_mod", ("X = 1", "X = 2")).ok
+    audit = edit(project, "audit_mod", ("rate=10", "rate=20"))
+    if held[0](1) == 20:
+        assert audit.ok
+        return
+    assert audit.stale == [
+        "2 live closures of `audit_mod.make` keep the default rate = 10; new ones have 20"
+        " (inner, audit_mod.py:2)"
+    ], "what the program has set itself is its own"
+    assert own(1) == 21
+    held.clear()
+    assert project.reloader.audit().ok
+
+
+def test_a_cache_of_what_calls_an_edited_function_is_told_once(project: Project) -> None:
+    project.load("audit_low", "def scale(x):\n    return x * 2\ndef other(x):\n    return x\n")
+    module = project.load(
+        "audit_mod",
+        """
+        import functools
+        import audit_low
+        from audit_low import other
+        def between(x):
+            return audit_low.scale(x)
+        @functools.lru_cache
+        def far(x):
+            return [between(one) for one in range(x)]
+        @functools.cache
+        def near(x):
+            return other(x)
+        @functools.cache
+        def empty(x):
+            return audit_low.scale(x)
+        """,
+    )
+    module.far(3), module.near(3)
+    assert edit(project, "audit_low", ("def scale", "\n\ndef scale")).kept == []
+    audit = edit(project, "audit_low", ("x * 2", "x * 3"))
+    told = "the cache of `audit_mod.far` may hold results of old code: it calls `audit_low.scale`"
+    assert (audit.ok, audit.kept) == (True, [told])
+    assert edit(project, "audit_low", ("return x\n", "return -x\n")).kept == [
+        "the cache of `audit_mod.near` may hold results of old code: it calls `audit_low.other`"
+    ]
+
+
+@pytest.mark.parametrize("base", ["enum.Enum", "object"])
+@pytest.mark.parametrize("goes", ["file and import", "module as well"])
+def test_a_class_whose_file_goes_with_its_import(project: Project, base: str, goes: str) -> None:
+    project.load("audit_kind", f"import enum\nclass E({base}):\n    A = 1\n    def f(self): pass\n")
+    module = project.load("audit_task", "from audit_kind import E\nHELD = []\nX = E\n")
+    held = module.E.A if base != "object" else module.E()
+    path = project.path("audit_kind")
+    path.unlink()
+    project.path("audit_task").write_text("HELD = []\n")
+    project.reloader.reload([path, project.path("audit_task")])
+    if goes == "module as well":
+        del sys.modules["audit_kind"]
+    (text,) = project.reloader.audit().stale
+    assert "`audit_kind.E`" in text
+    assert text.endswith("no file has that class any more")
+    del held
+
+
+def test_a_coroutine_that_is_in_flight_is_told(project: Project) -> None:
+    module = project.load(
+        "audit_mod",
+        """
+        import asyncio
+        async def inner():
+            await asyncio.sleep(0)
+            return 1
+        async def outer():
+            return await inner()
+        """,
+    )
+    held = module.outer()
+    held.send(None)
+    audit = edit(
+        project, "audit_mod", ("return 1", "return 2"), ("await inner()", "1 + await inner()")
+    )
+    assert audit.ok
+    assert sorted(audit.kept) == [
+        f"`audit_mod.{name}` is still running code of an earlier version, in which it ends"
+        for name in ("inner", "outer")
+    ]
+    held.close()
+
+
+def test_a_closure_follows_when_its_maker_is_renamed(project: Project) -> None:
+    module = project.load("audit_mod", f"{CLOSURES}X = 1\n")
+    held = module.make()
+    audit = edit(project, "audit_mod", ("def make", "# it has\n# a new name\ndef make_factor"))
+    assert audit.ok, audit
+    assert held.__code__.co_firstlineno == 5
+    assert edit(project, "audit_mod", ("/ 10", "/ 20")).ok
+    assert held(10) == 0.5
+
+
+def test_of_two_makers_that_go_and_came_nobody_knows_which_is_which(project: Project) -> None:
+    one, other = CLOSURES, CLOSURES.replace("make", "also")
+    module = project.load("audit_mod", f"{one}{other}X = 1\n")
+    held = module.make(), module.also()
+    audit = edit(project, "audit_mod", ("def make", "#\ndef first"), ("def also", "def second"))
+    assert [finding.kind for finding in audit.findings] == ["gone", "gone"], audit
+    del held
+
+
+def test_a_class_without_a_module_ends_no_audit(project: Project) -> None:
+    """`type()` where no module is, and torch's classes in C, leave `__module__` out."""
+    module = project.load("audit_mod", "def f():\n    return 1\n")
+    space: dict[str, Any] = {}
+    exec("Bare = type('Bare', (), {})", space)
+    assert "__module__" not in vars(space["Bare"])
+    assert edit(project, "audit_mod", ("return 1", "return 2")).ok
+    assert module.f() == 2
+
+
+def test_a_closure_that_was_pickled_by_value_is_told(project: Project) -> None:
+    """As one that was sent to an actor: it has no file, and a namespace of its own."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    module = project.load("audit_mod", CLOSURES)
+    held = cloudpickle.loads(cloudpickle.dumps(module.make()))
+    audit = edit(project, "audit_mod", ("step / 10", "step / 20"))
+    assert held(10) == 1.0
+    assert len(audit.stale) == 1
+    assert "live closure of `audit_mod.make` runs the code of an earlier version" in audit.stale[0]
+    del held
+    assert project.reloader.audit().ok
+
+
+@pytest.mark.parametrize("how", ["spec", "runpy"])
+def test_a_file_that_was_run_by_its_path(project: Project, how: str) -> None:
+    project.load("audit_mod", "def f():\n    return 1\n")
+    path = project.write("plugin", "def g():\n    return 1\ndef h():\n    return 1\n")
+    if how == "runpy":
+        held = runpy.run_path(str(path))["g"]
+    else:
+        spec = importlib.util.spec_from_file_location("nobody_knows_it", path)
+        assert spec is not None
+        assert spec.loader is not None
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
+        held = made.g
+    project.replace("audit_mod", ("return 1", "return 2"))
+    path.write_text(path.read_text().replace("def g():\n    return 1", "def g():\n    return 2"))
+    assert project.reloader.audit([path]).stale == [
+        f"1 function of {path}, which was run by its path, runs its old code"
+    ]
+    assert held() == 1
+
+
+def _double(value: int) -> int:
+    return importlib.import_module("audit_mod").double(value)  # type: ignore[no-any-return]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_workers_that_began_before_an_edit_are_told_and_fine(project: Project) -> None:
+    project.load("audit_mod", "def double(x):\n    return x * 2\n")
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(_double, (1,)) == 2
+        audit = edit(project, "audit_mod", ("x * 2", "x * 3"))
+        assert pool.apply(_double, (1,)) == 2, "it has the code that it began with"
+        assert audit.ok
+        (text,) = audit.kept
+        assert text.startswith("1 process that this one has started has the code of before")
+        pool.terminate()
+        pool.join()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(_double, (1,)) == 3
+        assert project.reloader.audit().kept == []

@@ -108,6 +108,28 @@ def test_edited_modules_reload_before_a_cell(
 
 
 @pytest.mark.long
+def test_what_still_runs_old_code_is_told_before_the_cell(
+    project: Project, shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "def make():\n    k = 1\n    def inner(x): return x\n    return inner\n"
+    text += "def numbers():\n    yield 1\n    yield 2\n"
+    module = project.load("cell_mod", text)
+    held, numbers = module.make(), module.numbers()
+    next(numbers)
+    text = text.replace("return x", "return x + k").replace("yield 2", "yield 3")
+    project.write("cell_mod", text)
+    shell.run_cell()
+    out, err = capsys.readouterr()
+    assert "old code: 1 live closure of `cell_mod.make` runs the code of an earlier version" in err
+    assert "restart the kernel" in err
+    assert "kept: `cell_mod.numbers` is still running code" in out
+    del held, numbers
+    project.write("cell_mod", text.replace("k = 1", "k = 2"))
+    shell.run_cell()
+    out, err = capsys.readouterr()
+    assert (err, "kept" in out) == ("", False)
+
+
 def test_what_needs_a_new_kernel_is_said_and_nothing_changes(
     project: Project, shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,23 @@ def a_session(folder: Path, shown: io.StringIO) -> RunSession:
     )
 
 
+def test_a_push_that_replaces_ranks_says_what_that_costs(tmp_path: Path) -> None:
+    record = Record(tmp_path, LineDisplay(io.StringIO()))
+    record.metrics(7, 100, {})
+    record.replacing(3, 1)
+    record.event("saved", "saved step-7", step=7)
+    record.replacing(4, 2)
+    record.metrics(40, 100, {})
+    record.replacing(5, 2)
+    told = [one["text"] for one in json_rows(tmp_path / EVENTS) if one["kind"] == "replacing"]
+    assert told == [
+        "generation 3 needs a new process: nothing was saved yet, and what was learned is lost",
+        "generation 4 needs 2 new processes: the last checkpoint is of step 7",
+        "generation 5 needs 2 new processes: the last checkpoint is of step 7, and 33 steps"
+        " since then are made again",
+    ]
+
+
 def test_a_run_whose_folder_cannot_be_made_says_so(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(JobError, match=r"cannot write the run's folder in .*runs: File exists"):

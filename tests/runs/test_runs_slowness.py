@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -122,6 +127,10 @@ def works(is_there, done):
     is_there.set()
     while not done.is_set():
         sum(range(1000))
+
+
+def record_function(is_there, done):
+    works(is_there, done)
 """
 
 
@@ -133,6 +142,8 @@ def works(is_there, done):
         ("/x/site-packages/torch/_dynamo/convert_frame.py", "works", True, False),
         ("/x/site-packages/torch/_inductor/output_code.py", "works", False, False),
         ("/x/site-packages/triton/compiler/compiler.py", "works", True, False),
+        ("/x/site-packages/torch/_inductor/cudagraph_trees.py", "record_function", True, False),
+        ("/x/site-packages/torch/_inductor/cudagraph_trees.py", "works", False, False),
         ("<frozen importlib._bootstrap>", "works", True, False),
     ],
 )
@@ -168,3 +179,66 @@ def test_a_look_at_a_real_thread(path: str, function: str, compiles: bool, is_st
     assert not first.is_idle
     assert not first.is_waiting
     assert "/home/me/" in first.where
+
+
+def test_what_a_thread_of_torch_compiles_counts_too() -> None:
+    """A backward pass is compiled when it first runs, on a thread of its own: all that the thread
+    of the user shows is that it waits for it."""
+    text = "def backward(is_there, done):\n    compile_fx(is_there, done)\n"
+    module = types.ModuleType("inner")
+    exec(compile(CODE.replace("works", "compile_fx"), "/x/torch/_inductor/compile_fx.py", "exec"),
+         module.__dict__)  # fmt: skip
+    exec(compile(text, "/x/torch/_functorch/runtime_wrappers.py", "exec"), module.__dict__)
+    is_there, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=module.backward, args=(is_there, done), name="Dummy-3")
+    thread.start()
+    try:
+        assert is_there.wait(30)
+        assert look_here(0).is_compiling
+    finally:
+        done.set()
+        thread.join()
+    assert not look_here(0).is_compiling
+
+
+def test_a_compiler_below_the_process_counts(tmp_path: Path) -> None:
+    """Inductor has workers of its own, and these g++; of its kind is all that is named so."""
+    shutil.copy(sys.executable, tmp_path / "cc1plus")  # a real process of that name
+    compiler = [os.fspath(tmp_path / "cc1plus"), "-S", "-c", "import sys; sys.stdin.read()"]
+    run = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    worker = subprocess.Popen(
+        [sys.executable, "-S", "-c", run, *compiler],
+        stdin=subprocess.PIPE, env={**os.environ, "PYTHONHOME": sys.base_prefix},
+    )  # fmt: skip
+    try:
+        wait_for(lambda: look_here(0).is_compiling, 60.0, what="the worker's compiler")
+    finally:
+        assert worker.stdin is not None
+        worker.stdin.close()
+        worker.wait(60)
+    wait_for(lambda: not look_here(0).is_compiling, 60.0, what="its end")
+
+
+def _in_backward(rank: int, at: float, *, computes: bool = True) -> RankLook:
+    return RankLook(
+        rank, spot=rank, place=rank, is_waiting=True, may_compute=True,
+        busy_seconds=at if computes else 0.0,
+    )  # fmt: skip
+
+
+def test_who_computes_in_a_backward_pass_is_in_no_collective() -> None:
+    slowness = looked_at(lambda at: [_in_backward(0, at), _in_backward(1, at)], 200.0)
+    assert not slowness.do_not_match
+    assert not slowness.is_stuck(200.0, LIMITS)
+    # Those that wait in it for each other are.
+    waits = looked_at(
+        lambda at: [_in_backward(0, at, computes=False), _in_backward(1, at, computes=False)], 200.0
+    )
+    assert waits.do_not_match
+    assert waits.is_stuck(200.0, LIMITS)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_one_rank_is_in_no_collective_that_does_not_match(num_ranks: int) -> None:
+    slowness = looked_at(lambda at: [RankLook(0, spot=int(at), is_waiting=True)], 200.0, num_ranks)
+    assert not slowness.do_not_match

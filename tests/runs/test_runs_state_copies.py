@@ -162,3 +162,16 @@ def test_a_large_array_is_compared_by_samples_where_calls_are_short() -> None:
     actor.data += 1
     with pytest.raises(Changed):
         put_back()
+
+
+def test_tensors_of_any_size_are_sampled_within_their_memory() -> None:
+    torch = pytest.importorskip("torch")
+    for size in (1, 63, 64, 65, 128, 129, 150, 170, 171, 1000):
+        actor = SimpleNamespace(weight=torch.nn.Parameter(torch.zeros(size)))
+        put_back = watch(actor, call_seconds=0.0)
+        assert put_back is not None
+        put_back()
+        actor.weight.data[-1 if size < 65 else size * 5 // 8 - (size < 171) * 8] = 1.0
+        if size < 65:
+            with pytest.raises(Changed):
+                put_back()

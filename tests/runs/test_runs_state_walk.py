@@ -24,6 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monarch.runs.state_copies import SAMPLED, Changed, keep, watch
+from monarch.runs.state_walk import is_library
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
@@ -723,3 +724,48 @@ def test_any_graph_of_objects_is_as_it_was(draws: list[int]) -> None:
     actor.a = None
     assert put_back() == []
     assert picture(actor) == before
+
+
+def test_recipes_are_followed_where_they_are_installed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their own objects have a part of a run's state."""
+    module = types.ModuleType("monarch_recipes.some_recipe")
+    module.__file__ = "/usr/lib/python3/site-packages/monarch_recipes/some_recipe.py"
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert not is_library(module.__name__)
+    assert is_library("torch.nn")
+
+
+class _Rooted:
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
+
+    def __roots__(self) -> dict[str, object]:
+        return {"owner": self.owner}
+
+
+def test_what_an_actor_names_is_followed_though_it_is_of_a_library() -> None:
+    owner = types.SimpleNamespace(step=1, seen=[1])
+    library = type("Trainer", (), {"__module__": "torch.trainer"})()
+    vars(library).update(owner=owner, step=3, weights=torch.ones(2))
+    weights = library.weights
+    put_back = keep(_Rooted(library))
+    library.step, library.more = 4, 1
+    library.weights = None
+    owner.seen.append(2)
+    with torch.no_grad():
+        weights.add_(1)
+    put_back()
+    assert (library.step, owner.seen, hasattr(library, "more")) == (3, [1], False)
+    assert library.weights is weights
+    assert torch.equal(weights, torch.ones(2))
+
+
+def test_stages_of_a_pipeline_are_followed() -> None:
+    kind = type("Stage", (), {"__module__": "torch.distributed.pipelining.stage"})
+    stage = kind()
+    stage.fwd_cache, stage.output_chunks = {}, []
+    put_back = keep(types.SimpleNamespace(stage=stage))
+    stage.fwd_cache[0], stage.args = ((torch.ones(1),), []), 1
+    stage.output_chunks.append(torch.ones(1))
+    put_back()
+    assert vars(stage) == {"fwd_cache": {}, "output_chunks": []}

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
+import sys
 import threading
 import types
+from pathlib import Path
 
 import pytest
 
 from monarch.runs import witness
+from monarch.runs.modules_run import ModulesRun, who_left_out_what
 from monarch.runs.witness import RankStack, Witness, tell_hang
 
 
@@ -57,9 +62,117 @@ def test_what_is_installed_is_seen_at_its_work(place: str) -> None:
     thread.start()
     try:
         assert is_there.wait(30)
-        text, is_waiting = asyncio.run(Witness().stack())
+        text, is_waiting, _ = asyncio.run(Witness().stack())
     finally:
         done.set()
         thread.join()
     assert "_recipes/mine.py" in text
     assert not is_waiting
+
+
+class _Group:
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def size(self) -> int:
+        return self._size
+
+
+@pytest.mark.parametrize("group", ["none", "alone", "with another"])
+def test_who_is_alone_waits_for_nobody(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a backward pass, or in a collective of a group of one, is no other rank to wait for."""
+    c10d = types.ModuleType("torch.distributed.distributed_c10d")
+    sizes = {"none": [], "alone": [1], "with another": [1, 2]}[group]
+    pg_map = {_Group(size): None for size in sizes}
+    vars(c10d)["_world"] = types.SimpleNamespace(pg_map=pg_map)
+    monkeypatch.setitem(sys.modules, c10d.__name__, c10d)
+    monkeypatch.delitem(sys.modules, "torchft", raising=False)
+    inner, outer = types.ModuleType("inner"), types.ModuleType("outer")
+    text = "def hang(is_there, done):\n    is_there.set()\n    done.wait()\n"
+    exec(compile(text, "/x/torch/autograd/graph.py", "exec"), inner.__dict__)
+    exec(compile("def step(*a):\n    hang(*a)\n", "/home/me/task.py", "exec"), outer.__dict__)
+    outer.__dict__["hang"] = inner.__dict__["hang"]
+    is_there, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=outer.__dict__["step"], args=(is_there, done))
+    thread.start()
+    try:
+        assert is_there.wait(30)
+        text, is_waiting, _ = asyncio.run(Witness().stack())
+        look = witness.look_here(0)
+    finally:
+        done.set()
+        thread.join()
+    assert (is_waiting, look.is_waiting) == (group == "with another",) * 2
+    told = tell_hang([RankStack(0, text, is_waiting)], "step 2", 5.0).splitlines()[0]
+    assert "match" not in told
+    if group != "with another":
+        assert told == "step 2 has not ended within 5 s: rank 0 hangs"
+
+
+BLOCKS = "blocks.0", "blocks.1", "blocks.2", "head"
+
+
+def test_who_left_out_a_part_of_a_sharded_model_is_named() -> None:
+    """One is in the part that the other has passed over; or is past all parts."""
+    in_it = ModulesRun(BLOCKS, BLOCKS[:2])
+    further = ModulesRun(BLOCKS, ("blocks.0", "blocks.2"))
+    at_its_end = ModulesRun(BLOCKS, ("blocks.0", "blocks.1", "blocks.2"), True)
+    in_the_last = ModulesRun(BLOCKS, BLOCKS)
+    assert who_left_out_what([(0, in_it), (1, further)]) == "rank 1 did not run blocks.1"
+    assert who_left_out_what([(0, in_the_last), (1, at_its_end)]) == "rank 1 did not run head"
+    assert who_left_out_what([(0, in_it), (1, ModulesRun(BLOCKS, BLOCKS[:1]))]) == ""
+    assert who_left_out_what([(0, in_it), (1, ModulesRun())]) == ""
+    stacks = [RankStack(0, "x", True, in_it), RankStack(1, "y", True, further)]
+    told = tell_hang(stacks, "step 7", 30).splitlines()[0]
+    assert told.endswith("all ranks wait for each other: rank 1 did not run blocks.1")
+
+
+SHARDED = """
+import json, sys, torch
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from monarch.runs.modules_run import modules_run_here
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(3)])
+        self.head = torch.nn.Linear(4, 1)
+
+    def forward(self, x, skipped):
+        for number, block in enumerate(self.blocks):
+            x = block(x) if number != skipped else x
+        look()
+        return self.head(x)
+
+def look():
+    seen = modules_run_here()
+    print(json.dumps([sorted(seen.parts), sorted(seen.run), sorted(seen.left_out())]))
+
+store = distributed.FileStore(sys.argv[1], 1)
+distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+model = Model()
+for part in (*model.blocks, model.head, model):
+    fully_shard(part, mesh=distributed.init_device_mesh("cpu", (1,)))
+for skipped in (1, 5):
+    loss = model(torch.ones(2, 4), skipped).sum()
+    look()
+    loss.backward()
+    look()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_process_knows_which_parts_of_its_sharded_model_it_has_run(tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed.fsdp")
+    command = [sys.executable, "-c", SHARDED, str(tmp_path / "store")]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    seen = [json.loads(line) for line in said.stdout.splitlines()]
+    without, blocks, everything = ["blocks.0", "blocks.2"], [*BLOCKS[:3]], [*BLOCKS]
+    assert [run for _, run, _ in seen] == [
+        without, [*without, "head"], [], blocks, everything, [],
+    ]  # fmt: skip
+    assert seen[0][0] == everything
+    assert "blocks.1" in seen[1][2]
+    assert seen[4][2] == []

@@ -4,29 +4,46 @@
 
 Each try has an allocation of its own, a run, and a watch. Right is: the run ends well by itself,
 or, where its client was killed, by the same command or `--resume`; its last checkpoint is that of a
-run that nobody disturbed (with fault_tolerant: all groups end equal); and no process and no socket
-is left when the allocation is ended. The seed decides victims and moments.
+run that nobody disturbed (with fault_tolerant: all groups end equal); and no process, no name in
+/dev/shm, no socket and no unfinished file of it is left when the allocation is ended. The seed
+decides victims and moments, so that each comes about equally often.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tests.soak.scene import EVALUATE_EVERY, FAILING, RECIPES, Scene, new_seed, show, until
+from tests.soak.scene import (
+    EVALUATE_EVERY,
+    FAILING,
+    NUM_STEPS,
+    RECIPES,
+    Scene,
+    new_seed,
+    show,
+    until,
+)
 
-VICTIMS = ("rank", "client", "host", "zygote", "watch", "lighthouse")
-MOMENTS = ("start", "step", "push", "save", "hold", "evaluation")
+VICTIMS = (
+    "rank0", "rank1", "client", "host0", "host1", "zygote", "template", "watch", "author",
+    "lighthouse",
+)  # fmt: skip
+MOMENTS = ("start", "step", "push", "save", "hold", "evaluation", "restart", "end")
+_PUSHING = ("push", "hold", "restart")
+"""When an author has something to push."""
 LIMIT_SECONDS = float(os.environ.get("KILLS_LIMIT", "300"))
 
 
@@ -60,7 +77,12 @@ class Try:
     def wait_for_the_moment(self) -> None:
         scene, dice = self.scene, self.dice
         if self.moment == "start":
-            time.sleep(dice.uniform(0.0, 6.0))
+            kind = self.victim.rstrip("01")
+            if kind not in ("client", "watch", "host", "zygote"):
+                until(lambda: scene.kinds()[kind] or self.is_over(), LIMIT_SECONDS)
+                time.sleep(dice.uniform(0.0, 3.0))
+            else:
+                time.sleep(dice.uniform(0.0, 12.0))
             return
         if not until(lambda: scene.events("first_step") or self.is_over(), LIMIT_SECONDS):
             self.wrongs.append("there was no first step")
@@ -71,7 +93,13 @@ class Try:
         if self.moment == "evaluation":
             every = EVALUATE_EVERY[scene.recipe]
             until(lambda: scene.step() % every == every - 1 or self.is_over(), 60.0, pause=0.002)
-        time.sleep(dice.uniform(0.0, 0.3 if self.moment == "evaluation" else 2.0))
+        if self.moment == "end":
+            last = NUM_STEPS[scene.recipe] - 2
+            until(lambda: scene.step() >= last or self.is_over(), LIMIT_SECONDS, pause=0.002)
+        if self.moment == "restart" and (ranks := scene.kinds()["rank"]):
+            dice.choice(ranks).kill()
+            time.sleep(dice.uniform(0.0, 4.0))
+        time.sleep(dice.uniform(0.0, 0.3 if self.moment in ("evaluation", "end") else 2.0))
         if self.moment == "push":
             scene.write()
             time.sleep(dice.uniform(0.0, 0.5))
@@ -86,14 +114,35 @@ class Try:
 
     def kill(self) -> None:
         """What it is to be, if there is one."""
-        found = self.scene.kinds()[self.victim]
-        if found:
-            victim = self.dice.choice(found)
+        if self.victim == "author":
+            self.kill_author()
+            return
+        kind, place = self.victim.rstrip("01"), self.victim[-1]
+        victims = self.scene.kinds()[kind]
+        if place in "01":
+            # They are started in the order of their hosts.
+            victims = sorted(victims, key=lambda one: one.pid)[int(place) :][:1]
+        if victims:
+            victim = self.dice.choice(victims)
             try:
                 victim.kill()
                 self.killed = victim.pid
             except psutil.NoSuchProcess:
                 pass
+
+    def kill_author(self) -> None:
+        """One who pushes by hand what makes the run go on, or changes it."""
+        scene = self.scene
+        assert scene.watch is not None
+        scene.watch.send_signal(signal.SIGINT)
+        scene.watch.wait(60.0)
+        scene.write()
+        author = scene.begin_author()
+        time.sleep(self.dice.uniform(0.3, 2.5))
+        if author.poll() is None:
+            author.kill()
+            self.killed = author.pid
+        author.wait()
 
     def mend(self) -> None:
         """What the person does about it."""
@@ -104,7 +153,7 @@ class Try:
         if is_client:
             scene.run.wait()
             time.sleep(self.dice.uniform(0.0, 1.5))
-        if self.killed is not None and self.victim == "watch":
+        if self.victim == "author" or (self.killed is not None and self.victim == "watch"):
             scene.watch.wait()
             scene.begin_watch()
         if self.moment == "hold":
@@ -175,11 +224,11 @@ def walk(folder: Path, recipe: str, count: int, seed: str) -> list[dict[str, Any
     """So many kills, each told as it ends."""
     dice = random.Random(f"{seed}/{recipe}")
     wanted = undisturbed(folder, recipe)
-    victims = [victim for victim in VICTIMS if victim != "lighthouse" or recipe == "fault_tolerant"]
-    combinations = list(itertools.product(victims, MOMENTS))
-    dice.shuffle(combinations)
-    rows = []
-    for number, (victim, moment) in zip(range(count), itertools.cycle(combinations)):
+    rows: list[dict[str, Any]] = []
+    for number, (victim, moment) in enumerate(plan(recipe, dice)):
+        # A victim that was not there at its moment is no kill.
+        if sum(row["killed"] is not None for row in rows) == count or number == 2 * count:
+            break
         scene = Scene(folder / f"{recipe}-{number}", recipe)
         row = Try(scene, victim, moment, random.Random(f"{seed}/{recipe}/{number}")).go(wanted)
         rows.append({"number": number, **row})
@@ -187,6 +236,39 @@ def walk(folder: Path, recipe: str, count: int, seed: str) -> list[dict[str, Any
         if not row["wrongs"]:
             scene.discard()
     return rows
+
+
+def plan(recipe: str, dice: random.Random) -> Iterator[tuple[str, str]]:
+    """Pairs of victim and moment without end: what came least is next."""
+    pairs = [
+        (victim, moment)
+        for victim in VICTIMS
+        for moment in MOMENTS
+        if (victim != "lighthouse" or recipe == "fault_tolerant")
+        and (victim != "author" or moment in _PUSHING)
+    ]
+    dice.shuffle(pairs)
+    counts: Counter[object] = Counter()
+    while True:
+        pair = min(pairs, key=lambda one: (counts[one], counts[one[0]] + counts[one[1]]))
+        counts.update([pair, *pair])
+        yield pair
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """How often each victim was hit at each moment, by recipe."""
+    lines = []
+    for recipe in dict.fromkeys(row["recipe"] for row in rows):
+        hits = Counter(
+            (row["victim"], row["moment"])
+            for row in rows
+            if row["recipe"] == recipe and row["killed"] is not None
+        )
+        lines.append(f"{recipe:15} " + " ".join(f"{moment:>10}" for moment in MOMENTS))
+        for victim in dict.fromkeys(victim for victim, _ in hits):
+            numbers = " ".join(f"{hits[victim, moment]:>10}" for moment in MOMENTS)
+            lines.append(f"  {victim:13} {numbers}")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -201,11 +283,12 @@ def main() -> int:
     rows = [row for recipe in recipes for row in walk(folder, recipe, count, seed)]
     bad = [row for row in rows if row["wrongs"]]
     num_hit = sum(row["killed"] is not None for row in rows)
+    print(summary(rows))
     print(f"kills: {num_hit} of {len(rows)} hit, {len(bad)} went wrong")
     if bad:
         print(f"what went wrong is left in {folder}")
     else:
-        folder.rmdir()
+        shutil.rmtree(folder)
     return 1 if bad else 0
 
 

@@ -8,10 +8,12 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -24,7 +26,9 @@ from monarch.runs.folder import RunFolder, runs_in
 
 MONARCH = (sys.executable, "-m", "monarch.cli.main")
 MARK = "MONARCH_SOAK_MARK"
-VICTIMS = ("client", "host", "zygote", "rank", "watch", "lighthouse")
+VICTIMS = ("client", "host", "zygote", "template", "rank", "watch", "lighthouse")
+"""A template is what has forked ranks, a zygote waits to. What steers the groups of fault_tolerant
+is in the client; torchft's managers are threads of the ranks."""
 RECIPES = ("ddp", "titan", "fault_tolerant")
 SECONDS = 240.0
 _TOML = """
@@ -51,19 +55,22 @@ def compute_loss(logits, labels):
 """
 _COMMANDS = {
     "ddp": (
-        "run", "ddp", "task=task", "num_epochs=14", "checkpoint_every=30", "evaluate_every=25",
+        "run", "ddp", "task=task", "num_epochs=9", "checkpoint_every=30", "evaluate_every=25",
     ),
     "titan": (
-        "run", "titan", "--config", "titan.toml", "training.steps=40", "debug.seed=1",
+        "run", "titan", "--config", "titan.toml", "training.steps=28", "debug.seed=1",
         "checkpoint.interval=10", "validation.freq=15", "model.flavor=test", "metrics.log_freq=1",
     ),
     "fault_tolerant": (
-        "run", "fault_tolerant", "task=task", "num_steps=140", "checkpoint_every=30",
+        "run", "fault_tolerant", "task=task", "num_steps=100", "checkpoint_every=30",
         "evaluate_every=25",
     ),
 }  # fmt: skip
 EVALUATE_EVERY = {"ddp": 25, "titan": 15, "fault_tolerant": 25}
+NUM_STEPS = {"ddp": 99, "titan": 28, "fault_tolerant": 100}
 FAILING = "    no_such_name\n"
+_KEPT_FOLDERS = ("monarch-", "torchinductor_")
+_UNFINISHED = re.compile(r"\.(tmp|part|new|partial)\b|^tmp|^\.(?!monarch$|gitignore$|metadata$)")
 
 
 class Scene:
@@ -74,17 +81,29 @@ class Scene:
         self.project, self._tmp = folder / "project", folder / "tmp"
         self._mark = uuid.uuid4().hex
         self._num_writes = self._num_logs = 0
+        self._traces = Traces(self)
         self.command = (*_COMMANDS[recipe], "--on-edit-error", "hold", *settings)
+        prepared = folder.parent / "titan-tiny"
+        is_prepared = prepared.exists()
         for path in (folder, self._tmp, folder / "home"):
             path.mkdir(parents=True)
         self.environment = {
             **os.environ, MARK: self._mark, "TMPDIR": str(self._tmp), "HOME": str(folder / "home"),
+            "XDG_STATE_HOME": str(folder / "state"),
+            # Threads that spin beside others cost more than they bring for models of this size.
+            "OMP_NUM_THREADS": "1",
         }  # fmt: skip
-        self.project.mkdir()
+        if recipe == "titan" and is_prepared:
+            shutil.copytree(prepared, self.project)
+        else:
+            self.project.mkdir()
         if recipe == "titan":
-            self.say("recipe", "prepare", "titan-tiny", ".")
+            if not is_prepared:
+                self.say("recipe", "prepare", "titan-tiny", ".")
+                shutil.copytree(self.project, prepared)
             self._model = (self.project / "tiny_llama.py").read_text()
         (self.project / "monarch.toml").write_text(_TOML)
+        self.say("trust")
         self.write()
         self.run = self.watch = None  # type: subprocess.Popen[bytes] | None
 
@@ -103,6 +122,7 @@ class Scene:
 
     def begin(self) -> None:
         """The allocation, the watch and the run."""
+        self._traces.start()
         self.say("apply")
         self.begin_watch()
         self.begin_run()
@@ -112,6 +132,10 @@ class Scene:
 
     def begin_run(self, *command: str) -> None:
         self.run = self._begin("run", *(command or self.command))
+
+    def begin_author(self) -> subprocess.Popen[bytes]:
+        """A single push, as by hand."""
+        return self._begin("author", "sync")
 
     def _begin(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         self._num_logs += 1
@@ -153,11 +177,33 @@ class Scene:
                 one.wait()
         until(lambda: not self.processes(), 10.0)
         for left in self.processes():
-            wrongs.append(f"an orphan: {left.pid} {' '.join(left.cmdline())[:80]}")
-            left.kill()
-        sockets = [path for path in self._tmp.rglob("*") if path.is_socket()]
-        wrongs += [f"a socket: {path.relative_to(self._tmp)}" for path in sockets]
+            try:
+                wrongs.append(f"an orphan: {left.pid} {' '.join(left.cmdline())[:300]}")
+                left.kill()
+            except psutil.NoSuchProcess:
+                pass
+        self._traces.end()
+        wrongs += [f"left in /dev/shm: {name}" for name in sorted(self._traces.segments_left())]
+        wrongs += [f"left behind: {path}" for path in self._files_left()]
         return wrongs
+
+    def _files_left(self) -> list[Path]:
+        """What a run and its allocation need while they are there, and nobody needs afterwards."""
+        found = [
+            path
+            for path in self._tmp.rglob("*")
+            if not (path.parent == self._tmp and path.name.startswith(_KEPT_FOLDERS))
+        ]
+        for folder in (self.project, self.folder / "state"):
+            for path in folder.rglob("*"):
+                if path.is_socket() or path.is_fifo() or _UNFINISHED.search(path.name):
+                    found.append(path)
+        found += (self.folder / "state").rglob("job_state.json")
+        # Another runtime folder than ours, should one have been taken.
+        for path in Path("/tmp").glob("monarch-*/*-*-*"):
+            if path.name.split("-")[1] in map(str, self._traces.pids):
+                found.append(path)
+        return found
 
     def discard(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -165,11 +211,13 @@ class Scene:
     # What is there.
 
     def processes(self) -> list[psutil.Process]:
-        """All that carry our mark, and this is their user."""
+        """All that carry our mark, or live in our folder."""
         found = []
         for one in psutil.process_iter():
             try:
-                if one.environ().get(MARK) == self._mark and one.status() != psutil.STATUS_ZOMBIE:
+                is_ours = one.environ().get(MARK) == self._mark
+                is_ours |= Path(one.cwd()).is_relative_to(self.folder)
+                if is_ours and one.status() != psutil.STATUS_ZOMBIE:
                     found.append(one)
             except psutil.Error:
                 pass
@@ -199,7 +247,8 @@ class Scene:
                 kinds["lighthouse"].append(one)
             elif "runtime.zygote" in name:
                 is_forked = "runtime.zygote" in names.get(parent, ("", 0))[0]
-                kinds["rank" if is_forked and one.pid not in parents else "zygote"].append(one)
+                kind = "template" if one.pid in parents else "rank" if is_forked else "zygote"
+                kinds[kind].append(one)
         return kinds
 
     def runs(self) -> list[RunFolder]:
@@ -228,16 +277,53 @@ class Scene:
         _take_in(whole, "", state)
         return f"{steps[-1].stem} {whole.hexdigest()[:16]}"
 
-    def segments(self) -> set[str]:
-        """The segments of shared memory of its processes that are still mapped, or in the way."""
-        found = set()
-        for one in self.processes():
-            try:
-                lines = Path(f"/proc/{one.pid}/maps").read_text().splitlines()
-            except OSError:
-                continue
-            found |= {line.partition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line}
-        return found
+
+class Traces:
+    """The ids of all processes of a scene, and which names in /dev/shm are theirs. Others use the
+    machine at the same time, so it has to be looked at while the processes live."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._before: set[str] = set()
+        self._segments: set[str] = set()
+        self._has_ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.pids: set[int] = set()
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._before = set(os.listdir("/dev/shm"))
+            self._thread = threading.Thread(target=self._watch, daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        self._has_ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def segments_left(self) -> set[str]:
+        here = set(os.listdir("/dev/shm")) - self._before
+        return {name for name in here if name in self._segments or self._has_our_pid(name)}
+
+    def _watch(self) -> None:
+        while not self._has_ended.wait(1.0):
+            processes = self._scene.processes()
+            self.pids |= {one.pid for one in processes}
+            if set(os.listdir("/dev/shm")) - self._before - self._segments:
+                self._segments |= set().union(*map(_segments_of, processes))
+
+    def _has_our_pid(self, name: str) -> bool:
+        return any(int(number) in self.pids for number in re.findall(r"[0-9]{2,9}", name))
+
+
+def _segments_of(one: psutil.Process) -> set[str]:
+    """The names in /dev/shm that it has mapped, or open."""
+    try:
+        lines = Path(f"/proc/{one.pid}/maps").read_text().splitlines()
+        paths = [os.readlink(path) for path in Path(f"/proc/{one.pid}/fd").iterdir()]
+    except OSError:
+        return set()
+    return {line.partition("/dev/shm/")[2] for line in (*lines, *paths) if "/dev/shm/" in line}
 
 
 def until(is_so: Callable[[], object], seconds: float, pause: float = 0.05) -> bool:

@@ -17,10 +17,12 @@ import torch.distributed as dist
 from monarch.tensors.core.batch import ALL_STREAMS, EVERYBODY, RecordSegment, encode
 from monarch.tensors.core.specs import CallSpec
 from monarch.tensors.worker import slots
+from monarch.tensors.worker.collectives import Passage, Reduction, TensorLooks
 from monarch.tensors.worker.definitions import Operation, WorkerDefinitions
 from monarch.tensors.worker.executor import Executor
 from monarch.tensors.worker.groups import ProcessGroups
 from monarch.tensors.worker.lanes import Cuda
+from tests.tools.test_tools_backends import use_gpus
 
 SIDE = 1
 
@@ -194,6 +196,8 @@ def test_what_an_actor_returns_is_ready_in_the_stream_that_takes_it(fake: OnFake
 class FakeGroups:
     """Groups by their names."""
 
+    go_by_host = False
+
     def make(self, all_ranks: Any, use: Any) -> None:
         self.made: set[Any] = getattr(self, "made", set()) | {(ranks, use) for ranks in all_ranks}
 
@@ -240,9 +244,74 @@ def test_collectives_are_by_nccl_where_there_are_gpus(
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-    monkeypatch.setattr(dist, "TCPStore", lambda *place, **how: place)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    use_gpus(monkeypatch, [1] if has_gpu else [])
+    monkeypatch.setattr(dist, "TCPStore", lambda *place, **how: dist.HashStore())
     monkeypatch.setattr(
         dist, "init_process_group", lambda name, **how: asked.append((name, how["rank"]))
     )
-    ProcessGroups(1, 2).meet("localhost", 1)
-    assert asked == [(backend, 1)]
+    ProcessGroups(0, 1).meet("localhost", 1)
+    assert asked == [(backend, 0)]
+
+
+class OnOneGpu:
+    """A tensor of a GPU, as far as it goes by the host's memory: copies there and back are told."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+        self.device = "cuda:0"
+
+    def cpu(self) -> torch.Tensor:
+        self.told.append("to the host")
+        return OfHost.made(self.told)
+
+    def detach(self) -> OnOneGpu:
+        return self
+
+    contiguous = clone = detach
+
+
+class OfHost(torch.Tensor):
+    """In the host's memory; on its way to the GPU that is told."""
+
+    told: list[str]
+
+    @classmethod
+    def made(cls, told: list[str]) -> OfHost:
+        made = torch.ones(2).as_subclass(cls)
+        made.told = told
+        return made
+
+    def clone(self, **how: Any) -> OfHost:  # type: ignore[override]
+        return self.made(self.told)
+
+    def to(self, device: Any, *rest: Any, **more: Any) -> Any:  # type: ignore[override]
+        if str(device) == "cuda:0":
+            self.told.append("to the GPU")
+        return self
+
+
+def test_what_is_on_a_gpu_that_workers_share_travels_by_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """gloo reduces what is on GPUs, and neither sends nor exchanges it."""
+    told: list[str] = []
+    sent: list[torch.Tensor] = []
+    done = type("Work", (), {"is_completed": lambda self: True, "wait": lambda self: None})()
+    monkeypatch.setattr(dist, "isend", lambda t, *place, **how: sent.append(t) or done)
+    monkeypatch.setattr(dist, "recv", lambda t, *place, **how: told.append("received"))
+    made = OfHost.made(told)
+    monkeypatch.setattr(torch, "empty", lambda *size, device, **kw: {"cpu": made}[device])
+    looks = TensorLooks((2,), torch.float32, "cuda:0")
+    passage = Passage([(0, 1), (1, 0)], 0, looks, {}, 0, {}, by_host=True)
+    passage(OnOneGpu(told))
+    assert told == ["to the host", "received", "to the GPU"]
+    assert [tensor.device.type for tensor in sent] == ["cpu"]
+
+    told.clear()
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
+    monkeypatch.setattr(dist, "all_reduce", lambda t, **how: t.mul_(2))
+    on_gpu: Any = OnOneGpu(told)
+    reduced = Reduction(None, "sum", scatter=False, inplace=False, by_host=True)(on_gpu)
+    assert told == ["to the host", "to the GPU"]
+    assert reduced.tolist() == [2.0, 2.0]

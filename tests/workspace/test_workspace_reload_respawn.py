@@ -14,6 +14,8 @@ from monarch.actor import Channel, HostMesh, ProcMesh, this_host
 from monarch.config import configured
 from monarch.job import ProcessJob
 from monarch.runtime import process
+from monarch.runtime.client_agent import client
+from monarch.runtime.workspace.session import session_of
 from monarch.wire.message import EnvSet
 from tests.support import is_running, wait_for
 from tests.workspace.conftest import Project
@@ -121,7 +123,7 @@ def keepers(project: Project, procs: ProcMesh) -> Any:
 
 
 def test_new_processes_with_the_same_references(
-    project: Project, procs: ProcMesh, keepers: Any
+    project: Project, procs: ProcMesh, keepers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members are made again with the same arguments; ranks, slices and references hold."""
     bystanders: Any = procs.spawn("bystanders", project.load("layout").Bystander)
@@ -131,8 +133,16 @@ def test_new_processes_with_the_same_references(
     assert [v[0] for v in _values(bystanders.step)] == [1, 1]
 
     _widen(project)
+    heard: list[tuple[int, int, list[bool]]] = []
+    monkeypatch.setattr(
+        session_of(client()).reload, "on_replacing",
+        lambda plan, num_procs: heard.append(
+            (plan.generation, num_procs, [is_running(v[2]) for v in before])
+        ),
+    )  # fmt: skip
     report = project.sync(procs)
     assert report.ok, report
+    assert heard == [(report.generation, 2, [True, True])], "once, and before it is done"
     assert len(report.procs_respawned) == 2
     assert report.actors_respawned == {"Keeper": 2, "Bystander": 2}
     assert any("__slots__" in reason for reason in report.needs_respawn)

@@ -8,7 +8,7 @@ What to open:
     project_workspace   which workspace is pushed, and errors where there is none
     output              what is printed, as lines or as JSON; with `monarch_sync/report.py`
     progress_bar        the bar of a push that takes long
-    preview             `--dry-run`
+    looks, preview      `--dry-run` and `--explain`
     watching            `--watch`: what starts a push, and what a watch outlives
     push_news           which pushes of a watch are told, and which refusals are tried again
     hot_files           files that a watch finds changing all the time

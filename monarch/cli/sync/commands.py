@@ -44,6 +44,15 @@ def sync(context: click.Context, /, is_json: bool, file: str | None, **given: An
         raise click.UsageError("choose one of --watch, --dry-run and --explain", context)
     if given["lists_all"] and not given["dry_run"]:
         raise click.UsageError("--all goes with --dry-run", context)
+    dry_run, lists_all, explained = map(given.pop, ("dry_run", "lists_all", "explained"))
+    if explained is not None:
+        from monarch.cli.sync.looks import explain
+
+        explain(context.obj, explained)
+    if dry_run:
+        from monarch.cli.sync.looks import preview
+
+        preview(context.obj, allow_empty=given["allow_empty"], lists_all=lists_all)
     from monarch.cli.sync.push import sync
 
     sync(context.obj, **given)

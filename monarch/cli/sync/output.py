@@ -35,8 +35,8 @@ class Output(Protocol):
     def alarm(self, event: str, text: str, **data: Any) -> None:
         """As `note`, of something that a person should act on."""
 
-    def busy(self, source: Source) -> AbstractContextManager[object]:
-        """Shows how far a push is, if it takes long."""
+    def busy(self, source: Source, *, at_once: bool = False) -> AbstractContextManager[object]:
+        """Shows how far a push is, if it takes long, or ``at_once``."""
 
 
 class Lines:
@@ -62,6 +62,8 @@ class Lines:
             for line in rest:
                 terminal.line(line)
             return
+        for line in report.compile_lines():
+            terminal.prose(f"  {line}")
         # News that should not be overlooked, though all went well; a state that may stay so is told
         # once.
         told, self._told = self._told, [*problem_lines(report.problems), *report.notes]
@@ -99,12 +101,16 @@ class Lines:
             self._terminal.prose(f"  {line}", "red")
 
     @contextmanager
-    def busy(self, source: Source) -> Iterator[None]:
+    def busy(self, source: Source, *, at_once: bool = False) -> Iterator[None]:
         if is_quiet():
             yield
             return
         is_live = self._terminal.is_live
-        shown = ProgressBar(self._terminal, source) if is_live else ProgressLines(source)
+        shown = (
+            ProgressBar(self._terminal, source, at_once=at_once)
+            if is_live
+            else ProgressLines(source)
+        )
         try:
             yield
         finally:
@@ -136,7 +142,7 @@ class JsonLines:
         self.say(event, {"ok": False, "message": text, **data})
 
     @contextmanager
-    def busy(self, source: Source) -> Iterator[None]:
+    def busy(self, source: Source, *, at_once: bool = False) -> Iterator[None]:
         lines = ProgressLines(source)  # on standard error: the objects stay alone
         try:
             yield
@@ -146,10 +152,9 @@ class JsonLines:
 
 @contextmanager
 def telling_progress(output: Output) -> Iterator[Progress]:
-    """Within, a person sees how far a look at the workspace is, if it takes long, and Ctrl-C ends
-    it at once."""
-    progress = Progress(step="")
-    with left_at_once(), followed_by(progress), output.busy(lambda: (progress, 0)):
+    """Within, a person sees how far a look at the workspace is, and Ctrl-C ends it at once."""
+    progress = Progress(step="look")
+    with left_at_once(), followed_by(progress), output.busy(lambda: (progress, 0), at_once=True):
         yield progress
 
 

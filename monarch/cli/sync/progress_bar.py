@@ -21,6 +21,7 @@ _MANY = 1000
 
 _DOING = {
     "": "asking the hosts",
+    "look": "looking at the workspace",
     "compare": "comparing with what the hosts have",
     "packages": "having pip find the packages that hosts lack",
     "stage": "asking hosts what they lack",
@@ -34,10 +35,11 @@ Source = Callable[[], tuple[Progress, int]]
 
 
 class ProgressBar:
-    """Shows a bar from half a second on, until it is closed."""
+    """Shows a bar from half a second on, or ``at_once``, until it is closed."""
 
-    def __init__(self, terminal: Terminal, source: Source) -> None:
+    def __init__(self, terminal: Terminal, source: Source, *, at_once: bool = False) -> None:
         self._terminal = terminal
+        self._patience = 0.0 if at_once else _PATIENCE_SECONDS
         self._source = source
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
@@ -45,7 +47,7 @@ class ProgressBar:
 
     def _run(self) -> None:
         started = time.monotonic()
-        wait = _PATIENCE_SECONDS
+        wait = self._patience
         first: tuple[float, int] | None = None
         while not self._is_over.wait(wait):
             wait = _EVERY_SECONDS
@@ -108,8 +110,8 @@ def scan_text(progress: Progress) -> str:
 
 
 class ProgressLines:
-    """Writes a line on standard error after a second, and every few seconds after that, until it is
-    closed: for whom there is no bar."""
+    """Writes a line on standard error within a second, and every few seconds after that, until it
+    is closed: for whom there is no bar."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -118,14 +120,17 @@ class ProgressLines:
         self._thread.start()
 
     def _run(self) -> None:
-        started, wait = time.monotonic(), _FIRST_LINE_SECONDS
+        started, wait, is_at_it = time.monotonic(), _FIRST_LINE_SECONDS, False
         while not self._is_over.wait(wait):
             wait = _LINE_EVERY_SECONDS
             progress, arrived = self._source()
             is_many = progress.num_listed >= _MANY
             if progress.step != "scan" and not (progress.step == "compare" and is_many):
                 # What a push waits for is told otherwise.
-                wait = _FIRST_LINE_SECONDS
+                wait, is_at_it = _FIRST_LINE_SECONDS, False
+                continue
+            if not is_at_it:  # It may be over in no time.
+                wait, is_at_it = _FIRST_LINE_SECONDS, True
                 continue
             seconds = time.monotonic() - started
             line = bar_line(progress, arrived, seconds, 0.0, _LINE_WIDTH, ascii_only=True)

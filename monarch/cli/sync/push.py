@@ -3,43 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from monarch.cli.interrupts import asked_to_end
 from monarch.cli.keys import Keys
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.options import SyncOptions
-from monarch.cli.project import OWN_RUNS
-from monarch.cli.sync.output import JsonLines, Lines, Output, errors, telling_progress
-from monarch.cli.sync.preview import (
-    Preview,
-    first_sync,
-    over_hosts,
-    preview_lines,
-    previews,
-    why_refused,
-)
-from monarch.cli.sync.project_workspace import find_project, whole_of, workspace_of
-from monarch.cli.sync.pusher import Pusher, find_pusher, interruptions, pusher_here
+from monarch.cli.sync.looks import NOT_WHOLE
+from monarch.cli.sync.output import JsonLines, Lines, Output, errors
+from monarch.cli.sync.project_workspace import find_project, workspace_of
+from monarch.cli.sync.pusher import interruptions, pusher_here
 from monarch.cli.sync.watching import Watching
 from monarch.cli.terminal import Terminal
-from monarch.cli.volume import is_quiet, is_verbose
+from monarch.cli.volume import is_quiet
 from monarch.core.holds import named
 from monarch.errors import JobError
-from monarch_sync import Scanner
-from monarch_sync.report import Problem
-from monarch_sync.scanning.explain import explain
-from monarch_sync.words import printable
-
-_NOT_WHOLE = 3  # the exit code where something could not be read, and stays as hosts have it
 
 
 def sync(
-    options: SyncOptions, *, watch: bool, dry_run: bool, lists_all: bool, explained: str | None,
+    options: SyncOptions, *, watch: bool,
     best_effort: bool, allow_empty: bool, env: bool, has_keys: bool, yes: bool, no_wait: bool,
 ) -> None:  # fmt: skip
-    """Push the workspace once or at every save, or only tell what would be pushed."""
+    """Push the workspace once or at every save."""
     output: Output = JsonLines() if options.is_json else Lines(Terminal())
     large = LargeFiles(
         lambda text, files: output.note("large-files", text, files=files),
@@ -49,11 +34,7 @@ def sync(
         "best_effort": best_effort, "allow_empty": allow_empty, "env": env, "large": large,
     }  # fmt: skip
     with errors(is_json=options.is_json):
-        if explained is not None:
-            _explain(options, output, explained)
-        elif dry_run:
-            _preview(options, output, allow_empty=allow_empty, lists_all=lists_all or is_verbose())
-        elif watch:
+        if watch:
             project = find_project(options.file)
             workspace_of(project)
             pusher = pusher_here(partly=best_effort)
@@ -94,67 +75,4 @@ def _push(
             best_effort=best_effort, allow_empty=allow_empty, env=env,
         )  # fmt: skip
     output.pushed(report)
-    sys.exit(1 if not report.ok else 0 if report.is_whole else _NOT_WHOLE)
-
-
-def _explain(options: SyncOptions, output: Output, path: str) -> NoReturn:
-    project = find_project(options.file)
-    with telling_progress(output) as progress:
-        progress.step = "scan"
-        found = explain(whole_of(project), path)
-    rule = found.rule
-    if rule and rule.pattern == OWN_RUNS and OWN_RUNS not in project.file.workspace.ignore:
-        kept = OWN_RUNS.strip("/")
-        reason = (
-            f"`monarch run` keeps its runs in {kept}, and they stay here; to bring them along, "
-            f"change {kept}/.gitignore"
-        )
-        found = found._replace(code="runs", reason=reason)
-    if options.is_json:
-        shown = rule._asdict() if rule else None
-        JsonLines().say("explain", {**found._asdict(), "rule": shown})
-    else:
-        Terminal().prose(printable(str(found)))
-    sys.exit(0 if found.is_in else 1)
-
-
-def _preview(
-    options: SyncOptions, output: Output, *, allow_empty: bool, lists_all: bool
-) -> NoReturn:
-    refused = ""
-    with telling_progress(output) as progress:
-        workspace = whole_of(find_project(options.file))
-        pusher = find_pusher(partly=True)
-        scan = Scanner(workspace).scan()
-        progress.step = "compare"
-        answers = pusher.answering() if pusher is not None else {}
-        if pusher and answers:
-            past = pusher.past(answers)
-            states = past.states()
-            scan = over_hosts(states, scan)
-            found = previews(past, states, scan)
-            refused = "" if allow_empty else why_refused(workspace, states, scan)
-        else:
-            found = [first_sync(scan)]
-    if options.is_json:
-        problems = [problem.__dict__ for problem in scan.problems]
-        data = {"hosts": [one.to_dict() for one in found], "problems": problems, "refused": refused}
-        JsonLines().say("dry-run", data)
-    else:
-        _show_previews(found, scan.problems, pusher, lists_all=lists_all)
-        if refused:
-            Terminal().prose(f"it would be refused: {refused}", "red")
-    sys.exit(1 if refused else 0 if scan.is_whole else _NOT_WHOLE)
-
-
-def _show_previews(
-    found: Iterable[Preview], problems: Iterable[Problem], pusher: Pusher | None, *, lists_all: bool
-) -> None:
-    terminal = Terminal()
-    for preview in found:
-        for line in preview_lines(preview, lists_all=lists_all):
-            terminal.prose(line)
-    for problem in problems:
-        terminal.prose(problem.line(), "yellow")
-    for line in pusher.silence() if pusher is not None else ():
-        terminal.prose(line, "yellow")
+    sys.exit(1 if not report.ok else 0 if report.is_whole else NOT_WHOLE)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from monarch.cli.interrupts import asked_to_end, push_taken_back
+from monarch.cli.interrupts import asked_to_end, at_once_from_here, push_taken_back
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up, no_allocation, noted_job
 from monarch.cli.sync.output import Output
@@ -37,6 +37,7 @@ WHOLE_HISTORY = 1000  # generations; hosts remember fewer
 
 _Key = TypeVar("_Key")
 _ANSWER_SECONDS = 1.0
+_LOOKING = ("", "scan")  # steps of a push in which no host has been asked for anything
 _EACH_SECONDS = 0.005  # more, for each that is asked
 _MAX_ASKED = 64  # hosts, while a push goes on
 _SETTLE_SECONDS = 2.0  # between the commits of two hosts lie milliseconds, as a rule
@@ -103,7 +104,10 @@ class Pusher:
         addresses = list(self.addresses().values())
 
         def push() -> SyncReport:
-            with self._followed(output, addresses), push_taken_back():
+            with (
+                self._followed(output, addresses) as progress,
+                push_taken_back(lambda: progress.step in _LOOKING),
+            ):
                 return session.push(
                     addresses,
                     workspace,
@@ -131,7 +135,7 @@ class Pusher:
         found, silent = self._split(best_effort=best_effort)
         past = self.past(found)
         addresses = list(self.addresses().values())
-        with self._followed(output, addresses), push_taken_back():
+        with self._followed(output, addresses), push_taken_back(lambda: False):
             return roll_back(
                 past, self._agent.node, workspace, generation, addresses,
                 best_effort=best_effort, silent=silent, names=self._names_by_uid(),
@@ -279,7 +283,7 @@ class Pusher:
         return {uid: body for uid, body in _bodies(asked).items() if body is not None}
 
     @contextmanager
-    def _followed(self, output: Output, addresses: list[ProcAddress]) -> Iterator[None]:
+    def _followed(self, output: Output, addresses: list[ProcAddress]) -> Iterator[Progress]:
         """Show how far a push is, and what it waits for."""
         progress = Progress(step="")
         node = self._agent.node
@@ -304,7 +308,7 @@ class Pusher:
 
         session_of(self._agent).reload.on_waiting = waits
         with followed_by(progress), output.busy(look):
-            yield
+            yield progress
 
 
 def _bodies(asked: Mapping[_Key, Promise[Response]]) -> dict[_Key, dict[str, Any] | None]:
@@ -326,6 +330,7 @@ def interruptions(pusher: Pusher, output: Output) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
+            at_once_from_here()
             output.note("interrupted", f"interrupted; {pusher.generations()}", ok=False)
             sys.exit(130)
 

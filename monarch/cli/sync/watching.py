@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -99,6 +100,8 @@ class Watching:
         except KeyboardInterrupt:
             at_once_from_here()
             self._tell_end()
+            if self._is_pushing:
+                sys.exit(130)
         finally:
             self._others.close()
             self._unfollow()

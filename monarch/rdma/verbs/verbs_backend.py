@@ -21,8 +21,7 @@ from monarch.rdma import table as tables
 from monarch.rdma.asking import add_by_owner, ask_owner, swap_by_owner
 from monarch.rdma.backend import BackendUnavailable
 from monarch.rdma.layout import Run, RunReader
-from monarch.rdma.memory import memory_of
-from monarch.rdma.own_process import copy_runs
+from monarch.rdma.memory import copy_runs, memory_of
 from monarch.rdma.region import Part, Ranges, RemoteRegion
 from monarch.rdma.registry import registry
 from monarch.rdma.serving import answers

@@ -13,6 +13,7 @@ What to open:
                                   `monarch/runtime/procs/kept_spawns.py`
     proc_watchers                 which processes are told that a proc is up, gives way, or ends
     proc_stops                    how procs are asked to end, and killed
+    held_memory                   memory of procs that outlives them
     hang_watch                    procs that live but do not answer
     relay                         the host's part in a broadcast tree
     hosted_workspace              the host's workspace, as the agent sees it
@@ -22,6 +23,7 @@ What to open:
     end_notice                    the announced end of a host
     idle_watch                    `--idle-timeout`
     asking                        how hosts are asked for their state, and dead ones found
+    agent_process                 the process of an agent, as every kind of job starts it
     starter                       how an agent is started at the far end of a login
     bundle_seeker, bundle_place   a host without monarch waits for a bundle; where bundles are kept
     directory                     folders for Unix sockets

@@ -22,6 +22,7 @@ from monarch.runtime.ends.process_group import kill_lost_group
 from monarch.runtime.hosts.bulletins import Bulletins
 from monarch.runtime.hosts.directory import stores_beside
 from monarch.runtime.hosts.hang_watch import HangWatch
+from monarch.runtime.hosts.held_memory import HeldMemory
 from monarch.runtime.hosts.host_link import HostWatch
 from monarch.runtime.hosts.host_proc import HostProc
 from monarch.runtime.hosts.hosted_workspace import HostedWorkspace, NoWorkspace
@@ -99,6 +100,7 @@ class HostAgent:
         self.watchers = ProcWatchers(node, self.name, self.procs, self.waiting.has)
         self._stops = ProcStops(node, self.procs, self._on_exited)
         self._hangs = HangWatch(node, self.procs, self._stacks_path, self._tell_client)
+        self.memory = HeldMemory(node, self.procs)
         self.desk = HostDesk(self, self._hangs.text)
         node.handle(SpawnProcs, self._on_spawn)
         node.handle(StopProcs, self._on_stop)
@@ -264,6 +266,7 @@ class HostAgent:
         """The client has left, and with it all watchers of procs that it had not ordered yet."""
         self.watchers.forget_end_watchers()
         self.waiting.clear()
+        self.memory.clear()
 
     def _on_exited(self, uid: Uid, code: int | None) -> None:
         proc = self.procs.get(uid)
@@ -398,3 +401,4 @@ class HostAgent:
             launcher.close()
         self.logs.close()
         self.procs.clear()
+        self.memory.clear()

@@ -25,9 +25,9 @@ from typing import Any
 from monarch import __version__
 from monarch.config import runtime_dir
 from monarch.ours import NotOurs
-from monarch.python_start import module_arguments
 from monarch.runtime.ends.process_group import signal_process
 from monarch.runtime.ends.process_start import is_ours, is_running, process_start
+from monarch.runtime.hosts.agent_process import AGENT_PROGRAM, start_agent
 from monarch.runtime.hosts.bundle_place import BUNDLE
 from monarch.runtime.hosts.directory import (
     check_job_directory,
@@ -35,13 +35,11 @@ from monarch.runtime.hosts.directory import (
     remove_job_directory,
     sweep,
 )
-from monarch.runtime.secret import SECRET_VARIABLES
 
 # All that an agent starts inherits this variable, which has the agent's own folder: by that it is
 # found again, even in another process group.
 ALLOCATION = "MONARCH_ALLOCATION"
 
-_AGENT_PROGRAM = "monarch.runtime.host_main"
 
 _READY_SECONDS = 60.0
 _TERM_SECONDS = 2.0
@@ -100,7 +98,6 @@ class _Starter:
     ) -> dict[str, Any]:  # fmt: skip
         """A host agent that others find at ``address``; ``port`` 0 is any that is free."""
         listener = _listener(port)
-        reader, writer = os.pipe()
         ready, is_ready = os.pipe()
         folder = re.sub(r"[^\w.-]", "_", name)
         self._is_new = not os.path.exists(os.path.join(runtime_dir(), f"job-{allocation}", folder))
@@ -109,9 +106,8 @@ class _Starter:
         workspace = workspace or env.get("WORKSPACE_DIR") or f"{directory}/workspace"
         variables = {
             **os.environ, **env, "WORKSPACE_DIR": workspace, ALLOCATION: directory,
-            "MONARCH_JOB_SECRET_FD": str(reader), "MONARCH_READY_FD": str(is_ready),
+            "MONARCH_READY_FD": str(is_ready),
         }  # fmt: skip
-        variables.pop(SECRET_VARIABLES[0], None)
         bundle = os.environ.get(BUNDLE)
         if bundle:
             # Ahead of what the job's own variables say, too: it is what makes this a host.
@@ -119,24 +115,17 @@ class _Starter:
             paths = [bundle, *(path for path in others if path not in ("", bundle))]
             variables["PYTHONPATH"] = os.pathsep.join(paths)
         try:
-            os.write(writer, secret.encode())
             with open(log, "ab") as output:
-                self._child = subprocess.Popen(
-                    [
-                        sys.executable, *module_arguments(_AGENT_PROGRAM),
-                        f"tcp://{address}:fd{listener.fileno()}", name,
-                    ],
-                    env=variables, pass_fds=[listener.fileno(), reader, is_ready],
-                    start_new_session=True,
+                self._child = start_agent(
+                    f"tcp://{address}:fd{listener.fileno()}", name, secret=secret,
+                    env=variables, pass_fds=[listener.fileno(), is_ready],
                     # Its procs import from where it is started: a checkout there is not to hide
                     # the bundle.
-                    cwd=directory if bundle else None,
-                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    cwd=directory if bundle else None, stdout=output, stderr=output,
                 )  # fmt: skip
                 self._directory = directory
         finally:
-            for fd in (reader, writer, is_ready):
-                os.close(fd)
+            os.close(is_ready)
             port = listener.getsockname()[1]
             listener.close()
         pid = self._child.pid
@@ -193,7 +182,7 @@ def _interface() -> str:
 
 
 def _look(*, pid: int, started: int, directory: str) -> dict[str, Any]:
-    is_there = is_ours(pid, started, _AGENT_PROGRAM)
+    is_there = is_ours(pid, started, AGENT_PROGRAM)
     try:
         check_job_directory(directory)
     except OSError as error:
@@ -218,7 +207,7 @@ def _end(*, pid: int, started: int, directory: str) -> dict[str, Any]:
 
 def _end_processes(pid: int, started: int, directory: str) -> set[int]:
     """SIGTERM for the agent, which lets its procs clean up, then SIGKILL for what is left."""
-    is_agent = is_ours(pid, started, _AGENT_PROGRAM)
+    is_agent = is_ours(pid, started, AGENT_PROGRAM)
     if is_agent:
         signal_process(pid, started, signal.SIGTERM)
     deadline = time.monotonic() + _TERM_SECONDS

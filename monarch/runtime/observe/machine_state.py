@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -41,7 +42,8 @@ def num_visible_gpus(environment: Mapping[str, str]) -> int:
     """How many GPUs a program with this environment can use, found without waking CUDA.
 
     ``CUDA_VISIBLE_DEVICES`` is read as CUDA reads it: up to the first device that is not there, by
-    number, by UUID or its beginning, or by the UUID of a part of a GPU (MIG).
+    number, or by UUID or its beginning. One that is there twice leaves none. Of parts of GPUs (MIG)
+    a process sees one, however many are named.
     """
     nvml = _nvml()
     if nvml is None:
@@ -50,20 +52,30 @@ def num_visible_gpus(environment: Mapping[str, str]) -> int:
     wanted = environment.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
         return int(num_there)
-    seen: set[str] = set()
-    uuids: list[str] | None = None
-    for name in (word.strip() for word in wanted.split(",")):
-        if name.isdigit():
-            is_there = int(name) < num_there
-        elif name.startswith("MIG-"):
-            is_there = True
-        else:
-            uuids = uuids if uuids is not None else _uuids(nvml, num_there)
-            is_there = bool(name) and sum(uuid.startswith(name) for uuid in uuids) == 1
-        if not is_there or name in seen:
+    names = [word.strip() for word in wanted.split(",")]
+    if names[0].startswith("MIG-"):
+        return 1
+    uuids = _uuids(nvml, num_there) if names[0].startswith("GPU-") else []
+    seen: set[int] = set()
+    for name in names:
+        number = _number_of(name, uuids, num_there)
+        if number is None:
             break
-        seen.add(name)
+        if number in seen:
+            return 0
+        seen.add(number)
     return len(seen)
+
+
+def _number_of(name: str, uuids: Sequence[str], num_there: int) -> int | None:
+    """The number of a device; ``uuids`` are those of all, where the first was named by its."""
+    if uuids:
+        numbers = [n for n, uuid in enumerate(uuids) if name and uuid.startswith(name)]
+        return numbers[0] if len(numbers) == 1 else None
+    # Whatever comes after the digits does not count.
+    digits = re.match(r"\d+", name)
+    number = int(digits[0]) if digits else num_there
+    return number if number < num_there else None
 
 
 def _uuids(nvml: Any, num_gpus: int) -> list[str]:

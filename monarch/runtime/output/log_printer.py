@@ -12,6 +12,7 @@ import io
 import os
 import queue
 import select
+import shutil
 import sys
 import threading
 import time
@@ -20,8 +21,9 @@ from typing import Any, TextIO
 
 from monarch.config import settings
 from monarch.core.log_aggregation import LineSource
+from monarch.core.log_bursts import Burst, without_actor
 from monarch.core.log_lines import clean
-from monarch.core.log_text import Style, aggregate_text, drop_text, line_text
+from monarch.core.log_text import Style, aggregate_text, drop_text, line_text, run_text
 from monarch.core.log_windows import Closed, LogWindows
 from monarch.wire.address import Uid
 from monarch.wire.message import Log, LogWindow
@@ -34,7 +36,9 @@ class LogPrinter:
     """Each line goes to our stdout or stderr with ``[label] `` in front, or is aggregated.
 
     ``printed(host, num_bytes)`` is called with what is done with. ``context`` is where to print:
-    a notebook finds the cell that runs by it. ``tee`` gets all lines besides, as they came.
+    a notebook finds the cell that runs by it. ``tee`` gets all lines besides, as they came. Where
+    they are a run's, which ``is_of_run`` says, what ranks print to stderr at about the same time
+    comes as few lines as say it.
     """
 
     def __init__(self, printed: Callable[[Uid, int], None] = lambda host, num_bytes: None) -> None:
@@ -46,6 +50,8 @@ class LogPrinter:
         self._num_done = 0
         self.context: contextvars.Context | None = None
         self.tee: Callable[[Log, bytes], None] | None = None
+        self.is_of_run = False
+        self._burst = Burst()
         for file in (sys.stdout, sys.stderr):
             # Not only with the first line of a proc: it may come between the two steps.
             if type(file) is io.TextIOWrapper and file.write_through:
@@ -76,6 +82,7 @@ class LogPrinter:
 
         def close_windows() -> None:
             self._show(self._windows.flush())
+            self._show_burst()
             done.set()
 
         self._queue.put(close_windows)
@@ -110,19 +117,20 @@ class LogPrinter:
 
     def _run(self) -> None:
         while True:
-            deadline = self._windows.next_deadline
+            deadlines = (self._windows.next_deadline, self._burst.deadline)
+            deadline = min((one for one in deadlines if one is not None), default=None)
             try:
                 wait = None if deadline is None else max(0.0, deadline - time.time())
                 job = self._queue.get(timeout=wait)
             except queue.Empty:
-                self._show(self._windows.due(time.time()))
+                self._show_due(time.time())
                 continue
             if job is None:
                 return
             job()
             self._num_done += 1
             if deadline is not None:
-                self._show(self._windows.due(time.time()))
+                self._show_due(time.time())
 
     def _take(self, log: Log, lines: bytes) -> None:
         if self.tee is not None:
@@ -132,16 +140,32 @@ class LogPrinter:
             where = log.path and f"{log.path} on {log.host_name}"
             self._write(2, lambda style: drop_text(log.label, log.num_dropped, where, style))
         if self._windows.is_aggregated(log.uid, log.host):
-            name, _, rank = log.label.rpartition(" ")
-            source = LineSource(name.rstrip(), int(rank) if rank.isdigit() else 0)
             split = text[:-1].split("\n")
-            self._windows.add(log.uid, log.host, log.stream, source, split, time.time())
+            self._windows.add(log.uid, log.host, log.stream, _source_of(log), split, time.time())
+        elif self.is_of_run:
+            self._take_of_run(_source_of(log), log.stream, text[:-1].split("\n"))
         else:
-            label = log.label
-            if not settings().prefix_with_rank:
-                label = label.rpartition(" ")[0].rstrip() or label
+            label = _label_of(log.label)
             self._write(log.stream, lambda style: line_text(label, text, style))
         self._printed(log.host, len(lines))
+
+    def _take_of_run(self, source: LineSource, stream: int, lines: list[str]) -> None:
+        if self._burst.wants(source, stream):
+            self._burst.add(source, lines, time.time(), stream)
+            return
+        label = _label_of(f"{source.name} {source.rank}")
+        shown = [without_actor(line) for line in lines]
+        self._write(1, lambda style: run_text(label, shown, style))
+
+    def _show_burst(self) -> None:
+        for said in self._burst.take():
+            show = functools.partial(run_text, _label_of(said.label), said.text)
+            self._write(said.stream, show)
+
+    def _show_due(self, now: float) -> None:
+        self._show(self._windows.due(now))
+        if self._burst.deadline is not None and self._burst.deadline <= now:
+            self._show_burst()
 
     def _set_window(self, window: LogWindow) -> None:
         now = time.time()
@@ -157,7 +181,9 @@ class LogPrinter:
         def write() -> None:
             # Looked up each time: programs and notebooks replace them.
             file = sys.stdout if stream == 1 else sys.stderr
-            _write_lines(file, make(Style(_has_colours(file))))
+            _write_lines(
+                file, make(Style(_has_colours(file), _width_of(file), is_of_run=self.is_of_run))
+            )
 
         # The program may have closed its streams; that is its business.
         with contextlib.suppress(Exception):
@@ -193,8 +219,25 @@ def _write_lines(file: TextIO, text: str) -> None:
             select.select([], [fd], [])
 
 
+def _source_of(log: Log) -> LineSource:
+    name, _, rank = log.label.rpartition(" ")
+    return LineSource(name.rstrip(), int(rank) if rank.isdigit() else 0)
+
+
+def _label_of(label: str) -> str:
+    """As the settings want it."""
+    if settings().prefix_with_rank:
+        return label
+    return label.rpartition(" ")[0].rstrip() or label
+
+
 def _has_colours(file: TextIO) -> bool:
     return file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _width_of(file: TextIO) -> int | None:
+    """The columns of the terminal that shows it."""
+    return shutil.get_terminal_size().columns if file.isatty() else None
 
 
 def _clock(when: float) -> str:

@@ -53,7 +53,8 @@ class Preparation(msgspec.Struct):
     """One change of code. ``modules`` were there when it was prepared.
 
     ``report`` is there once it was switched to, ``round`` tells the actors, ``said`` is what came
-    of it. ``warnings``: what its code will trip over.
+    of it. ``warnings``: what its code will trip over. ``stale``: old code here, which ends with the
+    process.
     """
 
     plan: ReloadPlan
@@ -67,6 +68,7 @@ class Preparation(msgspec.Struct):
     round: ReloadRound | None = None
     said: Promise[ReloadOutcome] = msgspec.field(default_factory=Promise)
     warnings: list[str] = msgspec.field(default_factory=list)
+    stale: list[str] = msgspec.field(default_factory=list)
 
 
 class AuditEndedError(Exception):
@@ -108,6 +110,7 @@ class Preparing:
     def __init__(self, agent: ProcAgent, roots: Sequence[str]) -> None:
         self._agent = agent
         self._trial = SharedTrial()
+        self._stale: list[str] = []  # what the last audit has found
         self._reloader = Reloader(roots, imported=agent.imported_texts, spare=self._trial)
 
     def close(self) -> None:
@@ -132,6 +135,7 @@ class Preparing:
         Raises AuditEndedError where ``is_over`` becomes true.
         """
         found = self._reloader.audit(files, pause=Breaks(is_over))
+        self._stale = found.stale
         return AuditOutcome(
             stale={text: [label] for text in found.stale},
             kept={text: [label] for text in found.kept},
@@ -183,6 +187,8 @@ class Preparing:
         step.is_replaced = (
             not is_root and plan.mode in ("auto", "respawn") and bool(actions & unfit)
         )
+        if plan.mode == "respawn" and not is_root and self._stale:
+            step.is_replaced, step.stale = True, self._stale
         return step
 
     def _sources(self, changes: Sequence[FileChange]) -> dict[str, bytes | None]:

@@ -173,7 +173,7 @@ class AuditOutcome(msgspec.Struct):
 
 _LISTS = (
     "modules", "functions", "classes", "reran", "respawn", "replaced", "problems", "notes",
-    "warnings", "for_next_start",
+    "warnings", "for_next_start", "compiles_again",
 )  # fmt: skip
 
 
@@ -184,7 +184,8 @@ class ReloadOutcome(msgspec.Struct):
     process which answers gives way to a new one. ``replaced`` are all such, by their labels, and
     ``replaced_actors`` the actors that are made again in them, by class. ``problems`` came up when
     it was too late to go back, ``notes`` are to know beside, ``warnings`` what new code will trip
-    over, ``for_next_start`` those among them that are of the next start. ``late`` have not come to
+    over, ``for_next_start`` those among them that are of the next start, ``compiles_again`` the
+    functions that torch.compile compiles again when they are next called. ``late`` have not come to
     a fence or a halt in time, which may be tried again.
     """
 
@@ -201,6 +202,7 @@ class ReloadOutcome(msgspec.Struct):
     notes: list[str] = []
     warnings: list[str] = []
     for_next_start: list[str] = []
+    compiles_again: list[str] = []
     num_procs: int = 0
     seconds: float = 0.0
     refused: list[RefusedFile] = []

@@ -32,6 +32,7 @@ class ReloadWords:
             for verdict in verdicts.values()
             if verdict.action == "respawn"
         ]
+        outcome.respawn += step.stale
         return outcome
 
     def of_refused(self, error: ReloadError) -> ReloadOutcome:
@@ -62,7 +63,7 @@ class ReloadWords:
             classes=report.classes, reran=report.reran, seconds=seconds,
             actors=self._patched_actors(step, report),
             notes=[*self._left_behind(report), *report.stays], warnings=list(report.warnings),
-            for_next_start=list(report.for_next_start),
+            for_next_start=list(report.for_next_start), compiles_again=report.compiles_again,
         )  # fmt: skip
 
     def _left_behind(self, report: ReloadReport) -> list[str]:

@@ -13,7 +13,7 @@ from monarch.mesh import MeshTrait
 from monarch.tensors.client.ambient import TensorStream, ambient
 from monarch.tensors.client.issuing import builtin
 from monarch.tensors.client.propagation import contiguous_meta
-from monarch.tensors.client.refusals import explanation, incorrect, refuse_grad, refuse_unusable
+from monarch.tensors.client.refusals import refuse_grad, refuse_unusable
 from monarch.tensors.client.tensor import Tensor, new_handle
 from monarch.tensors.core.specs import CallSpec
 from monarch.tensors.core.templates import FRESH, INPUT_ITSELF, Result
@@ -148,10 +148,6 @@ class MeshSliceTensor:
         refuse_grad("to_mesh", tensor)
         own = tensor.stream
         refuse_unusable("to_mesh", tensor, tensor.mesh, own)
-        if torch.cuda.is_available() and tensor.device.type == "cpu":
-            raise incorrect(
-                "to_mesh", (tensor,), {}, lambda _: explanation("CROSS_DEVICE_REQUIRES_CUDA")
-            )
         pairs = _pairs(source, mesh)
         client = mesh.client
         client.meet()

@@ -50,10 +50,6 @@ _EXPLANATIONS = {
         "`with torch.no_grad():`, or `t.detach()`, or write its gradient as an "
         "autograd.Function."
     ),
-    "CROSS_DEVICE_REQUIRES_CUDA": (
-        "this tensor is on the CPU of its workers, which have GPUs: there tensors travel by NCCL. "
-        "Move it first with `t.cuda()`."
-    ),
 }
 
 

@@ -42,13 +42,17 @@ class TensorLooks(NamedTuple):
 class Reduction:
     """One reduction over a group, on this rank."""
 
-    def __init__(self, group: Any, reduction: str, *, scatter: bool, inplace: bool) -> None:
+    def __init__(
+        self, group: Any, reduction: str, *, scatter: bool, inplace: bool, by_host: bool = False
+    ) -> None:
         self._group = group
         self._reduction = reduction
         self._operation = _OPERATIONS.get(reduction)
         self._num_ranks = dist.get_world_size(group)
         self._inplace = inplace
         self._work = self._choose(reduction, scatter)
+        if by_host:
+            self._work = _by_host(self._work)
 
     def _choose(self, reduction: str, scatter: bool) -> Callable[[torch.Tensor], torch.Tensor]:
         if reduction == "stack":
@@ -98,6 +102,11 @@ class Reduction:
         return result
 
 
+def _by_host(work: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The same, on a copy in the host's memory."""
+    return lambda tensor: work(tensor.cpu()).to(tensor.device)
+
+
 def fans_of(pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
     """The ranks of each fan, by its sender: a rank that sends to several, and these."""
     targets: dict[int, set[int]] = {}
@@ -139,7 +148,8 @@ class Passage:
     """Copies from ranks to ranks: ``pairs`` of them, among them this one, or not.
 
     Where a rank has several to send to, that is a broadcast in a group of their own. ``ways`` are
-    the groups of pairs; those that have none tell streams apart by ``tag``.
+    the groups of pairs; those that have none tell streams apart by ``tag``. ``by_host``: by copies
+    in the host's memory.
     """
 
     def __init__(
@@ -150,8 +160,11 @@ class Passage:
         groups: Mapping[int, Any],
         tag: int,
         ways: Mapping[tuple[int, int], Any],
+        *,
+        by_host: bool = False,
     ) -> None:
         self._looks = looks
+        self._by_host = by_host
         self._rank = rank
         self._tag = tag
         self._source = next((a for a, b in pairs if b == rank), None)
@@ -168,19 +181,21 @@ class Passage:
 
     def _move(self, tensor: Any) -> Any:
         if self._targets:
-            self._send(tensor.detach().contiguous().clone())
+            copy = tensor.detach().contiguous().clone()
+            self._send(copy.cpu() if self._by_host else copy)
         if self._source is None:
             return None
         if self._source == self._rank:
             return tensor.clone()
-        received = torch.empty(self._looks.size, dtype=self._looks.dtype, device=self._looks.device)
+        device = "cpu" if self._by_host else self._looks.device
+        received = torch.empty(self._looks.size, dtype=self._looks.dtype, device=device)
         group = self._groups.get(self._source)
         if group is not None:
             dist.broadcast(received, self._source, group=group)
         else:
             way = self._ways.get((self._source, self._rank))
             dist.recv(received, self._source, group=way, tag=self._tag)
-        return received
+        return received.to(self._looks.device) if self._by_host else received
 
     def _send(self, copy: torch.Tensor) -> None:
         group = self._groups.get(self._rank)

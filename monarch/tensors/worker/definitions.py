@@ -128,7 +128,8 @@ class WorkerDefinitions:
             return Operation(None, spec)
         group = self._groups.of(self.meshes[mesh].peers(self._rank, dims), stream)
         reduction, scatter, inplace = how
-        reduce = Reduction(group, reduction, scatter=scatter, inplace=inplace)
+        by_host = self._groups.go_by_host
+        reduce = Reduction(group, reduction, scatter=scatter, inplace=inplace, by_host=by_host)
         return Operation(reduce, spec, stand_in=reduce.stand_in(TensorLooks(*looks)))
 
     def _passage(
@@ -139,7 +140,8 @@ class WorkerDefinitions:
         groups = {source: self._groups.of(ranks, stream) for source, ranks in fans.items()}
         wanted = TensorLooks(*looks)
         ways: dict[tuple[int, int], Any] = {}
-        if wanted.device.startswith("cuda"):
+        by_host = wanted.device.startswith("cuda") and self._groups.go_by_host
+        if wanted.device.startswith("cuda") and not by_host:
             # NCCL knows no tags, and of a group does one thing after the other: a stream's sends
             # would be taken by another's, and two ranks that both send first wait for ever.
             for pair in pairs:
@@ -148,8 +150,9 @@ class WorkerDefinitions:
                     self._groups.make([ranks], use)
                     ways[pair] = self._groups.of(ranks, use)
         passage = Passage(
-            pairs=pairs, rank=self._rank, looks=wanted, groups=groups, tag=stream, ways=ways
-        )
+            pairs=pairs, rank=self._rank, looks=wanted, groups=groups, tag=stream, ways=ways,
+            by_host=by_host,
+        )  # fmt: skip
         is_target = any(target == self._rank for _, target in pairs)
         spec = CallSpec([("o", 0)], [], 1, 0, [() if is_target else None])
         return Operation(passage, spec, stand_in=passage.stand_in())

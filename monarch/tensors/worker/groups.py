@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import warnings
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
@@ -10,9 +11,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from monarch.tools.backends import agree_on_backend
 from monarch.tools.network import host_name
 
 _LOOPBACK = "127.0.0.1"
+_log = logging.getLogger(__name__)
 
 
 class MeshShape(NamedTuple):
@@ -74,6 +77,14 @@ class ProcessGroups:
             self._listening = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
         return address, self._listening.port
 
+    @property
+    def go_by_host(self) -> bool:
+        """Whether memory of a GPU has to be copied to the host's to travel: ranks share a GPU, and
+        gloo carries what is on it. It does not for each collective."""
+        if not torch.cuda.is_available() or not dist.is_initialized():
+            return False
+        return "nccl" not in dist.get_backend_config()
+
     def make(self, all_ranks: Iterable[tuple[int, ...]], use: Hashable) -> None:
         """The groups of these ranks for ``use``: a stream's own collectives, or those of the
         user's functions in it. Two uses would take each other's messages."""
@@ -108,8 +119,11 @@ class ProcessGroups:
             return
         # gloo's older names are deprecated in newer torch, and the newer ones missing in older.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
+        device = torch.cuda.current_device() if torch.cuda.is_available() else None
+        backend, why = agree_on_backend(store, self._rank, self._world, device)
+        if why and self._rank == 0:
+            _log.warning("tensors: %s", why)
         dist.init_process_group(backend, store=store, rank=self._rank, world_size=self._world)
         self._is_ours = True
 

@@ -72,8 +72,11 @@ from monarch.wire.message.hosts import (
     Attach,
     Command,
     Detach,
+    DropMemory,
+    FindMemory,
     FlushLogs,
     Inspect,
+    KeepMemory,
     Listen,
     Log,
     LogOptions,
@@ -175,8 +178,10 @@ __all__ = [
     "Detach",
     "DrainHost",
     "DrainProc",
+    "DropMemory",
     "EnvAsked",
     "EnvSet",
+    "FindMemory",
     "FlushLogs",
     "FoldedReply",
     "Grow",
@@ -192,6 +197,7 @@ __all__ = [
     "Imported",
     "Inspect",
     "Introduce",
+    "KeepMemory",
     "KeepRows",
     "LastRows",
     "LeaveProgram",
@@ -265,7 +271,8 @@ AnyMessage = (
     | Hello | Introduce | Heartbeat | Watch | WatchHost | ProcUp | Imported | ProcDown | ProcsDown
     | ProcAgain
     | Parcel | Consignment | BulkChunk | Credit | Retire | Unmapped
-    | Attach | Detach | Notice | Inspect | Post | Listen | Shutdown
+    | Attach | Detach | Notice | Inspect | Post | Listen | KeepMemory | FindMemory | DropMemory
+    | Shutdown
     | Preload | SpawnProcs | StopProcs | ReplaceProcs | StopSelf
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
     | SpawnActor | StopActor | ActorFailed | AskOrigin

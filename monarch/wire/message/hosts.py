@@ -165,6 +165,37 @@ class Listen(Message, tag=33):
     sender: Uid
 
 
+class KeepMemory(Message, tag=34):
+    """From a proc to its host agent: hold this memory (a memfd of the proc) open, so that it
+    outlives the proc.
+
+    It belongs to ``owner``, as a run; ``name`` is the rank's. Another one of that name is let go.
+    """
+
+    owner: str
+    name: str
+    fd: int
+    port: int
+    sender: Uid
+
+
+class FindMemory(Message, tag=35):
+    """To a host agent: what memory of this owner do you hold? ``Answer`` has its ``pid``, and by
+    name ``fds``, ``sizes``, and the ``marks`` at the beginning of each."""
+
+    owner: str
+    port: int
+    sender: Uid
+
+
+class DropMemory(Message, tag=36):
+    """To a host agent: let go of all memory of this owner."""
+
+    owner: str
+    port: int
+    sender: Uid
+
+
 class Log(Message, tag=24, kw_only=True):
     """Lines that a proc printed. Payload: the lines, as UTF-8 if the proc kept to it.
 

@@ -15,6 +15,7 @@ Begin with `controller`: it has the rules. Around it:
     hold                  all groups wait for newer code
     finish                evaluations, the last checkpoint, groups that come late
     event_log, recovery   metrics, faults and fingerprints; the cost of each fault
+    discards              steps that are discarded in a row for one reason
     chaos                 injected faults
     messages, client      messages between controller, trainers and client; the client's part
 """

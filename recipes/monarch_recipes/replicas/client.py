@@ -3,6 +3,7 @@ edits of the config go to the controller."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -71,6 +72,8 @@ def _train_on(
     held, left = HoldReport(record, hosts), hosts
     warnings = hosts.on_warning(record.warned)
     said: Any = None
+    listening = contextlib.ExitStack()  # while a step on new code takes long
+    is_listening = False
     try:
         while True:
             try:
@@ -85,6 +88,14 @@ def _train_on(
                     raise said.error
                 _write_down(said, record)
                 noted, said = said, None
+                if isinstance(noted, RunEvent) and "answers" in noted.data and not is_listening:
+                    listening.enter_context(held.listening())
+                    is_listening = True
+                elif isinstance(noted, StepMetrics | Holds) and is_listening:
+                    listening.close()
+                    is_listening = False
+                for answer in held.answers() if is_listening else ():
+                    controller.answer_slow.call_one(answer).get()
                 if isinstance(noted, Holds):
                     if noted.failure is not None:
                         held.answer(
@@ -122,6 +133,7 @@ def _train_on(
                 record.stop()
                 is_interrupted = True
     finally:
+        listening.close()
         warnings.close()
         controller.stop().get()
     if is_interrupted:

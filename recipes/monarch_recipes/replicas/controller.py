@@ -18,6 +18,8 @@ The rules:
 - No wait is without an end. Whom a group waits for is worked out from the state of all (`meeting`),
   and a group that waits is asked whether it lives; what a group is asked for has a deadline
   (`Groups.ask`); the lighthouse has its keeper. What each waits for is posted, for `monarch hang`.
+- A step that is discarded again and again for one reason, and is not made by new processes either,
+  ends the run with that reason (`discards`).
 - A run that is asked to stop makes the step that is under way. Where none comes to its end in time,
   groups let go of what they wait for, and one of those that have the newest step saves it.
 
@@ -63,11 +65,13 @@ from monarch_recipes.replicas.messages import (
     GroupStep,
     Rendezvous,
     StepOrder,
+    StepsInVain,
     TaskError,
     Unsaved,
 )
 from monarch_recipes.replicas.placement import end_procs
 from monarch_recipes.schedule import is_due
+from monarch_sync.words import some
 
 # All wait for it, so it is never away for long.
 _LONGEST_LIGHTHOUSE_DELAY_SECONDS = 1.0
@@ -101,7 +105,10 @@ class Controller(Actor):
         hosts = hosts.flatten("hosts")
         self.limits = limits
         self.news = news
-        self.event_log = EventLog(limits.num_groups, limits.num_steps, news)
+        self.event_log = EventLog(
+            limits.num_groups, limits.num_steps, news,
+            collective_timeout_seconds=limits.collective_timeout_seconds,
+        )  # fmt: skip
         self.keeper = LighthouseKeeper(
             hosts, self.event_log,
             url=limits.lighthouse, port=limits.lighthouse_port, times=limits.times,
@@ -124,6 +131,9 @@ class Controller(Actor):
         self.stop_wanted = asyncio.Event()
         self.step_seconds = 0.0  # of the last step that a group has committed
         self.committed_at = 0.0
+        self.has_committed = False  # any group, any step
+        # The groups that have new processes since then, as they made none of their steps.
+        self.renewed: set[int] = set()
         self.hold = hold
         self._run_name = checkpoint_dir.parent.name
 
@@ -146,9 +156,15 @@ class Controller(Actor):
         """Let all groups finish together, one of the next steps, and save."""
         if not self.is_stopping:
             self.stop_wanted.set()
+            self.groups.stopping_since = unheld_time()
             # While the run holds, no group can make another one.
             left = 2 if self.hold.failure is None else 0
             self.last_step = min(self.last_step, self.groups.newest_step() + left)
+
+    @endpoint
+    async def answer_slow(self, answer: str) -> None:
+        """What a person wants of a step on new code that takes long: HOLD, or MORE time."""
+        self.hold.answer_slow(answer)
 
     @endpoint
     async def go_on_with(self, hosts: HostMesh, left: list[int]) -> None:
@@ -277,8 +293,10 @@ class Controller(Actor):
             if not self.groups.is_over():
                 raise self.stopped_unsaved()
         if not self.groups.is_over():
+            whys = dict.fromkeys(one.lost_by for one in self.groups.all if one.lost_by)
             raise GroupsError(
-                "no group is left: each has used up its restarts. " + self.groups.how_to_go_on()
+                f"no group is left: each has used up its restarts ({some(list(whys), 2)}). "
+                + self.groups.how_to_go_on()
             )
 
     # The end that was asked for.
@@ -289,9 +307,12 @@ class Controller(Actor):
         await self.stop_wanted.wait()
         stopped_at = time.monotonic()
         patience = max(_STOP_SECONDS, _STOP_STEPS * self.step_seconds)
-        while self.groups.training():
+        while training := self.groups.training():
             if self.groups.is_saving:
                 stopped_at = time.monotonic()
+            discards = [self.event_log.discards.of(group.number) for group in training]
+            if all(one is not None and one.count > 1 for one in discards):
+                return  # The next step would be discarded, too.
             if time.monotonic() - max(stopped_at, self.committed_at) > patience:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
@@ -314,6 +335,14 @@ class Controller(Actor):
         training = [group for group in training if group not in lost]
         seconds = _LET_GO_SECONDS if kept == "waits" else _COMPUTING_SECONDS
         steps = await asyncio.gather(*(self.step_left_at(group, seconds) for group in training))
+        known = max((group.step for group in training), default=0)
+        behind = [group for group in training if group.step < known]
+        if behind and max(steps) < known:
+            # Those with the newest step are in a collective with one that heals, and has nothing
+            # that they lack.
+            await end_procs(*(group.let_go() for group in behind))
+            training = [group for group in training if group not in behind]
+            steps = await asyncio.gather(*(self.step_left_at(group, seconds) for group in training))
         for group in training:
             group.is_training, group.joined = False, None
         newest = max(steps, default=0)
@@ -409,7 +438,9 @@ class Controller(Actor):
                 is_held = True
                 group.is_training = False
                 await self.groups.lose(group, str(error))
-            group.does("waits for newer code" if self.hold.failure else group.doing)
+            if self.hold.failure is not None:
+                group.does("waits for newer code")
+                group.num_vain_restarts = 0  # A person edits what they failed by.
             await self.hold.mended(self.is_past_holds)
             # A loss that an edit caused costs no restart.
             if self.is_past_holds() or not (is_held or await self.groups.may_restart(group)):
@@ -464,7 +495,8 @@ class Controller(Actor):
         group.lighthouse_number = number = self.keeper.number
         first = group.trainers.slice(ranks=0)
         host, port = (await self.groups.ask(group, first.open_store.call(self.groups.peers)))[0]
-        meet = Rendezvous(host, port, self.keeper.url, self.groups.peers)
+        uses_nccl = self.groups.uses_nccl(group)
+        meet = Rendezvous(host, port, self.keeper.url, self.groups.peers, uses_nccl)
         try:
             await self.groups.ask(group, group.trainers.join.call(meet))
         except LighthouseOutOfReach:
@@ -510,8 +542,9 @@ class Controller(Actor):
                 if self.may_go_ahead(group, seconds):
                     ahead = self.order(group, group.step + 2)
                 results: list[GroupStep] = await self.groups.ask(
-                    group, asked, self.hold.patience, self.hold.slow
-                )
+                    group, asked, self.hold.patience, self.hold.slow,
+                    lambda: self.hold.is_given_up,
+                )  # fmt: skip
                 seconds = time.monotonic() - started
             except TaskError as error:
                 # It is to make another, with the same code; or the mend may be of what it was
@@ -526,7 +559,10 @@ class Controller(Actor):
             if results[0].committed:
                 committed_at = unheld_time()
                 self.committed_at, self.step_seconds = time.monotonic(), seconds
+                self.has_committed = True
+                self.renewed.clear()
                 group.step, group.discarded_at, group.has_stepped = results[0].step, None, True
+                group.num_vain_restarts = 0
                 self.hold.step_went_well(results[0], seconds)
                 self.groups.accuse(self.event_log.committed(group.number, results))
                 if ahead is None:
@@ -534,9 +570,33 @@ class Controller(Actor):
                     await self.save_if_due(group)
                 continue
             group.discarded_at = unheld_time()
-            self.event_log.discarded(group.number, group.step + 1, results)
+            self.event_log.discarded(group.number, group.step + 1, results, seconds)
             if unheld_time() - committed_at > self.limits.step_timeout_seconds:
                 raise GroupLost(f"nothing was committed for {self.limits.step_timeout_seconds:g} s")
+            await self.give_up_or_pause(group)
+
+    async def give_up_or_pause(self, group: Group) -> None:
+        """After a step of a group that was discarded: what fails for the same reason again and
+        again is tried in new processes of all groups, once, if the run has ever made a step.
+        Otherwise it ends the run, or has it hold, where new code is the reason."""
+        discard = self.event_log.discards.of(group.number)
+        if discard is None:
+            return
+        if not discard.is_hopeless:
+            await asyncio.sleep(discard.pause_seconds)
+            return
+        why = (
+            f"its step {discard.step} was discarded {discard.count} times in a row for the same "
+            f"reason: {discard.reason}"
+        )
+        living = {one.number for one in self.groups.all if not one.is_given_up}
+        if self.has_committed and not living <= self.renewed:
+            if group.number in self.renewed:
+                self.event_log.discards.end(group.number)  # The others' new processes are to come.
+                return
+            self.renewed.add(group.number)
+            raise GroupLost(why)
+        raise StepsInVain(group.name, f"{why}. {self.groups.how_to_go_on()}")
 
     def order(self, group: Group, step: int) -> Any:
         """Have a group make its next step, which is to be that one."""

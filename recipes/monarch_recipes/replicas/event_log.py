@@ -7,12 +7,14 @@ steps are equal. So does a group that learns at another rate. Only their paramet
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monarch.actor import Channel, Port
 from monarch_recipes.fingerprint import differences
+from monarch_recipes.replicas.discards import Discards, reason_of
 from monarch_recipes.replicas.messages import FlushRequest, GroupStep, RunEvent, StepMetrics
 from monarch_recipes.replicas.recovery import RecoveryBook
 
@@ -22,8 +24,17 @@ LIGHTHOUSE = "lighthouse"
 class EventLog:
     """``news`` is where the client listens. ``newest_step`` is the last that was reported."""
 
-    def __init__(self, num_groups: int, num_steps: int, news: Port[Any]) -> None:
+    def __init__(
+        self,
+        num_groups: int,
+        num_steps: int,
+        news: Port[Any],
+        *,
+        collective_timeout_seconds: float = math.inf,
+    ) -> None:
         self.news = news
+        self.discards = Discards()
+        self._collective_timeout_seconds = collective_timeout_seconds
         self.num_steps = num_steps
         self.newest_step = 0
         self.history: list[dict[str, float]] = []  # of all evaluations
@@ -42,6 +53,8 @@ class EventLog:
 
     def died(self, victim: str, step: int, why: str, details: str = "", **data: Any) -> None:
         """A group or the lighthouse is lost. ``details`` are lines of their own."""
+        if "group" in data:
+            self._end_discards(data["group"])
         incident = self.recovery.detected(victim, why, step, time.monotonic())
         detection = incident.detection_seconds
         noticed = "" if detection is None else f" (noticed after {detection:.2f} s)"
@@ -53,6 +66,7 @@ class EventLog:
     def committed(self, group: int, results: Sequence[GroupStep]) -> dict[int, str]:
         """Take in a committed step of a group; returns the groups whose parameters differ, each
         with how."""
+        self._end_discards(group)
         result, name, now = results[0], f"group {group}", time.monotonic()
         healed = self.recovery.committed(name, result.step, result.participants, now)
         if healed is not None:
@@ -84,14 +98,29 @@ class EventLog:
             )  # fmt: skip
         return complaints
 
-    def discarded(self, group: int, step: int, results: Sequence[GroupStep]) -> None:
-        """A group has made a step in vain."""
+    def discarded(
+        self, group: int, step: int, results: Sequence[GroupStep], seconds: float
+    ) -> None:
+        """A group has made a step in vain, in so many seconds. For one reason in a row it is told
+        once, and how often it was when that is over."""
         self.recovery.wasted()
-        why = next((one.error for one in results if one.error), "").strip().partition("\n")[0]
-        self.tell(
-            "discarded", f"group {group} discards its step {step}: {why}",
-            group=group, step=step, reason=why,
-        )  # fmt: skip
+        reason = reason_of(one.error for one in results)
+        has_waited = seconds >= self._collective_timeout_seconds
+        discard = self.discards.add(group, step, reason, has_waited=has_waited)
+        if discard.count == 1:
+            self.tell(
+                "discarded", f"group {group} discards its step {step}: {reason}",
+                group=group, step=step, reason=reason,
+            )  # fmt: skip
+
+    def _end_discards(self, group: int) -> None:
+        discard = self.discards.end(group)
+        if discard is not None and discard.count > 1:
+            self.tell(
+                "discarded",
+                f"group {group} has discarded {discard.count} steps in a row for that reason",
+                group=group, step=discard.step, reason=discard.reason, count=discard.count,
+            )  # fmt: skip
 
     def rolled_back(self, step: int) -> None:
         """All groups are lost, and with them what came after the checkpoint of ``step``."""

@@ -46,12 +46,14 @@ class Group:
 
     ``lighthouse_number`` is of the lighthouse that was up when it was last started or joined, of
     those one after the other; ``joined`` is of the one that knows it. ``is_set_up`` where its model
-    is built. ``doing`` is for people, and ``doing_since`` when it began that.
+    is built, on ``gpus``, one a rank. ``doing`` is for people, and ``doing_since`` when it began
+    that.
     ``step`` is what it has committed as far as is known, ``has_stepped`` whether these processes
     have committed any; ``ahead_since`` the time since when
     others are further than a group that takes part can be. ``discarded_at`` is when it last made
     the step after that in vain. ``num_met`` groups were at the lighthouse
-    when it joined, for its first step there.
+    when it joined, for its first step there. ``num_vain_restarts`` is how often it was started
+    again since it has committed a step, and ``lost_by`` why it was lost last.
     """
 
     number: int
@@ -64,12 +66,15 @@ class Group:
     trials: Any = None
     lighthouse_number: int = 0
     is_set_up: bool = False
+    gpus: tuple[str, ...] = ()
     joined: int | None = None
     is_training: bool = False
     num_met: int = 1
     has_finished: bool = False
     is_given_up: bool = False
     num_starts: int = 0
+    num_vain_restarts: int = 0
+    lost_by: str = ""
     step: int = 0
     resumed_from: Path | None = None
     has_stepped: bool = False
@@ -132,7 +137,7 @@ class Group:
         procs, self.procs = self.procs, None
         self.trainers = self.bells = self.witnesses = self.trials = None
         self.is_set_up = self.is_training = self.has_finished = self.has_stepped = False
-        self.joined = None
+        self.joined, self.gpus = None, ()
         self.accused_of = self.ahead_since = self.discarded_at = None
         return procs
 

@@ -19,6 +19,7 @@ from monarch.runs.restarts import Restarts
 from monarch.runs.saving import shown
 from monarch.runs.slowness import Patience, Slowness, told_as_slow
 from monarch.runs.witness import looks_of, stacks_of, tell_stacks
+from monarch.tools.backends import ON_GPUS, backend_for, why_not_nccl
 from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.chaos import InjectedFault
 from monarch_recipes.replicas.event_log import EventLog
@@ -44,6 +45,10 @@ _LOOK_SECONDS = 0.2
 _STACK_SECONDS = 1.0
 _ANSWER_SECONDS = 5.0
 _COME_BACK_SECONDS = 8.0
+# Once the run is to stop: after so long a group is asked whether it lives, and after so long what
+# is no save is not waited for any more.
+_STOP_SECONDS = 2.0
+_LONGEST_STOP_SECONDS = 10.0
 
 
 class GroupsError(RunLost):
@@ -116,6 +121,8 @@ class Groups:
         self.saved_step = 0
         self.saved_path: Path | None = None
         self.is_saving = False
+        self._uses_nccl = self._has_told_of_backend = False
+        self.stopping_since: float | None = None  # by the clock that stands still in holds
         self.unsavable: str | None = None  # the key of what kept the last save from being made
         self._limits = limits
         self._trainer_class = trainer_class
@@ -193,7 +200,24 @@ class Groups:
         ready: list[TrainerReady] = await self.ask(group, group.trainers.setup.call(checkpoint))
         least = min(ready, key=lambda one: one.step)
         group.step, group.resumed_from = least.step, least.resumed_from
+        group.gpus = tuple(one.gpu for one in ready)
         return ready
+
+    def uses_nccl(self, group: Group) -> bool:
+        """Whether a group that joins meets the others over NCCL: where none trains, what all of
+        them can, and else what those do. GroupLost where it has another's GPU, and they use it."""
+        others = [one for one in self.all if one is not group and one.gpus]
+        gpus = [gpu for one in (group, *others) for gpu in one.gpus]
+        can_all = backend_for(gpus) == ON_GPUS
+        if not any(one.is_training for one in others):
+            self._uses_nccl = can_all
+            why = why_not_nccl(gpus)
+            if why and not self._has_told_of_backend:
+                self._has_told_of_backend = True
+                self._event_log.tell("backend", why)
+        elif self._uses_nccl and not can_all:
+            raise GroupLost("it has no GPU of its own, and the others meet over NCCL")
+        return self._uses_nccl
 
     def begin_together(self, numbers: Collection[int]) -> None:
         """No group trains, and these are set up: the furthest of them is what is left of the run.
@@ -213,6 +237,7 @@ class Groups:
 
     async def lose(self, group: Group, why: str, details: str = "") -> None:
         """End what is left of a group."""
+        group.lost_by = why
         self._event_log.died(group.name, group.step, why, details, group=group.number)
         self._event_log.fingerprints.forget(group.number)
         await end_procs(group.let_go())
@@ -225,16 +250,20 @@ class Groups:
         """Wait for a group's turn to be started again; false if it has none left."""
         if group.is_given_up:
             return False
-        delay = group.restarts.next_wait_seconds(time.monotonic())
-        if delay is None:
+        budget = group.restarts
+        delay = budget.next_wait_seconds(time.monotonic())
+        # Where each start takes long to fail, so few of them never fill the window.
+        is_vain = group.num_vain_restarts >= budget.most
+        if delay is None or is_vain:
             group.is_given_up = True
+            within = "without a step of it" if is_vain else f"within {budget.window_seconds:g} s"
             self._event_log.tell(
                 "given_up",
-                f"{group.name} is given up after {group.restarts.most} restarts within "
-                f"{group.restarts.window_seconds:g} s",
-                group=group.number,
+                f"{group.name} is given up after {budget.most} restarts {within}: {group.lost_by}",
+                group=group.number, reason=group.lost_by,
             )  # fmt: skip
             return False
+        group.num_vain_restarts += 1
         group.does(f"is started again in {delay:.1f} s, or sooner")
         deadline = time.monotonic() + delay
         while (left := deadline - time.monotonic()) > 0 and not self.is_over():  # noqa: ASYNC110
@@ -303,13 +332,14 @@ class Groups:
         call: Any,
         patience: Callable[[], Patience | None] = lambda: None,
         tell: Callable[[str], object] = lambda text: None,
+        is_given_up: Callable[[], bool] = lambda: False,
     ) -> list[Any]:
         """Returns the answers of all ranks, by rank. Raises GroupLost when they cannot answer, or
         take too long.
 
         ``patience`` says how long new code may take; None where there is no new code. What makes
-        progress beyond that is told of, and goes on; what makes none is interrupted, which is a
-        TaskError.
+        progress beyond that is told of, and goes on; what makes none, or ``is_given_up`` by a
+        person, is interrupted, which is a TaskError.
         """
         waiting = call.as_asyncio()
         asked_at = looked_at = tried_at = unheld_time()
@@ -324,6 +354,8 @@ class Groups:
                     return [value for _, value in waiting.result().items()]
                 now, on_trial = unheld_time(), patience()
                 why = self.why_hung(group, asked_at, now, others_at)
+                if await self.keeps_from_stopping(group, asked_at, now):
+                    raise GroupLost("it does not come to its end, and the run is to stop")
                 if on_trial is None:
                     if why is not None:
                         raise GroupLost(why, await _stacks(group))
@@ -338,7 +370,7 @@ class Groups:
                 if not is_over and seconds >= max(on_trial.told, 2 * told_at):
                     told_at, doing = seconds, f"{group.name}, step {group.step + 1},"
                     tell(told_as_slow(doing, seconds, on_trial, slowness.looks, len(group.trials)))
-                is_late = is_over or slowness.is_stuck(now, on_trial)
+                is_late = is_over or slowness.is_stuck(now, on_trial) or is_given_up()
                 if not is_late or (tried_at > asked_at and now - tried_at < on_trial.told):
                     continue
                 tried_at = now
@@ -352,6 +384,22 @@ class Groups:
             raise interrupted or self.meaning_of(group, error.exception) from None
         finally:
             waiting.cancel()
+
+    async def keeps_from_stopping(self, group: Group, asked_at: float, now: float) -> bool:
+        """Whether a call that is not answered is all that a run waits for that is to stop. A save
+        may take long, where the process that makes it lives."""
+        if self.stopping_since is None:
+            return False
+        seconds = now - max(asked_at, self.stopping_since)
+        if seconds > _LONGEST_STOP_SECONDS and not self.is_saving:
+            return True
+        if seconds < _STOP_SECONDS:
+            return False
+        try:
+            await _soon(group.trials.report.call(), _ANSWER_SECONDS)
+        except (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError):
+            return True
+        return False
 
     async def is_alive(self, group: Group) -> None:
         """Raises GroupLost where it is not."""

@@ -10,12 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from monarch.actor import Port
+from monarch.config import settings
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.hold_report import HoldReport
-from monarch.runs.slowness import Patience
+from monarch.runs.slowness import HOLD, TIMES_MORE, Patience
 from monarch.runtime import process
 from monarch_recipes.replicas.group import Group, GroupLost
 from monarch_recipes.replicas.messages import GroupStep, Holds, RunEvent, TaskError
+from monarch_sync.words import took
 
 SETUP, STEP, EVALUATION = "setup", "step", "evaluation"  # activities
 _LOOK_SECONDS = 0.05
@@ -43,6 +45,9 @@ class GroupsHold:
         self._step_seconds = step_seconds
         self.is_local = is_local
         self.edit_patience_seconds: float | None = None  # as the config has it
+        self.is_given_up = False  # the step that is made, by a person
+        self._times = 1.0  # as much time as the config gives it, as a person wants it
+        self._is_told = False
 
     async def begin_after_error(
         self, activity: str, doing: str, error: TaskError, *, is_anew: bool = False
@@ -98,13 +103,44 @@ class GroupsHold:
         if not self.edits.is_new(STEP, generation):
             return None
         return self.edits.patience(
-            STEP, generation, self._step_seconds, least=self.edit_patience_seconds,
+            STEP, generation, self._step_seconds * self._times, least=self._least * self._times,
             mend_waits=agent.code_states.coming > generation,
         )  # fmt: skip
 
+    @property
+    def _least(self) -> float:
+        wanted = self.edit_patience_seconds
+        return settings().edit_patience_seconds if wanted is None else wanted
+
     def slow(self, text: str) -> None:
-        """Tell of a step on new code that takes long."""
+        """Tell of a step on new code that takes long, and how a person can answer."""
+        text += "; it goes on. k holds it, + gives it more time"
+        if not self._is_told:
+            text += (
+                ", here or in a `monarch sync --watch`; elsewhere `monarch runs hold` and "
+                "`monarch runs wait`. It is told after edit_patience_seconds = "
+                f"{self._least:g}, or ten times what is usual"
+            )
+        self._is_told = True
+        self._news.send(RunEvent("slow", text, {"answers": True}))
+
+    def answer_slow(self, answer: str) -> None:
+        """A person wants that step held, or to have more time."""
+        patience = self.patience()
+        if patience is None:
+            return  # It has ended by now.
+        if answer == HOLD:
+            self.is_given_up = True
+            return
+        self._times *= TIMES_MORE
+        patience = self.patience() or patience
+        text = (
+            f"a step has {took(patience.stuck)} to make progress, and {took(patience.most)} in all"
+        )
         self._news.send(RunEvent("slow", text))
+
+    def _end_answers(self) -> None:
+        self._times, self.is_given_up, self._is_told = 1.0, False, False
 
     async def mended(
         self, unless: Callable[[], bool], ask: Callable[[], Awaitable[object]] | None = None
@@ -124,6 +160,7 @@ class GroupsHold:
     def step_went_well(self, result: GroupStep, seconds: float) -> None:
         """A group has committed a step: where the run has held, it is over."""
         self.edits.went_well(STEP, result.generation, seconds)
+        self._end_answers()
         if self._has_held and self.failure is None:
             self._has_held = False
             self._news.send(Holds(f"step {result.step}", result.generation))
@@ -150,6 +187,7 @@ class GroupsHold:
         if self.failure is not None:
             return  # Another group has said so.
         self.failure = failure
+        self._end_answers()
         self._has_held = True
         doing, number = failure.doing, failure.generation
         self._news.send(

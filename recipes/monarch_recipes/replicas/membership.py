@@ -15,6 +15,7 @@ from torchft import ProcessGroupGloo, ProcessGroupNCCL
 from torchft.local_sgd import DiLoCo, LocalSGD
 
 from monarch.spmd.surroundings import use_interface
+from monarch.tools.backends import ON_CPUS, ON_GPUS
 from monarch.tools.network import address_for
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.replicas.lighthouse import check_reachable
@@ -33,7 +34,6 @@ _QUORUM_PAUSE_SECONDS = 0.1
 def become_member(
     seat: Seat,
     meet: Rendezvous,
-    device: torch.device,
     patience: MemberTimeouts,
     state: Callable[[], dict[str, Any]],
     load_state: Callable[[dict[str, Any]], None],
@@ -47,19 +47,18 @@ def become_member(
     timeout = timedelta(seconds=patience.collective_seconds)
     address = address_for(meet.peers)
     use_interface(address)
-    uses_nccl = device.type == "cuda"
     if seat.num_ranks > 1:
         store = dist.TCPStore(
             meet.store_host, meet.store_port, is_master=False, wait_for_workers=False
         )
         dist.init_process_group(
-            "nccl" if uses_nccl else "gloo",
+            ON_GPUS if meet.uses_nccl else ON_CPUS,
             store=dist.PrefixStore("within_group", store),
             rank=seat.rank,
             world_size=seat.num_ranks,
             timeout=timeout,
         )
-    make_group = ProcessGroupNCCL if uses_nccl else ProcessGroupGloo
+    make_group = ProcessGroupNCCL if meet.uses_nccl else ProcessGroupGloo
     return CarefulManager(
         patience_seconds=patience.step_seconds / 2,
         pg=make_group(timeout=timeout),

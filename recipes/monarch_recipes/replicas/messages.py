@@ -12,6 +12,7 @@ from monarch.actor import Port
 from monarch.errors import MonarchError
 from monarch.runs.edits import Failure
 from monarch.runs.error_text import in_words
+from monarch.runs.ranks import RunFailed
 from monarch.runs.trial import is_of_code, place_of
 from monarch_recipes.replicas.chaos import InjectedFault
 from monarch_recipes.replicas.recovery import RecoveryReport
@@ -48,6 +49,7 @@ class TrainerReady:
     resumed_from: Path | None
     skipped: tuple[str, ...]
     history: list[dict[str, float]] = field(default_factory=list)
+    gpu: str = "cpu"  # as `gpu_of` names it
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,15 @@ class Rendezvous:
     """The meeting points of a group: its own store, and the lighthouse that all groups share.
 
     ``peers`` are the hosts of all groups, where they are not all on one machine; they must be able
-    to reach the group's processes.
+    to reach the group's processes. ``uses_nccl``, within groups and between them, where each
+    process has a GPU of its own.
     """
 
     store_host: str
     store_port: int
     lighthouse: str
     peers: tuple[str, ...] = ()
+    uses_nccl: bool = False
 
 
 @dataclass(frozen=True)
@@ -207,6 +211,17 @@ class TaskError(MonarchError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
+
+
+class StepsInVain(TaskError, RunFailed):
+    """A group has discarded step after step for the same reason, and nobody has made one: no
+    restart would help, nor would a person who looks at the run, unless new code is the reason."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason, is_of_code=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.where, self.reason)
 
 
 @contextmanager

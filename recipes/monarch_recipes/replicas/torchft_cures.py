@@ -1,6 +1,7 @@
 """TorchFT 0.2 with what it needs to survive every fault; each cure says what it cures.
 
-All of it works unchanged with NCCL: only the process group that the manager is given differs.
+All of it works unchanged with NCCL: only the process group that the manager is given differs. Where
+that is gloo's, and the model on a GPU, what is averaged goes by copies in the host's memory.
 """
 
 # Not `from __future__ import annotations`: DDP looks at the annotations of its hook.
@@ -24,7 +25,7 @@ import torch
 import torch.distributed as dist
 import torchft.manager
 from torch.utils._pytree import tree_map
-from torchft import Manager
+from torchft import Manager, ProcessGroupGloo
 from torchft.checkpointing import HTTPTransport, http_transport
 from torchft.coordination import ManagerServer
 
@@ -145,6 +146,15 @@ class CarefulManager(Manager):  # type: ignore[misc]
         The work that ``allreduce`` returns times its future in another thread. On a CPU that costs
         more than a small message, and is not needed: gloo keeps the time itself.
         """
+        if tensor.device.type != "cpu" and self._goes_by_host:
+            copy = tensor.cpu()
+            wait_for_copy = self.begin_average(copy)
+
+            def put_back() -> None:
+                wait_for_copy()
+                tensor.copy_(copy)
+
+            return put_back
         if tensor.device.type != "cpu":
             managed = self.allreduce(tensor)
             return lambda: managed.wait()
@@ -169,6 +179,21 @@ class CarefulManager(Manager):  # type: ignore[misc]
                 tensor.div_(self.num_participants())
 
         return wait
+
+    @property
+    def _goes_by_host(self) -> bool:
+        """Whether what is on a GPU is copied to the host's memory to be averaged."""
+        return isinstance(self._pg, ProcessGroupGloo)
+
+    def allreduce(self, tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        """TorchFT's, on a GPU over gloo too, where processes share one."""
+        if tensor.device.type == "cpu" or not self._goes_by_host:
+            return super().allreduce(tensor, *arguments, **options)
+        copy = tensor.cpu()
+        work = super().allreduce(copy, *arguments, **options)
+        work.wait()
+        tensor.copy_(copy)
+        return work
 
     def should_commit(self, *arguments: Any, **options: Any) -> bool:
         """Whether all of this group may take the step."""

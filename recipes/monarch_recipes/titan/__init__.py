@@ -6,7 +6,7 @@
 
 The config file is TorchTitan's, and so are the keys. On two CPU cores the small Llama that is
 prepared learns from half a megabyte of English; with GPUs the same commands use NCCL. When a rank
-dies or hangs, all begin again from the last checkpoint.
+dies or hangs, all begin again from copies in their hosts' memory, or from the last checkpoint.
 
 The recipe is this folder; `monarch recipe cp titan` copies it, to be made your own. Begin with
 `recipe`: how a run is driven, from the client. `training` is what one rank does,
@@ -14,6 +14,7 @@ and how TorchTitan's numbers get our names. Around these:
 
     config        TorchTitan's sections, which keys are live, what does not fit together
     checkpoints   what is saved, what is looked at before it is loaded
+    shards        what one rank has, for a new process of the same rank
     planning      --plan: the model on ranks that do not exist
     tiny          `prepare titan-tiny`: text, tokenizer, model, configs
     next_start    what an edit means for the next start of the run

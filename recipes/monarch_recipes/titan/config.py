@@ -3,9 +3,9 @@
     monarch run titan --config llama3_8b.toml training.steps=100 optimizer.lr=1e-4
 
 The classes below are TorchTitan's own, but that some keys are marked as live: these may change
-between two steps of a run. Four keys are ours: `max_restarts`, `save_before_edits`,
-`fingerprint_every` and `edit_patience_seconds` of `fault_tolerance`. `from_flags` reads what
-TorchTitan's command line takes.
+between two steps of a run. Four keys are ours: `max_restarts`, `fingerprint_every`, `shadow_every`
+and `edit_patience_seconds` of `fault_tolerance`. `from_flags` reads what TorchTitan's command line
+takes.
 """
 
 # No `from __future__ import annotations`: TorchTitan looks at the types of its fields.
@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from monarch.config_file import ConfigError, live
 
@@ -81,19 +81,20 @@ class FaultToleranceSection(titan.FaultTolerance):  # type: ignore[misc]
     max_restarts: int = 5
     """Restarts in a row without a new checkpoint; 0 ends the run with the first loss."""
 
-    save_before_edits: bool = True
-    """Save before the first step that new code may make: where it fails, it is made from there."""
-
     fingerprint_every: int = live(100)
     """Steps after which replicas of a weight are compared, with what the optimizer remembers of it;
     0 leaves it to new code, saves and resumes."""
+
+    shadow_every: int = live(0)
+    """Steps after which the state is copied into the host's memory, beside the next one: a rank
+    that dies costs no more steps than that; 0 is never."""
 
     edit_patience_seconds: float | None = live(None)
     """A first step on new code that takes longer is told of; none is as
     MONARCH_EDIT_PATIENCE_SECONDS says, 30."""
 
     def __post_init__(self) -> None:
-        for key in ("max_restarts", "fingerprint_every"):
+        for key in ("max_restarts", "fingerprint_every", "shadow_every"):
             if getattr(self, key) < 0:
                 raise ConfigError("must be at least 0", key=key)
 
@@ -113,6 +114,13 @@ class TitanConfig(JobConfig):  # type: ignore[misc]
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     validation: ValidationSection = field(default_factory=ValidationSection)
     fault_tolerance: FaultToleranceSection = field(default_factory=FaultToleranceSection)
+
+    KEYS_GONE: ClassVar[Mapping[str, str]] = {
+        "fault_tolerance.save_before_edits": (
+            "is gone: a step of new code that fails is put back in place, and nothing is saved for "
+            "it. Take the key out"
+        )
+    }
 
 
 def from_flags(flags: Sequence[str]) -> TitanConfig:

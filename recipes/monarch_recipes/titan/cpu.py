@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import logging
 import os
 import platform
 import resource
@@ -43,14 +44,28 @@ def import_torchtitan() -> None:
     if "torchtitan.train" in sys.modules:
         return
     if not is_cpu_only():
-        importlib.import_module("torchtitan.train")
+        with quiet_imports():
+            importlib.import_module("torchtitan.train")
         return
-    with _device_is_cpu(), _stand_in_for_triton():
+    with quiet_imports(), _device_is_cpu(), _stand_in_for_triton():
         train = importlib.import_module("torchtitan.train")
     utils = sys.modules["torchtitan.tools.utils"]
     # It would run lspci, and then take the CPU for an A100; the speed of a CPU is not known.
     utils.get_peak_flops = lambda device_name: float("inf")  # type: ignore[attr-defined]
     train.Trainer.__init__ = _summing(train.Trainer.__init__)
+
+
+@contextlib.contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Within, libraries that are imported do not tell what else they have found, as which versions
+    of JAX and TensorFlow; their warnings stay."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        root.setLevel(before)
 
 
 def _summing(init: Any) -> Any:
@@ -59,12 +74,17 @@ def _summing(init: Any) -> Any:
     @functools.wraps(init)
     def wrapped(trainer: Any, *args: Any, **kwargs: Any) -> None:
         init(trainer, *args, **kwargs)
-        for part in trainer.model_parts:
-            for module in part.modules():
-                if isinstance(module, FSDPModule):
-                    module.set_force_sum_reduction_for_comms(True)
+        sum_plainly(trainer)
 
     return wrapped
+
+
+def sum_plainly(trainer: Any) -> None:
+    """Have FSDP sum, and scale afterwards, as over gloo."""
+    for part in trainer.model_parts:
+        for module in part.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)
 
 
 @contextlib.contextmanager

@@ -49,6 +49,18 @@ def check_machine(config: TitanConfig, degrees: Degrees) -> None:
             )
 
 
+def check_shared_gpus(degrees: Degrees, why_not_nccl: str) -> None:
+    """Raise ConfigError for what gloo cannot do on GPUs that ranks share."""
+    kinds = {"pipeline": degrees.pp, "context": degrees.cp}
+    for kind, degree in kinds.items():
+        if why_not_nccl and degree > 1:
+            raise ConfigError(
+                f"needs a GPU for each rank: {why_not_nccl}, and gloo does not send what is on "
+                "GPUs. Give fewer ranks, with --procs, or set it to 1",
+                key=f"parallelism.{kind}_parallel_degree",
+            )
+
+
 def _check_cpu(config: TitanConfig, degrees: Degrees) -> None:
     if degrees.cp > 1:
         raise ConfigError(

@@ -16,12 +16,15 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
+from monarch.tools.backends import ON_CPUS, agree_on_backend
+
 from .api import device_type
 
 # Messages of torch and TorchTitan in every training here that call for no action.
 _IDLE = (
     "model.safetensors.index.json not found",  # which only exports in that format miss
     "Pipeline Parallel loss is not visible",  # it arrives as a metric
+    "Error running lspci",  # then it asks the driver
     "is being re-looped",  # the data, as ever
     "sequential all_reduce operations will be performed",  # of the gradient's norm, in two meshes
 )
@@ -59,6 +62,26 @@ def borrowed_process() -> Iterator[None]:
         _leave_group()
         torch.use_deterministic_algorithms(False)
         gc.enable()  # TorchTitan collects by the step, and disables it for good.
+
+
+@contextlib.contextmanager
+def meeting(device_number: int) -> Iterator[str]:
+    """Within, TorchTitan makes its groups over gloo where ranks share a GPU, as NCCL refuses that;
+    gives why, in words, or "". ``device_number`` is that of this rank's GPU, on its host."""
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = None if device_type != "cuda" else torch.device(device_type, device_number)
+    # Kept until the group is made: a file is removed when nobody has it open.
+    store, _, _ = next(iter(dist.rendezvous("env://", rank, num_ranks)))
+    backend, why = agree_on_backend(dist.PrefixStore("backend", store), rank, num_ranks, device)
+    backends = dist.Backend.default_device_backend_map
+    before = dict(backends)
+    if device is not None and backend == ON_CPUS:
+        backends["cuda"] = ON_CPUS
+    try:
+        yield why
+    finally:
+        backends.update(before)
+        del store
 
 
 def _leave_group() -> None:

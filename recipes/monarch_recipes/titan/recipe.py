@@ -20,6 +20,8 @@ from monarch.runs.attempts import TrainingAttempt, with_attempts
 from monarch.runs.error_text import in_words
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunFailed, Unless, ask_all
+from monarch.runs.recovery import BeginAgain
+from monarch.runs.run_memory import HostCopies, RunMemory
 from monarch.runs.saving import Saving
 from monarch.runs.witness import Witness
 from monarch.spmd import setup_torch_elastic_env
@@ -27,6 +29,7 @@ from monarch_recipes.alike import Alike
 from monarch_recipes.checkpoint import CheckpointError
 from monarch_recipes.fingerprint import Sums, digest_of
 from monarch_recipes.rendezvous import meet_at, open_meeting
+from monarch_recipes.schedule import is_due
 from monarch_reload import ReloadReport
 
 from .checkpoints import Saved
@@ -37,6 +40,7 @@ from .training import Setup, TitanStep, Training
 PREPARED_VARIANTS = ("tiny",)
 # Imported once a host, ahead of the procs: it takes seconds.
 PRELOAD = ("torch", "monarch_recipes.titan.training")
+_ANSWER_SECONDS = 60.0
 
 
 class TitanTrainer(Actor):
@@ -44,23 +48,35 @@ class TitanTrainer(Actor):
 
     def __init__(self) -> None:
         self.training: Training | None = None
+        self.stores: tuple[object, ...] = ()
         self.generation = context().generation  # of the last step
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
         """Opens the store where the ranks meet: (host, port), or (file, 0). On rank 0 only, before
-        each `setup`."""
-        self.let_go()
-        self.store, host, port = open_meeting()
+        each `setup` and `rejoin`."""
+        store, host, port = open_meeting()
+        # Groups that are there until then have the one before.
+        self.stores = *self.stores[-1:], store
         return host, port
 
     @endpoint
-    def setup(self, config: TitanConfig, store: tuple[str, int]) -> Setup:
-        """Build the trainer, resume. An earlier training is let go."""
+    def setup(
+        self, config: TitanConfig, store: tuple[str, int], copies: HostCopies | None = None
+    ) -> Setup:
+        """Build the trainer, resume: from `copies`, where all ranks have theirs. An earlier
+        training is let go."""
         self.let_go()
         meet_at(*store)
-        self.training = Training(config)
+        self.training = Training(config, copies)
         return self.training.setup()
+
+    @endpoint
+    def rejoin(self, store: tuple[str, int]) -> list[str]:
+        """Meet in new groups, where the old ones were aborted; all else stays. Returns what has
+        kept an old one."""
+        meet_at(*store)
+        return self.running().rejoin()
 
     @endpoint
     def step(self) -> TitanStep:
@@ -80,6 +96,11 @@ class TitanTrainer(Actor):
         """This rank, and its fingerprint by group of ranks."""
         training = self.running()
         return training.rank, training.sums()
+
+    @endpoint
+    def take(self, rank: int) -> None:
+        """Have the weights and optimizer of that rank's replica on all ranks."""
+        self.running().take(rank)
 
     @endpoint
     def validate(self) -> float:
@@ -121,11 +142,13 @@ class TitanTrainer(Actor):
         if self.training is not None:
             self.training.next_start.look(change, generation=context().generation)
 
-    def __keep__(self) -> None:
-        """No copy before new code is tried: sharded parts could not go back into a new mesh."""
+    def __roots__(self) -> dict[str, object]:
+        """What else the state is in: see `state_copies`."""
+        return {} if self.training is None else self.training.roots()
 
-    def __restore__(self, kept: None) -> None:
-        """See `__keep__`."""
+    def __state__(self) -> dict[str, Any]:
+        """What a new process of this rank needs to go on from here."""
+        return self.running().state(self.generation)
 
     def __cleanup__(self, error: Exception | None) -> None:
         self.let_go()
@@ -134,44 +157,68 @@ class TitanTrainer(Actor):
 class Driver:
     """Drives the trainers of all ranks from the client; from a notebook as well as from `run`."""
 
-    def __init__(self, procs: ProcMesh, record: Record | None = None) -> None:
+    def __init__(
+        self, procs: ProcMesh, record: Record | None = None, memory: RunMemory | None = None
+    ) -> None:
         self.procs = procs
         self.trainers = procs.spawn("titan", TitanTrainer)
-        # The meshes of FSDP cannot be made anew in place: after a mend, `with_attempts` begins
-        # again in new procs. Without a record there is no such loop.
-        self.holding = Holding(procs, self.trainers, record) if record is not None else None
+        self.holding: Holding | None = None
+        self.alike: Alike | None = None
+        if record is not None:
+            self.holding = Holding(
+                procs, self.trainers, record,
+                rejoin=self._rejoin, alike=self._difference, memory=memory,
+            )  # fmt: skip
+            self.alike = Alike(record, self.holding, self._fingerprints, self._take)
         self.witnesses = (
             procs.spawn("witness", Witness) if self.holding is None else self.holding.witnesses
         )
-        self.alike: Alike | None = None
-        if record is not None and self.holding is not None:
-            self.alike = Alike(record, self.holding, self._fingerprints)
         setup_torch_elastic_env(procs)
 
-    def setup(self, config: TitanConfig, unless: Unless = lambda: False) -> Setup:
+    def setup(
+        self,
+        config: TitanConfig,
+        unless: Unless = lambda: False,
+        copies: HostCopies | None = None,
+    ) -> Setup:
         """Train by `config` from now on, in the processes that are there.
 
         Model, optimizer and process group are new, so any key may have changed: FSDP may become
-        tensor parallelism. A checkpoint in the config's folder is resumed. Raises KeyboardInterrupt
-        as soon as `unless` is true.
+        tensor parallelism. A checkpoint in the config's folder is resumed, unless all ranks find
+        `copies` in the memory of their hosts. Raises KeyboardInterrupt as soon as `unless` is true.
         """
         check_config(config, self.procs.size())
         self.config = config
         self.seconds_of_last: float | None = None
         first = self.trainers.flatten("rank").slice(rank=0)
         # The processes may be coming up still, however long that takes.
-        (store,) = self.ask(first.open_store, doing="meeting", seconds=math.inf, unless=unless)
-        setups: list[Setup] = self.ask(
-            self.trainers.setup, config, store, doing="setting up", unless=unless
+        (store,) = self.ask(
+            first.open_store, doing="meeting", seconds=math.inf, unless=unless, in_place=False
         )
+        setups: list[Setup] = self.ask(
+            self.trainers.setup, config, store, copies,
+            doing="setting up", unless=unless, in_place=False,
+        )  # fmt: skip
         setup = min(setups, key=lambda each: each.rank)
         self.step_now = setup.first_step
         self._compare()
         return setup
 
     def _fingerprints(self) -> dict[int, dict[str, Sums]]:
-        told: list[Any] = self.ask(self.trainers.fingerprint, doing="comparing replicas")
-        return dict(told)
+        return dict(self.trainers.fingerprint.call().get(timeout=_ANSWER_SECONDS).values())
+
+    def _take(self, rank: int) -> None:
+        self.ask(self.trainers.take, rank, doing="taking the state of one rank")
+
+    def _difference(self) -> str:
+        return "" if self.alike is None else self.alike.difference()
+
+    def _rejoin(self) -> None:
+        first = self.trainers.flatten("rank").slice(rank=0)
+        store = first.open_store.call_one().get()
+        kept = self.trainers.rejoin.call(store).get().values()
+        if holders := sorted({holder for some in kept for holder in some}):
+            raise BeginAgain(f"the process group that is gone is held by {', '.join(holders)}")
 
     def _compare(self) -> None:
         """Replicas that have come apart are neither trained on nor saved."""
@@ -200,26 +247,16 @@ class Driver:
 
     def save(self) -> Path | None:
         """Save a checkpoint, where the config has them enabled. Raises RunFailed if it cannot."""
-        saved = self._save()
-        if saved.failure:
-            raise RunFailed(f"could not save a checkpoint: {saved.failure}")
-        return saved.path
-
-    def save_before_edit(self) -> Saved:
-        """Save before code is on trial, where the config wants it."""
-        if not self.config.fault_tolerance.save_before_edits:
-            return Saved()
-        return self._save()
-
-    def _save(self) -> Saved:
         self._compare()
         saved: list[Saved] = self.ask(self.trainers.save, doing="saving a checkpoint")
-        return saved[0]
+        if saved[0].failure:
+            raise RunFailed(f"could not save a checkpoint: {saved[0].failure}")
+        return saved[0].path
 
-    @property
-    def newest_code(self) -> int:
-        """See `Holding`; without a record, code is not on trial."""
-        return 0 if self.holding is None else self.holding.newest_code
+    def shadow(self) -> None:
+        """Have all ranks copy their state into their hosts' memory, beside the next step."""
+        if self.holding is not None:
+            self.holding.shadow()
 
     def configure(self, config: TitanConfig) -> None:
         """Take over what may change between two steps."""
@@ -228,7 +265,7 @@ class Driver:
 
     def close(self) -> None:
         """Let go of model and process group; the processes stay."""
-        self.ask(self.trainers.close, doing="closing")
+        self.ask(self.trainers.close, doing="closing", in_place=False)
 
     def ask(
         self,
@@ -237,6 +274,7 @@ class Driver:
         doing: str,
         seconds: float | None = None,
         unless: Unless | None = None,
+        in_place: bool = True,
     ) -> list[Any]:
         """Returns the answers of all ranks, unless one hangs. An error that a person can mend
         becomes a RunFailed."""
@@ -244,7 +282,7 @@ class Driver:
         try:
             if self.holding is not None:
                 return self.holding.ask(
-                    endpoint, *args, doing=doing, unless=unless, in_place=False, seconds=patience
+                    endpoint, *args, doing=doing, unless=unless, in_place=in_place, seconds=patience
                 )
             return ask_all(
                 endpoint, *args, seconds=patience,
@@ -282,51 +320,54 @@ class TitanOutcome:
 def run(config: TitanConfig, hosts: HostMesh, record: Record) -> TitanOutcome:
     """Train to the end on `hosts`, step by step, so that code can change between two steps.
 
-    When a rank dies or hangs, all begin again in new procs, from the last checkpoint. When the
-    record is stopping, a checkpoint is saved first; the same command then goes on from there.
+    When a rank dies or hangs, all begin again in new procs: from copies in the memory of the hosts,
+    where there are newer ones than the last checkpoint. When the record is stopping, a checkpoint
+    is saved first; the same command then goes on from there.
     """
     check(config, len(hosts), record.procs_per_host)
     return with_attempts(
         lambda attempt: train(record.live(config), record, attempt),
         hosts, record.procs_per_host, record,
         name="titan", preload=PRELOAD, max_restarts=config.fault_tolerance.max_restarts,
+        has_shards=True,
     )  # fmt: skip
 
 
 def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> TitanOutcome:
     """One attempt: to the end, until the record is stopping, or until a rank is lost."""
-    driver, saving = Driver(attempt.procs, record), attempt.saving
+    driver, saving = Driver(attempt.procs, record, attempt.memory), attempt.saving
     first_config = in_folder(config, record.folder)
     if attempt.saved_step is not None and config.checkpoint.load_step != -1:
         # Once this run has saved, it goes on from there, whatever it was to begin with; not by the
         # step, as a host may be gone, and what it saved with it.
         first_config = with_values(first_config, checkpoint={"load_step": -1})
     # A run that stops now has learned nothing yet, and need not wait.
-    setup = driver.setup(first_config, unless=lambda: record.is_stopping)
+    setup = driver.setup(
+        first_config, unless=lambda: record.is_stopping, copies=attempt.newest_copies()
+    )
     record.message(
         f"{config.model.name} {config.model.flavor}: {setup.num_parameters:,} parameters, "
         f"{setup.layout}, on {setup.device}; ready in {setup.seconds:.1f} s"
     )
-    saving.resumed(setup.resumed_from, setup.first_step, setup.notes)
+    if setup.why_not_nccl:
+        record.message(setup.why_not_nccl)
+    if setup.is_from_memory:
+        saving.resumed_from_memory(setup.first_step)
+    else:
+        saving.resumed(setup.resumed_from, setup.first_step, setup.notes)
     step = setup.first_step
     last = {"loss": math.nan, "validation_loss": math.nan}
     generation = -1
-    ran, is_kept = driver.newest_code, False
     while step < setup.num_steps and not record.is_stopping:
         wanted = record.live(config)
         if wanted != config:
             driver.configure(wanted)
             config = wanted
-        is_new = driver.newest_code > ran
-        if is_new and not is_kept and step > setup.first_step:
-            # A failing step costs the processes, as meshes cannot be made anew in place.
-            tell_saved(saving, step, driver.save_before_edit())
-        is_kept = is_new  # One save a push, however long it takes; it may be refused, too.
         results = driver.step()
         result = next(each for each in results if each.rank == setup.metrics_rank)
         step, values = result.step, dict(result.values)
         attempt.step_made(step)
-        slowest = ran = min(each.generation for each in results)
+        slowest = min(each.generation for each in results)
         if values or slowest != generation:
             generation = slowest
             record.metrics(step, setup.num_steps, {**values, "generation": generation})
@@ -343,6 +384,8 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
             saving.saved(step, path)
         if result.is_last:
             break
+        if is_due(step, config.fault_tolerance.shadow_every):
+            driver.shadow()
     if step < setup.num_steps:
         if step > setup.first_step and (path := driver.save()):
             saving.saved(step, path)

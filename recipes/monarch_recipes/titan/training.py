@@ -19,10 +19,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed._composable.replicate import DDP, replicate
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.parallel import DistributedDataParallel
 
+from monarch.runs.run_memory import HostCopies
 from monarch_recipes.fingerprint import Sums, state_of_optimizer, sums_of
+from monarch_recipes.groups import RankGroups
 from monarch_recipes.schedule import is_due
 
 from .api import (
@@ -35,16 +39,18 @@ from .api import (
     maybe_enable_profiling,
     set_pg_timeouts,
 )
-from .checkpoints import Checkpointer, Saved
+from .checkpoints import Checkpointer, Resumed, Saved
 from .config import (
     TitanConfig,
     check_config,
     look_up_model,
     with_values,
 )
-from .machine import check_machine, with_paths_here
+from .cpu import sum_plainly
+from .machine import check_machine, check_shared_gpus, with_paths_here
 from .next_start import TitanNextStart
-from .process import borrowed_process
+from .process import borrowed_process, meeting
+from .shards import go_on_from, read_shards, state_of_rank
 
 _A_DAY_SECONDS = 24 * 60 * 60
 _METRIC_NAMES = {
@@ -77,6 +83,8 @@ class Setup:
     seconds: float
     resumed_from: Path | None
     notes: tuple[str, ...]
+    why_not_nccl: str = ""  # where ranks have GPUs
+    is_from_memory: bool = False  # it goes on from copies in the memory of the hosts
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ class TitanStep:
 class Training:
     """Expects the environment that torchrun gives: RANK, WORLD_SIZE, LOCAL_RANK and the others."""
 
-    def __init__(self, config: TitanConfig) -> None:
+    def __init__(self, config: TitanConfig, copies: HostCopies | None = None) -> None:
         started = time.perf_counter()
         self.config = config = _with_later_timeouts(with_paths_here(config))
         self.world_size = int(os.environ["WORLD_SIZE"])
@@ -107,11 +115,19 @@ class Training:
         self._exits.enter_context(borrowed_process())
         try:
             look_up_model(config)
-            self.trainer = Trainer(config)
+            with meeting(int(os.environ["LOCAL_RANK"])) as self.why_not_nccl:
+                check_shared_gpus(self.degrees, self.why_not_nccl)
+                self.trainer = Trainer(config)
+            if self.why_not_nccl:
+                sum_plainly(self.trainer)
             processor = self.trainer.metrics_processor
             processor.logger = self._metrics = MetricsBuffer(processor.logger, self.world_size)
             self._checkpointer = Checkpointer(self.trainer, config, self.degrees)
-            self._resumed = self._checkpointer.load()
+            state = read_shards(copies, self.rank, str(self.degrees))
+            self._is_from_memory = state is not None
+            if state is not None:
+                go_on_from(state, self.trainer)
+            self._resumed = Resumed(None) if state is not None else self._checkpointer.load()
             self.configure(config)
             self.next_start = TitanNextStart(config, self.trainer)
             self._profilers = [
@@ -124,7 +140,13 @@ class Training:
                 )
                 for enter in (maybe_enable_profiling, maybe_enable_memory_snapshot)
             ]
-            self._batches = self._named(self.trainer.batch_generator(self.trainer.dataloader))
+            self._batches = Batches(self.trainer, self.rank)
+            self._replicas = [
+                _Replica(replicate.state(part))
+                for part in self.trainer.model_parts
+                if isinstance(part, DDP)
+            ]
+            self._stage = self._stage_name()
         except BaseException:
             self.close()
             raise
@@ -149,6 +171,8 @@ class Training:
             seconds=self._seconds,
             resumed_from=self._resumed.path,
             notes=self._resumed.notes,
+            why_not_nccl=self.why_not_nccl,
+            is_from_memory=self._is_from_memory,
         )
 
     def step(self) -> TitanStep:
@@ -186,22 +210,75 @@ class Training:
 
     def sums(self) -> dict[str, Sums]:
         """The fingerprint of this rank's part, by the group of ranks that should have the same."""
-        optimizers = self.trainer.optimizers.optimizers
-        stage = ""
-        if self.degrees.pp > 1:
-            stage = f"pp {self.trainer.parallel_dims.get_mesh('pp').get_local_rank()}"
+        by_group: dict[str, dict[str, Any]] = {}
+        for name, value in self._by_name().items():
+            group, local = _replica_of(value)
+            by_group.setdefault(f"{self._stage} {group}".strip(), {})[name] = local
+        return {group: sums_of(values) for group, values in by_group.items()}
+
+    def _by_name(self) -> dict[str, Any]:
+        """The parameters, and what the optimizers remember of them."""
         state: dict[str, Any] = {}
         for part in self.trainer.model_parts:
             parameters = dict(part.named_parameters())
             state |= parameters
             names = {parameter: name for name, parameter in parameters.items()}
-            for optimizer in optimizers:
+            for optimizer in self.trainer.optimizers.optimizers:
                 state |= state_of_optimizer(optimizer, names, only_named=True)
-        by_group: dict[str, dict[str, Any]] = {}
-        for name, value in state.items():
-            group, local = _replica_of(value)
-            by_group.setdefault(f"{stage} {group}".strip(), {})[name] = local
-        return {group: sums_of(values) for group, values in by_group.items()}
+        return state
+
+    def take(self, rank: int) -> None:
+        """Have the parameters and the optimizer's state of the replica that this rank belongs to on
+        all ranks."""
+        meshes = self.trainer.parallel_dims.get_all_one_dimensional_meshes()
+        places = [{name: mesh.get_local_rank() for name, mesh in meshes.items()}]
+        dist.broadcast_object_list(places, src=rank)
+        plain = [meshes[name].get_group() for name in ("dp_replicate", "tp") if name in meshes]
+        there = [places[0][name] for name in ("dp_replicate", "tp") if name in meshes]
+        for value in self._by_name().values():
+            if isinstance(value, DTensor):
+                mesh = value.device_mesh
+                for dim, (name, placement) in enumerate(
+                    zip(mesh.mesh_dim_names or (), value.placements, strict=True)
+                ):
+                    if isinstance(placement, Replicate) and name in places[0]:
+                        _broadcast(value.to_local(), mesh.get_group(dim), places[0][name])
+            elif isinstance(value, torch.Tensor):
+                for group, place in zip(plain, there, strict=True):
+                    _broadcast(value, group, place)
+
+    def _stage_name(self) -> str:
+        if self.degrees.pp == 1:
+            return ""
+        return f"pp {self.trainer.parallel_dims.get_mesh('pp').get_local_rank()}"
+
+    def roots(self) -> dict[str, object]:
+        """The objects of libraries that have a part of the state; what they hold of modules,
+        optimizers, schedules and data is found from there.
+
+        A call begins, which drops gradients before it makes others: so none need to be kept.
+        """
+        trainer = self.trainer
+        if dist.is_initialized():
+            self._groups = RankGroups()
+        for part in trainer.model_parts:
+            part.zero_grad()
+        roots = {"trainer": trainer, "metrics": trainer.metrics_processor}
+        if self.config.validation.enable:
+            roots["validator"] = trainer.validator
+        return roots
+
+    def state(self, generation: int) -> dict[str, Any]:
+        """What a new process of this rank needs to go on from here."""
+        return state_of_rank(self.trainer, str(self.degrees), generation)
+
+    def rejoin(self) -> list[str]:
+        """Meet the other ranks anew, where the groups were aborted. Returns what has kept an old
+        group."""
+        holders = self._groups.make_anew()
+        for replica in self._replicas:
+            replica.wrap_anew()
+        return holders
 
     def save_if_due(self) -> Saved:
         """Write a checkpoint where the config has one after the step that was made last."""
@@ -239,6 +316,7 @@ class Training:
             ("checkpoint", "interval"),
             ("validation", "freq"),
             ("fault_tolerance", "fingerprint_every"),
+            ("fault_tolerance", "shadow_every"),
         ):
             setattr(getattr(self.config, section), key, getattr(getattr(config, section), key))
         if trainer.checkpointer.enable:
@@ -264,21 +342,63 @@ class Training:
         finally:
             self._exits.close()
 
-    def _named(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; an error in one says where."""
-        while True:
-            try:
-                batch = next(batches)
-            except (StopIteration, DataloaderExhaustedError):
-                raise DataloaderExhaustedError from None
-            except Exception as error:
-                dataset = self.trainer.dataloader.dataset
-                sample = getattr(dataset, "_sample_idx", "?")
-                raise RuntimeError(
-                    f"rank {self.rank}, step {self.trainer.step}: sample {sample} of its share "
-                    f"of {self.config.training.dataset} raised {type(error).__name__}: {error}"
-                ) from error
-            yield batch
+
+class Batches:
+    """The batches of the trainer's data; an error in one says where.
+
+    Where the data is put back, they begin there: the loader tells its position, and a generator
+    cannot be wound back.
+    """
+
+    def __init__(self, trainer: Any, rank: int) -> None:
+        self._trainer = trainer
+        self._rank = rank
+        self._batches: Iterator[Any] | None = None
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Any:
+        trainer = self._trainer
+        if self._batches is None:
+            self._batches = trainer.batch_generator(trainer.dataloader)
+        try:
+            return next(self._batches)
+        except (StopIteration, DataloaderExhaustedError):
+            raise DataloaderExhaustedError from None
+        except Exception as error:
+            sample = getattr(trainer.dataloader.dataset, "_sample_idx", "?")
+            raise RuntimeError(
+                f"rank {self._rank}, step {trainer.step}: sample {sample} of its share "
+                f"of {trainer.job_config.training.dataset} raised {type(error).__name__}: {error}"
+            ) from error
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}  # The loader has it.
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._batches = None
+
+
+class _Replica:
+    """A model part whose gradients DDP averages, which torch wraps in its first forward pass."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self._args, self._kwargs = state._init_args, dict(state._init_kwargs)
+
+    def wrap_anew(self) -> None:
+        """Have it wrapped again in the next forward pass, for the groups that there are then. All
+        ranks have the same weights."""
+        state, before = self._state, getattr(self._state, "_ddp", None)
+        if before is not None:
+            # Whoever may still hold it: its hooks would use the group that is gone.
+            before.reducer._remove_autograd_hooks()
+            del state._ddp
+        DistributedDataParallel._active_ddp_module = None
+        state.has_initialized = False
+        state._param_list, state._param_names = torch.nn.ParameterList(), []
+        state._init_args, state._init_kwargs = self._args, {**self._kwargs, "init_sync": False}
 
 
 def _replica_of(value: Any) -> tuple[str, Any]:
@@ -295,6 +415,14 @@ def _replica_of(value: Any) -> tuple[str, Any]:
         if not isinstance(placement, Replicate)
     ]
     return ", ".join(group), value.to_local()
+
+
+def _broadcast(tensor: torch.Tensor, group: dist.ProcessGroup, place: int) -> None:
+    """Have the values of the rank at that place of a group on all of it."""
+    values = tensor.detach().contiguous()
+    dist.broadcast(values, src=dist.get_global_rank(group, place), group=group)
+    with torch.no_grad():
+        tensor.copy_(values)
 
 
 class MetricsBuffer(BaseLogger):  # type: ignore[misc]

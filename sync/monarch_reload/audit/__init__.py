@@ -8,7 +8,10 @@ What to open:
     fresh_codes   the code of a source, by name
     history       the code that modules ran before
     expected      what a commit notes of objects that have no source to compare with
+    literal_defaults  defaults of functions that a source writes out
+    stale_caches  results that old code has made
     natives       copies of classes inside of native validators
+    other_places  worker processes, and files that were run by their path
     held          whether what is old is alive, or only not yet collected
     findings      what was found, in words
 """

@@ -7,7 +7,8 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from inspect import CO_NESTED
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -18,10 +19,18 @@ from monarch_reload.audit.findings import AuditFinding, AuditReport, Kind, count
 from monarch_reload.audit.fresh_codes import FreshCodes
 from monarch_reload.audit.held import held_by_others, notes
 from monarch_reload.audit.history import PastCode
+from monarch_reload.audit.literal_defaults import defaults_now
 from monarch_reload.audit.living import LivingCode, code_of, instances, running_codes, type_module
-from monarch_reload.audit.natives import adapters, copied_fields_that_differ, models
+from monarch_reload.audit.natives import (
+    adapters,
+    copied_fields_that_differ,
+    models,
+    schema_of,
+)
+from monarch_reload.audit.other_places import of_files, of_workers
+from monarch_reload.audit.stale_caches import stale_caches
 from monarch_reload.kinds import is_a, own_names
-from monarch_reload.source.source import RunningSources
+from monarch_reload.source.source import ModuleSource, RunningSources
 from monarch_reload.source.statements import Statement
 from monarch_reload.trial.stage import TrialStage
 
@@ -43,14 +52,17 @@ class Audit:
     ) -> None:
         self._sources, self._history, self._expected = sources, history, expected
         self._ours, self._pause = ours, pause
-        self._names = frozenset(n for n in history.names if n in sources and n in sys.modules)
+        self._names = frozenset(
+            n for n in history.names if n in history.removed or (n in sources and n in sys.modules)
+        )
         self._fresh: dict[str, FreshCodes] = {}
         self._at: defaultdict[str, list[str]] = defaultdict(list)  # modules by file
         for name in self._names:
-            paths = {sources[name].path, *(version.path for version in history.past(name))}
+            paths = {self._source_of(name).path, *(version.path for version in history.past(name))}
             for path in paths:
                 self._at[path].append(name)
-        self._snapshot = LivingCode(self._at.keys(), self._names)
+        all_paths = {source.path for _, source in sources.running()}
+        self._snapshot = LivingCode(self._at.keys(), self._names, all_paths)
 
     def report(self, files: Iterable[str] = ()) -> AuditReport:
         """``files`` have changed; modules that were loaded from them unseen are told, too."""
@@ -58,12 +70,18 @@ class Audit:
         findings: list[AuditFinding] = []
         if self._names:
             self._snapshot.take(self._pause)
+            has_schemas = any(map(schema_of, self._snapshot.classes))
+            findings += self._caches()
+            findings += self._defaults_of_closures()
             findings += self._definitions()
-            findings += self._validators()
+            findings += self._validators() if has_schemas else ()
             findings += self._values()
             findings += self._defaults()
             findings += self._suspended()
-        findings += self._unfollowed(files)
+        findings += self._unfollowed(files := list(files))
+        followed = {self._sources[name].path for name, _ in self._sources.loaded()}
+        findings += of_files(files, followed, self._pause)
+        findings += of_workers(self._history.older_workers)
         looked_at = self._snapshot.num_functions + self._snapshot.num_classes
         return AuditReport(tuple(findings), looked_at, time.perf_counter() - started)
 
@@ -86,7 +104,7 @@ class Audit:
         if not functions and not classes:
             return []
         things = [one for one, _ in functions] + [one for one, _ in classes]
-        made = instances([cls for cls, _ in classes], self._pause) if classes else []
+        made = instances([cls for cls, _ in classes]) if classes else []
         snapshot.forget()
         held = self._held(things, made, [functions, classes])
         findings = list(
@@ -103,12 +121,63 @@ class Audit:
                 findings.append(_of_class(name, why, counts[id(cls)]))
         return findings
 
+    def _defaults_of_closures(self) -> list[AuditFinding]:
+        """Functions that a function has made with a default which the source had, and has no more.
+
+        Nothing gives them the new one, as no name leads to them.
+        """
+        groups: defaultdict[tuple[str, str, Any, Any], list[CodeType]] = defaultdict(list)
+        for function in self._snapshot.functions:
+            code, values = function.__code__, defaults_now(function)
+            names = self._at.get(code.co_filename, ()) if code.co_flags & CO_NESTED else ()
+            for name in names if values else ():
+                for argument, value, new in self._lost_defaults(name, code, values):
+                    groups[f"{name}.{_owner_of(function)}", argument, value, new].append(code)
+        found = []
+        for (owner, argument, value, new), codes in groups.items():
+            keep, first = ("keeps" if len(codes) == 1 else "keep"), codes[0]
+            place_of = (
+                f"{first.co_name}, {os.path.basename(first.co_filename)}:{first.co_firstlineno}"
+            )
+            text = f"{counted(len(codes), 'live closure')} of `{owner}` {keep} the default"
+            text += f" {argument} = {value!r}; new ones have {new!r} ({place_of})"
+            found.append(AuditFinding("default", owner, len(codes), text))
+        return found
+
+    def _lost_defaults(
+        self, name: str, code: CodeType, values: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Yields arguments with the value and the one that the source gives, where an earlier
+        version gave this one: any other is the program's own doing."""
+        if not self._runs(name, code):
+            return
+        fresh = self._fresh_of(name).defaults.get((code.co_name, code.co_firstlineno), {})
+        for argument, value in values.items():
+            if argument in fresh and _differ(fresh[argument], value):
+                before = (
+                    defaults[argument]
+                    for version in self._history.past(name)
+                    for place, defaults in version.defaults.items()
+                    if place[0] == code.co_name and argument in defaults
+                )
+                if not all(_differ(one, value) for one in before):
+                    yield argument, value, fresh[argument]
+
+    def _caches(self) -> list[AuditFinding]:
+        patched = {id(one) for ref in self._expected.patched if (one := ref()) is not None}
+        found = []
+        for cache, edited in stale_caches(self._snapshot.caches, patched):
+            name = f"{cache.__module__}.{cache.__qualname__}"
+            text = f"the cache of `{name}` may hold results of old code: it calls `{edited}`"
+            found.append(AuditFinding("cache", name, 1, text))
+        return found
+
     def _origin(self, function: FunctionType) -> _Origin | None:
         """Where old code comes from; None where the code is today's."""
         code = function.__code__
         if _is_of_trial(function):
             return _Origin("trial", str(function.__module__), "")
-        names = self._at.get(code.co_filename, ())
+        names = self._at.get(code.co_filename) or self._shipped(function)
         if not names or any(self._runs(name, code) for name in names):
             return None
         if any(callable(constant) for constant in code.co_consts):
@@ -118,6 +187,14 @@ class Audit:
             if version is not None:
                 return _Origin(self._kind_of(name, function), name, version.label)
         return None
+
+    def _shipped(self, function: FunctionType) -> Sequence[str]:
+        """The module of a function that was pickled by value, which leaves its file out. Only code
+        that the module had just so is of it: others without a file are generated."""
+        name, code = str(function.__module__), function.__code__
+        if code.co_filename[:1] != "<" or name not in self._names:
+            return ()
+        return [name] if any(one.has(code) for one in self._history.past(name)) else ()
 
     def _kind_of(self, name: str, function: FunctionType) -> Kind:
         fresh, code = self._fresh_of(name), function.__code__
@@ -133,13 +210,18 @@ class Audit:
 
     def _fresh_of(self, name: str) -> FreshCodes:
         if name not in self._fresh:
-            self._fresh[name] = FreshCodes(self._sources[name])
+            self._fresh[name] = FreshCodes(self._source_of(name))
         return self._fresh[name]
+
+    def _source_of(self, name: str) -> ModuleSource:
+        return self._sources[name] if name in self._sources else self._history.removed[name]
 
     def _why_old(self, cls: type) -> str:
         module, qualname = str(type_module(cls)), type.__dict__["__qualname__"].__get__(cls)
         if "<" in qualname:
             return ""
+        if module not in sys.modules:
+            return "gone"  # Its module went with its file.
         top, *inner = qualname.split(".")
         found: Any = vars(sys.modules[module]).get(top)
         for name in inner:
@@ -183,7 +265,7 @@ class Audit:
         holders: list[Any] = list(models())
         if not holders:
             return
-        holders += instances(adapters(), self._pause)
+        holders += instances(adapters())
         groups: defaultdict[tuple[str, str], int] = defaultdict(int)
         for holder in holders:
             for cls in copied_fields_that_differ(holder, self._names):
@@ -215,7 +297,7 @@ class Audit:
         defaults = [(o, one) for one in self._expected.defaults if (o := one.owner()) is not None]
         if not defaults:
             return
-        made = instances([owner for owner, _ in defaults], self._pause)
+        made = instances([owner for owner, _ in defaults])
         for owner, changed in defaults:
             new = defaults_of(owner).get(changed.name)
             keeping = [
@@ -281,7 +363,7 @@ class Audit:
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
         own = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
         own.append(self._snapshot.suspended)
-        own += instances(notes(), self._pause)
+        own += instances(notes())
         # What only a reloader's own notes hold is as good as gone.
         around = list(around)
         newest: list[Any] = []
@@ -304,7 +386,7 @@ class Audit:
 
 
 _ROUNDS = 4
-_MOST_HOLDERS = 1_000
+_MOST_HOLDERS = 100  # The collector compares each reference with each of them.
 
 
 def _holders(things: list[Any], ours: list[Any], namespaces: Collection[int]) -> list[Any]:
@@ -357,6 +439,10 @@ def _said(origin: _Origin, count: int) -> str:
         "gone": f"{runs} code{label} that is in no file any more",
         "trial": f"{looks} names up in what is left of a trial",
     }[origin.kind]
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return type(one) is not type(other) or one != other
 
 
 def _is_defined_in(cls: type, namespace: dict[str, Any]) -> bool:

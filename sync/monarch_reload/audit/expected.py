@@ -38,16 +38,22 @@ class ChangedDefault(msgspec.Struct, frozen=True, eq=False):
 
 class Expected:
     """``classes`` are those that no name leads to any more: live ones go on in their place, or
-    others have taken their names. ``defaults`` are those of the last commit."""
+    others have taken their names. ``defaults`` and ``patched``, functions that do something else
+    now, are those of the last commit."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[int, str], ExpectedValue] = {}
         self.classes: list[weakref.ref[type]] = []
         self.defaults: list[ChangedDefault] = []
+        self.patched: list[weakref.ref[FunctionType]] = []
 
     @classmethod
     def of(
-        cls, twins: Collection[tuple[Any, Any]], displaced: Iterable[Any], paths: Collection[str]
+        cls,
+        twins: Collection[tuple[Any, Any]],
+        displaced: Iterable[Any],
+        paths: Collection[str],
+        patched: Iterable[FunctionType],
     ) -> Expected:
         """Of one commit that is to come. ``twins`` are new objects, each with the live one that
         goes on in its place, ``displaced`` those whose name another one takes. ``paths`` are files
@@ -63,6 +69,7 @@ class Expected:
             if is_a(fresh, type) and is_a(live, type) and fresh is not live
             for name, before in _changed(defaults_of(live), defaults_of(fresh))
         ]
+        made.patched = [weakref.ref(one) for one in patched]
         return made
 
     def followed_by(self, later: Expected) -> Expected:
@@ -71,7 +78,7 @@ class Expected:
         values = {**self.values, **later.values}
         both.values = {key: one for key, one in values.items() if one.owner() is not None}
         both.classes = [one for one in self.classes + later.classes if one() is not None]
-        both.defaults = later.defaults
+        both.defaults, both.patched = later.defaults, later.patched
         return both
 
     @staticmethod

@@ -7,10 +7,15 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["code", "lines", "gone", "trial", "class", "native", "value", "module", "running"]
+Kind = Literal[
+    "code", "lines", "gone", "trial", "class", "native", "value", "module", "running", "default",
+    "cache",
+]  # fmt: skip
 
 # Old code that will run again. What is not among them is as docs/reload.md says.
-_STALE: frozenset[Kind] = frozenset({"code", "lines", "gone", "trial", "class", "native", "module"})
+_STALE: frozenset[Kind] = frozenset(
+    {"code", "lines", "gone", "trial", "class", "native", "module", "default"}
+)
 
 
 class AuditFinding(msgspec.Struct, frozen=True):

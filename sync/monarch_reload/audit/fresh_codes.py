@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import CodeType
+from typing import Any
 
 from monarch_reload.audit.history import inner_codes
+from monarch_reload.audit.literal_defaults import literal_defaults
 from monarch_reload.live.patch import same_behaviour
 from monarch_reload.source.source import ModuleSource
 
@@ -27,6 +29,11 @@ class FreshCodes:
         """The same by a compilation of the whole file: `codes` leaves out what shares a place."""
         code = compile(self._source.text, self._source.path, "exec", dont_inherit=True)
         return _by_name([code])
+
+    @cached_property
+    def defaults(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
+        """See ``literal_defaults``."""
+        return literal_defaults(self._source.text)
 
     def has(self, code: CodeType) -> bool:
         """Whether it is the code of a function of the source, lines included."""

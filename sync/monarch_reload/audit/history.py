@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import weakref
 from collections import deque
 from collections.abc import Mapping
 from functools import cached_property
 from types import CodeType
+from typing import Any
 
+from monarch_reload.audit.literal_defaults import literal_defaults
 from monarch_reload.live.patch import same_behaviour
 from monarch_reload.source.codes import Codes
 from monarch_reload.source.source import ModuleSource, RunningSources
@@ -14,23 +19,36 @@ from monarch_reload.source.source import ModuleSource, RunningSources
 _MOST_VERSIONS = 24
 
 
+def worker_processes() -> list[Any]:
+    """What this process has started by `multiprocessing`, and lives: pools, workers of loaders."""
+    module: Any = sys.modules.get("multiprocessing.process")
+    return [
+        one
+        for one in list(getattr(module, "_children", ()))
+        if one._parent_pid == os.getpid() and one.is_alive()
+    ]
+
+
 class PastVersion:
     """A text that a module ran. ``label`` says which one, for people: ``generation 4``."""
 
     def __init__(self, source: ModuleSource, label: str) -> None:
         # Not the source: it has a syntax tree, of hundreds of objects a function.
-        self._text: bytes | None = source.text
+        self._text = source.text
         self.path, self.label = source.path, label
 
     @cached_property
     def codes(self) -> Codes:
-        """Compiled when it is first asked for; of the text nothing is kept then."""
-        text, self._text = self._text, None
-        assert text is not None
+        """Compiled when it is first asked for."""
         try:
-            return ModuleSource(self.path, text).codes
+            return ModuleSource(self.path, self._text).codes
         except (SyntaxError, ValueError):
             return Codes({})
+
+    @cached_property
+    def defaults(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
+        """See ``literal_defaults``."""
+        return literal_defaults(self._text)
 
     def has(self, code: CodeType) -> bool:
         """Whether the file had this very code, inside of others included."""
@@ -54,6 +72,7 @@ class PastCode:
 
     def __init__(self) -> None:
         self._past: dict[str, deque[PastVersion]] = {}
+        self.older_workers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.removed: dict[str, ModuleSource] = {}
 
     @property
@@ -62,6 +81,7 @@ class PastCode:
 
     def replaced(self, name: str, source: ModuleSource, label: str) -> None:
         """Note that a module runs this source no more."""
+        self.older_workers.update(worker_processes())
         versions = self._past.setdefault(name, deque(maxlen=_MOST_VERSIONS))
         versions.append(PastVersion(source, label))
 

@@ -1,11 +1,10 @@
-"""The objects of the process that an audit looks at, in slices between which other threads run."""
+"""The objects of the process that an audit looks at."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Collection, Iterator
-from itertools import compress
+from collections.abc import Callable, Collection
 from types import (
     AsyncGeneratorType,
     CodeType,
@@ -16,83 +15,92 @@ from types import (
 )
 from typing import Any
 
-_SLICE = 1_000
+from monarch_reload.audit.stale_caches import CACHE
 
 SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
+_LOOKED_AT = frozenset((*SUSPENDED, CACHE))
 
 
-def living(kinds: Collection[type], pause: Callable[[], None]) -> Iterator[list[Any]]:
-    """Yields the objects of exactly these types, slice by slice. ``pause`` lets others run.
-
-    The list of all objects is held for no moment in which others run, as it would keep what they
-    free: a step's activations, or an object whose end somebody waits for. To go through it takes a
-    tenth of a millisecond for 1,000 objects. Young objects come first: an object may get older
-    meanwhile, never younger. So one may come twice.
-    """
-    for generation in range(3):
-        things = gc.get_objects(generation=generation)
-        found = list(compress(things, map(kinds.__contains__, map(type, things))))
-        del things
-        while found:
-            part = found[-_SLICE:]
-            del found[-_SLICE:]
-            yield part
-            part.clear()
-            pause()
-
-
-def instances(classes: Collection[type], pause: Callable[[], None]) -> list[Any]:
+def instances(classes: Collection[type]) -> list[Any]:
     """All instances of exactly these classes."""
-    found = {id(one): one for part in living(set(classes), pause) for one in part}
-    return list(found.values())
+    classes = frozenset(classes)
+    return [one for one in gc.get_objects() if type(one) in classes] if classes else []
 
 
-def metaclasses() -> set[type]:
-    """All of the process."""
-    found: set[type] = set()
-    pending: list[type] = [type]
+def functions_of(is_wanted: Callable[[str], bool]) -> list[FunctionType]:
+    """All functions of the files for which ``is_wanted``."""
+    return [
+        one
+        for one in gc.get_objects()
+        if type(one) is FunctionType and is_wanted(one.__code__.co_filename)
+    ]
+
+
+def all_classes() -> list[type]:
+    """Every class of the process, by way of their bases: frozen ones as well."""
+    found: dict[int, type] = {}
+    pending: list[type] = [object]
     while pending:
         cls = pending.pop()
-        if cls not in found:
-            found.add(cls)
+        if id(cls) not in found:
+            found[id(cls)] = cls
             pending += type.__subclasses__(cls)
-    return found
+    return list(found.values())
 
 
 class LivingCode:
     """Functions, classes and suspended frames that come from some files and modules."""
 
-    def __init__(self, paths: Collection[str], modules: Collection[str]) -> None:
-        self._paths, self._modules = paths, modules
+    def __init__(
+        self, paths: Collection[str], modules: Collection[str], all_paths: Collection[str]
+    ) -> None:
+        """``paths`` are those of the ``modules`` that were reloaded, ``all_paths`` those of all."""
+        self._paths, self._modules = frozenset(paths), modules
+        self._all_paths = all_paths
         self.functions: list[FunctionType] = []
         self.generated: list[FunctionType] = []
         """Functions without a file, made by code of one of the modules."""
         self.classes: list[type] = []
         self.suspended: list[Any] = []
+        self.caches: list[Any] = []
+        """Of results of functions that come from any file which is followed."""
         self.num_functions = self.num_classes = 0
 
     def take(self, pause: Callable[[], None]) -> None:
-        classes = metaclasses()
-        kinds = {FunctionType, *SUSPENDED, *classes}
-        paths, modules = self._paths, self._modules
-        seen: set[int] = set()
-        for part in living(kinds, pause):
-            functions = [one for one in part if type(one) is FunctionType]
-            named = [(one.__code__.co_filename, one) for one in functions]
-            own = [one for path, one in named if path in paths]
-            bare = [one for path, one in named if path[:1] == "<" and self._is_generated(one)]
-            others = [one for one in part if type(one) is not FunctionType]
-            found = [one for one in others if type(one) in classes and type_module(one) in modules]
-            frames = [one for one in others if type(one) in SUSPENDED]
-            frames = [one for one in frames if code_of(one).co_filename in paths]
-            for mine, new in (
-                (self.functions, own), (self.generated, bare),
-                (self.classes, found), (self.suspended, frames),
-            ):  # fmt: skip
-                mine += [one for one in new if id(one) not in seen]
-                seen.update(map(id, new))
-            for gone in (part, functions, named, own, bare, others, found, frames):
-                gone.clear()
+        """Look at all objects, once, without a pause.
+
+        The list of them would keep what others free meanwhile: a step's activations, or an object
+        whose end somebody waits for. So it goes before anybody runs who was not in the middle of
+        it, and what is kept of it are a few functions. It takes a third of what the collector takes
+        for them.
+        """
+        paths = self._paths
+        functions, others = FunctionType, _LOOKED_AT
+        found = [
+            one
+            for one in gc.get_objects()
+            if (
+                (path := one.__code__.co_filename) in paths or path[:1] == "<"
+                if (kind := type(one)) is functions
+                else kind in others
+            )
+        ]
+        pause()
+        for one in found:
+            if type(one) is CACHE:
+                if _path_of(one.__wrapped__) in self._all_paths:
+                    self.caches.append(one)
+            elif type(one) is not functions:
+                if code_of(one).co_filename in paths:
+                    self.suspended.append(one)
+            elif one.__code__.co_filename in paths:
+                self.functions.append(one)
+            elif self._is_generated(one):
+                self.generated.append(one)
+        found.clear()
+        pause()
+        modules = self._modules
+        self.classes = [one for one in all_classes() if type_module(one) in modules]
         self.num_functions, self.num_classes = len(self.functions), len(self.classes)
 
     def _is_generated(self, function: FunctionType) -> bool:
@@ -101,8 +109,12 @@ class LivingCode:
 
     def forget(self) -> None:
         """Hold nothing of it any more."""
-        for held in (self.functions, self.generated, self.classes):
+        for held in (self.functions, self.generated, self.classes, self.caches):
             held.clear()
+
+
+def _path_of(function: Any) -> str:
+    return function.__code__.co_filename if type(function) is FunctionType else ""
 
 
 def code_of(suspended: Any) -> Any:
@@ -128,4 +140,7 @@ def running_codes() -> set[CodeType]:
 
 def type_module(cls: type) -> object:
     """`__module__` of a class, without asking its metaclass."""
-    return type.__dict__["__module__"].__get__(cls)
+    try:
+        return type.__dict__["__module__"].__get__(cls)
+    except AttributeError:
+        return None  # made where no module is, by `exec` or in C

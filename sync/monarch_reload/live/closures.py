@@ -267,6 +267,21 @@ class _Trees:
         """
         return node.heir if index in self._heirs else self.that_came.get(node.path)
 
+    def of_renamed_maker(self, node: _CodeNode) -> _CodeNode | None:
+        """The code that came which is equal to one that is gone, where there is one of each: the
+        function that makes it has another name now."""
+        came = [one for one in self.that_came.values() if _are_twins(node, one)]
+        if len(came) != 1:
+            return None
+        gone = [
+            one
+            for index in range(len(self._edit.old))
+            if index not in self._heirs and (root := self.old(index).root) is not None
+            for one in root.all()
+            if _are_twins(one, came[0])
+        ]
+        return came[0] if gone == [node] else None
+
     def code_at(self, place: Place | None) -> CodeType | None:
         """The code of the new source at a place."""
         for index, statement in enumerate(self._edit.new):
@@ -437,7 +452,7 @@ class _InFile:
         old = self._trees.old(index).running(code)
         if old is None:
             return None
-        heir = self._trees.heir_of(old, index)
+        heir = self._trees.heir_of(old, index) or self._trees.of_renamed_maker(old)
         if heir is None:
             return _Successor(None, _LostCode(reference, None, old.path))
         if not (old.is_nested or code.co_name == "<lambda>" or same_behaviour(code, heir.code)):
@@ -460,6 +475,13 @@ class _InFile:
                 lost = _LostCode(lost.code, None, old.path)
         place, path = (node.place, node.path) if node else (None, lost.path)
         return _LostCode(lost.code, place, path)
+
+
+def _are_twins(one: _CodeNode, other: _CodeNode) -> bool:
+    """Whether both are of functions that functions make, of one name, and do the same."""
+    old, new = one.code, other.code
+    names_alike = old.co_name == new.co_name and _fits(old, new)
+    return one.is_nested and other.is_nested and names_alike and same_behaviour(old, new)
 
 
 def _fits(old: CodeType, new: CodeType) -> bool:

@@ -191,7 +191,7 @@ class FunctionPatch:
             new.co_freevars, live.__closure__ or (), staged.__closure__ or (), strict=True
         ):
             if freevar != "__class__":
-                self._cell(cell, fresh)
+                self._cell(live, cell, fresh)
         self._attributes(live, staged)
         return live
 
@@ -208,13 +208,13 @@ class FunctionPatch:
             return vars(sys.modules[name])
         return None
 
-    def _cell(self, cell: CellType, fresh: CellType) -> None:
+    def _cell(self, live: FunctionType, cell: CellType, fresh: CellType) -> None:
         before, after = contents_of(cell), contents_of(fresh)
         if before is after or after is MISSING:
             return
         after = self._heir(before, after)
         if after is not before:
-            self.flips.append(Cell(cell, after))
+            self.flips.append(Cell(cell, after, live))
 
     def _attributes(self, live: FunctionType, staged: FunctionType) -> None:
         for name, value in staged.__dict__.items():

@@ -47,6 +47,10 @@ class Codes(Mapping[Place, CodeType]):
                 found[name, line + distance] = code, moved + distance
         return Codes(found)
 
+    def part_from_functions(self) -> None:
+        """Be about copies from now on: the code objects of live functions are about to move."""
+        self._found = {place: (moved_code(*one), 0) for place, one in self._found.items()}
+
     def has_closures(self) -> bool:
         """Whether a function among them is made by another one, and can be held."""
         return any(
@@ -57,7 +61,7 @@ class Codes(Mapping[Place, CodeType]):
     def __getitem__(self, place: Place) -> CodeType:
         code, distance = self._found[place]
         if distance:
-            code = _moved(code, distance)
+            code = moved_code(code, distance)
             self._found[place] = code, 0
         return code
 
@@ -79,9 +83,9 @@ def _says_its_line(code: CodeType) -> bool:
     return "__firstlineno__" in code.co_names and "<locals>" in getattr(code, "co_qualname", "")
 
 
-def _moved(code: CodeType, distance: int) -> CodeType:
+def moved_code(code: CodeType, distance: int) -> CodeType:
     """The same so many lines further down: all lines of a code object count from its first."""
     constants = tuple(
-        _moved(one, distance) if isinstance(one, CodeType) else one for one in code.co_consts
+        moved_code(one, distance) if isinstance(one, CodeType) else one for one in code.co_consts
     )
     return code.replace(co_firstlineno=code.co_firstlineno + distance, co_consts=constants)

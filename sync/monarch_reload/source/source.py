@@ -27,7 +27,7 @@ from types import CodeType, ModuleType
 import msgspec
 
 from monarch_reload.kinds import is_waiting, own_names
-from monarch_reload.source.codes import Codes
+from monarch_reload.source.codes import Codes, moved_code
 from monarch_reload.source.lines import decoded_lines
 from monarch_reload.source.statements import Statement, split
 
@@ -81,6 +81,14 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def codes(self) -> Codes:
         return Codes.inside(self.code)
+
+    def part_from_functions(self) -> None:
+        """Keep copies of the code objects that live functions run: those are about to move."""
+        own = vars(self)
+        if "codes" in own:
+            own["codes"].part_from_functions()
+        if "code" in own:
+            own["code"] = moved_code(own["code"], 0)
 
 
 _FUTURE_FLAGS = functools.reduce(
@@ -235,11 +243,15 @@ class ImportHook:
     """A finder in front of all others: lets them find, and remembers what gets loaded.
 
     `pending` are files that a prepare was given and that are not on disk yet, `arriving` says of
-    others where their text lies; new code may import them already.
+    others where their text lies; new code may import them already. `told` are called when these
+    modules, of other packages, have been loaded.
     """
 
-    def __init__(self, sources: RunningSources) -> None:
+    def __init__(
+        self, sources: RunningSources, told: Mapping[str, Callable[[], None]] | None = None
+    ) -> None:
         self._sources = sources
+        self._told = told or {}
         self.pending: dict[str, bytes] = {}
         self.arriving: dict[str, str] = {}
         self.builtins: dict[str, object] | None = None  # for modules imported during a prepare
@@ -258,6 +270,8 @@ class ImportHook:
             return spec
         if type(spec.loader) is SourceFileLoader and self._sources.owns(spec.origin):
             spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
+        elif fullname in self._told and type(spec.loader) is SourceFileLoader:
+            spec.loader = _TellingLoader(fullname, spec.origin, self._told[fullname])
         elif _is_found_from_here(spec.origin):
             self._sources.witness(spec.origin)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
@@ -361,6 +375,16 @@ class _RecordingLoader(SourceFileLoader):
         vars(source)["code"] = code
         self._sources.record(module.__name__, source)
         exec(code, module.__dict__)
+
+
+class _TellingLoader(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, tell: Callable[[], None]) -> None:
+        super().__init__(fullname, path)
+        self._tell = tell
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        self._tell()
 
 
 def forget_bytecode(paths: Iterable[str]) -> None:

@@ -19,5 +19,4 @@ The other files:
     whole_folders  folders that may be moved whole
     recall         answers about present and earlier states
     state_folder   the folder beside the replica for its notes
-    older_digests  notes that were made with an earlier digest
 """

@@ -45,7 +45,6 @@ from monarch_sync.messages import (
 from monarch_sync.mounts import mounted_inside
 from monarch_sync.replicas.ahead import Ahead
 from monarch_sync.replicas.completion import FULL, Completion
-from monarch_sync.replicas.older_digests import renew
 from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.replicas.pending import Pending
 from monarch_sync.replicas.recall import answer
@@ -99,7 +98,6 @@ class Replica:
         self._states = States()
         self._pending: Pending | None = None
         self._committed: Pending | None = None  # until it is settled
-        renew(root, self._state, self._store, self._disk)
         self._log = StateLog(self._state, self._disk)
         going = self._log.interrupted
         self._history = History(

@@ -3,8 +3,7 @@
 `current.2` is a whole state; `log.2` has the changes since, appended: a journal before each
 commit, and a mark behind it. From time to time a new whole state is written beside the old one and
 renamed over it, and the log is emptied; if that is cut short between the two, the entries of the
-log are older than the state and are passed over. Files without the 2 are of replicas whose entries
-have other digests (`older_digests.py`).
+log are older than the state and are passed over.
 """
 
 from __future__ import annotations
@@ -92,12 +91,11 @@ _decoder = msgspec.msgpack.Decoder(_Record)
 
 
 class StateLog:
-    """The two files in a replica's state folder; ``suffix``: of their names."""
+    """The two files in a replica's state folder."""
 
-    def __init__(self, folder: Path, disk: Disk, suffix: str = ".2") -> None:
-        self._current = folder / f"current{suffix}"
-        self._log = folder / f"log{suffix}"
-        self._is_older = not suffix
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._current = folder / "current.2"
+        self._log = folder / "log.2"
         self._disk = disk
         self._current_bytes = 0
         self._log_bytes = 0
@@ -152,7 +150,7 @@ class StateLog:
         try:
             data = self._current.read_bytes()
             current = msgspec.msgpack.decode(data, type=_CurrentState)
-            manifest = Manifest.decode(current.manifest, any_digest=self._is_older)
+            manifest = Manifest.decode(current.manifest)
             self._current_bytes = len(data)
             self.state = LoggedState(current.generation, current.author, manifest, current.boot)
         except (msgspec.MsgspecError, UnicodeDecodeError, BadManifest):

@@ -64,6 +64,7 @@ class SwitchUnderWay:
         self.here = here
         self.exempt: frozenset[Uid] = frozenset()
         self.told: set[tuple[BusyActor, float]] = set()
+        self.is_loss_told = False  # that procs are about to be replaced
         # Said by procs while no order waited for an answer.
         self.unheard: list[RefusedFile] = []
 
@@ -73,7 +74,8 @@ class Actions:
 
     Work that takes time is done on the thread that waits for the order, or on one of its own. Its
     outcome is an event, which ``feed`` takes from any thread. ``tell`` hears what the switch waits
-    for, ``on_over`` that a plan has been switched to.
+    for, ``on_replacing`` that so many procs are about to be replaced, before the fence, and
+    ``on_over`` that a plan has been switched to.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Actions:
         *,
         feed: Callable[[Event], None],
         tell: Callable[[str], None],
+        on_replacing: Callable[[ReloadPlan, int], None],
         on_over: Callable[[ReloadPlan], None],
     ) -> None:
         self.machine = Participant(self._members, is_root=agent.is_root, uid=agent.node.uid)
@@ -99,6 +102,7 @@ class Actions:
         self._feed = feed
         self.busy = BusyActors(agent.node.loop, tell)
         self._on_over = on_over
+        self._on_replacing = on_replacing
         self._known: dict[Uid, ProcAddress] = {}
 
     def carry_out(self, effect: Effect) -> None:
@@ -235,6 +239,9 @@ class Actions:
         message = self._message(order)
         going = self._message(order._replace(gives_way=True))
         replaced = self.machine.replaced if order.kind is SwitchOrder.FENCE else ()
+        if replaced and not switch.is_loss_told:
+            switch.is_loss_told = True
+            self._on_replacing(switch.plan, len(replaced))
         self.fencing.keep(uid for _, uid in effect.asked if uid in replaced)
         answers = []
         # One cast: nothing that we send comes between the procs' fences.

@@ -44,7 +44,8 @@ class CodeSwitch:
     """A process's side of a push, and the ``Owner`` of its procs. One push at a time; others wait.
 
     ``on_over`` hears of each plan that has been switched to. ``on_waiting`` is told what the change
-    waits for, when that takes seconds. ``asker`` of an order is the process that pushes, if it is
+    waits for, when that takes seconds, ``on_replacing`` that a plan is about to replace so many
+    procs. ``asker`` of an order is the process that pushes, if it is
     another.
     """
 
@@ -56,6 +57,7 @@ class CodeSwitch:
         # end.
         self.alone = threading.Lock()
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
+        self.on_replacing: Callable[[ReloadPlan, int], None] = lambda plan, num_procs: None
         self._agent = agent
         self.node = agent.node
         self.audits = Audits(agent, here)
@@ -70,6 +72,7 @@ class CodeSwitch:
             here,
             feed=self._feed,
             tell=lambda text: self.on_waiting(text),
+            on_replacing=lambda plan, num_procs: self.on_replacing(plan, num_procs),
             on_over=over,
         )
         self.machine = self._actions.machine

@@ -54,6 +54,7 @@ class PushWords:
         report = self._report
         report.modules_reloaded = [f"{module.rpartition('.')[2]}.py" for module in outcome.modules]
         report.functions_patched = outcome.functions
+        report.compiles_again = sorted(outcome.compiles_again)
         report.actors_patched = outcome.actors
         report.procs_respawned = outcome.replaced
         report.actors_respawned = outcome.replaced_actors

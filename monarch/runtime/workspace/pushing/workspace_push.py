@@ -229,6 +229,8 @@ class WorkspacePush(Purpose):
             return True
         if self._mode == "off":
             return bool(changed)
+        if self._mode == "respawn":
+            return True  # Old code may live on in some processes.
         return bool(plan.local) or any(host.uid in self._memory.left for host in hosts)
 
     def _without_failed(self, hosts: Sequence[HostInPush]) -> list[HostInPush]:
@@ -272,7 +274,7 @@ class WorkspacePush(Purpose):
     def prepared(self, outcome: ReloadOutcome) -> Said:
         self._end_prepare()
         self.report.needs_respawn = outcome.respawn
-        is_new = outcome.modules or any(map(self._is_new_on, self._hosts))
+        is_new = outcome.modules or outcome.respawn or any(map(self._is_new_on, self._hosts))
         if is_new or not self.report.generation:
             return Said.ALL
         # All hosts and processes have this state, though we did not know: no new generation.

@@ -1,0 +1,125 @@
+"""Whether a host has room for copies of the state, and what is done where it has not.
+
+The memory is anonymous (a memfd): the size of ``/dev/shm`` does not limit it. The machine's memory
+does, and the limits of the cgroups that the process is in.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from monarch_sync.words import byte_size
+
+_LEFT_BYTES = 512 * 2**20  # for all else
+_LEFT_SHARE = 0.02  # of what is to be copied
+
+
+@dataclass(frozen=True)
+class HostRoom:
+    """Bytes that the host can still give: ``available`` of the machine; ``in_cgroup`` up to the
+    nearest limit of a cgroup; ``lockable``, which may be pinned."""
+
+    available: float = math.inf
+    in_cgroup: float = math.inf
+    lockable: float = math.inf
+
+
+@dataclass(frozen=True)
+class RoomVerdict:
+    """``fits``: there is room. Else ``why`` says, with the numbers, what there is too little of.
+    ``may_be_pinned``: the limit of locked memory allows it."""
+
+    fits: bool
+    may_be_pinned: bool = True
+    why: str = ""
+
+
+def verdict_on_room(num_bytes: int, num_ranks: int, room: HostRoom) -> RoomVerdict:
+    """Whether each of the ``num_ranks`` ranks of a host may take so much more memory."""
+    wanted = num_bytes * num_ranks
+    left = _LEFT_BYTES + _LEFT_SHARE * wanted
+    limits = (
+        (room.available, "the host has {} free"),
+        (room.in_cgroup, "the limit of its cgroup leaves {}"),
+    )
+    for free, text in limits:
+        if wanted and wanted + left > free:
+            ranks = f" for {num_ranks} ranks" if num_ranks > 1 else ""
+            why = (
+                f"a copy of the state in the host's memory takes {byte_size(wanted)}{ranks}, and "
+                f"{text.format(byte_size(max(0, int(free))))}"
+            )
+            return RoomVerdict(False, why=why)
+    return RoomVerdict(True, may_be_pinned=num_bytes <= room.lockable)
+
+
+def look_at_room() -> HostRoom:
+    """As it is now, in this process."""
+    return HostRoom(
+        available=_available(Path("/proc/meminfo")),
+        in_cgroup=room_in_cgroups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")),
+        lockable=_lockable(),
+    )
+
+
+def _available(path: Path) -> float:
+    try:
+        for line in path.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return float(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return math.inf
+
+
+def _lockable() -> float:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return math.inf if soft == resource.RLIM_INFINITY else float(soft)
+
+
+def room_in_cgroups(membership: Path, root: Path) -> float:
+    """What the nearest memory limit leaves, of version 1 or 2, of this cgroup or one above it."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return math.inf
+    left = math.inf
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            base, names = root, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            base = root / "memory"
+        else:
+            continue
+        for folder in _upwards(base, path):
+            left = min(left, _left_in(folder, *names))
+    return left
+
+
+def _upwards(base: Path, path: str) -> Iterator[Path]:
+    folder = base / path.lstrip("/")
+    if not folder.is_dir():
+        folder = base  # In a container, its own cgroup is the root of what it sees.
+    while True:
+        yield folder
+        if folder == base or base not in folder.parents:
+            return
+        folder = folder.parent
+
+
+def _left_in(folder: Path, limit: str, usage: str, reclaimable: str) -> float:
+    try:
+        most = (folder / limit).read_text().strip()
+        if most == "max" or int(most) >= 2**62:
+            return math.inf
+        used = int((folder / usage).read_text())
+        stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return int(most) - used + int(stats.get(reclaimable, 0))
+    except (OSError, ValueError):
+        return math.inf

@@ -1,0 +1,81 @@
+"""Which parts of a sharded model (FSDP) a step has run.
+
+It says of ranks that wait for each other who left out what.
+
+A part that only some ranks run is gathered by them only: they wait for the others, which are in
+another part by then, or in the backward pass.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from monarch_sync.words import some
+
+_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
+_STATES = "FORWARD", "PRE_BACKWARD", "POST_BACKWARD"
+
+
+class ModulesRun(NamedTuple):
+    """``parts`` of all models, in their order; those that have ``run`` since the step began, with
+    the one that it is in. ``is_forward_over``: no more of them will."""
+
+    parts: tuple[str, ...] = ()
+    run: tuple[str, ...] = ()
+    is_forward_over: bool = False
+
+    def left_out(self) -> set[str]:
+        """Parts that come before one that has run."""
+        last = max((self.parts.index(one) for one in self.run if one in self.parts), default=-1)
+        passed = self.parts if self.is_forward_over else self.parts[: last + 1]
+        return set(passed) - set(self.run)
+
+
+NOTHING_RUN = ModulesRun()
+
+
+def modules_run_here() -> ModulesRun:
+    """Of the models of this process. Looks at every object."""
+    module: Any = sys.modules.get(_MODULE)
+    state_class = getattr(module, "FSDPState", None)
+    if state_class is None:
+        return NOTHING_RUN
+    found = [one for one in gc.get_objects() if type(one) is state_class]
+    try:
+        return _of_states(found)
+    except AttributeError:  # in another version of torch, which keeps its books otherwise
+        return NOTHING_RUN
+
+
+def _of_states(states: Sequence[Any]) -> ModulesRun:
+    groups = [group for state in states for group in state._fsdp_param_groups]
+    ended: list[Any] = []
+    for context in {id(state._comm_ctx): state._comm_ctx for state in states}.values():
+        ended += context.post_forward_order
+    running = [group for group in groups if group._training_state.name in _STATES]
+    is_over = any(group._training_state.name in _STATES[1:] for group in groups)
+    roots = [state for state in states if state._is_root]
+    ordered = [name for root in roots for name in _names(root._state_ctx.all_states)]
+    run = [group._module_fqn for group in (*ended, *running) if group._module_fqn]
+    return ModulesRun(tuple(dict.fromkeys(ordered)), tuple(dict.fromkeys(run)), is_over)
+
+
+def _names(states: Sequence[Any]) -> Iterator[str]:
+    for state in states:
+        for group in state._fsdp_param_groups:
+            if group._module_fqn:  # The root has an empty one: all ranks run it.
+                yield group._module_fqn
+
+
+def who_left_out_what(ranks: Sequence[tuple[int, ModulesRun]]) -> str:
+    """``rank 1 did not run blocks.3``, of parts that other ranks have run; "" where all did."""
+    parts = []
+    for rank, own in ranks:
+        by_others = {name for other, one in ranks if other != rank for name in one.run}
+        missing = [name for name in own.parts if name in own.left_out() & by_others]
+        if missing:
+            parts.append(f"rank {rank} did not run {some(missing)}")
+    return "; ".join(parts)

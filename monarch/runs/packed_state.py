@@ -1,0 +1,174 @@
+"""A state as text and tensors: what a process writes into memory for another one to go on from.
+
+What may be in it is what a checkpoint may hold: tensors, numbers, texts, and containers of these.
+No pickles: to read it runs no code.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+_ALIGNED = 64
+
+
+class UnpackableState(TypeError):
+    """The state holds what no other process could be given."""
+
+
+class TensorPlace(NamedTuple):
+    """Where a tensor lies, from the beginning of all tensors on, and how."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    num_bytes: int
+
+
+@dataclass
+class PackedState:
+    """``text`` has the containers and values, in which tensors are numbers. Two tensors that are
+    the same values in the same memory are one."""
+
+    text: str = "null"
+    tensors: list[Any] = field(default_factory=list)
+    _numbers: dict[Any, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: Any) -> PackedState:
+        """Shares all tensors with the state. Raises ``UnpackableState``, which says what cannot be
+        packed, and where it is."""
+        packed = cls()
+        packed.text = json.dumps(_packed(state, "", packed.number_of), separators=(",", ":"))
+        return packed
+
+    def number_of(self, tensor: Any) -> int:
+        """The number of a tensor, which is added where it is new."""
+        key = (
+            (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+            if tensor.numel()
+            else id(tensor)
+        )
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.tensors)
+            self.tensors.append(tensor.detach())
+        return number
+
+    def places(self, later: Collection[int] = ()) -> list[TensorPlace]:
+        """Where each tensor is to lie; those of these numbers behind all others."""
+        places: dict[int, TensorPlace] = {}
+        offset = 0
+        for number in sorted(range(len(self.tensors)), key=lambda one: (one in later, one)):
+            tensor = self.tensors[number]
+            num_bytes = tensor.numel() * tensor.element_size()
+            shape = tuple(tensor.shape)
+            stride = tensor.stride() if is_dense(tensor) else _rows(shape)
+            name = str(tensor.dtype).removeprefix("torch.")
+            places[number] = TensorPlace(name, shape, tuple(stride), offset, num_bytes)
+            offset += -(-num_bytes // _ALIGNED) * _ALIGNED
+        return [places[number] for number in range(len(places))]
+
+
+def unpacked(text: str, tensors: Sequence[Any]) -> Any:
+    """The state again, with these tensors in it."""
+    return _unpacked(json.loads(text), tensors)
+
+
+def tensor_at(memory: Any, place: TensorPlace) -> Any:
+    """The tensor at a place; ``memory`` is a tensor of bytes, which it shares."""
+    torch: Any = sys.modules["torch"]
+    data = memory[place.offset : place.offset + place.num_bytes].view(getattr(torch, place.dtype))
+    return data.as_strided(place.shape, place.stride, data.storage_offset())
+
+
+def is_dense(tensor: Any) -> bool:
+    """Whether its elements fill a stretch of memory, each once, in whatever order."""
+    expected = 1
+    sizes = sorted(
+        (stride, size)
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        if size != 1
+    )
+    for stride, size in sizes:
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _rows(shape: Sequence[int]) -> list[int]:
+    strides, span = [], 1
+    for size in reversed(shape):
+        strides.append(span)
+        span *= max(size, 1)
+    return strides[::-1]
+
+
+_PLAIN = {bool, int, float, str, type(None)}
+_LISTS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_DICTS: dict[str, Any] = {"dict": dict, "Counter": Counter, "OrderedDict": OrderedDict}
+
+
+def _packed(value: Any, path: str, number_of: Callable[[Any], int]) -> Any:
+    """As JSON has it: what is no plain value is a list that begins with its kind."""
+    torch: Any = sys.modules["torch"]
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        if value.layout is not torch.strided or value.is_meta or value.is_quantized:
+            raise UnpackableState(f"{path} is a tensor without plain memory")
+        return ["tensor", number_of(value)]
+    name = kind.__name__
+    if _LISTS.get(name) is kind:
+        return [name, [_packed(one, f"{path}[{n}]", number_of) for n, one in enumerate(value)]]
+    if _DICTS.get(name) is kind:
+        items = [
+            [_packed(key, f"a key of {path}", number_of), _packed(one, f"{path}.{key}", number_of)]
+            for key, one in value.items()
+        ]
+        more = vars(value) if kind is OrderedDict else {}  # as a module's `_metadata`
+        return [name, items, _packed(dict(more), path, number_of)] if more else [name, items]
+    if kind in (bytes, bytearray):
+        return [name, base64.b64encode(value).decode()]
+    if kind is complex:
+        return [name, value.real, value.imag]
+    if kind is torch.Size:
+        return [name, list(value)]
+    if kind in (torch.dtype, torch.device):
+        return [name, str(value).removeprefix("torch.")]
+    if kind.__module__ == "numpy" and not getattr(value, "shape", (1,)):
+        return _packed(value.item(), path, number_of)
+    raise UnpackableState(f"{path.lstrip('.')} is a {name}")
+
+
+def _unpacked(value: Any, tensors: Sequence[Any]) -> Any:
+    torch: Any = sys.modules["torch"]
+    if not isinstance(value, list):
+        return value
+    kind, first, *more = value
+    if kind == "tensor":
+        return tensors[first]
+    if kind in _LISTS:
+        return _LISTS[kind](_unpacked(one, tensors) for one in first)
+    if kind in _DICTS:
+        items = [(_unpacked(key, tensors), _unpacked(one, tensors)) for key, one in first]
+        found = _DICTS[kind](dict(items))
+        if more:
+            vars(found).update(_unpacked(more[0], tensors))
+        return found
+    if kind in ("bytes", "bytearray"):
+        data = base64.b64decode(first)
+        return data if kind == "bytes" else bytearray(data)
+    if kind == "complex":
+        return complex(first, more[0])
+    if kind == "Size":
+        return torch.Size(first)
+    return getattr(torch, first) if kind == "dtype" else torch.device(first)

@@ -1,0 +1,137 @@
+"""Memory of procs that their host agent holds open, so that it outlives them.
+
+It is anonymous (a memfd), as segments are: it has no name that could be left behind, and is gone
+with the last process that holds it, however that ends. The agent never maps it. It opens it by
+``/proc`` while the proc lives, and so does a proc that comes later; both belong to the same user.
+
+The memory begins with ``MARKS``: what a look from outside may know without knowing the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from monarch.runtime.hosts.host_proc import HostProc
+from monarch.runtime.node import Node
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import DropMemory, FindMemory, KeepMemory
+
+NUM_MARKS = 12
+MARKS = struct.Struct(f"={NUM_MARKS}q")
+_SECONDS = 10.0
+
+
+class HeldMemory:
+    """The memory that one host agent holds; on its I/O loop."""
+
+    def __init__(self, node: Node, procs: Mapping[Uid, HostProc]) -> None:
+        self._node = node
+        self._procs = procs
+        self._fds: dict[str, dict[str, int]] = {}  # by owner and name
+        node.handle(KeepMemory, self._on_keep)
+        node.handle(FindMemory, self._on_find)
+        node.handle(DropMemory, self._on_drop)
+
+    def _on_keep(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, KeepMemory)
+        proc, error = self._procs.get(order.sender), ""
+        try:
+            if proc is None or not proc.pid:
+                raise ProcessLookupError("it is no memory of a proc of this host")
+            fd = os.open(f"/proc/{proc.pid}/fd/{order.fd}", os.O_RDWR | os.O_CLOEXEC)
+            kept = self._fds.setdefault(order.owner, {})
+            before = kept.pop(order.name, None)
+            kept[order.name] = fd
+            if before is not None:
+                os.close(before)
+        except OSError as failed:
+            error = str(failed)
+        self._node.answer(order.sender, order.port, error=error)
+
+    def _on_find(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, FindMemory)
+        kept = self._fds.get(order.owner, {})
+        self._node.answer(order.sender, order.port, {
+            "pid": os.getpid(),
+            "fds": dict(kept),
+            "sizes": {name: os.fstat(fd).st_size for name, fd in kept.items()},
+            "marks": {
+                name: list(MARKS.unpack(os.pread(fd, MARKS.size, 0)))
+                for name, fd in kept.items()
+            },
+        })  # fmt: skip
+
+    def _on_drop(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, DropMemory)
+        self._let_go(order.owner)
+        self._node.answer(order.sender, order.port)
+
+    def _let_go(self, owner: str) -> None:
+        for fd in self._fds.pop(owner, {}).values():
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def clear(self) -> None:
+        """Let go of all, as when the client has left."""
+        for owner in list(self._fds):
+            self._let_go(owner)
+
+
+@dataclass(frozen=True)
+class MemoryPlace:
+    """Where processes of a host find memory that its agent holds, and what its marks say."""
+
+    name: str
+    pid: int
+    fd: int
+    size: int
+    marks: tuple[int, ...]
+
+    def open(self) -> int:
+        """A descriptor of it. Raises ``OSError`` where the agent has ended, or let it go."""
+        fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+        if os.fstat(fd).st_size != self.size:
+            os.close(fd)
+            raise ProcessLookupError(f"the host agent {self.pid} holds another memory by now")
+        return fd
+
+
+def have_held(node: Node, host: ProcAddress, owner: str, name: str, fd: int) -> str:
+    """Have the agent of this proc's host hold a memory of ours; why it does not, if so."""
+    asked = node.request(host, lambda port: KeepMemory(owner, name, fd, port, node.uid))
+    return asked.value.error if asked.wait(_SECONDS) else "the host agent does not answer"
+
+
+def find_held(
+    node: Node, hosts: Mapping[int, ProcAddress], owner: str
+) -> dict[int, list[MemoryPlace]]:
+    """What these hosts hold for an owner, by the number of the host; nothing of those that do not
+    answer."""
+    asked = {
+        number: node.request(host, lambda port: FindMemory(owner, port, node.uid))
+        for number, host in hosts.items()
+    }
+    found: dict[int, list[MemoryPlace]] = {}
+    for number, answer in asked.items():
+        if answer.wait(_SECONDS) and not answer.value.error:
+            body = answer.value.body
+            found[number] = [
+                MemoryPlace(name, body["pid"], fd, body["sizes"][name], tuple(body["marks"][name]))
+                for name, fd in body["fds"].items()
+            ]
+    return found
+
+
+def let_go(node: Node, hosts: Mapping[int, ProcAddress], owner: str) -> None:
+    """Have these hosts let go of what they hold for an owner. Does not wait."""
+    for host in hosts.values():
+        if node.failure_of(host.uid) is None:
+            node.request(host, lambda port: DropMemory(owner, port, node.uid))

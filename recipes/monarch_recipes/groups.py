@@ -1,0 +1,181 @@
+"""The process groups of a rank, made anew in place after they were aborted.
+
+torch can abort a group, and make another one; but much holds on to the one that is gone: device
+meshes by its name, FSDP, pipeline stages and checkpointers by the object. Here each group is made
+again with the ranks, the backend and the name that it had, in the order in which they were made,
+and takes the old one's place wherever Python objects hold it. Compiled code and functional
+collectives know groups by their names, so that they need nothing.
+
+    groups = RankGroups()  # while all is well
+    ...
+    meet_at(*store)  # after an abort, on all ranks together
+    holders = groups.make_anew()
+
+What C++ objects hold cannot be seen: a `DistributedDataParallel` has to be wrapped again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+_USER_TAG = "user:"
+
+
+@dataclass
+class _KnownGroup:
+    """What it takes to make a group again."""
+
+    group: Any
+    name: str
+    ranks: tuple[int, ...]
+    backend: str
+    description: str
+    tag: str
+    timeout: timedelta | None
+    options: Any  # of NCCL
+
+
+class RankGroups:
+    """All groups that this process is in now, the default one first."""
+
+    def __init__(self) -> None:
+        world = c10d._world
+        default = c10d._get_default_group()
+        # Each rank made those that it is in in the same order, or it would have waited for ever.
+        in_order = sorted(world.pg_names, key=lambda group: group is not default)
+        self._groups = [_look_at(group) for group in in_order]
+        self._num_named = world.group_count
+
+    def make_anew(self) -> list[str]:
+        """Make them all again, and put them in the places of the old ones. All ranks must do so
+        together, when they can meet. Returns which holders of an old one could not be given the
+        new one."""
+        leave_groups()
+        world = c10d._world
+        first, *others = self._groups
+        world.group_count = 0
+        dist.init_process_group(
+            first.backend, timeout=first.timeout, pg_options=first.options,
+            group_name=first.name,
+        )  # fmt: skip
+        default = c10d._get_default_group()
+        _, store = world.pg_map[default]
+        made = [default]
+        for one in others:
+            group, _ = c10d._new_process_group_helper(
+                len(one.ranks), one.ranks.index(default.rank()), list(one.ranks), one.backend,
+                store, one.name, backend_options=one.options,
+                timeout=one.timeout or c10d._get_default_timeout(one.backend),
+                pg_tag=one.tag, group_desc=one.description,
+            )  # fmt: skip
+            world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(one.ranks)}
+            made.append(group)
+        # Groups to come get the names that they would have had.
+        world.group_count = self._num_named
+        return put_in_place([one.group for one in self._groups], made)
+
+
+def _look_at(group: Any) -> _KnownGroup:
+    world = c10d._world
+    backend, _ = world.pg_map[group]
+    engines = [group._get_backend(device) for device in group._device_types]
+    settings = [engine.options for engine in engines if getattr(engine, "options", None)]
+    tag = world.pg_to_tag.get(group, "")
+    return _KnownGroup(
+        group=group,
+        name=world.pg_names[group],
+        ranks=tuple(dist.get_process_group_ranks(group)),
+        backend=str(backend),
+        description=group.group_desc,
+        tag=tag.removeprefix(_USER_TAG) if tag.startswith(_USER_TAG) else "",
+        timeout=settings[0]._timeout if settings else None,
+        options=_options_like(engines),
+    )
+
+
+def _options_like(engines: Sequence[Any]) -> Any:
+    """Options of NCCL as a group has them; ``None`` for another backend. The ones that it has know
+    the group that it was split from, which is gone as well."""
+    kind = getattr(c10d, "ProcessGroupNCCL", None)
+    for engine in engines:
+        if kind is not None and isinstance(engine, kind):
+            options = kind.Options()
+            options.is_high_priority_stream = engine.options.is_high_priority_stream
+            options.config = engine.options.config
+            options._timeout = engine.options._timeout
+            return options
+    return None
+
+
+def leave_groups() -> None:
+    """Be in no group, whatever has become of them."""
+    with contextlib.suppress(Exception):
+        dist.destroy_process_group()
+    world = c10d._world
+    if world.pg_map:  # One of them could not be shut down.
+        c10d._update_default_pg(None)
+        for known in (
+            world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config,
+            world.pg_to_tag, world.tags_to_pg, world.pg_coalesce_state,
+        ):  # fmt: skip
+            known.clear()
+        c10d._unregister_all_process_groups()
+    world.group_count = 0
+
+
+def put_in_place(old: list[Any], new: list[Any]) -> list[str]:
+    """Have all that holds one of ``old`` hold its successor in ``new``. Returns what could not be
+    changed."""
+    successors = dict(zip(map(id, old), new, strict=True))
+    left = []
+    for holder in gc.get_referrers(*old):
+        if holder is not old and not _changed(holder, successors):
+            left.append(f"a {type(holder).__name__}")
+    return left
+
+
+def _changed(holder: Any, successors: dict[int, Any]) -> bool:
+    """Whether it does not hold an old one any more."""
+    if isinstance(holder, types.FrameType):
+        return True  # Of a call that ends soon.
+    if isinstance(holder, dict):
+        return _changed_entries(holder, successors)
+    if isinstance(holder, list):
+        holder[:] = [successors.get(id(one), one) for one in holder]
+        return True
+    if isinstance(holder, types.CellType):
+        holder.cell_contents = successors[id(holder.cell_contents)]
+        return True
+    is_changed = False
+    attributes = getattr(holder, "__dict__", None)
+    if isinstance(attributes, dict):
+        is_changed = _changed_entries(attributes, successors)
+    for kind in type(holder).__mro__:
+        for slot in vars(kind).values():
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):
+                    now = slot.__get__(holder)
+                    if id(now) in successors:
+                        slot.__set__(holder, successors[id(now)])
+                        is_changed = True
+    return is_changed
+
+
+def _changed_entries(entries: dict[Any, Any], successors: dict[int, Any]) -> bool:
+    if any(id(key) in successors for key in entries):
+        items = list(entries.items())
+        entries.clear()
+        entries.update((successors.get(id(key), key), value) for key, value in items)
+    for key, value in entries.items():
+        if id(value) in successors:
+            entries[key] = successors[id(value)]
+    return True

@@ -1,0 +1,168 @@
+"""What one rank has of a training, as plain tensors and values: a new process of the same rank goes
+on from that, out of the copies in its host's memory.
+
+Each rank has its shards, and its stage of a pipeline: so copies of all ranks of one step are
+needed, and the same layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from monarch.runs.run_memory import HostCopies
+from monarch_recipes.checkpoint import CheckpointError, random_state, set_random_state
+from monarch_recipes.collective import from_all_ranks
+
+_SHARD = "shard"  # the key of a tensor that is a rank's part of a DTensor
+
+
+def state_of_rank(trainer: Any, layout: str, generation: int) -> dict[str, Any]:
+    """All that a new process of this rank needs. Tensors are shared, not copied."""
+    return {
+        "step": trainer.step,
+        "tokens_seen": trainer.ntokens_seen,
+        "layout": layout,
+        "generation": generation,
+        "model": [
+            {name: _local(value) for name, value in part.state_dict().items()}
+            for part in trainer.model_parts
+        ],
+        "optimizer": [_state_of(optimizer) for optimizer in trainer.optimizers.optimizers],
+        "lr_scheduler": trainer.lr_schedulers.state_dict(),
+        "dataloader": _position_of(trainer.dataloader),
+        "random_state": random_state(trainer.device),
+    }
+
+
+def read_shards(copies: HostCopies | None, rank: int, layout: str) -> dict[str, Any] | None:
+    """This rank's state in the copies; ``None`` on all ranks where one of them has none, or one of
+    another layout. To be called by all."""
+    state: Any = None
+    place = None if copies is None else copies.whole.get(rank)
+    if place is not None:
+        try:
+            state = place.read()
+        except (OSError, ValueError):
+            state = None
+    is_right = state is not None and state["layout"] == layout
+    return state if all(from_all_ranks(is_right)) else None
+
+
+def go_on_from(state: dict[str, Any], trainer: Any) -> None:
+    """Have the trainer where the rank was that has left this state. Raises CheckpointError where it
+    is one of another model."""
+    for part, values in zip(trainer.model_parts, state["model"], strict=True):
+        own = part.state_dict()
+        if {name: value.shape for name, value in _locals(own)} != {
+            name: value.shape for name, value in _tensors(values)
+        }:
+            raise CheckpointError(
+                "the copy in the host's memory is of another model than the code makes now"
+            )
+        with torch.no_grad():
+            for name, value in _locals(own):
+                value.copy_(_unpacked(values[name]))
+    for optimizer, values in zip(trainer.optimizers.optimizers, state["optimizer"], strict=True):
+        _put_into(optimizer, values)
+    trainer.lr_schedulers.load_state_dict(state["lr_scheduler"])
+    trainer.dataloader.load_state_dict(state["dataloader"])
+    trainer.step, trainer.ntokens_seen = state["step"], state["tokens_seen"]
+    set_random_state({name: value.clone() for name, value in state["random_state"].items()})
+
+
+def _local(value: Any) -> Any:
+    if isinstance(value, DTensor):
+        with torch.no_grad():
+            return {_SHARD: value.to_local()}
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _unpacked(value: Any) -> Any:
+    return value[_SHARD] if isinstance(value, dict) and value.keys() == {_SHARD} else value
+
+
+def _locals(state: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    return list(_tensors({name: _local(value) for name, value in state.items()}))
+
+
+def _tensors(values: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in values.items():
+        tensor = _unpacked(value)
+        if isinstance(tensor, torch.Tensor):
+            yield name, tensor
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {
+        "of_parameters": [
+            {key: _local(value) for key, value in optimizer.state.get(parameter, {}).items()}
+            for parameter in _parameters_of(optimizer)
+        ],
+        "groups": [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups
+        ],
+    }
+
+
+def _put_into(optimizer: torch.optim.Optimizer, values: dict[str, Any]) -> None:
+    for parameter, state in zip(_parameters_of(optimizer), values["of_parameters"], strict=True):
+        optimizer.state.pop(parameter, None)
+        if state:
+            optimizer.state[parameter] = {
+                key: _made_like(parameter, value) for key, value in state.items()
+            }
+    for group, before in zip(optimizer.param_groups, values["groups"], strict=True):
+        group.update(before)
+
+
+def _made_like(parameter: Any, value: Any) -> Any:
+    """A value of the optimizer's, in memory of its own; a part of a DTensor as that of one that
+    lies as the parameter does."""
+    tensor = _unpacked(value)
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    # What counts steps may be on the CPU where all else is not.
+    is_part = tensor is not value
+    own = tensor.to(parameter.device, copy=True) if is_part or tensor.dim() else tensor.clone()
+    if not is_part:
+        return own
+    return DTensor.from_local(
+        own, parameter.device_mesh, parameter.placements, run_check=False,
+        shape=parameter.shape, stride=parameter.stride(),
+    )  # fmt: skip
+
+
+def _position_of(loader: Any) -> dict[str, Any]:
+    """Where the data goes on. A loader that was put back has not begun anew yet; to have it tell
+    would do so, with the code as it is now."""
+    waiting = getattr(loader, "next_iter_state", None)
+    if getattr(loader, "_iterator", loader) is not None:
+        position: dict[str, Any] = loader.state_dict()
+        return position
+    if waiting is None:
+        return {}  # It has given nothing.
+    loader._iterator = _ToldPosition(waiting)
+    try:
+        position = loader.state_dict()
+    finally:
+        loader._iterator = None
+    return position
+
+
+class _ToldPosition:
+    """In the place of an iterator: it says what it was told."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def state_dict(self) -> Any:
+        return self._state

@@ -1,0 +1,63 @@
+"""Defaults that a source writes out as values, of the functions that other functions make.
+
+No name leads to such a function, so that nothing gives it the default of a later edit. Its code is
+the same with either.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+from monarch_reload.audit.expected import is_plain
+
+Place = tuple[str, int]  # name and first line
+Defaults = Mapping[str, Any]  # by parameter
+
+
+def literal_defaults(text: bytes) -> Mapping[Place, Defaults]:
+    """Those of a whole file. Of two functions at one place nothing is said."""
+    found: dict[Place, Defaults] = {}
+    twice: set[Place] = set()
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+            line = min(one.lineno for one in (node, *decorators))
+            place = ("<lambda>" if isinstance(node, ast.Lambda) else node.name), line
+            if place in found:
+                twice.add(place)
+            found[place] = dict(_literals(node.args))
+    return {place: values for place, values in found.items() if place not in twice}
+
+
+def _literals(arguments: ast.arguments) -> Iterator[tuple[str, Any]]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    both = [*zip(reversed(positional), reversed(arguments.defaults), strict=False)]
+    both += [
+        (name, value)
+        for name, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if value is not None
+    ]
+    for name, value in both:
+        try:
+            literal = ast.literal_eval(value)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+        if is_plain(literal):
+            yield name.arg, literal
+
+
+def defaults_now(function: FunctionType) -> Defaults:
+    """The plain ones that a live function has."""
+    code: CodeType = function.__code__
+    positional = code.co_varnames[: code.co_argcount]
+    values = function.__defaults__ or ()
+    found = dict(zip(positional[len(positional) - len(values) :], values, strict=False))
+    found |= function.__kwdefaults__ or {}
+    return {name: value for name, value in found.items() if is_plain(value)}

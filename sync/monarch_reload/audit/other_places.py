@@ -1,0 +1,74 @@
+"""Old code where no name of a followed module leads: in worker processes, and of files that were
+run by their path."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from monarch_reload.audit.findings import AuditFinding, counted, listed
+from monarch_reload.audit.history import inner_codes, worker_processes
+from monarch_reload.audit.living import functions_of
+from monarch_reload.kinds import own_names
+
+
+def of_workers(started_before: Collection[Any]) -> Iterator[AuditFinding]:
+    """Workers that were there when code was replaced: they have what was loaded when they began."""
+    alive = [one for one in worker_processes() if one in started_before]
+    if alive:
+        have = "has" if len(alive) == 1 else "have"
+        text = (
+            f"{counted(len(alive), 'process')} that this one has started {have} the code of before"
+        )
+        names = listed(one.name for one in alive)
+        yield AuditFinding(
+            "running", "multiprocessing", len(alive), f"{text} until the end ({names})"
+        )
+
+
+def of_files(
+    files: Collection[str], followed: Collection[str], pause: Callable[[], None]
+) -> Iterator[AuditFinding]:
+    """Functions of changed files that no followed module has: run by `runpy`, `exec`, or a loader
+    that names no module in `sys.modules`."""
+    wanted = {file for file in files if file.endswith(".py")} - set(followed)
+    if not wanted:
+        return
+    names = {os.path.basename(file) for file in wanted}
+    old: defaultdict[str, int] = defaultdict(int)
+    now: dict[str, Collection[CodeType]] = {}
+    functions = functions_of(
+        lambda path: path in wanted or (path[:1] == "/" and os.path.basename(path) in names)
+    )
+    pause()
+    for function in functions:
+        path = os.path.realpath(function.__code__.co_filename)
+        if path not in wanted or _is_of_module(function, path):
+            continue  # That module is told.
+        if function.__code__ not in now.setdefault(path, _codes_of(path)):
+            old[path] += 1
+    functions.clear()
+    for path, count in old.items():
+        run = "runs" if count == 1 else "run"
+        text = (
+            f"{counted(count, 'function')} of {path}, which was run by its path, {run} its old code"
+        )
+        yield AuditFinding("module", path, count, text)
+
+
+def _is_of_module(function: FunctionType, path: str) -> bool:
+    module = sys.modules.get(str(function.__module__))
+    file = None if module is None else own_names(module).get("__file__")
+    return isinstance(file, str) and os.path.realpath(file) == path
+
+
+def _codes_of(path: str) -> Collection[CodeType]:
+    try:
+        with open(path, "rb") as file:
+            return set(inner_codes(compile(file.read(), path, "exec", dont_inherit=True)))
+    except (OSError, SyntaxError, ValueError):
+        return ()

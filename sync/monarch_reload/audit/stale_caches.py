@@ -1,0 +1,79 @@
+"""`lru_cache`s whose results may be those of old code: a function that they call was edited.
+
+A cache is cleared when its own function is edited. One of a function that calls an edited one may
+hold a loaded model, and stays.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from monarch_reload.audit.history import inner_codes
+from monarch_reload.kinds import is_a, own_names
+
+CACHE: Any = type(functools.lru_cache(lambda: None))
+_MOST_CALLED = 2_000
+
+
+def stale_caches(caches: Iterable[Any], patched: Collection[int]) -> Iterator[tuple[Any, str]]:
+    """Yields each cache that is not empty with an edited function by which its results came about.
+
+    ``patched`` are the ids of functions that were edited. Calls are followed by the names that code
+    mentions: of globals, and of attributes of modules and classes.
+    """
+    for cache in caches if patched else ():
+        function = cache.__wrapped__
+        if type(function) is FunctionType and cache.cache_info().currsize:
+            name = _edited_below(function, patched)
+            if name:
+                yield cache, name
+
+
+def _edited_below(function: FunctionType, patched: Collection[int]) -> str:
+    pending, seen = [function], {id(function)}
+    while pending and len(seen) < _MOST_CALLED:
+        for one in _called_by(pending.pop()):
+            if id(one) in patched:
+                return f"{one.__module__}.{one.__qualname__}"
+            if id(one) not in seen:
+                seen.add(id(one))
+                pending.append(one)
+    return ""
+
+
+def _called_by(function: FunctionType) -> Iterator[FunctionType]:
+    codes: list[CodeType] = [function.__code__, *inner_codes(function.__code__)]
+    names = {name for code in codes for name in code.co_names}
+    pending = [function.__globals__[name] for name in names if name in function.__globals__]
+    pending += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    for value in pending:
+        if is_a(value, (type, ModuleType)):
+            own: Any = vars(value) if is_a(value, type) else own_names(value)
+            called = {name: own[name] for name in names if name in own}
+            if is_a(value, type):
+                called |= {name: own[name] for name in _MAKING if name in own}
+            yield from filter(None, map(_function_of, called.values()))
+        elif (found := _function_of(value)) is not None:
+            yield found
+
+
+_MAKING = ("__new__", "__init__", "__post_init__", "__call__")
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    if is_a(value, (staticmethod, classmethod)):
+        value = value.__func__
+    if type(value) is CACHE:
+        value = value.__wrapped__
+    return value if type(value) is FunctionType else None
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True

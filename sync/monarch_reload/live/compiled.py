@@ -1,0 +1,308 @@
+"""What torch.compile has made, and which of it an edit makes stale.
+
+Dynamo keeps graphs by the code object of the function in which they begin. It guards the code of
+functions that it finds by names of modules; the methods that it has inlined, and which class they
+come from, it does not. So each compilation is noted here with all the code that it has gone
+through, and what a push makes stale is forgotten: that, and nothing else. It is compiled again when
+it is next called. A graph whose guards would tell is forgotten as well: it would count against the
+number of graphs that dynamo keeps of a function before it gives up on it.
+
+Code that only moved to other lines is moved where it is, as the same object, so that its graphs
+stay.
+
+Nothing is imported for this. Notes begin when a program imports dynamo; of what was compiled before
+there was a reloader nobody knows what it went through, so any edit makes it stale.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from monarch_reload.live.line_shift import LineShift, lines_moved
+from monarch_reload.live.patch import Home
+from monarch_reload.undo_log import MISSING, Attribute, Cell, Flip, Item, contents_of
+
+CONVERT_FRAME = "torch._dynamo.convert_frame"  # the module of dynamo that compiles
+_MOST_INVALID = 4  # graphs of one function that are gone and still count, before all are forgotten
+_RESUMED = "torch_dynamo_resume_in_"
+_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")
+
+
+@dataclass(frozen=True, eq=False)
+class Compilation:
+    """One graph: `code` is where it begins, `made` what dynamo runs in its place.
+
+    `traced` is all code of other packages than torch that it went through. `is_opaque`: it calls
+    functions that dynamo did not look into.
+    """
+
+    code: weakref.ref[CodeType]
+    made: weakref.ref[CodeType]
+    traced: tuple[CodeType, ...]
+    is_opaque: bool
+
+    def mentions(self, names: Collection[str]) -> bool:
+        return any(
+            one.co_name in names or any(name in names for name in one.co_names)
+            for one in self.traced
+        )
+
+
+@dataclass
+class CodeChanges:
+    """What a commit changes that compiled code may have gone through, before and after: code
+    objects, and names of functions in classes and of values in modules."""
+
+    codes: dict[int, CodeType] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.codes or self.names)
+
+    def note_code(self, *codes: CodeType) -> None:
+        self.codes.update((id(code), code) for code in codes)
+
+    def make_stale(self, compilation: Compilation) -> bool:
+        return bool(
+            compilation.is_opaque
+            or any(id(one) in self.codes for one in compilation.traced)
+            or (self.names and compilation.mentions(self.names))
+        )
+
+
+class CompiledCode:
+    """The graphs of this process."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Compilation] = {}
+        self._is_watching = False
+
+    def watch(self) -> None:
+        """Take notes from now on, if the program has imported dynamo."""
+        convert_frame = sys.modules.get(CONVERT_FRAME)
+        register = getattr(convert_frame, "register_bytecode_hook", None)
+        if register is not None and not self._is_watching:
+            register(self._note)
+            self._is_watching = True
+
+    def _note(self, code: CodeType, made: CodeType) -> None:
+        """Dynamo has compiled `code`, and made this of it."""
+        graph = _output_graph(sys._getframe(1))
+        traced = getattr(graph, "traced_code", None)
+        if traced is None:
+            return  # Another version of torch: what it went through is unknown.
+        number, notes = id(made), self._made
+        own = {id(one): one for one in (code, *traced) if not one.co_filename.startswith(_torch())}
+        self._made[number] = Compilation(
+            code=weakref.ref(code),
+            made=weakref.ref(made, lambda _: notes.pop(number, None)),
+            traced=tuple(own.values()),
+            is_opaque=_is_opaque(graph),
+        )
+
+    def following(
+        self, flips: Iterable[Flip], changes: CodeChanges, before_shift: Callable[[], None]
+    ) -> Iterator[Flip]:
+        """The flips, and notes what they change. Compiled code that only moves stays the same
+        object: `before_shift` is called before the first of it does."""
+        self.watch()
+        compiled = {id(code) for code in _codes_seen() if _entries(code)}
+        if not compiled:
+            yield from flips
+            return
+        compiled |= {id(code) for one in self._made.copy().values() for code in one.traced}
+        has_shifted = False
+        for flip in flips:
+            shift = _shift_of(flip, compiled)
+            if shift is None:
+                _note_change(flip, changes)
+                yield flip
+                continue
+            if not has_shifted:
+                before_shift()
+                has_shifted = True
+            yield shift
+
+    def forget(self, changes: CodeChanges) -> list[CodeType]:
+        """Have dynamo forget what is stale; returns the functions that it compiles again."""
+        convert_frame = sys.modules.get(CONVERT_FRAME)
+        if convert_frame is None or not changes:
+            return []
+        frames: list[CodeType] = []
+        # While another thread compiles, what it makes may be stale already: it ends first.
+        with getattr(convert_frame, "compile_lock", contextlib.nullcontext()):
+            for code in _codes_seen():
+                entries = _entries(code)
+                stale = [one for one in entries if self._is_stale(one, changes)]
+                if stale:
+                    frames.append(code)
+                    _drop(code, stale, entries)
+        return frames
+
+    def _is_stale(self, entry: Any, changes: CodeChanges) -> bool:
+        known = self._made.get(id(entry.code))
+        if known is None or known.made() is not entry.code:
+            return not _is_invalid(entry)
+        return changes.make_stale(known)
+
+    def graphs_of(self, codes: Collection[CodeType]) -> Iterator[CodeType]:
+        """The functions that have a graph which went through one of these codes."""
+        wanted = {id(code) for code in codes}
+        alive = {id(entry.code) for code in _codes_seen() for entry in _entries(code)}
+        for number, one in self._made.copy().items():
+            code = one.code()
+            if number in alive and code is not None and wanted & {id(c) for c in one.traced}:
+                yield code
+
+
+def name_in(code: CodeType) -> str:
+    """The qualified name of a function, that of the whole where dynamo resumes a part of it."""
+    name = str(getattr(code, "co_qualname", code.co_name))  # not in Python 3.10
+    if _RESUMED in name:
+        outer, _, resumed = name.rpartition(_RESUMED)
+        name = outer + resumed.rpartition("_at_")[0]
+    return name
+
+
+def _shift_of(flip: Flip, compiled: Collection[int]) -> LineShift | None:
+    """The same by moving lines in place, where a graph depends on which code object it is."""
+    if not (isinstance(flip, Attribute) and flip.name == "__code__"):
+        return None
+    old = flip.owner.__code__
+    if not any(id(one) in compiled for one in _with_inner(old)):
+        return None
+    distance = lines_moved(old, flip.value)
+    return None if distance is None else LineShift(old, distance)
+
+
+def _note_change(flip: Flip, changes: CodeChanges) -> None:
+    if isinstance(flip, Home):
+        # What dynamo made of it looks its graphs up in the namespace from before.
+        changes.note_code(flip.function.__code__)
+    elif isinstance(flip, Cell):
+        if flip.function is not None and contents_of(flip.cell) is not flip.value:
+            changes.note_code(flip.function.__code__)
+    elif isinstance(flip, Item):
+        if _is_of_module(flip.mapping) and flip.mapping.get(flip.key, MISSING) is not flip.value:
+            changes.names.add(str(flip.key))
+    elif isinstance(flip, Attribute):
+        owner, name = flip.owner, flip.name
+        if type(owner) is FunctionType:
+            if name == "__code__":
+                changes.note_code(owner.__code__, flip.value)
+            elif name in _OF_FUNCTIONS:
+                changes.note_code(owner.__code__)
+        elif isinstance(owner, type):
+            before = vars(owner).get(name, MISSING)
+            if before is not flip.value and (_acts(before) or _acts(flip.value)):
+                changes.names.add(name)
+        elif type(owner) is ModuleType:
+            changes.names.add(name)
+
+
+def _acts(value: Any) -> bool:
+    """Whether an attribute of a class is no plain value, which dynamo guards."""
+    return value is not MISSING and (callable(value) or hasattr(type(value), "__get__"))
+
+
+def _is_of_module(mapping: Any) -> bool:
+    module = sys.modules.get(str(mapping.get("__name__"))) if type(mapping) is dict else None
+    return module is not None and getattr(module, "__dict__", None) is mapping
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _with_inner(one)
+
+
+# Dynamo's own doors, each of which tests/test_private_doors.py opens.
+
+
+def _eval_frame() -> Any:
+    return sys.modules.get("torch._C._dynamo.eval_frame")
+
+
+def _codes_seen() -> list[CodeType]:
+    """The functions that dynamo was ever called for, and that are alive."""
+    tracker = getattr(sys.modules.get(CONVERT_FRAME), "input_codes", None)
+    seen = [ref() for ref in list(getattr(tracker, "seen", ()))]
+    return [code for code in seen if code is not None]
+
+
+def _entries(code: CodeType) -> list[Any]:
+    """The graphs that dynamo keeps of a function. They are valid until one is dropped."""
+    return list(_eval_frame()._debug_get_cache_entry_list(code))
+
+
+def _is_invalid(entry: Any) -> bool:
+    return type(entry.guard_manager).__name__ == "DeletedGuardManagerWrapper"
+
+
+def _drop(code: CodeType, stale: Collection[Any], entries: Collection[Any]) -> None:
+    """Forget these graphs of a function; all of them where others are few or cannot be kept."""
+    guards = sys.modules.get("torch._dynamo.guards")
+    deleted = getattr(guards, "DeletedGuardManagerWrapper", None)
+    gone = sum(map(_is_invalid, entries))
+    managers = [entry.guard_manager for entry in stale]
+    are_apart = deleted is not None and all(getattr(m, "extra_state", None) for m in managers)
+    if len(stale) + gone == len(entries) or len(stale) + gone > _MOST_INVALID or not are_apart:
+        _eval_frame().reset_code(code)
+        return
+    for entry, manager in zip(stale, managers, strict=True):
+        manager.extra_state.invalidate(entry, deleted("its code was edited"))  # type: ignore[misc]
+
+
+def _output_graph(frame: Any) -> Any:
+    """What dynamo has gone through, of the compilation that is about to end."""
+    while frame is not None and frame.f_code.co_filename.endswith("convert_frame.py"):
+        for name in ("tracer_output", "output"):
+            found = frame.f_locals.get(name)
+            graph = getattr(found, "output_graph", found)
+            if getattr(graph, "traced_code", None) is not None:
+                return graph
+        frame = frame.f_back
+    return None
+
+
+def _is_opaque(graph: Any) -> bool:
+    """Whether it calls functions that dynamo did not look into, which a backend may have."""
+    inner = [getattr(one, "graph", None) for one in getattr(graph, "nn_modules", {}).values()]
+    for one in (getattr(graph, "graph", None), *inner):
+        for node in getattr(one, "nodes", ()):
+            value = node.meta.get("example_value")
+            if type(value).__name__ == "_LeafCallable" or not _is_known(type(value)):
+                return True
+            if node.op == "call_function" and not _is_known(node.target):
+                return True
+    return False
+
+
+def _is_known(thing: Any) -> bool:
+    """Whether it is no code of the user's: an operator that Python defines is."""
+    module = str(getattr(thing, "__module__", None) or "")
+    if module.startswith("torch._ops."):
+        library = sys.modules.get("torch._library.custom_ops")
+        packet = getattr(thing, "_qualified_op_name", "") or getattr(thing, "_schema", thing)
+        name = str(getattr(packet, "name", packet)).partition(".")[0]
+        return name not in getattr(library, "OPDEFS", {})
+    return module.partition(".")[0] in _KNOWN
+
+
+_KNOWN = ("", "torch", "builtins", "operator", "_operator", "math", "itertools", "functools")
+
+
+def _torch() -> str:
+    path = getattr(sys.modules.get("torch"), "__file__", None) or os.sep * 2
+    return os.path.dirname(path) + os.sep
+
+
+COMPILED = CompiledCode()  # Dynamo's graphs are of the process, as are its hooks.
