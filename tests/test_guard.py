@@ -142,15 +142,15 @@ def test_what_the_driver_of_a_gpu_opens_is_no_leak(
     guard_of_leaks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its first use in a process it opens its devices, and sockets of its own."""
-    open_now = {"10": "pipe:[1]"}
+    open_now = {"9010": "pipe:[1]"}
     monkeypatch.setattr(guard_of_leaks, "_targets", lambda: dict(open_now))
     before, standing = guard_of_leaks._descriptors(), guard_of_leaks._standing()
-    open_now |= {"11": "/dev/nvidiactl", "12": "/dev/nvidia0", "13": "socket:[2]"}
+    open_now |= {"9011": "/dev/nvidiactl", "9012": "/dev/nvidia0", "9013": "socket:[2]"}
     assert guard_of_leaks._standing() != standing, "such a test is not looked at"
     assert guard_of_leaks._descriptors() - before == {"socket:[2]"}
     # The next test begins with them; what it leaves is told all the same.
     before, standing = guard_of_leaks._descriptors(), guard_of_leaks._standing()
-    open_now["14"] = "pipe:[3]"
+    open_now["9014"] = "pipe:[3]"
     assert guard_of_leaks._standing() == standing
     assert guard_of_leaks._descriptors() - before == {"pipe:[3]"}
 

@@ -13,7 +13,7 @@ import click
 
 from monarch.cli.project import load_project
 from monarch.cli.volume import is_verbose, say
-from monarch.config_file import live_keys, load_config
+from monarch.config_file import ConfigError, live_keys, load_config
 from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError, MonarchError
 from monarch.runs.catalog import built_in_recipes, summary_of
@@ -143,7 +143,7 @@ def recipe_here(name: str) -> Recipe:
     try:
         with interrupt_kept(), phase(f"importing {name}, and what it needs"):
             return find_recipe(name)
-    except MonarchError:
+    except (ConfigError, MonarchError):
         raise
     except Exception as error:
         if is_verbose():

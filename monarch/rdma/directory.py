@@ -138,7 +138,7 @@ class Directory(Actor):
                 del self._spreads[version, rank]
 
     def _newest(self) -> int:
-        """The newest version that all ranks have; 0 if there is none."""
+        """The newest version of the weights that every rank has published; 0 before the first."""
         if not self._num_ranks or len(self._ranks) < self._num_ranks:
             return 0
         common = set.intersection(

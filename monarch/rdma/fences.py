@@ -16,7 +16,8 @@ _log = logging.getLogger("monarch.rdma")
 
 
 def handle_of(device: int) -> bytes:
-    """By which another process opens the fence of a device, which is set from now on."""
+    """The handle by which another process opens the fence of a device; the fence is kept set from
+    now on."""
     fence = gpu().fences.get(device)
     if fence is None:
         # Where two threads come here at once, what one of them has made is set, too.

@@ -8,11 +8,11 @@ another part by then, or in the backward pass.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from monarch_reload.live.all_objects import objects_of
 from monarch_sync.words import some
 
 _MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
@@ -43,7 +43,7 @@ def modules_run_here() -> ModulesRun:
     state_class = getattr(module, "FSDPState", None)
     if state_class is None:
         return NOTHING_RUN
-    found = [one for one in gc.get_objects() if type(one) is state_class]
+    found = objects_of({state_class})
     try:
         return _of_states(found)
     except AttributeError:  # in another version of torch, which keeps its books otherwise

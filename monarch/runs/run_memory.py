@@ -87,9 +87,9 @@ class RunMemory:
                 rank = int(copy.place.name)
                 if rank // per_host == number:  # A rank can read only what is on its own host.
                     copies.setdefault(rank, []).append(copy)
-        return newest_of(
-            copies, self._num_ranks, needs_all=self._needs_all, at_least=self._saved_step() or 0
-        )
+        # Before the first step there is nothing to lose, and what a start builds may be edited.
+        least = max(1, self._saved_step() or 0)
+        return newest_of(copies, self._num_ranks, needs_all=self._needs_all, at_least=least)
 
     def forget(self) -> None:
         """Have the hosts let go of all."""

@@ -38,11 +38,19 @@ class Saving:
         self._restarts = restarts
         self._unsaved = ""  # why, as it was told
 
-    def resumed(self, path: Path | None, step: int, skipped: Sequence[str]) -> None:
-        """Where the run goes on; ``skipped`` says of newer checkpoints what is wrong with them.
+    def resumed(
+        self, path: Path | None, step: int, skipped: Sequence[str], *, is_from_memory: bool = False
+    ) -> None:
+        """Where the run goes on: ``is_from_memory``, from copies in the memory of its hosts, else
+        from the checkpoint at ``path``. ``skipped`` says of newer ones what is wrong with them.
 
         Where that is before the last that this run has saved, as when that was on the disk of a
         host that is lost, it is told."""
+        if is_from_memory:
+            self._restarts.progressed_to(step)
+            text = f"goes on from step {step}, from the host's memory"
+            self._record.event("resumed", text, step=step)
+            return
         for text in skipped:
             self._record.event("skipped", text)
         lost = self.saved_step
@@ -55,12 +63,6 @@ class Saving:
             self.latest = shown(path)
             text = f"resumed from {self.latest}, after step {step}"
             self._record.event("resumed", text, step=step)
-
-    def resumed_from_memory(self, step: int) -> None:
-        """The run goes on from copies in the memory of its hosts."""
-        self._restarts.progressed_to(step)
-        text = f"goes on from step {step}, from the host's memory"
-        self._record.event("resumed", text, step=step)
 
     def save(self, step: int, write: Callable[[], Path], *, must: bool = False) -> None:
         """Have ``write`` save a checkpoint; it raises the ActorError of a rank that cannot.

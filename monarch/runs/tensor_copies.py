@@ -206,7 +206,6 @@ class LaterCopies(Copies):
 
     def finish(self, copy: CopyBeside | None) -> None:
         """Copy all that ``copy`` does not, which was begun with what is ``held``."""
-        torch: Any = sys.modules["torch"]
         numbers: dict[Any, int] = {}
         if copy is not None:
             numbers = dict(zip(map(_place, self.held()), copy.later, strict=True))
@@ -220,6 +219,7 @@ class LaterCopies(Copies):
                 later.append((tensor, number))
         if copy is None or not later:
             return
+        torch: Any = sys.modules["torch"]
         sampled = {n: one.detach() for one, n in later if not copy.has_sum(n)}
         self.is_sampled = any(one.numel() > _NUM_SAMPLED for one in sampled.values())
         before = _samples_of(torch, sampled.values())

@@ -223,6 +223,8 @@ class Trial(Actor):
             self._copy.close()
             self._copy = None
         self._is_shadow = False
+        if "torch" not in sys.modules:
+            return None  # The memory is written as tensors: what is small is copied beside nothing.
         state = instance.__state__() if hasattr(instance, "__state__") else None
         begin = functools.partial(
             begin_copy, self._memory, held=held, generation=generation,

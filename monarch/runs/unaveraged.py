@@ -7,12 +7,12 @@ gradients, and DDP complains only in the next step, when ranks have come apart f
 
 from __future__ import annotations
 
-import gc
 import re
 import sys
 import weakref
 from typing import Any
 
+from monarch_reload.live.all_objects import objects_of, with_subclasses
 from monarch_sync.words import some
 
 _MISSING = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
@@ -32,10 +32,9 @@ def guard_optimizers() -> None:
     if parallel is None:
         return
     wrapper_class = parallel.DistributedDataParallel
-    for one in gc.get_objects():
-        # Not isinstance: proxies would load what they stand for.
-        if issubclass(type(one), wrapper_class) and hasattr(one, "reducer"):
-            _wrappers.add(one)
+    # Not isinstance: proxies would load what they stand for.
+    wrappers = objects_of(with_subclasses(wrapper_class))
+    _wrappers.update(one for one in wrappers if hasattr(one, "reducer"))
     if _wrappers and not _guarded:
         optimizer = sys.modules["torch.optim.optimizer"]
         _guarded.append(optimizer.register_optimizer_step_pre_hook(_check))

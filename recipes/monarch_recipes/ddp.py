@@ -580,10 +580,9 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     )
     if plan.why_not_nccl:
         record.message(plan.why_not_nccl)
-    if plan.is_from_memory:
-        saving.resumed_from_memory(plan.first_step)
-    else:
-        saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
+    saving.resumed(
+        plan.resumed_from, plan.first_step, plan.skipped, is_from_memory=plan.is_from_memory
+    )
     alike.compare(plan.first_step)
 
     def save(must: bool = False) -> None:

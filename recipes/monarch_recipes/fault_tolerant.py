@@ -183,6 +183,9 @@ class FaultTolerantConfig:
         check_range(self, *positive, more_than=0)
         check_range(self, "held_out_fraction", more_than=0, less_than=1)
         check_range(self, "lighthouse_port", least=0, most=65535)
+        if self.extras.shadow_every:
+            text = "must be 0: groups heal from each other, and keep no copies in memory"
+            raise ConfigError(text, key="extras.shadow_every")
         check_timeouts(
             collective=self.collective_timeout_seconds,
             join=self.join_timeout_seconds,

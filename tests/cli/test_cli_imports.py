@@ -30,6 +30,7 @@ DECLARING = {
     "monarch.cli.observe", "monarch.cli.observe.commands",
     "monarch.cli.options", "monarch.cli.sync.commands", "monarch.cli.terminal",
     "monarch.cli.volume", "monarch.compat", "monarch.compat.finder", "monarch.errors",
+    "monarch.offers",
     "monarch_sync", "monarch_sync.words",
 }  # fmt: skip
 

@@ -404,8 +404,8 @@ def build_optimizer(config, model):
 @pytest.mark.parametrize(
     ("edited", "told"),
     [
-        (TASK.replace(WIDTH, WIDER), "step-00000012.pt is of another model"),
-        (TASK + SGD, "step-00000012.pt is of another optimizer than SGD"),
+        (TASK.replace(WIDTH, WIDER), "the copy in the host's memory is of another model"),
+        (TASK + SGD, "the copy in the host's memory is of another optimizer than SGD"),
     ],
     ids=["model", "optimizer"],
 )

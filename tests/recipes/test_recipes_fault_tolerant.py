@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,6 @@ import psutil
 import pytest
 
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
-
-from torchft.coordination import LighthouseServer
 
 from monarch.actor import this_host
 from monarch.config_file import ConfigError, load_config
@@ -487,24 +488,39 @@ def stopped(one: Run, when: str, seconds_later: float, **settings: Any) -> float
     return time.monotonic() - stopped_at[0]
 
 
+OF_OTHERS = """
+import sys
+from torchft.coordination import LighthouseServer
+server = LighthouseServer(bind="127.0.0.1:0", min_replicas=3, join_timeout_ms=100)
+print(server.address(), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def other_lighthouse() -> Iterator[str]:
+    """The address of a lighthouse that wants more groups than come, in a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OF_OTHERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        told = server.stdout.readline().strip()
+        yield f"http://127.0.0.1:{told.rsplit(':', 1)[1]}"
+        server.stdin.close()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("is_served", [True, False])
 def test_a_stop_in_a_quorum_that_never_comes_ends_the_run(folder: Path, is_served: bool) -> None:
     """Groups wait for a lighthouse of others that wants more groups, or does not answer."""
-    if is_served:
-        server = LighthouseServer(bind="127.0.0.1:0", min_replicas=3, join_timeout_ms=100)
-        port = int(server.address().rsplit(":", 1)[1])
     listener = socket.create_server(("127.0.0.1", 0))  # It lets in, and says nothing.
-    if not is_served:
-        port = listener.getsockname()[1]
-    try:
-        seconds = stopped(
-            Run(folder), "group 1 is there", 5.0, lighthouse=f"http://127.0.0.1:{port}", **STAYING
-        )
-    finally:
-        listener.close()
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with contextlib.ExitStack() as ends:
+        ends.enter_context(listener)
         if is_served:
-            server.shutdown()
+            address = ends.enter_context(other_lighthouse())
+        seconds = stopped(Run(folder), "group 1 is there", 5.0, lighthouse=address, **STAYING)
     assert seconds < 60.0, "a machine under load takes some seconds more than the 5 that it is"
 
 
@@ -642,6 +658,8 @@ def test_a_gradient_that_is_no_number_ends_the_run_and_spoils_no_checkpoint(
 
 def test_what_cannot_work_is_told_at_once(folder: Path) -> None:
     one = Run(folder)
+    with pytest.raises(ConfigError, match="must be 0: groups heal from each other"):
+        FaultTolerantConfig(extras=Extras(shadow_every=5))
     with pytest.raises(ConfigError, match=r"5 groups of 1 proc need more than 1 host with 4 procs"):
         one.go(num_groups=5)
     with pytest.raises(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monarch.runs.state_copies import PutBack, keep, watch
+from monarch.runs.state_copies import SAMPLED, PutBack, keep, watch
 
 torch = pytest.importorskip("torch")
 
@@ -34,7 +34,8 @@ def put_back(take: Take, state: object, change: Callable[[], object], **options:
     undo = take(state)
     assert undo is not None
     change()
-    assert undo(**options) == []
+    # Other modules of the test's process may have large arrays, of which samples are compared.
+    assert [one for one in undo(**options) if one != SAMPLED] == []
 
 
 @pytest.fixture(params=[keep, watch])

@@ -130,10 +130,14 @@ def test_edits_of_people(project: Project, hosts: HostMesh) -> None:
 
 
 @pytest.mark.long
-def test_edits_that_trip(project: Project, hosts: HostMesh) -> None:
+@pytest.mark.parametrize(
+    "edits",
+    [edits_that_trip, edits_of_habits, edits_of_closures],
+    ids=["trip", "habits", "closures"],
+)
+def test_edits_that_trip(project: Project, hosts: HostMesh, edits: Any) -> None:
     procs = hosts.spawn_procs({"gpus": 2}, name="trainers")
-    cases = [*edits_that_trip.CASES, *edits_of_habits.CASES, *edits_of_closures.CASES]
-    accepted = [case for case in cases if not any(step.refused for step in case.steps)]
+    accepted = [case for case in edits.CASES if not any(step.refused for step in case.steps)]
     _walk_through(project, procs, accepted, ["narrow"])
 
 

@@ -77,6 +77,7 @@ class Pusher:
         self._agent.node.peer_down.on_down.append(self._lose)
         self._names = job.names_by_url()
         self.tells_waits = True  # what a push waits for
+        self.ends_at_once = True  # at Ctrl-C, while a push only looks
         self.silent: dict[str, str] = {}  # hosts, by URL, that gave no answer last time, and why
 
     def push(
@@ -106,7 +107,7 @@ class Pusher:
         def push() -> SyncReport:
             with (
                 self._followed(output, addresses) as progress,
-                push_taken_back(lambda: progress.step in _LOOKING),
+                push_taken_back(lambda: self.ends_at_once and progress.step in _LOOKING),
             ):
                 return session.push(
                     addresses,

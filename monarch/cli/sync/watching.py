@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -89,6 +88,7 @@ class Watching:
             self._push_all()
             self._large.asks = False  # From here on, keys are for the watch.
             if self._pusher is not None:
+                self._pusher.ends_at_once = False  # The watch says itself how it ends.
                 self._others.listen(self._pusher)
             self._follow_if_there()
             with self._keys.listen() as has_keys:
@@ -100,8 +100,6 @@ class Watching:
         except KeyboardInterrupt:
             at_once_from_here()
             self._tell_end()
-            if self._is_pushing:
-                sys.exit(130)
         finally:
             self._others.close()
             self._unfollow()
@@ -321,11 +319,13 @@ class Watching:
             if job is None:
                 return False
             self._pusher = Pusher(job)
+            self._pusher.ends_at_once = False
             self._output.note("allocation", "the allocation is up again")
             self._others.listen(self._pusher)
             return True
         if job is not None and job.urls() != pusher.job.urls():
             self._pusher = Pusher(job)
+            self._pusher.ends_at_once = False
             self._output.note("allocation", "another allocation is up")
             self._others.listen(self._pusher)
             return True

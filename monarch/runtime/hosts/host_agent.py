@@ -121,7 +121,8 @@ class HostAgent:
         self._guest = client
 
     def workspace_changed(self) -> None:
-        """The workspace has another state, or is at rest again."""
+        """Start the procs that waited for the workspace: it has new files, or a push of it has
+        ended."""
         self.waiting.changed()
 
     def publish(self, bulletin: Bulletin) -> None:

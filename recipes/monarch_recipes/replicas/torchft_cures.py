@@ -284,7 +284,8 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         self._in_memory = pickle.dumps(places) if self._buffers else b""
 
     def disallow_checkpoint(self) -> None:
-        """From now on the parameters may change; waits for the processes that still read them."""
+        """Offer the parameters to no other group any more; returns when those that read them are
+        through."""
         super().disallow_checkpoint()
         for buffer in self._buffers:
             buffer.drop().get()

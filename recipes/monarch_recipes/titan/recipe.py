@@ -351,10 +351,9 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
     )
     if setup.why_not_nccl:
         record.message(setup.why_not_nccl)
-    if setup.is_from_memory:
-        saving.resumed_from_memory(setup.first_step)
-    else:
-        saving.resumed(setup.resumed_from, setup.first_step, setup.notes)
+    saving.resumed(
+        setup.resumed_from, setup.first_step, setup.notes, is_from_memory=setup.is_from_memory
+    )
     step = setup.first_step
     last = {"loss": math.nan, "validation_loss": math.nan}
     generation = -1

@@ -20,7 +20,7 @@ from monarch_reload.audit.fresh_codes import FreshCodes
 from monarch_reload.audit.held import held_by_others, notes
 from monarch_reload.audit.history import PastCode
 from monarch_reload.audit.literal_defaults import defaults_now
-from monarch_reload.audit.living import LivingCode, code_of, instances, running_codes, type_module
+from monarch_reload.audit.living import LivingCode, code_of, running_codes, type_module
 from monarch_reload.audit.natives import (
     adapters,
     copied_fields_that_differ,
@@ -30,6 +30,7 @@ from monarch_reload.audit.natives import (
 from monarch_reload.audit.other_places import of_files, of_workers
 from monarch_reload.audit.stale_caches import stale_caches
 from monarch_reload.kinds import is_a, own_names
+from monarch_reload.live.all_objects import objects_of
 from monarch_reload.source.source import ModuleSource, RunningSources
 from monarch_reload.source.statements import Statement
 from monarch_reload.trial.stage import TrialStage
@@ -104,7 +105,7 @@ class Audit:
         if not functions and not classes:
             return []
         things = [one for one, _ in functions] + [one for one, _ in classes]
-        made = instances([cls for cls, _ in classes]) if classes else []
+        made = objects_of([cls for cls, _ in classes]) if classes else []
         snapshot.forget()
         held = self._held(things, made, [functions, classes])
         findings = list(
@@ -265,7 +266,7 @@ class Audit:
         holders: list[Any] = list(models())
         if not holders:
             return
-        holders += instances(adapters())
+        holders += objects_of(adapters())
         groups: defaultdict[tuple[str, str], int] = defaultdict(int)
         for holder in holders:
             for cls in copied_fields_that_differ(holder, self._names):
@@ -297,7 +298,7 @@ class Audit:
         defaults = [(o, one) for one in self._expected.defaults if (o := one.owner()) is not None]
         if not defaults:
             return
-        made = instances([owner for owner, _ in defaults])
+        made = objects_of([owner for owner, _ in defaults])
         for owner, changed in defaults:
             new = defaults_of(owner).get(changed.name)
             keeping = [
@@ -363,7 +364,7 @@ class Audit:
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
         own = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
         own.append(self._snapshot.suspended)
-        own += instances(notes())
+        own += objects_of(notes())
         # What only a reloader's own notes hold is as good as gone.
         around = list(around)
         newest: list[Any] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Collection
 from types import (
@@ -16,36 +15,15 @@ from types import (
 from typing import Any
 
 from monarch_reload.audit.stale_caches import CACHE
+from monarch_reload.live.all_objects import objects_of, with_subclasses
 
 SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
-_LOOKED_AT = frozenset((*SUSPENDED, CACHE))
-
-
-def instances(classes: Collection[type]) -> list[Any]:
-    """All instances of exactly these classes."""
-    classes = frozenset(classes)
-    return [one for one in gc.get_objects() if type(one) in classes] if classes else []
+_LOOKED_AT = frozenset((FunctionType, *SUSPENDED, CACHE))
 
 
 def functions_of(is_wanted: Callable[[str], bool]) -> list[FunctionType]:
     """All functions of the files for which ``is_wanted``."""
-    return [
-        one
-        for one in gc.get_objects()
-        if type(one) is FunctionType and is_wanted(one.__code__.co_filename)
-    ]
-
-
-def all_classes() -> list[type]:
-    """Every class of the process, by way of their bases: frozen ones as well."""
-    found: dict[int, type] = {}
-    pending: list[type] = [object]
-    while pending:
-        cls = pending.pop()
-        if id(cls) not in found:
-            found[id(cls)] = cls
-            pending += type.__subclasses__(cls)
-    return list(found.values())
+    return [one for one in objects_of({FunctionType}) if is_wanted(one.__code__.co_filename)]
 
 
 class LivingCode:
@@ -70,20 +48,16 @@ class LivingCode:
         """Look at all objects, once, without a pause.
 
         The list of them would keep what others free meanwhile: a step's activations, or an object
-        whose end somebody waits for. So it goes before anybody runs who was not in the middle of
-        it, and what is kept of it are a few functions. It takes a third of what the collector takes
-        for them.
+        whose end somebody waits for. So it goes before anybody else runs, and what is kept of it
+        are functions.
         """
-        paths = self._paths
-        functions, others = FunctionType, _LOOKED_AT
+        paths, functions = self._paths, FunctionType
         found = [
             one
-            for one in gc.get_objects()
-            if (
-                (path := one.__code__.co_filename) in paths or path[:1] == "<"
-                if (kind := type(one)) is functions
-                else kind in others
-            )
+            for one in objects_of(_LOOKED_AT)
+            if type(one) is not functions
+            or (path := one.__code__.co_filename) in paths
+            or path[:1] == "<"
         ]
         pause()
         for one in found:
@@ -100,7 +74,7 @@ class LivingCode:
         found.clear()
         pause()
         modules = self._modules
-        self.classes = [one for one in all_classes() if type_module(one) in modules]
+        self.classes = [one for one in with_subclasses(object) if type_module(one) in modules]
         self.num_functions, self.num_classes = len(self.functions), len(self.classes)
 
     def _is_generated(self, function: FunctionType) -> bool:

@@ -7,7 +7,7 @@ What to open, by what is to be changed:
 - how an object that staged code made becomes part of the live modules: `settle.py`
 - what staged code sees of a module: `staged_module.py`
 - functions to which their names do not lead: `live_functions.py`
-- what `gc.freeze` hides: `frozen.py`
+- what `gc.freeze` hides: `frozen.py`; all objects of some types: `all_objects.py`
 - what native code keeps of a class: `natives.py`; `typing.get_overloads`: `overloads.py`
 - what of live objects staged code may change: `holders.py`, `targets.py`
 - what tables and registries hold: `tables.py`, `registries.py`, `registrars.py`

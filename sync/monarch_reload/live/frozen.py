@@ -12,6 +12,8 @@ import gc
 import sys
 from collections.abc import Iterable
 
+from monarch_reload.live.all_objects import are_all_seen
+
 
 class Thaw:
     """Undoes `gc.freeze` where it hides one of the modules that are asked about."""
@@ -27,11 +29,12 @@ class Thaw:
             self._in_sight.clear()
         self._count = count
         modules = [sys.modules.get(name) for name in names] if count else []
-        asked = {id(one) for one in modules if one is not None} - self._in_sight
+        asked = {id(one): one for one in modules if id(one) not in self._in_sight}
+        asked.pop(id(None), None)
         if not asked:
             return False
-        if asked.issubset(map(id, gc.get_objects())):
-            self._in_sight |= asked
+        if are_all_seen(asked.values()):
+            self._in_sight.update(asked)
             return False
         gc.unfreeze()
         self._count = 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import FunctionType
 from typing import Any
 
+from monarch_reload.live.all_objects import objects_of
 from monarch_reload.undo_log import contents_of
 
 Place = tuple[str, int]  # the name of a definition, and its first line
@@ -23,7 +23,7 @@ class Functions:
     @classmethod
     def living(cls) -> Functions:
         """All that there are, wherever they are held. Looks at every object."""
-        return cls(gc.get_objects())
+        return cls(objects_of({FunctionType}))
 
     def in_file(self, path: str) -> Iterator[FunctionType]:
         return (one for one in self._all if one.__code__.co_filename == path)

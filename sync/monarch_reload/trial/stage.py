@@ -23,6 +23,7 @@ from typing import Any
 
 from monarch_reload.errors import ReloadError
 from monarch_reload.kinds import is_a, own_names
+from monarch_reload.live.all_objects import held_objects
 from monarch_reload.live.overloads import Overloads
 from monarch_reload.live.patch import parts_of
 from monarch_reload.live.staged_module import StagedModule
@@ -53,7 +54,7 @@ class TrialStage:
         self._hook = hook
         self._budget = budget
         self.namespaces: dict[str, dict[str, Any]] = {}
-        self.made: dict[int, Any] = {}  # every container object made meanwhile, by id
+        self.made: dict[int, Any] = {}  # every object made meanwhile that can hold others, by id
         self.made_is_exact = False  # else it holds older objects too
         self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
         self.assigned: dict[str, set[str]] = {}  # from other modules, by module
@@ -128,7 +129,7 @@ class TrialStage:
             # The objects made meanwhile are the young generation, unless a collection ran.
             self.made_is_exact = collections == _num_collections()
             young = 0 if self.made_is_exact else None
-            self.made = {id(thing): thing for thing in gc.get_objects(generation=young)}
+            self.made = held_objects(young, self.namespaces.values())
             if collecting:
                 gc.enable()
             self._hook.builtins = None

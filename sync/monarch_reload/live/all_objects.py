@@ -1,0 +1,77 @@
+"""All objects that the collector knows, looked at while no other thread runs.
+
+A list of them holds each once more. A tuple that another thread is filling cannot be finished then
+(``SystemError: Objects/tupleobject.c``), and what a step frees would stay. So the list is made,
+gone through and let go within one call into C, during which no thread gets its turn.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
+from itertools import chain, compress, repeat
+from operator import not_
+from typing import Any
+
+# Not `hash`, which runs code of metaclasses, and not `id`, of which audit hooks are told: both give
+# other threads a turn.
+_address = object.__hash__
+
+
+def objects_of(kinds: Collection[type]) -> list[Any]:
+    """All objects of exactly these types."""
+    # No variable holds what is iterated over: it is gone when the call ends.
+    return list(_of_types(frozenset(map(_address, kinds)), None)) if kinds else []
+
+
+def with_subclasses(cls: type) -> list[type]:
+    """The class, and all that derive from it: frozen ones as well."""
+    found: dict[int, type] = {}
+    pending = [cls]
+    while pending:
+        one = pending.pop()
+        if id(one) not in found:
+            found[id(one)] = one
+            pending += type.__subclasses__(one)
+    return list(found.values())
+
+
+def are_all_seen(things: Iterable[Any]) -> bool:
+    """Whether the collector knows all of these, which must be different objects."""
+    wanted = frozenset(map(_address, things))
+    seen = map(_address, chain.from_iterable(_lists(None)))
+    # `sum` goes to the end, as `wanted <= ...` would not: what stops midway keeps the list.
+    return sum(map(wanted.__contains__, seen)) == len(wanted)
+
+
+def held_objects(generation: int | None, holders: Iterable[Any]) -> dict[int, Any]:
+    """The objects of a generation (of all for None), by id: of the tuples, those that are held.
+
+    A tuple that neither another of the objects holds nor one of the ``holders`` may be one that
+    another thread is filling.
+    """
+    tuple_type = frozenset({_address(tuple)})
+    tuples = frozenset(map(_address, _of_types(tuple_type, generation)))
+    others = list(_of_types(tuple_type, generation, not_))
+    objects = {id(one): one for one in others}
+    pending = [*others, *holders]
+    while pending:
+        parts = chain.from_iterable(map(gc.get_referents, pending))
+        held = {id(one): one for one in parts if type(one) is tuple and _address(one) in tuples}
+        pending = [one for one in held.values() if id(one) not in objects]
+        objects.update(held)
+    return objects
+
+
+def _of_types(types: frozenset[int], generation: int | None, which: Any = bool) -> Iterator[Any]:
+    # Not `tee`: it begins before the list is made, is in it, and keeps it: a circle that stays.
+    twice = chain.from_iterable(map(repeat, _lists(generation), (2,)))
+    addresses = map(partial(map, _address), map(partial(map, type), twice))
+    are_of_types = map(partial(map, types.__contains__), addresses)
+    return chain.from_iterable(map(compress, twice, map(partial(map, which), are_of_types)))
+
+
+def _lists(generation: int | None) -> Iterator[list[Any]]:
+    """One list, made when it is asked for."""
+    return map(gc.get_objects, (generation,))
