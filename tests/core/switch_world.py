@@ -28,12 +28,11 @@ from monarch.core.code_switch.proposal import NOBODY, BringBack, Proposal
 from monarch.core.code_switch.table import (
     CoordinatorState,
     IllegalEvent,
-    Order,
     ParticipantState,
     ProposalState,
-    SwitchOrder,
     Vote,
 )
+from monarch.wire.message import Order, SwitchOrder
 
 __all__ = ["Chances", "Member", "World"]
 
@@ -107,8 +106,6 @@ class Member:
         self.votes[token] = Vote.YES
         if order.kind is SwitchOrder.PREPARE and sender == "author" and not world.is_author_alive:
             world.author_hears.append(self)  # Whom it begins to watch now.
-        if order.kind is SwitchOrder.FENCE and self.parent is not None:
-            order = order._replace(seconds=None)
         was = self.machine.state
         try:
             effects = self.machine.on(order, sender, token, world.now)

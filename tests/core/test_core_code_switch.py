@@ -14,13 +14,12 @@ from monarch.core.code_switch.effects import Do, Effects, answer_to
 from monarch.core.code_switch.participant import Participant
 from monarch.core.code_switch.table import (
     IllegalEvent,
-    Order,
     ParticipantState,
     ProposalState,
-    SwitchOrder,
     Vote,
     as_markdown,
 )
+from monarch.wire.message import Order, SwitchOrder
 from tests.core.switch_world import Chances, World
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -14,9 +14,9 @@ from monarch.core.code_switch.table import (
     CoordinatorState,
     IllegalEvent,
     ProposalState,
-    SwitchOrder,
     Vote,
 )
+from monarch.wire.message import SwitchOrder
 
 Answer = Callable[[SwitchOrder, int], Vote | None]
 """What processes say to an order; yes, unless something else. By the order, and its attempt."""

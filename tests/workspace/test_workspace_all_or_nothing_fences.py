@@ -15,7 +15,6 @@ import pytest
 
 from monarch.actor import Channel, HostMesh, ProcMesh, this_host
 from monarch.config import configured, settings
-from monarch.core.code_switch.table import Order, SwitchOrder
 from monarch.job import ProcessJob
 from monarch.net.transport import Frames
 from monarch.net.unix_connection import UnixConnection
@@ -23,7 +22,7 @@ from monarch.runtime import process
 from monarch.runtime.workspace.code_switch.driver import CodeSwitch
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.codec import unpack
-from monarch.wire.message import Step
+from monarch.wire.message import Order, SwitchOrder
 from monarch_sync import SyncReport
 from tests.support import Program, is_running, wait_for
 from tests.workspace.author import script
@@ -192,7 +191,7 @@ def test_a_push_with_nobody_in_its_way_is_one_fence_and_three_steps(
 
     def counted(self: UnixConnection, frames: Frames) -> None:
         message = unpack(frames).message
-        name = message.name if isinstance(message, Step) else type(message).__name__
+        name = message.kind.value if isinstance(message, Order) else type(message).__name__
         sent[name] += 1
         order.append(name)
         send(self, frames)
@@ -202,7 +201,7 @@ def test_a_push_with_nobody_in_its_way_is_one_fence_and_three_steps(
         project.edit("walkers.py", "MARK = 0\n", "MARK = 1\n")
         assert project.sync(procs).ok
         monkeypatch.undo()
-    steps = {name: sent[name] for name in ("Prepare", "Switch", "halt", "patch", "go")}
+    steps = {name: sent[name] for name in ("prepare", "fence", "halt", "patch", "go")}
     assert steps == dict.fromkeys(steps, 2)
     assert not set(sent) - {*steps, "Inspect", "Watch", "AuditAsked"}, sent
     # What comes after the steps holds nobody up.

@@ -109,7 +109,7 @@ def test_an_author_killed_at_any_step(
     players: Any = procs.spawn("player", project.load("player").Player)
     owner = session_of(process.current()).reload
     came: dict[tuple[str, bool], bool] = {}
-    steps = ("StageRequest", "Prepare", "switch")
+    steps = ("StageRequest", "prepare", "switch")
     moments = [(step, is_after) for step in steps for is_after in (False, True)]
     for mark, (step, is_after) in enumerate(moments, 1):
         old = _state(job, players)
@@ -131,7 +131,7 @@ def test_an_author_killed_at_any_step(
     assert _state(job, players) == (report.generation, 99)
 
 
-@pytest.mark.parametrize("step", ["Switch", "halt", "Commit", "patch"])
+@pytest.mark.parametrize("step", ["fence", "halt", "Commit", "patch"])
 def test_an_author_killed_while_the_owner_switches_leaves_the_rest_to_it(
     project: Project,
     job: ProcessJob,

@@ -22,15 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from monarch.core.code_switch.table import (
-    COORDINATOR,
-    CoordinatorState,
-    Order,
-    Said,
-    SwitchOrder,
-    Vote,
-    next_of,
-)
+from monarch.core.code_switch.table import COORDINATOR, CoordinatorState, Said, Vote, next_of
+from monarch.wire.message import Order, SwitchOrder
 
 HOST_ORDERS = (SwitchOrder.SHOW_FILES, SwitchOrder.TAKE_BACK_FILES, SwitchOrder.DROP_FILES)
 """Orders for the hosts, which keep the files. The others are for the owner's own participant."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from monarch.core.code_switch.table import Order
+from monarch.wire.message import Order
 
 
 class Work(Enum):

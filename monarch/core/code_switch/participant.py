@@ -26,13 +26,12 @@ from monarch.core.code_switch.round import Round
 from monarch.core.code_switch.table import (
     PARTICIPANT,
     IllegalEvent,
-    Order,
     ParticipantState,
     Said,
-    SwitchOrder,
     Vote,
     next_of,
 )
+from monarch.wire.message import Order, SwitchOrder
 
 _PREPARE_SECONDS = 300.0
 _PATCH_SECONDS = 120.0
@@ -314,20 +313,22 @@ class Participant:
 
     def _ask(
         self, into: dict[int, str], kind: SwitchOrder, procs: Sequence[str], token: int,
-        seconds: float = 0.0, behind: tuple[str, ...] = (),
+        seconds: float | None = 0.0, behind: tuple[str, ...] = (),
     ) -> list[Effect]:  # fmt: skip
         asked = [(self._next(), proc) for proc in procs]
         into.update(asked)
-        order = self._order(kind)._replace(seconds=seconds, behind=behind)
+        order = self._order(kind, seconds=seconds, behind=behind)
         return [AskProcs(asked, order, token)] if asked else []
 
     def _tell(self, kind: SwitchOrder, procs: Sequence[str]) -> TellProcs:
         return TellProcs(procs, self._order(kind))
 
-    def _order(self, kind: SwitchOrder) -> Order:
+    def _order(
+        self, kind: SwitchOrder, seconds: float | None = 0.0, behind: tuple[str, ...] = ()
+    ) -> Order:
         """An order for our procs."""
         attempt = self.fence.attempt if self.fence is not None else 0
-        return Order(kind, self.generation, attempt)
+        return Order(kind, self.generation, attempt, seconds, behind)
 
     def _prepare_new(self, token: int) -> list[Effect]:
         """Have the procs prepare that have not been asked to yet."""
@@ -355,7 +356,7 @@ class Participant:
         late = [proc for proc in self._members() if proc not in fence.fenced]
         if late:
             fence.fenced.update(late)
-            return [*effects, *self._ask(fence.asked, SwitchOrder.FENCE, late, fence.token)]
+            return [*effects, *self._ask(fence.asked, SwitchOrder.FENCE, late, fence.token, None)]
         if fence.asked:
             return effects
         if not fence.is_gate_closed:

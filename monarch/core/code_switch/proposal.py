@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from monarch.core.code_switch.table import (
-    PROPOSAL,
-    ProposalState,
-    Said,
-    SwitchOrder,
-    Vote,
-    next_of,
-)
+from monarch.core.code_switch.table import PROPOSAL, ProposalState, Said, Vote, next_of
+from monarch.wire.message import SwitchOrder
 
 NOBODY = -1
 """In place of an owner: hosts on which nothing runs, whose files the author itself sees to."""

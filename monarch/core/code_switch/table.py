@@ -1,5 +1,7 @@
 """The tables of the code switch: its parties, orders, votes and states, and what leads where.
 
+The orders, and what each means, are in ``monarch.wire.message.generations``.
+
 It is a two-phase commit. The *author* of a push asks the *owners* of procs, which are programs, to
 prepare; one vote of no keeps all from it. Then it has each owner switch. The owner is the
 *coordinator* of its own process and of its procs, the *participants*: it casts a *fence* into the
@@ -24,42 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-
-class SwitchOrder(Enum):
-    """The kinds of orders: of a coordinator to participants, of an author to an owner (``PREPARE``,
-    ``SWITCH``, ``REVERT``), and (the last three) of either to hosts."""
-
-    PREPARE = "prepare"
-    FENCE = "fence"
-    LIFT = "lift"
-    HALT = "halt"
-    RESUME = "resume"
-    PATCH = "patch"
-    GO = "go"
-    REVERT = "revert"
-    SWITCH = "switch"
-    SHOW_FILES = "show files"
-    TAKE_BACK_FILES = "take files back"
-    DROP_FILES = "drop files"
-
-
-class Order(NamedTuple):
-    """An order of the switch to ``generation``.
-
-    ``attempt`` counts the fences. ``seconds`` is how long a fence may hold a sender up (for ever,
-    if ``None``), how long to wait until all have come past a lifted one, or how long a halt may
-    take. ``behind`` are hosts that could not show the files: procs there go back at a patch. A proc
-    that ``gives_way`` does so to a new one: what comes after its fence is for that one.
-    """
-
-    kind: SwitchOrder
-    generation: int
-    attempt: int = 0
-    seconds: float | None = 0.0
-    behind: tuple[str, ...] = ()
-    gives_way: bool = False
+from monarch.wire.message import SwitchOrder
 
 
 class Vote(Enum):

@@ -53,12 +53,9 @@ from monarch.wire.message.generations import (
     HeldUp,
     LeftBehind,
     Onward,
-    Prepare,
-    Revert,
+    Order,
     Share,
-    Step,
-    StepName,
-    Switch,
+    SwitchOrder,
     Sync,
     TakeBack,
     Waiting,
@@ -213,12 +210,12 @@ __all__ = [
     "Notice",
     "Onward",
     "OpenPort",
+    "Order",
     "Parcel",
     "PeekLine",
     "PortMark",
     "Post",
     "Preload",
-    "Prepare",
     "ProcAgain",
     "ProcDown",
     "ProcSpec",
@@ -233,7 +230,6 @@ __all__ = [
     "ResizeTerminal",
     "Retire",
     "Returned",
-    "Revert",
     "RingFound",
     "RunProgram",
     "SetLogLevel",
@@ -244,8 +240,6 @@ __all__ = [
     "SpawnActor",
     "SpawnProcs",
     "StacksAsked",
-    "Step",
-    "StepName",
     "StopActor",
     "StopAt",
     "StopProcs",
@@ -253,7 +247,7 @@ __all__ = [
     "StreamData",
     "StreamEnd",
     "StreamRoom",
-    "Switch",
+    "SwitchOrder",
     "Sync",
     "TakeBack",
     "Unmapped",
@@ -276,7 +270,7 @@ AnyMessage = (
     | Preload | SpawnProcs | StopProcs | ReplaceProcs | StopSelf
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
     | SpawnActor | StopActor | ActorFailed | AskOrigin
-    | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Waiting | HeldUp
+    | Sync | Bring | Share | TakeBack | Order | Waiting | HeldUp
     | LeftBehind | AuditAsked
     | Grow | Cast | Replies | Wither
     | AskWait | Chase | RingFound | AskMemory

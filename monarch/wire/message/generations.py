@@ -79,73 +79,68 @@ class AuditAsked(Message, tag=179):
     sender: Uid
 
 
-class Prepare(Message, tag=44):
-    """To an owner or a proc: get a generation ready. Payload: the changed files.
+class SwitchOrder(str, Enum):
+    """The kinds of orders: of a coordinator to participants, of an author to an owner (``PREPARE``,
+    ``SWITCH``, ``REVERT``), and (the last three, in messages of their own) of either to hosts."""
 
+    PREPARE = "prepare"
+    FENCE = "fence"
+    LIFT = "lift"
+    HALT = "halt"
+    RESUME = "resume"
+    PATCH = "patch"
+    GO = "go"
+    REVERT = "revert"
+    SWITCH = "switch"
+    SHOW_FILES = "show files"
+    TAKE_BACK_FILES = "take files back"
+    DROP_FILES = "drop files"
+
+
+class Order(Message, tag=44):
+    """An order of the switch to ``generation``, to an owner or a proc. The tables in
+    ``monarch.core.code_switch`` say what follows which.
+
+    ``PREPARE``: get the generation ready; payload: the plan. ``FENCE``: the generation begins here;
+    ordered like a call, and answered once every actor is done with what came before, while later
+    messages wait. ``LIFT``: as before the fence of this ``attempt``. ``HALT``: actors take up no
+    message. ``RESUME``: as before the halt. ``PATCH``: change the code. ``GO``: run it. ``REVERT``:
+    drop the generation; an owner that drives its switch stops, unless it is decided. ``SWITCH``: an
+    owner drives the whole switch of its procs, and answers when that is over.
+
+    ``attempt`` counts the fences. ``seconds`` is how long a fence may hold a sender up (for ever,
+    if ``None``), how long to wait until all have come past a lifted one, or how long a halt may
+    take. ``behind`` are hosts that could not show the files: procs there go back at a patch. A proc
+    that ``gives_way`` does so to a new one of its uid: what comes after its fence is for that one.
     ``pid`` is that of an author elsewhere, whose end is to be noticed.
     """
 
+    kind: SwitchOrder
     generation: int
-    digest: str
-    mode: str
-    port: int
-    sender: Uid
+    attempt: int = 0
+    seconds: float | None = 0.0
+    behind: tuple[Uid, ...] = ()
+    gives_way: bool = False
+    port: int = 0
+    sender: Uid = ""
     pid: int = 0
 
+    @property
+    def is_fence(self) -> bool:
+        """Whether it has its place among the calls of its sender."""
+        return self.kind is SwitchOrder.FENCE
 
-class Switch(Message, tag=45, kw_only=True):
-    """To an owner or a proc: the generation begins here. Ordered like a call.
+    @property
+    def ends_fence(self) -> bool:
+        """Whether a process is told to go on as before the last fence."""
+        return self.kind in (SwitchOrder.LIFT, SwitchOrder.REVERT)
 
-    Answered once every actor is done with what came before; later messages wait. ``holds``: the
-    proc gives way to a new one of its uid, and what is sent to it after this is for that one.
-    ``attempt`` counts how often it was cast: one that was given up says nothing any more. An owner
-    gives it up ``seconds`` after it has begun to hold an actor up.
-    """
-
-    generation: int
-    port: int
-    sender: Uid
-    holds: bool = False
-    attempt: int = 1
-    seconds: float = 0.0
-
-
-class StepName(str, Enum):
-    """A later step of a ``Switch``; by the names of ``monarch.core.code_switch``."""
-
-    HALT = "halt"
-    RESUME = "resume"
-    LIFT = "lift"
-    PATCH = "patch"
-    GO = "go"
-    SWITCH = "switch"
-
-
-class Step(Message, tag=47, kw_only=True):
-    """To a process that has prepared: the next step. ``SWITCH``: an owner is to drive the whole
-    switch of its procs, and answers when that is over. The other steps are for its procs.
-
-    ``HALT``: actors take up no message, within ``seconds``. ``RESUME``: as before the halt.
-    ``LIFT``: as before the ``Switch`` of this ``attempt``, which is given up. ``PATCH``: change
-    the code; procs on hosts that are ``behind`` go back instead. ``GO``: run it.
-    """
-
-    generation: int
-    name: StepName
-    seconds: float
-    port: int
-    sender: Uid
-    attempt: int = 0
-    behind: tuple[Uid, ...] = ()
-
-
-class Revert(Message, tag=46):
-    """To an owner or a proc: drop a generation that was prepared. An owner that drives its switch
-    stops, unless it is decided; it answers when it is over."""
-
-    generation: int
-    port: int
-    sender: Uid
+    @property
+    def is_behind_fence(self) -> bool:
+        """Whether a proc that gives way at the last fence obeys it yet, ahead of the new one."""
+        return self.kind in (
+            SwitchOrder.HALT, SwitchOrder.RESUME, SwitchOrder.PATCH, SwitchOrder.GO,
+        )  # fmt: skip
 
 
 class BusyActor(msgspec.Struct, array_like=True, frozen=True):
@@ -165,7 +160,7 @@ class Waiting(Message, tag=49):
 
 
 class HeldUp(Message, tag=53):
-    """To the process that asked for a ``Switch``: an actor waits behind it, and is held up."""
+    """To the process that ordered a fence: an actor waits behind it, and is held up."""
 
     generation: int
     attempt: int

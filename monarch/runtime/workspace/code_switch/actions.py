@@ -21,7 +21,7 @@ from monarch.core.code_switch.effects import (
     Work,
 )
 from monarch.core.code_switch.participant import Participant
-from monarch.core.code_switch.table import Order, SwitchOrder, Vote
+from monarch.core.code_switch.table import Vote
 from monarch.errors import format_remote
 from monarch.runtime.answers import Response
 from monarch.runtime.ends.exit_words import has_ended_itself
@@ -34,7 +34,13 @@ from monarch.runtime.workspace.code_switch.proc_orders import as_message, replac
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import AnyMessage, BusyActor, HeldUp, LeftBehind, Waiting
+from monarch.wire.message import (
+    BusyActor,
+    HeldUp,
+    LeftBehind,
+    SwitchOrder,
+    Waiting,
+)
 
 _log = logging.getLogger("monarch.reload")
 
@@ -111,10 +117,10 @@ class Actions:
         elif isinstance(effect, AskProcs):
             self._ask_procs(effect)
         elif isinstance(effect, TellProcs):
-            message = self._message(effect.order)
+            message = as_message(effect.order, self._node.uid)(0)
             with self._node.casting:
                 for uid in effect.procs:
-                    self._node.send(self._known[uid], message(0))
+                    self._node.send(self._known[uid], message)
         elif isinstance(effect, AnswerOrder):
             self._answer(effect)
         elif isinstance(effect, Look):
@@ -236,8 +242,8 @@ class Actions:
         assert switch is not None
         is_new = order.kind is SwitchOrder.PREPARE
         data = switch.plan.for_procs().encode() if is_new else b""
-        message = self._message(order)
-        going = self._message(order._replace(gives_way=True))
+        message = as_message(order, self._node.uid)
+        going = as_message(msgspec.structs.replace(order, gives_way=True), self._node.uid)
         replaced = self.machine.replaced if order.kind is SwitchOrder.FENCE else ()
         if replaced and not switch.is_loss_told:
             switch.is_loss_told = True
@@ -255,10 +261,6 @@ class Actions:
                     self._heard, answer, uid, number=number, token=effect.token, order=order.kind
                 )
             )
-
-    def _message(self, order: Order) -> Callable[[int], AnyMessage]:
-        assert self.switch is not None
-        return as_message(order, self.switch.plan, self._node.uid)
 
     def _heard(
         self, answer: Promise[Response], uid: Uid, *, number: int, token: int, order: SwitchOrder

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from monarch.core.code_switch.effects import AnswerOrder, Effect
-from monarch.core.code_switch.table import IllegalEvent, Order, ParticipantState, SwitchOrder
+from monarch.core.code_switch.table import IllegalEvent, ParticipantState
 from monarch.errors import format_remote
 from monarch.net.loop import Timer
 from monarch.runtime.context import running
@@ -35,7 +35,7 @@ from monarch.runtime.workspace.reload_plan import (
 )
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
-from monarch.wire.message import BusyActor, LeftBehind, ProcDown
+from monarch.wire.message import BusyActor, LeftBehind, Order, ProcDown, SwitchOrder
 
 _log = logging.getLogger("monarch.reload")
 
@@ -64,7 +64,9 @@ class CodeSwitch:
 
         def over(plan: ReloadPlan) -> None:
             on_over(plan)
-            if plan.mode != "off":
+            if plan.mode != "off" and self._is_driving:
+                self._to_audit = plan
+            elif plan.mode != "off":
                 self.audits.begin(plan)
 
         self._actions = Actions(
@@ -76,6 +78,8 @@ class CodeSwitch:
             on_over=over,
         )
         self.machine = self._actions.machine
+        self._is_driving = False
+        self._to_audit: ReloadPlan | None = None
         self._leading: Leading | None = None
         self._led_for: tuple[Uid, int] | None = None  # its author, and the generation
         self._stopping: list[OpenOrder] = []
@@ -144,7 +148,8 @@ class CodeSwitch:
             plan,
             HostFiles(self.node, plan, self.uid, here=here),
         )
-        return leading.run(), leading.error
+        with self._driving():
+            return leading.run(), leading.error
 
     def call_off(self, generation: int) -> None:
         self.ask(Order(SwitchOrder.REVERT, generation), "", Desk())
@@ -208,9 +213,25 @@ class CodeSwitch:
 
         self._obey(event, OpenOrder(begun))
 
+    @contextmanager
+    def _driving(self) -> Iterator[None]:
+        """Within the block this process drives a switch. Its audit, which takes the processor from
+        the other threads, comes afterwards: the author is not to wait for it."""
+        self._is_driving = True
+        try:
+            yield
+        finally:
+            self._is_driving = False
+            plan, self._to_audit = self._to_audit, None
+            if plan is not None:
+                self.audits.begin(plan)
+
     def _lead(self, leading: Leading, answer: Callable[[Switched], None]) -> None:
-        switched = leading.run()
-        error = leading.error
+        with self._driving():
+            answer(self._led(leading))
+
+    def _led(self, leading: Leading) -> Switched:
+        switched, error = leading.run(), leading.error
         if error is not None and not switched.is_done and not isinstance(error, CalledOff):
             why = f"the switch failed there: {format_remote(error)}"
             switched.outcome.refused.append(RefusedFile(self.here.label, why))
@@ -219,7 +240,7 @@ class CodeSwitch:
             stopping, self._stopping = self._stopping, []
         for reply in stopping:
             reply.end()
-        answer(switched)
+        return switched
 
     def obey(self, order: Order, asker: Uid, reply: OpenOrder) -> None:
         """``seconds`` is ``None`` for a fence of our owner's, in its own order."""

@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from monarch.core.code_switch.coordinator import HOST_ORDERS, Coordinator, Effect, Pause
-from monarch.core.code_switch.table import CoordinatorState, Order, SwitchOrder, Vote
+from monarch.core.code_switch.table import CoordinatorState, Vote
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.host_files import HostFiles
 from monarch.runtime.workspace.code_switch.open_order import Desk
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan, Switched
+from monarch.wire.message import Order, SwitchOrder
 from monarch_sync.progress import progress
 
 _NAMES = {
@@ -117,7 +120,7 @@ class Leading:
             (self._files.take_back if is_shown else self._files.drop)()
             return machine.voted(Vote.YES)
         if effect.kind is SwitchOrder.PATCH:
-            effect = effect._replace(behind=self._files.behind)
+            effect = msgspec.structs.replace(effect, behind=self._files.behind)
         said = self._give(effect)
         if effect.kind is SwitchOrder.GO:
             switched.outcome.problems = said.problems

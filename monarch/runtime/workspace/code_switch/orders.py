@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from monarch.core.code_switch.table import Order, SwitchOrder
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.code_switch.driver import CodeSwitch
 from monarch.runtime.workspace.code_switch.open_order import OpenOrder
 from monarch.runtime.workspace.reload_plan import ReloadPlan
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import (
-    HeldUp,
-    LeftBehind,
-    Prepare,
-    Revert,
-    Step,
-    StepName,
-    Switch,
-    Waiting,
-)
+from monarch.wire.message import HeldUp, LeftBehind, Order, SwitchOrder, Waiting
 
 
 class SwitchOrders:
@@ -30,53 +20,34 @@ class SwitchOrders:
         self._agent = agent
         self._node = agent.node
         self._switch = switch
-        self._node.handle(Prepare, self._on_prepare)
-        self._node.handle(Switch, self._on_switch, on_any_thread=True)
-        self._node.handle(Step, self._on_step)
-        self._node.handle(Revert, self._on_revert)
+        self._node.handle(Order, self._on_order, on_any_thread=True)
         self._node.handle(Waiting, self._on_waiting)
         self._node.handle(HeldUp, self._on_held_up)
         self._node.handle(LeftBehind, self._on_left_behind)
 
-    def _on_prepare(self, envelope: Envelope) -> None:
+    def _on_order(self, envelope: Envelope) -> None:
         order = envelope.message
-        assert isinstance(order, Prepare)
-        plan = ReloadPlan.decode(envelope.payload)
-        asker = self._asker(order.sender)
-        self._switch.ordered_to_prepare(plan, asker, self._answered(order.sender, order.port))
-        if order.pid:
-            author = self._node.address_of(asker)
-            self._node.failure_detector.watch(author, order.pid, lambda: self._author_left(asker))
-
-    def _on_switch(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Switch)
-        # It goes up at once, on the receiving thread: that is its place.
-        fence = Order(SwitchOrder.FENCE, order.generation, order.attempt, None)
-        self._give(fence, order.sender, order.port)
-
-    def _on_step(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Step)
-        sender, port = order.sender, order.port
-        if order.name is StepName.SWITCH:
+        assert isinstance(order, Order)
+        asker, reply = self._asker(order.sender), self._answered(order.sender, order.port)
+        if order.kind is SwitchOrder.PREPARE:
+            plan = ReloadPlan.decode(envelope.payload)
+            self._switch.ordered_to_prepare(plan, asker, reply)
+            if order.pid:
+                author = self._node.address_of(asker)
+                self._node.failure_detector.watch(
+                    author, order.pid, lambda: self._author_left(asker)
+                )
+        elif order.kind is SwitchOrder.SWITCH:
             self._switch.ordered_to_switch(
                 order.generation,
-                self._asker(sender),
-                lambda switched: self._node.answer(sender, port, msgspec.to_builtins(switched)),
+                asker,
+                lambda switched: self._node.answer(
+                    order.sender, order.port, msgspec.to_builtins(switched)
+                ),
             )
-            return
-        kind = SwitchOrder(order.name.value)
-        step = Order(kind, order.generation, order.attempt, order.seconds, order.behind)
-        self._give(step, sender, port)
-
-    def _on_revert(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Revert)
-        self._give(Order(SwitchOrder.REVERT, order.generation), order.sender, order.port)
-
-    def _give(self, order: Order, sender: Uid, port: int) -> None:
-        self._switch.obey(order, self._asker(sender), self._answered(sender, port))
+        else:
+            # A fence goes up at once, on the receiving thread: that is its place.
+            self._switch.obey(order, asker, reply)
 
     def _on_waiting(self, envelope: Envelope) -> None:
         message = envelope.message

@@ -5,43 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from monarch.config import settings
-from monarch.core.code_switch.table import Order, SwitchOrder
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.reload_plan import ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
-from monarch.wire.message import AnyMessage, Prepare, ReplaceProcs, Revert, Step, StepName, Switch
+from monarch.wire.message import Order, ReplaceProcs
 
 _UP_SECONDS = 120.0
 
 
-def as_message(order: Order, plan: ReloadPlan, sender: Uid) -> Callable[[int], AnyMessage]:
-    """An order, as the message that has it answered at a port; 0 for no answer."""
-    kind, number = order.kind, order.generation
-    if kind is SwitchOrder.PREPARE:
-        return lambda port: Prepare(number, plan.digest, plan.mode, port, sender)
-    if kind is SwitchOrder.FENCE:
-        return lambda port: Switch(
-            generation=number,
-            port=port,
-            sender=sender,
-            holds=order.gives_way,
-            attempt=order.attempt,
-        )
-    if kind is SwitchOrder.REVERT:
-        return lambda port: Revert(number, port, sender)
-    return lambda port: Step(
-        generation=number,
-        name=StepName(kind.value),
-        seconds=order.seconds or 0.0,
-        port=port,
-        sender=sender,
-        attempt=order.attempt,
-        behind=order.behind,
-    )
+def as_message(order: Order, sender: Uid) -> Callable[[int], Order]:
+    """An order of ``sender``, to be answered at a port; 0 for no answer."""
+    return lambda port: msgspec.structs.replace(order, port=port, sender=sender)
 
 
 def replace_procs(

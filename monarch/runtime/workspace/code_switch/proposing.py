@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from monarch.core.code_switch.proposal import NOBODY, AskOwner, BringBack, Proposal, Request
-from monarch.core.code_switch.table import ProposalState, Said, SwitchOrder, Vote
+from monarch.core.code_switch.table import ProposalState, Said, Vote
 from monarch.errors import MonarchError
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.host_files import FilesHere
@@ -18,6 +18,7 @@ from monarch.runtime.workspace.reload_plan import (
     Switched,
 )
 from monarch.wire.address import Uid
+from monarch.wire.message import SwitchOrder
 
 
 class OwnerLost(MonarchError):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import msgspec
 
-from monarch.core.code_switch.table import Order, SwitchOrder
 from monarch.errors import MonarchError
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
@@ -23,7 +21,7 @@ from monarch.runtime.workspace.reload_plan import (
     Switched,
 )
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import AnyMessage, Prepare
+from monarch.wire.message import Order, SwitchOrder
 
 _ANSWER_SECONDS = 330.0
 
@@ -42,28 +40,19 @@ class RemoteOwner:
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
         # It may die while we wait for it, and no other process would tell us.
         self._node.failure_detector.expect(self.uid)
-        answer = self._request(
-            lambda port: Prepare(
-                generation=plan.generation,
-                digest=plan.digest,
-                mode=plan.mode,
-                port=port,
-                sender=self._node.uid,
-                pid=os.getpid(),
-            ),
-            plan.encode(),
-        )
+        order = Order(SwitchOrder.PREPARE, plan.generation, pid=os.getpid())
+        answer = self._request(order, plan.encode())
         return msgspec.convert(self._body(answer, _ANSWER_SECONDS), ReloadOutcome)
 
     def switch(self, plan: ReloadPlan, here: FilesHere) -> tuple[Switched, BaseException | None]:
         # As long as it takes: an actor may be in the middle of a long step.
-        answer = self._request(self._order(SwitchOrder.SWITCH, plan.generation))
+        answer = self._request(Order(SwitchOrder.SWITCH, plan.generation))
         error: BaseException | None = None
         try:
             answer.wait()
         except BaseException as raised:
             error = raised
-            self._request(self._order(SwitchOrder.REVERT, plan.generation))
+            self._request(Order(SwitchOrder.REVERT, plan.generation))
         try:
             return msgspec.convert(self._body(answer, None), Switched), error
         finally:
@@ -71,7 +60,7 @@ class RemoteOwner:
 
     def call_off(self, generation: int) -> None:
         try:
-            answer = self._request(self._order(SwitchOrder.REVERT, generation))
+            answer = self._request(Order(SwitchOrder.REVERT, generation))
             self._body(answer, _ANSWER_SECONDS)
         finally:
             self._node.failure_detector.unexpect(self.uid)
@@ -87,11 +76,8 @@ class RemoteOwner:
         answer.on_set(answered)
         return found
 
-    def _order(self, kind: SwitchOrder, generation: int) -> Callable[[int], AnyMessage]:
-        return as_message(Order(kind, generation), ReloadPlan(generation, "", ""), self._node.uid)
-
-    def _request(self, make: Callable[[int], AnyMessage], data: bytes = b"") -> Promise[Response]:
-        return self._node.request(self._client, make, data)
+    def _request(self, order: Order, data: bytes = b"") -> Promise[Response]:
+        return self._node.request(self._client, as_message(order, self._node.uid), data)
 
     def _body(self, answer: Promise[Response], seconds: float | None) -> dict[str, object]:
         if not answer.wait(seconds):
