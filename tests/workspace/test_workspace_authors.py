@@ -18,10 +18,11 @@ from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import client
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.session import session_of
-from monarch.wire.message import Sync
+from monarch.wire.message import Sync, TakeBack
 from monarch_sync.messages import (
     AskHistory,
     AskState,
+    Commit,
     HistoryReply,
     Message,
     Refused,
@@ -173,6 +174,20 @@ def test_questions_are_answered_while_somebody_pushes(job: ProcessJob, hosts: Ho
         reply = decode(refused.value.body["reply"])
         assert isinstance(reply, Refused)
         assert reply.code == "busy"
+
+
+def test_an_owner_that_goes_back_late_leaves_what_the_next_author_has_staged(
+    job: ProcessJob, hosts: HostMesh
+) -> None:
+    """Its own author has died, so the host is free, and the next push has the same number."""
+    node, host = process.current().node, client().visit(job.hosts[0].url)
+    stage = stage_message(1, manifest_of({"a": b"1"}), [b"1"])
+    node.request(host, lambda port: Sync(port, "the next"), encode(stage), [b"1"])
+    back = node.request(host, lambda port: TakeBack(1, port, node.uid, "who died"))
+    assert back.wait(20)
+    assert not back.value.error
+    node.request(host, lambda port: Sync(port, "the next"), encode(Commit(1)))
+    wait_for((replica_of(job) / "a").exists, what="the file that the next push has staged")
 
 
 def test_several_authors_at_once(

@@ -331,8 +331,10 @@ class ReplicaAgent:
         if replica is None:
             return ""
         if replica.generation != order.generation:
-            replica.abort(order.generation)
-            return ""  # It was never shown here, or another push has come since.
+            # It was never shown here, or another push has come since.
+            if not self._lease.is_anothers(order.author or order.sender):
+                replica.abort(order.generation)
+            return ""
         number, old = self._before or (0, replica.manifest)
         if number != order.generation:
             return "what was here before is not known: this host agent was started since"

@@ -63,11 +63,15 @@ class Share(Message, tag=52):
 
 
 class TakeBack(Message, tag=50):
-    """To a host agent: back to the files before ``generation``, if that is what is there."""
+    """To a host agent: back to the files before ``generation``, if that is what is there.
+
+    An owner orders it on behalf of the push's ``author``: another author may have staged since.
+    """
 
     generation: int
     port: int
     sender: Uid
+    author: Uid = ""
 
 
 class AuditAsked(Message, tag=179):

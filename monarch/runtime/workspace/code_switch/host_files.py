@@ -167,13 +167,13 @@ class HostFiles:
         The old contents are in the hosts' stores, so this moves no bytes.
         """
         self.is_taken_back = True
-        number, uid = self._plan.generation, self._node.uid
+        number, uid, author = self._plan.generation, self._node.uid, self._author
         hosts = [
             host
             for host in self.hosts.values()
             if host.uid in (self._staged.num_files if all_of_them else self._committed)
         ]
-        asked = [(h, self._ask(h, lambda port: TakeBack(number, port, uid))) for h in hosts]
+        asked = [(h, self._ask(h, lambda port: TakeBack(number, port, uid, author))) for h in hosts]
         for host, answer in asked:
             # One by one: a host that is lost must not keep the others from going back.
             why = self._wait.why_given_up(host, answer, 0, 0)
