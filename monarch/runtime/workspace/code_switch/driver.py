@@ -64,7 +64,7 @@ class CodeSwitch:
 
         def over(plan: ReloadPlan) -> None:
             on_over(plan)
-            if plan.mode != "off" and self._is_driving:
+            if plan.mode != "off" and self._num_at_work:
                 self._to_audit = plan
             elif plan.mode != "off":
                 self.audits.begin(plan)
@@ -78,7 +78,7 @@ class CodeSwitch:
             on_over=over,
         )
         self.machine = self._actions.machine
-        self._is_driving = False
+        self._num_at_work = 0
         self._to_audit: ReloadPlan | None = None
         self._leading: Leading | None = None
         self._led_for: tuple[Uid, int] | None = None  # its author, and the generation
@@ -116,7 +116,8 @@ class CodeSwitch:
             # before it.
             self._agent.fences.exempt(uid)
         try:
-            yield
+            with self._at_work():
+                yield
         finally:
             self._actions.busy.forget()
             if uid:
@@ -148,8 +149,7 @@ class CodeSwitch:
             plan,
             HostFiles(self.node, plan, self.uid, here=here),
         )
-        with self._driving():
-            return leading.run(), leading.error
+        return leading.run(), leading.error
 
     def call_off(self, generation: int) -> None:
         self.ask(Order(SwitchOrder.REVERT, generation), "", Desk())
@@ -214,20 +214,22 @@ class CodeSwitch:
         self._obey(event, OpenOrder(begun))
 
     @contextmanager
-    def _driving(self) -> Iterator[None]:
-        """Within the block this process drives a switch. Its audit, which takes the processor from
-        the other threads, comes afterwards: the author is not to wait for it."""
-        self._is_driving = True
+    def _at_work(self) -> Iterator[None]:
+        """Within the block this process pushes, or switches for an author. Its audit, which takes
+        the processor from its other threads, comes afterwards: nobody has to wait for it."""
+        with self._lock:
+            self._num_at_work += 1
         try:
             yield
         finally:
-            self._is_driving = False
-            plan, self._to_audit = self._to_audit, None
+            with self._lock:
+                self._num_at_work -= 1
+                plan, self._to_audit = self._to_audit, None
             if plan is not None:
                 self.audits.begin(plan)
 
     def _lead(self, leading: Leading, answer: Callable[[Switched], None]) -> None:
-        with self._driving():
+        with self._at_work():
             answer(self._led(leading))
 
     def _led(self, leading: Leading) -> Switched:
