@@ -60,14 +60,22 @@ class CodeSwitch:
         self.on_replacing: Callable[[ReloadPlan, int], None] = lambda plan, num_procs: None
         self._agent = agent
         self.node = agent.node
-        self.audits = Audits(agent, here)
+        self.audits = Audits(agent.node, here)
 
         def over(plan: ReloadPlan) -> None:
             on_over(plan)
-            if plan.mode != "off" and self._num_at_work:
-                self._to_audit = plan
-            elif plan.mode != "off":
-                self.audits.begin(plan)
+            if plan.mode == "off":
+                return
+            # Those that have switched: what is born later does not look at itself for this plan.
+            procs = [
+                proc
+                for proc in agent.owned_procs()
+                if proc.host_uid not in plan.behind and proc.uid not in self.machine.replaced
+            ]
+            if self._num_at_work:
+                self._to_audit = plan, procs
+            else:
+                self.audits.begin(plan, procs)
 
         self._actions = Actions(
             agent,
@@ -79,7 +87,7 @@ class CodeSwitch:
         )
         self.machine = self._actions.machine
         self._num_at_work = 0
-        self._to_audit: ReloadPlan | None = None
+        self._to_audit: tuple[ReloadPlan, list[ProcAddress]] | None = None
         self._leading: Leading | None = None
         self._led_for: tuple[Uid, int] | None = None  # its author, and the generation
         self._stopping: list[OpenOrder] = []
@@ -224,9 +232,9 @@ class CodeSwitch:
         finally:
             with self._lock:
                 self._num_at_work -= 1
-                plan, self._to_audit = self._to_audit, None
-            if plan is not None:
-                self.audits.begin(plan)
+                audit, self._to_audit = self._to_audit, None
+            if audit is not None:
+                self.audits.begin(*audit)
 
     def _lead(self, leading: Leading, answer: Callable[[Switched], None]) -> None:
         with self._at_work():
