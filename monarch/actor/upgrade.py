@@ -14,8 +14,8 @@ from monarch.errors import ReloadRefused
 from monarch.runtime import process
 from monarch.runtime.cells.endpoint_spec import check_actor_class, endpoint_specs, is_async_actor
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.code_switch.coordinating import Coordinating, Purpose
 from monarch.runtime.workspace.code_switch.driver import CodeSwitch
+from monarch.runtime.workspace.code_switch.proposing import Proposing, Purpose
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan, Upgrade
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
@@ -118,11 +118,11 @@ def _carry_out(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> 
     """Prepare everywhere, then switch everywhere, or go back."""
     # Actors in this process have the very class that its references have.
     others = [proc for proc in ref.procs if proc.uid != own]
-    coordinating = Coordinating([_Members(switch, ref, others)], plan, Purpose())
-    coordinating.run()
-    if coordinating.error is not None:
-        raise coordinating.error
-    return coordinating.outcome
+    proposing = Proposing([_Members(switch, ref, others)], plan, Purpose())
+    proposing.run()
+    if proposing.error is not None:
+        raise proposing.error
+    return proposing.outcome
 
 
 class _Members:
@@ -132,10 +132,8 @@ class _Members:
         self._switch = switch
         self._ref = ref
         self._procs = procs
-        self.fence, self.lift, self.halt = switch.fence, switch.lift, switch.halt
-        self.audit = switch.audit
-        self.patch, self.go, self.revert = switch.patch, switch.go, switch.revert
-        self.inquire = switch.inquire
+        self.uid = switch.uid
+        self.switch, self.call_off, self.audit = switch.switch, switch.call_off, switch.audit
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
         return self._switch.prepare_on(

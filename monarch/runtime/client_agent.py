@@ -42,12 +42,9 @@ from monarch.wire.message import (
     LogRoom,
     LogWindow,
     Notice,
-    Prepare,
-    Revert,
+    Order,
     RingFound,
-    Step,
     StopProcs,
-    Switch,
     Waiting,
 )
 
@@ -123,7 +120,7 @@ class ClientAgent(ProcAgent):
         self._rings_told = RingsTold()
         node.handle(RingFound, self._on_ring_found)
         node.handle(LogWindow, self._on_log_window)
-        for kind in (Prepare, Switch, Step, Revert, Waiting, Bring):
+        for kind in (Order, Waiting, Bring):
             node.handle(kind, self._on_first_reload)
         for name, spawn in _made_on_demand.items():
             self.on_demand(f"{node.uid}.{name}", functools.partial(spawn, self))

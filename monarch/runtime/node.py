@@ -36,7 +36,7 @@ from monarch.runtime.links.outboxes import Outboxes
 from monarch.runtime.links.peer import Peer
 from monarch.runtime.links.peer_down import PeerDown
 from monarch.runtime.links.trees import Trees
-from monarch.runtime.links.waiting_switches import ends_switch
+from monarch.runtime.links.waiting_switches import ends_fence
 from monarch.runtime.promise import Promise
 from monarch.runtime.run_gate import RunGate
 from monarch.wire.address import ProcAddress, Uid
@@ -47,11 +47,10 @@ from monarch.wire.message import (
     AnyMessage,
     Attach,
     Call,
+    Order,
     ProcDown,
     Reply,
-    Step,
     StopSelf,
-    Switch,
 )
 
 _log = logging.getLogger("monarch.node")
@@ -202,22 +201,25 @@ class Node:
             return
         if not self.trees.send(to, envelope):
             self.transmit(to, envelope)
-        elif isinstance(message, Switch) and message.holds:
+        elif isinstance(message, Order) and message.gives_way:
             self.peer_down.held_from[to.uid] = self.calls.next_port()
-        elif ends_switch(message):
+        elif ends_fence(message):
             self.peer_down.held_from.pop(to.uid, None)
 
     def transmit(self, to: ProcAddress, envelope: Envelope) -> None:
         """Hand a message to the connection with another process."""
         peer = self.address_book.meet(to)
         message = envelope.message
-        if ends_switch(message):
+        if ends_fence(message):
             peer.release()
             self.peer_down.held_from.pop(to.uid, None)
-        elif isinstance(message, StopSelf | Step) and peer.send_past(pack(envelope)):
+        is_past = isinstance(message, StopSelf) or (
+            isinstance(message, Order) and message.is_behind_fence
+        )
+        if is_past and peer.send_past(pack(envelope)):
             return
         self._carry(peer, envelope)
-        if isinstance(message, Switch) and message.holds:
+        if isinstance(message, Order) and message.gives_way:
             peer.hold()
             self.peer_down.held_from[to.uid] = self.calls.next_port()
 

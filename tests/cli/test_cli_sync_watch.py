@@ -479,18 +479,19 @@ def test_a_watcher_that_cannot_go_on_is_told_and_made_anew(
 
 SLOW_COMMIT = """
 import os, sys, threading
-from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
+from monarch.runtime.workspace.code_switch.host_files import HostFiles
 
-real = HostsInPush.commit
+real = HostFiles.show
 
-def slow(self, *arguments):
-    HostsInPush.commit = real  # the way back is as fast as ever
+def slow(self):
+    HostFiles.show = real  # the way back is as fast as ever
     print("at it", flush=True)
     threading.Event().wait({before})
-    real(self, *arguments)
+    vote = real(self)
     threading.Event().wait({after})
+    return vote
 
-HostsInPush.commit = slow
+HostFiles.show = slow
 sys.argv = ["monarch", "sync", *{arguments!r}]
 from monarch.cli.main import main
 main()

@@ -12,29 +12,27 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from monarch.core.code_switch.coordinator import HOSTS, AskParty, Coordinator, Pause
+from monarch.core.code_switch.coordinator import HOST_ORDERS, Coordinator, Pause
 from monarch.core.code_switch.effects import (
     AnswerOrder,
     AskProcs,
     Do,
     Look,
     Reason,
-    TakeOver,
     TellHeld,
     TellProcs,
     Work,
 )
-from monarch.core.code_switch.follower import HostTerms
 from monarch.core.code_switch.participant import Participant
-from monarch.core.code_switch.succession import Succession
+from monarch.core.code_switch.proposal import NOBODY, BringBack, Proposal
 from monarch.core.code_switch.table import (
     CoordinatorState,
     IllegalEvent,
     ParticipantState,
-    SwitchOrder,
+    ProposalState,
     Vote,
-    successor_of,
 )
+from monarch.wire.message import Order, SwitchOrder
 
 __all__ = ["Chances", "Member", "World"]
 
@@ -42,7 +40,6 @@ GENERATION = 7
 NO_REASONS = (Reason.SILENT, Reason.OTHERS, Reason.REFUSED)
 LATE_REASONS = (
     Reason.NEW_PROC, Reason.ACTORS, Reason.PROCS, Reason.NOT_PASSED, Reason.BUSY, Reason.GIVES_WAY,
-    Reason.NOT_HALTED,
 )  # fmt: skip
 
 
@@ -74,6 +71,7 @@ class Member:
         self.machine = Participant(
             lambda: [child.name for child in self.children if child.is_alive],
             is_root=parent is None,
+            uid=name,
         )
         self.runs = parent.runs if parent is not None else "old"
         self.is_prepared = False
@@ -83,97 +81,62 @@ class Member:
         self.stuck: list[Do] = []
         self.votes: dict[int, Vote] = {}
         self.askers: dict[int, tuple[str, int]] = {}
-        self.recovery: Driver | None = None
-        self.succession: Succession | None = None
-        self.asked_by: list[str] = []
-
-    # When the author has died.
+        self.leading: Leading | None = None
+        self.was_brought_back = False
 
     def author_gone(self) -> None:
-        self.carry_out(self.machine.author_gone("author", self.world.now))
-
-    def succeed(self) -> None:
-        """The switch is to be ended by the first of us that lives."""
-        world = self.world
-        if self.succession is None:
-            self.succession = Succession([one.name for one in world.owners], self.name)
-        first = self.succession.first()
-        if first == self.name:
-            self.lead()
-        else:
-            world.post(self.name, first, lambda: world.members[first].asked_to_lead(self.name))
-            world.relies(self.name, first)
-
-    def asked_to_lead(self, owner: str) -> None:
-        self.asked_by.append(owner)
-        self.lead_if_asked()
-
-    def lead_if_asked(self) -> None:
-        """Not before the author is gone for us as well, or has brought us to an end."""
-        if self.machine.is_led_by("author"):
-            return
-        if self.asked_by and (self.recovery is None or self.recovery.machine.is_over):
-            self.asked_by = []
-            self.lead()
-
-    def lead(self) -> None:
-        world = self.world
-        if self.recovery is not None and not self.recovery.machine.is_over:
-            return
-        succession = self.succession or Succession([one.name for one in world.owners], self.name)
-        name = successor_of("author", succession.term)
-        self.recovery = Driver(world, self.name, [self.name, *succession.others()], name)
-        self.recovery.carry_out(self.recovery.machine.recover())
-
-    def owner_lost(self, owner: str) -> None:
-        if self.succession is not None and self.machine.state is not ParticipantState.IDLE:
-            self.succession.lost(owner)
-            self.succeed()
+        effects = self.machine.author_gone("author", self.world.now)
+        for host in self.world.hosts_of(self.name) if effects else ():
+            self.world.post(self.name, host.name, lambda h=host: h.asked(SwitchOrder.DROP_FILES))
+        self.carry_out(effects)
 
     # What arrives.
 
-    def ordered(
-        self, sender: str, number: int, order: SwitchOrder, ask: Any, name: str = ""
-    ) -> None:
-        token = self.world.next_token() if number else 0
+    def ordered(self, sender: str, number: int, order: Order) -> None:
+        world = self.world
+        if order.kind is SwitchOrder.SWITCH and self.parent is None:
+            self.told_to_switch(sender, number, order)
+            return
+        leading = self.leading if sender != self.name and order.kind is SwitchOrder.REVERT else None
+        if leading is not None and not leading.machine.is_over:
+            leading.call_off(number)
+            return
+        token = world.next_token() if number else 0
         self.askers[token] = sender, number
         self.votes[token] = Vote.YES
-        machine, now, uid = self.machine, self.world.now, name or sender
+        if order.kind is SwitchOrder.PREPARE and sender == "author" and not world.is_author_alive:
+            world.author_hears.append(self)  # Whom it begins to watch now.
+        was = self.machine.state
         try:
-            if order is SwitchOrder.PREPARE:
-                if sender == "author" and not self.world.is_author_alive:
-                    self.world.author_hears.append(self)  # Whom it begins to watch now.
-                effects = machine.prepare(token, uid, GENERATION, now)
-            elif order is SwitchOrder.FENCE:
-                seconds = ask.seconds if self.parent is None else None
-                effects = machine.raise_fence(
-                    token, uid, GENERATION, ask.attempt, now, seconds,
-                    is_held=getattr(ask, "is_held", False),
-                )  # fmt: skip
-            elif order is SwitchOrder.LIFT:
-                seconds = getattr(ask, "seconds", 0.0)
-                effects = machine.lift(token, uid, GENERATION, ask.attempt, seconds, now)
-            elif order is SwitchOrder.HALT:
-                effects = machine.halt(token, uid, GENERATION, ask.seconds, now)
-            elif order is SwitchOrder.RESUME:
-                effects = machine.resume(uid, GENERATION)
-            elif order is SwitchOrder.PATCH:
-                effects = machine.patch(token, uid, GENERATION, now)
-            elif order is SwitchOrder.INQUIRE:
-                effects = machine.inquire(token, uid, GENERATION)
-            elif order is SwitchOrder.GO:
-                is_patched = machine.state is ParticipantState.PATCHED
-                effects = machine.go(token, uid, GENERATION)
-                if is_patched and machine.state is ParticipantState.IDLE:
-                    self.world.decided(self)
-            else:
-                effects = machine.revert(token, uid, GENERATION, now)
+            effects = self.machine.on(order, sender, token, world.now)
         except IllegalEvent:
             # Late, from an author that is gone.
-            self.world.illegal.append((self.name, machine.state, order, uid))
+            world.illegal.append((self.name, was, order, sender))
             self.votes[token] = Vote.NO
             effects = [AnswerOrder(token)] if token else []
+        if order.kind is SwitchOrder.GO and was is ParticipantState.PATCHED:
+            world.decided(self)
         self.carry_out(effects)
+
+    def told_to_switch(self, sender: str, number: int, order: Order) -> None:
+        try:
+            self.machine.on(order, sender, 0, self.world.now)
+        except IllegalEvent:
+            self.world.illegal.append((self.name, self.machine.state, order, sender))
+            self.world.reply(self.name, sender, number, Vote.NO, False)
+            return
+        self.leading = Leading(self, sender, number)
+        self.leading.carry_out(self.leading.machine.begin())
+
+    def brought_back(self, number: int = 0) -> None:
+        """Another push has what was here before: it comes after all that was sent by now."""
+        if number:
+            self.world.reply(self.name, "author", number, Vote.YES, False)
+        self.runs, self.was_brought_back = "old", True
+        for child in self.children:
+            self.world.post(self.name, child.name, child.brought_back)
+        for host in self.world.hosts_of(self.name):
+            host.files = "old"
 
     def carry_out(self, effects: Sequence[Any]) -> None:
         world = self.world
@@ -182,22 +145,18 @@ class Member:
                 self.do(effect)
             elif isinstance(effect, AskProcs):
                 for number, proc in effect.asked:
-                    world.ask(self.name, number, proc, effect.order, effect)
+                    world.ask(self.name, number, proc, effect.order)
                     world.tokens[self.name, number] = effect.token
             elif isinstance(effect, TellProcs):
                 for proc in effect.procs:
-                    world.send(self.name, proc, 0, effect.order, effect)
+                    world.send(self.name, proc, 0, effect.order)
             elif isinstance(effect, AnswerOrder):
                 self.answer(effect)
             elif isinstance(effect, TellHeld) and self.parent is not None:
                 parent, attempt = self.parent, effect.attempt
                 world.post(self.name, parent.name, lambda p=parent, a=attempt: p.held(a))
-            elif isinstance(effect, Look):
-                if self.stuck:
-                    self.carry_out(self.machine.held(0, world.now))
-            elif isinstance(effect, TakeOver):
-                self.succeed()
-        self.lead_if_asked()
+            elif isinstance(effect, Look) and self.stuck:
+                self.carry_out(self.machine.held(0, world.now))
 
     def held(self, attempt: int) -> None:
         self.carry_out(self.machine.held(attempt, self.world.now))
@@ -206,14 +165,18 @@ class Member:
         sender, number = self.askers.pop(answer.token)
         vote = self.votes.pop(answer.token)
         for reason, _ in answer.reasons:
-            if reason is Reason.WENT:
-                vote = Vote.WENT
-            elif reason in NO_REASONS:
+            if reason in NO_REASONS:
                 vote = Vote.NO
             elif reason in LATE_REASONS and vote is Vote.YES:
                 vote = Vote.LATE
-        if number:
+        if number and sender == self.name:
+            self.world.post(sender, sender, lambda: self.leading_voted(number, vote))
+        elif number:
             self.world.reply(self.name, sender, number, vote, self.gives_way)
+
+    def leading_voted(self, number: int, vote: Vote) -> None:
+        assert self.leading is not None
+        self.leading.voted(number, vote)
 
     def voted(self, number: int, vote: Vote, gives_way: bool) -> None:
         token = self.world.tokens.pop((self.name, number), 0)
@@ -259,6 +222,8 @@ class Member:
             self.is_halted = self.machine.state in (
                 ParticipantState.HALTING,
                 ParticipantState.HALTED,
+                ParticipantState.PATCHING,
+                ParticipantState.PATCHED,
             )
         elif work is Work.CLOSE_GATE:
             self.is_gate_closed = self.machine.state is ParticipantState.FENCING
@@ -278,19 +243,17 @@ class Member:
 
 
 class Host:
-    """Has the files, staged."""
+    """Has the files, staged. Its owner sees to them, or, where nothing runs, the author."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, owner: str) -> None:
         self.name = name
+        self.owner = owner
         self.is_alive = True
         self.is_staged = True
         self.files = "old"
-        self.terms = HostTerms()
 
-    def asked(self, order: SwitchOrder, sender: str) -> bool | None:
-        """Whether it shows the new files, after this; ``None`` if it does not obey."""
-        if not self.terms.obeys(sender, GENERATION):
-            return None
+    def asked(self, order: SwitchOrder) -> bool:
+        """Whether it shows the new files, after this."""
         if order is SwitchOrder.SHOW_FILES and self.is_staged:
             self.files, self.is_staged = "new", False
         elif order is SwitchOrder.TAKE_BACK_FILES:
@@ -300,71 +263,150 @@ class Host:
         return self.files == "new"
 
 
-class Driver:
-    """Carries out what a coordinator wants: the author's, or that of an owner in its place."""
+class Files:
+    """Orders to some hosts, all at once, on behalf of ``name``."""
 
-    def __init__(self, world: World, name: str, owners: Sequence[str], sender: str) -> None:
+    def __init__(self, world: World, name: str, heard: Callable[[Vote], None]) -> None:
         self.world = world
         self.name = name
-        self.owners = owners
-        self.sender = sender
-        self.machine = Coordinator(len(owners), lambda longest: world.random.uniform(0, longest))
-        self.shown: dict[str, bool | None] = {}
-        self.files: AskParty | None = None
-        world.drivers.append(self)
+        self.heard = heard
+        self.number = 0
+        self.waits_for: dict[str, bool | None] = {}
+        self.order = SwitchOrder.DROP_FILES
+        world.files.append(self)
 
-    def carry_out(self, effects: Sequence[Any]) -> None:
-        for effect in effects:
-            if isinstance(effect, Pause):
-                self.world.pauses.append(self)
-            elif effect.party == HOSTS:
-                self.ask_hosts(effect)
-            else:
-                if effect.order is SwitchOrder.GO:
-                    self.machine.releases()
-                owner, asked = self.owners[effect.party], effect
-                self.world.ask(self.name, effect.number, owner, effect.order, asked, self)
-        if self.machine.is_over and self.name in self.world.members:
-            self.world.members[self.name].lead_if_asked()
+    def ask(self, order: SwitchOrder, hosts: Sequence[Host]) -> None:
+        self.number += 1
+        self.order = order
+        self.waits_for = {host.name: None for host in hosts}
+        if not hosts:
+            me, number = self.name, self.number
+            self.world.post(me, me, lambda: self.answered(number, "", None))
+        for host in hosts:
+            self._ask(order, host, self.number)
 
-    def ask_hosts(self, effect: AskParty) -> None:
-        self.files = effect
-        self.shown = {host.name: None for host in self.world.hosts}
-        for host in self.world.hosts:
-            self.ask_host(effect, host)
-
-    def ask_host(self, effect: AskParty, host: Host) -> None:
+    def _ask(self, order: SwitchOrder, host: Host, number: int) -> None:
         world, me = self.world, self.name
 
         def arrive() -> None:
-            if host.is_alive:
-                is_shown = host.asked(effect.order, self.sender)
-                world.post(host.name, me, lambda: self.heard(effect, host.name, is_shown))
-            else:
-                world.post(me, me, lambda: self.heard(effect, host.name, None))
+            sender = host.name if host.is_alive else me
+            is_shown = host.asked(order) if host.is_alive else None
+            world.post(sender, me, lambda: self.answered(number, host.name, is_shown))
 
         world.post(me, host.name, arrive, even_dead=True)
 
-    def heard(self, effect: AskParty, host: str, is_shown: bool | None) -> None:
-        """A host has answered, or it is gone."""
-        if effect is not self.files or not self.machine.is_open(effect.number):
+    def lost(self, host: str) -> None:
+        if self.waits_for.get(host, False) is None:
+            number = self.number
+            self.world.post(self.name, self.name, lambda: self.answered(number, host, None))
+
+    def answered(self, number: int, host: str, is_shown: bool | None) -> None:
+        if number != self.number or (host and self.waits_for.get(host, False) is not None):
             return
-        if is_shown is None:
-            self.shown.pop(host, None)
+        if host:
+            self.waits_for[host] = bool(is_shown)
+        if None in self.waits_for.values():
+            return
+        self.number += 1
+        self.heard(Vote.YES if all(self.waits_for.values()) else Vote.NO)
+
+
+class Leading:
+    """An owner that drives its own switch; it answers the author when that is over."""
+
+    def __init__(self, member: Member, author: str, number: int) -> None:
+        self.member = member
+        self.name = member.name
+        self.author = author
+        self.machine = Coordinator(
+            GENERATION, lambda longest: member.world.random.uniform(0, longest)
+        )
+        self.answers = [number]
+        self.number = 0
+        self.files = Files(member.world, member.name, self.hosts_voted)
+
+    def carry_out(self, effect: Any) -> None:
+        world = self.member.world
+        if isinstance(effect, Pause):
+            world.pauses.append(self)
+        elif effect is None:
+            vote = Vote.YES if self.machine.state is CoordinatorState.COMMITTED else Vote.NO
+            for number in self.answers:
+                world.reply(self.name, self.author, number, vote, False)
+        elif effect.kind in HOST_ORDERS:
+            world.trace.append(effect.kind.value)
+            self.files.ask(effect.kind, world.hosts_of(self.name))
         else:
-            self.shown[host] = is_shown
-        if None in self.shown.values():
-            return
-        says = [*self.shown.values()]
-        some = Vote.SOME if any(says) else Vote.NO
-        vote = Vote.YES if says and all(says) else some
-        is_lost = len(says) < len(self.world.hosts)
-        if self.machine.state is CoordinatorState.SHOWING and self.name == "author" and is_lost:
-            vote = Vote.NO
-        self.carry_out(self.machine.voted(effect.number, vote))
+            self.number += 1
+            if effect.kind is SwitchOrder.GO:
+                self.machine.releases()
+            self.member.ordered(self.name, self.number, effect)
 
     def voted(self, number: int, vote: Vote) -> None:
-        self.carry_out(self.machine.voted(number, vote))
+        if number == self.number:
+            self.number += 1
+            self.carry_out(self.machine.voted(vote))
+
+    def hosts_voted(self, vote: Vote) -> None:
+        self.carry_out(self.machine.voted(vote))
+
+    def call_off(self, number: int) -> None:
+        self.answers.append(number)
+        if not self.machine.is_decided:
+            self.number += 1
+            self.files.number += 1
+            self.carry_out(self.machine.interrupted())
+
+
+class Author:
+    """Carries out what a proposal wants."""
+
+    def __init__(self, world: World, owners: Sequence[str]) -> None:
+        self.world = world
+        self.name = "author"
+        self.owners = owners
+        self.machine = Proposal(len(owners))
+        self.number = 0
+        self.files = Files(world, self.name, self.hosts_voted)
+
+    def carry_out(self, request: Any) -> None:
+        if request is None:
+            return
+        self.number += 1
+        owner = "" if request.owner == NOBODY else self.owners[request.owner]
+        if isinstance(request, BringBack):
+            if not self.world.is_alive(owner):
+                me, number = self.name, self.number
+                self.world.post(me, me, lambda: self.voted(number, Vote.GONE))
+            else:
+                number, member = self.number, self.world.members[owner]
+                self.world.open[self.name, number] = owner
+                self.world.post(self.name, owner, lambda: member.brought_back(number))
+        elif request.order in HOST_ORDERS:
+            self.files.ask(request.order, self.world.hosts_of(owner))
+        else:
+            self.world.ask(self.name, self.number, owner, Order(request.order, GENERATION))
+
+    def voted(self, number: int, vote: Vote) -> None:
+        if number == self.number:
+            self.carry_out(self.machine.voted(vote))
+
+    def hosts_voted(self, vote: Vote) -> None:
+        self.carry_out(self.machine.voted(vote))
+
+    def interrupted(self) -> None:
+        """Ctrl-C."""
+        switching = self.machine.switching
+        before = self.machine.state
+        request = self.machine.interrupted()
+        if switching is not None:
+            # Nothing waits for this answer: that of the switch says what has come of it.
+            owner = self.owners[switching]
+            self.world.send(self.name, owner, 0, Order(SwitchOrder.REVERT, GENERATION))
+        elif self.machine.state is not before:
+            self.number += 1
+            self.files.number += 1
+            self.carry_out(request)
 
 
 class World:
@@ -375,13 +417,13 @@ class World:
         self.random = random.Random(seed)
         self.chances = chances
         self.now = 0.0
-        self.drivers: list[Driver] = []
-        self.reliances: list[tuple[str, str]] = []
+        self.files: list[Files] = []
+        self.trace: list[str] = []
         self.links: dict[tuple[str, str], deque[tuple[Callable[[], None], bool]]] = {}
         self.works: list[tuple[Member, Do]] = []
-        self.pauses: list[Driver] = []
+        self.pauses: list[Leading] = []
         self.tokens: dict[tuple[str, int], int] = {}
-        self.open: dict[tuple[int, int], tuple[Any, str]] = {}
+        self.open: dict[tuple[str, int], str] = {}
         self.illegal: list[tuple[Any, ...]] = []
         self.is_author_alive = True
         self._token = 0
@@ -390,9 +432,14 @@ class World:
             owner = self._make(f"owner{number}", None)
             for _ in range(self.random.randint(0, num_procs)):
                 self._make("", owner)
-        self.hosts = [Host(f"host{number}") for number in range(num_hosts)]
         self.owners = [member for member in self.members.values() if member.parent is None]
-        self.author = Driver(self, "author", [one.name for one in self.owners], "author")
+        names = [one.name for one in self.owners]
+        self.hosts = [
+            Host(f"host{number}", (*names, "")[number % (num_owners + 1)])
+            for number in range(num_hosts)
+        ]
+        self.author = Author(self, names)
+        self.died_in: ProposalState | None = None
         self.author_hears: list[Member] = []
         self.has_gone: set[str] = set()
 
@@ -402,6 +449,10 @@ class World:
         if parent is not None:
             parent.children.append(made)
         return made
+
+    def hosts_of(self, owner: str) -> list[Host]:
+        """The hosts of an owner; of nobody, if it is ""."""
+        return [host for host in self.hosts if host.owner == owner]
 
     def next_token(self) -> int:
         self._token += 1
@@ -427,38 +478,27 @@ class World:
             name in self.members and self.members[name].is_alive
         )
 
-    def send(
-        self, sender: str, to: str, number: int, order: SwitchOrder, ask: Any, name: str = ""
-    ) -> None:
-        self.post(sender, to, lambda: self.members[to].ordered(sender, number, order, ask, name))
+    def send(self, sender: str, to: str, number: int, order: Order) -> None:
+        self.post(sender, to, lambda: self.members[to].ordered(sender, number, order))
 
-    def ask(
-        self, sender: str, number: int, to: str, order: SwitchOrder, ask: Any,
-        driver: Driver | None = None,
-    ) -> None:  # fmt: skip
-        asker: Any = driver or self.members[sender]
-        self.open[id(asker), number] = asker, to
+    def ask(self, sender: str, number: int, to: str, order: Order) -> None:
+        self.open[sender, number] = to
         if not self.is_alive(to):
-            self.post(sender, sender, lambda: self.heard(asker, number, Vote.GONE, False))
+            self.post(sender, sender, lambda: self.heard(sender, number, Vote.GONE, False))
             return
-        self.send(sender, to, number, order, ask, driver.sender if driver else "")
+        self.send(sender, to, number, order)
 
     def reply(self, sender: str, to: str, number: int, vote: Vote, gives_way: bool) -> None:
-        askers: list[Any] = [self.author] if to == "author" else []
-        if to in self.members:
-            askers = [one for one in self.drivers if one.name == to] + [self.members[to]]
-        for asker in askers:
-            if self.open.get((id(asker), number), ("", ""))[1] == sender:
-                self.post(sender, to, lambda a=asker: self.heard(a, number, vote, gives_way))
-                return
+        if self.open.get((to, number)) == sender:
+            self.post(sender, to, lambda: self.heard(to, number, vote, gives_way))
 
-    def heard(self, asker: Any, number: int, vote: Vote, gives_way: bool) -> None:
-        if self.open.pop((id(asker), number), None) is None:
+    def heard(self, asker: str, number: int, vote: Vote, gives_way: bool) -> None:
+        if self.open.pop((asker, number), None) is None:
             return
-        if isinstance(asker, Driver):
-            asker.voted(number, vote)
+        if asker == "author":
+            self.author.voted(number, vote)
         else:
-            asker.voted(number, vote, gives_way)
+            self.members[asker].voted(number, vote, gives_way)
 
     # Deaths.
 
@@ -466,17 +506,15 @@ class World:
         """It and what it owns; of what it has sent, some arrives."""
         if name == "author":
             self.is_author_alive = False
+            self.died_in = self.author.machine.state
             self.author_hears = [
                 one for one in self.owners if one.machine.state is not ParticipantState.IDLE
             ]
         for host in self.hosts:
             if host.name == name:
                 host.is_alive = False
-                for driver in self.drivers:
-                    if driver.files is not None:
-                        ask = driver.files
-                        lost = lambda d=driver, a=ask: d.heard(a, name, None)  # noqa: E731
-                        self.post(driver.name, driver.name, lost)
+                for files in self.files:
+                    files.lost(name)
         dead = [name]
         if name in self.members:
             dead += [child.name for child in self.members[name].children]
@@ -486,22 +524,10 @@ class World:
             if sender in dead:
                 for _ in range(self.random.randint(0, len(queue))):
                     queue.pop()
-        for owner, relied_on in self.reliances:
-            if relied_on in dead:
-                self._tell_lost(owner, relied_on)
-        for (_, number), (asker, to) in list(self.open.items()):
+        for (asker, number), to in list(self.open.items()):
             if to in dead:
                 heard = lambda a=asker, n=number: self.heard(a, n, Vote.GONE, False)  # noqa: E731
-                self.post(asker.name, asker.name, heard)
-
-    def relies(self, owner: str, on: str) -> None:
-        """``owner`` waits for that one to act, and hears of its death."""
-        self.reliances.append((owner, on))
-        if not self.is_alive(on):
-            self._tell_lost(owner, on)
-
-    def _tell_lost(self, owner: str, lost: str) -> None:
-        self.post(owner, owner, lambda: self.members[owner].owner_lost(lost))
+                self.post(asker, asker, heard)
 
     def mortals(self) -> list[str]:
         names = [member.name for member in self.members.values() if member.is_alive]
@@ -521,21 +547,6 @@ class World:
             if not self.step():
                 return number
             self.check()
-        raise AssertionError("it comes to no end")
-
-    def settle(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Without chance: what can happen happens in its order, until this is so, or nothing is
-        left. Nobody is late."""
-        for _ in range(10_000):
-            links = [link for link, queue in self.links.items() if queue]
-            if until() or not (links or self.works or self.author_hears):
-                return
-            if links:
-                self._deliver(links[0])
-            elif self.works:
-                self._finish(self.works[0])
-            else:
-                self._notice(self.author_hears[0])
         raise AssertionError("it comes to no end")
 
     def step(self) -> bool:
@@ -578,10 +589,11 @@ class World:
         self.works.remove(work)
         work[0].finish(work[1])
 
-    def _wake(self, driver: Driver) -> None:
-        self.pauses.remove(driver)
-        if driver.machine.state is CoordinatorState.PAUSING:
-            driver.carry_out(driver.machine.woke())
+    def _wake(self, leading: Leading) -> None:
+        self.pauses.remove(leading)
+        if leading.machine.state is CoordinatorState.PAUSING:
+            self.trace.append("pause")
+            leading.carry_out(leading.machine.woke())
 
     def _notice(self, owner: Member) -> None:
         """An owner hears that the author is gone; what was on its way may still come."""
@@ -602,7 +614,7 @@ class World:
     def _interrupt(self) -> None:
         """Ctrl-C at the author's."""
         if not self.author.machine.is_over:
-            self.author.carry_out(self.author.machine.interrupted())
+            self.author.interrupted()
 
     def _spawn(self) -> None:
         owners = [one for one in self.owners if one.is_alive and not one.is_gate_closed]
@@ -614,26 +626,28 @@ class World:
     def living(self) -> list[Member]:
         return [member for member in self.members.values() if member.is_alive]
 
+    def tree_of(self, member: Member) -> list[Member]:
+        """The living of one program, without those that end on their old code."""
+        root = member.parent or member
+        return [one for one in (root, *root.children) if one.is_alive and not one.gives_way]
+
     def decided(self, member: Member) -> None:
         """A process is told to run the new code: by now every living one must have it."""
         self.has_gone.add(member.name)
-        for other in self.living():
-            if other.gives_way:
-                continue  # It ends, on its old code.
-            assert other.runs == "new", f"{other.name} has not the new code"
+        self.check()
 
     def check(self) -> None:
-        if not any(self.is_alive(name) for name in self.has_gone):
-            return
-        for member in self.living():
-            if member.gives_way:
+        for name in self.has_gone:
+            member = self.members[name]
+            if not member.is_alive or (member.parent or member).was_brought_back:
                 continue
-            assert member.runs == "new", f"{member.name} is left on the old code"
+            for other in self.tree_of(member):
+                assert other.runs == "new", f"{other.name} is left on the old code"
 
     def check_end(self) -> None:
-        """No process is halted for ever, and all run one generation, which is that of the files."""
-        living = self.living()
-        for member in living:
+        """No process is halted for ever, and all of a program run one generation, which is that of
+        its hosts' files. So do all programs, unless the author died while it had them switch."""
+        for member in self.living():
             ends = (
                 [ParticipantState.IDLE, ParticipantState.FENCED]
                 if member.gives_way
@@ -643,15 +657,21 @@ class World:
             assert not member.is_halted, f"{member.name} is halted for ever"
             is_shut = member.is_gate_closed and not member.gives_way
             assert not is_shut, f"{member.name} may spawn no more"
-        runs = {member.runs for member in living if not member.gives_way}
-        assert len(runs) <= 1, f"they differ: {[(m.name, m.runs) for m in living]}"
-        files = {host.files for host in self.hosts if host.is_alive}
+        ends_at = set()
+        for owner in self.owners:
+            runs = {member.runs for member in self.tree_of(owner)}
+            files = {host.files for host in self.hosts_of(owner.name) if host.is_alive}
+            assert len(runs) <= 1, f"they differ: {[(m.name, m.runs) for m in self.living()]}"
+            ends_at |= runs
+            if owner.is_alive:
+                assert files <= runs, f"{owner.name}: files {files}, code {runs}"
         if self.is_author_alive:
-            assert self.author.machine.is_over, self.author.machine.state
-            wanted = "new" if self.author.machine.state is CoordinatorState.COMMITTED else "old"
-            assert runs <= {wanted}
-            assert files <= {wanted}
-        elif runs:
-            assert files <= runs, f"files {files}, code {runs}"
-        if self.is_author_alive:
+            state = self.author.machine.state
+            assert self.author.machine.is_over, state
+            wanted = "new" if state is ProposalState.SWITCHED else "old"
+            assert ends_at <= {wanted}
+            shown = {host.files for host in self.hosts if host.is_alive}
+            assert shown <= {wanted}, f"files {shown}, where all are to be {wanted}"
             assert not self.illegal, self.illegal
+        elif len(ends_at) > 1:
+            assert self.died_in in (ProposalState.SWITCHING, ProposalState.CALLING_OFF)

@@ -1,159 +1,223 @@
-"""How long a coordinator lets a fence stand, and what it does when not all come to it."""
+"""How long a coordinator lets a fence stand, what it does when not all come to it, and in which
+order an author asks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from monarch.core.code_switch.coordinator import HOSTS, Coordinator, Pause
-from monarch.core.code_switch.table import CoordinatorState, IllegalEvent, SwitchOrder, Vote
+from monarch.core.code_switch.coordinator import HOST_ORDERS, Coordinator, Effect, Pause
+from monarch.core.code_switch.proposal import NOBODY, AskOwner, BringBack, Proposal, Request
+from monarch.core.code_switch.table import (
+    CoordinatorState,
+    IllegalEvent,
+    ProposalState,
+    Vote,
+)
+from monarch.wire.message import SwitchOrder
 
 Answer = Callable[[SwitchOrder, int], Vote | None]
-"""What an owner says to an order; yes, unless something else. By the order, and its attempt."""
+"""What processes say to an order; yes, unless something else. By the order, and its attempt."""
+TRACES = Path(__file__).with_name("switch_traces.txt").read_text().splitlines()
+"""Switches of one owner, as an author drove them before owners did: orders and votes."""
 
 
-class Author:
-    """Drives a switch of fake owners, until all are to be switched or to go back."""
+class Owner:
+    """Drives a switch, until all are to be switched or to go back."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Any, ...]] = []
+        self.asked: list[tuple[SwitchOrder, float | None]] = []
         self.slept: list[float] = []
 
-    def reach(self, *answers: Answer) -> CoordinatorState:
-        machine = Coordinator(len(answers), lambda longest: longest)
-        effects = [*machine.begin()]
-        while effects:
-            effect = effects.pop(0)
+    def reach(self, answer: Answer) -> CoordinatorState:
+        machine = Coordinator(7, lambda longest: longest)
+        effect = machine.begin()
+        while effect is not None:
             if isinstance(effect, Pause):
                 self.slept.append(effect.seconds)
-                effects += machine.woke()
+                effect = machine.woke()
                 continue
-            if effect.party == HOSTS:
-                return machine.state
-            order, party = effect.order, effect.party
-            if order is SwitchOrder.FENCE:
-                self.asked.append((party, order, effect.seconds, effect.is_held))
-            elif order is not SwitchOrder.PREPARE:
-                self.asked.append((party, order, effect.seconds))
-            effects += machine.voted(
-                effect.number, answers[party](order, effect.attempt) or Vote.YES
-            )
+            if effect.kind in HOST_ORDERS:
+                break
+            self.asked.append((effect.kind, effect.seconds))
+            effect = machine.voted(answer(effect.kind, effect.attempt) or Vote.YES)
         return machine.state
 
-    def seconds(self, order: SwitchOrder) -> list[float]:
-        return [how[0] for _, asked, *how in self.asked if asked is order]
+    def seconds(self, order: SwitchOrder) -> list[float | None]:
+        return [seconds for asked, seconds in self.asked if asked is order]
 
 
 @pytest.fixture
-def author() -> Author:
-    return Author()
+def owner() -> Owner:
+    return Owner()
 
 
-def test_where_all_come_at_once_there_is_one_fence_and_one_halt(author: Author) -> None:
-    assert author.reach(lambda order, attempt: None) is CoordinatorState.SHOWING
-    assert author.asked == [(0, SwitchOrder.FENCE, 0.3, False), (0, SwitchOrder.HALT, 0.5)]
-    assert not author.slept
+def test_where_all_come_at_once_there_is_one_fence_and_one_halt(owner: Owner) -> None:
+    assert owner.reach(lambda order, attempt: None) is CoordinatorState.SHOWING
+    assert owner.asked == [(SwitchOrder.FENCE, 0.3), (SwitchOrder.HALT, 0.5)]
+    assert not owner.slept
 
 
 def test_while_somebody_is_busy_each_fence_stands_longer_and_so_does_the_pause(
-    author: Author,
+    owner: Owner,
 ) -> None:
     def answer(order: SwitchOrder, attempt: int) -> Vote | None:
         return (
             Vote.LATE if order in (SwitchOrder.FENCE, SwitchOrder.LIFT) and attempt < 12 else None
         )
 
-    assert author.reach(answer) is CoordinatorState.SHOWING
-    stood, paused = author.seconds(SwitchOrder.FENCE), author.seconds(SwitchOrder.LIFT)
+    assert owner.reach(answer) is CoordinatorState.SHOWING
+    stood, paused = owner.seconds(SwitchOrder.FENCE), owner.seconds(SwitchOrder.LIFT)
     assert stood[:4] == [0.3, 0.6, 1.2, 2.4]
     assert stood[8:] == [76.8] * 4, "there is an end to it, beyond a long message of a minute"
     assert paused == stood[1:], "half of the time all go on"
-    assert not author.slept
+    assert not owner.slept
 
 
-def test_where_they_waited_for_one_another_only_the_pause_grows(author: Author) -> None:
-    author.reach(
+def test_where_they_waited_for_one_another_only_the_pause_grows(owner: Owner) -> None:
+    owner.reach(
         lambda order, attempt: Vote.LATE if order is SwitchOrder.FENCE and attempt < 12 else None
     )
-    assert set(author.seconds(SwitchOrder.FENCE)) == {0.3}
-    assert author.slept == sorted(author.slept)
-    assert author.slept[0] == 0.04
-    assert author.slept[-1] == 2.0
+    assert set(owner.seconds(SwitchOrder.FENCE)) == {0.3}
+    assert owner.slept == sorted(owner.slept)
+    assert owner.slept[0] == 0.04
+    assert owner.slept[-1] == 2.0
 
 
 def test_a_halt_that_is_late_is_tried_again_behind_another_fence_and_then_refused(
-    author: Author,
+    owner: Owner,
 ) -> None:
-    stage = author.reach(lambda order, attempt: Vote.LATE if order is SwitchOrder.HALT else None)
+    stage = owner.reach(lambda order, attempt: Vote.LATE if order is SwitchOrder.HALT else None)
     assert stage is CoordinatorState.UNDOING
-    assert author.seconds(SwitchOrder.HALT) == [0.5, 1.0, 2.0, 4.0]
-    assert len(author.seconds(SwitchOrder.FENCE)) == 4
-    assert len(author.seconds(SwitchOrder.LIFT)) == 3
+    assert owner.seconds(SwitchOrder.HALT) == [0.5, 1.0, 2.0, 4.0]
+    assert len(owner.seconds(SwitchOrder.FENCE)) == 4
+    assert len(owner.seconds(SwitchOrder.LIFT)) == 3
 
 
 @pytest.mark.parametrize("order", [SwitchOrder.FENCE, SwitchOrder.HALT])
-def test_a_refusal_ends_it(author: Author, order: SwitchOrder) -> None:
+def test_a_refusal_ends_it(owner: Owner, order: SwitchOrder) -> None:
     assert (
-        author.reach(lambda asked, attempt: Vote.NO if asked is order else None)
+        owner.reach(lambda asked, attempt: Vote.NO if asked is order else None)
         is CoordinatorState.UNDOING
     )
-    assert not author.seconds(SwitchOrder.LIFT)
+    assert not owner.seconds(SwitchOrder.LIFT)
 
 
-def test_all_owners_go_on_before_anybody_is_waited_for(author: Author) -> None:
-    stage = author.reach(
-        lambda order, attempt: None,
-        lambda order, attempt: Vote.LATE if order is SwitchOrder.FENCE and attempt == 1 else None,
-    )
-    assert stage is CoordinatorState.SHOWING
-    fences = [(0, SwitchOrder.FENCE, 0.3, False), (1, SwitchOrder.FENCE, 0.3, True)]
-    assert author.asked == [
-        *fences,
-        (1, SwitchOrder.LIFT, 0.0), (0, SwitchOrder.LIFT, 0.6), (1, SwitchOrder.LIFT, 0.6),
-        *fences,
-        (0, SwitchOrder.HALT, 0.5), (1, SwitchOrder.HALT, 0.5),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("votes", "then"),
-    [
-        ([Vote.YES, Vote.WENT, Vote.GONE], CoordinatorState.RELEASING),
-        ([Vote.WENT, Vote.LATE, Vote.YES], CoordinatorState.RELEASING),
-        ([Vote.YES, Vote.LATE, Vote.YES], CoordinatorState.DROPPING),
-        ([Vote.YES, Vote.GONE, Vote.YES], CoordinatorState.INSPECTING),
-    ],
-)
-def test_a_successor_does_what_any_owner_knows_to_be_decided(
-    votes: list[Vote], then: CoordinatorState
-) -> None:
-    machine = Coordinator(3, lambda longest: longest)
-    asked = [effect for effect in machine.recover() if not isinstance(effect, Pause)]
-    assert [effect.order for effect in asked] == [SwitchOrder.INQUIRE] * 3
-    for effect, vote in zip(asked, votes, strict=True):
-        machine.voted(effect.number, vote)
-    assert machine.state is then
-
-
-def test_ctrl_c_takes_back_a_push_until_the_first_order_to_go_is_sent() -> None:
+def test_ctrl_c_takes_back_a_push_until_the_order_to_go_is_sent() -> None:
     for is_sent in (False, True):
-        machine = Coordinator(1, lambda longest: longest)
-        effects = [*machine.begin()]
+        machine = Coordinator(7, lambda longest: longest)
+        machine.begin()
         while machine.state is not CoordinatorState.RELEASING:
-            [effect] = effects
-            assert not isinstance(effect, Pause)
-            effects = [*machine.voted(effect.number, Vote.YES)]
+            machine.voted(Vote.YES)
         if is_sent:
             machine.releases()
-        machine.interrupted()
-        assert (machine.state is CoordinatorState.UNDOING) is not is_sent
+        assert machine.is_decided is is_sent
+    machine.voted(Vote.NO)
+    assert machine.state is CoordinatorState.COMMITTED
 
 
 def test_what_nobody_expects_raises() -> None:
-    machine = Coordinator(1, lambda longest: longest)
+    machine = Coordinator(7, lambda longest: longest)
     with pytest.raises(IllegalEvent, match="'idle' has no 'the pause is over'"):
         machine.woke()
-    with pytest.raises(IllegalEvent, match="nobody was asked number 1"):
-        machine.voted(1, Vote.YES)
+
+
+def test_an_owner_that_drives_asks_what_an_author_asked() -> None:
+    for trace in TRACES:
+        _replay(trace)
+
+
+def _replay(trace: str) -> None:
+    told, _, end = trace.partition(" = ")
+    events = iter(told.split())
+    proposal = Proposal(1)
+    assert proposal.begin() == AskOwner(0, SwitchOrder.PREPARE)
+    request = _after(proposal, next(events), "prepare")
+    if request == AskOwner(NOBODY, SwitchOrder.SHOW_FILES):  # There are none.
+        assert proposal.voted(Vote.YES) == AskOwner(0, SwitchOrder.SWITCH)
+        state = _driven(events)
+        assert state.value == end.partition(",")[0]
+        is_done = state is CoordinatorState.COMMITTED
+        request = proposal.voted(Vote.YES if is_done else Vote.NO)
+        assert request == (None if is_done else AskOwner(NOBODY, SwitchOrder.TAKE_BACK_FILES))
+    else:
+        while request is not None:
+            assert isinstance(request, AskOwner)
+            request = _after(proposal, next(events), request.order.value)
+        assert end.startswith("aborted")
+        assert proposal.state is ProposalState.CALLED_OFF
+    assert not [*events]
+
+
+def _after(proposal: Proposal, event: str, asked: str) -> Request | None:
+    if event == "ctrl-c":
+        return proposal.interrupted()
+    order, _, vote = event.partition(":")
+    assert order == asked.replace(" ", "-")
+    return proposal.voted(Vote(vote))
+
+
+def _driven(events: Iterator[str]) -> CoordinatorState:
+    machine = Coordinator(7, lambda longest: longest)
+    effect = machine.begin()
+    while effect is not None:
+        event = next(events)
+        if event == "ctrl-c":
+            effect = machine.interrupted()
+            continue
+        order, _, vote = event.partition(":")
+        assert order == _written(effect)
+        effect = machine.woke() if isinstance(effect, Pause) else machine.voted(Vote(vote))
+    return machine.state
+
+
+def _written(effect: Effect) -> str:
+    if isinstance(effect, Pause):
+        return "pause"
+    attempt = ""
+    if effect.kind in (SwitchOrder.FENCE, SwitchOrder.LIFT):
+        attempt = f"#{effect.attempt}"
+    seconds = f"({effect.seconds:g}s)" if effect.seconds else ""
+    return f"{effect.kind.value.replace(' ', '-')}{attempt}{seconds}"
+
+
+def test_all_say_why_they_cannot_prepare_and_all_revert() -> None:
+    proposal = Proposal(3)
+    assert proposal.begin() == AskOwner(0, SwitchOrder.PREPARE)
+    assert proposal.voted(Vote.NO) == AskOwner(1, SwitchOrder.PREPARE)
+    assert proposal.voted(Vote.YES) == AskOwner(2, SwitchOrder.PREPARE)
+    asked = [proposal.voted(Vote.NO)]
+    while asked[-1] is not None:
+        asked.append(proposal.voted(Vote.YES))
+    reverts = [AskOwner(owner, SwitchOrder.REVERT) for owner in range(3)]
+    assert asked == [AskOwner(NOBODY, SwitchOrder.DROP_FILES), *reverts, None]
+
+
+@pytest.mark.parametrize("vote", [Vote.NO, Vote.GONE])
+def test_who_has_switched_is_brought_back_where_the_next_one_cannot(vote: Vote) -> None:
+    proposal = Proposal(3)
+    proposal.begin()
+    for _ in range(5):  # Three prepare, hosts on which nothing runs show files, the first switches.
+        request = proposal.voted(Vote.YES)
+    assert request == AskOwner(1, SwitchOrder.SWITCH)
+    asked = [proposal.voted(vote)]
+    while asked[-1] is not None:
+        asked.append(proposal.voted(Vote.YES))
+    lost = [AskOwner(1, SwitchOrder.TAKE_BACK_FILES)] if vote is Vote.GONE else []
+    assert asked == [
+        *lost, AskOwner(NOBODY, SwitchOrder.TAKE_BACK_FILES), AskOwner(2, SwitchOrder.REVERT),
+        BringBack(0), None,
+    ]  # fmt: skip
+    assert proposal.state is ProposalState.CALLED_OFF
+
+
+def test_ctrl_c_waits_for_the_owner_that_switches_and_keeps_the_others_from_it() -> None:
+    proposal = Proposal(2)
+    proposal.begin()
+    for _ in range(3):
+        proposal.voted(Vote.YES)
+    assert proposal.switching == 0
+    assert proposal.interrupted() is None
+    assert proposal.voted(Vote.YES) == AskOwner(NOBODY, SwitchOrder.TAKE_BACK_FILES)

@@ -25,12 +25,12 @@ from monarch.wire.message import (
     Attach,
     Call,
     Hello,
+    Order,
     Preload,
     ProcDown,
     ProcSpec,
     SpawnProcs,
     StopProcs,
-    Switch,
 )
 from tests.actors import Echo
 from tests.net.strangers import READY, greeting, say
@@ -56,8 +56,8 @@ HARMLESS = [cls for cls in message.Message.__subclasses__() if cls is not messag
 @given(sent=st.lists(st.one_of([structs(cls) for cls in HARMLESS]), min_size=1, max_size=8))
 def test_no_message_that_can_be_written_ends_an_agent(agent: LoneAgent, sent: list[Any]) -> None:
     for one in sent:
-        if isinstance(one, Switch):
-            one.holds = False  # Its sender keeps back what follows, here as everywhere.
+        if isinstance(one, Order):
+            one.gives_way = False  # Its sender keeps back what follows, here as everywhere.
         agent.send(one)
     agent.answers()
 

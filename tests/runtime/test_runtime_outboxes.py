@@ -13,7 +13,7 @@ from monarch.core.call_table import CallTable
 from monarch.runtime.links.outboxes import Outboxes
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import PING, Call, Reply, Step, StepName, Switch
+from monarch.wire.message import PING, Call, Order, Reply, SwitchOrder
 
 THERE = ProcAddress("there")
 
@@ -90,15 +90,13 @@ def test_the_first_call_to_an_actor_does_not_overtake_a_switch_that_waits(
     """It would run the old code on this rank, and the new on those that are not behind."""
     for _ in range(3):
         call(outboxes, "slow")
-    assert outboxes.keep_place(
-        THERE, Envelope("there", Switch(generation=1, port=0, sender="here"))
-    )
+    assert outboxes.keep_place(THERE, Envelope("there", Order(SwitchOrder.FENCE, 1, sender="here")))
     call(outboxes, "new")
     call(outboxes, "slow")
     assert wire.sent == ["slow", "slow"]
     while wire.marks:
         wire.take()
-    assert wire.sent[:4] == ["slow", "slow", "slow", "Switch"]
+    assert wire.sent[:4] == ["slow", "slow", "slow", "Order"]
     assert sorted(wire.sent[4:]) == ["new", "slow"]
     assert not outboxes.is_spilling
 
@@ -107,12 +105,10 @@ def test_a_value_for_a_channel_passes_a_switch_that_waits(wire: Wire, outboxes: 
     """The slow actor may be waiting for it."""
     for _ in range(3):
         call(outboxes, "slow")
-    assert outboxes.keep_place(
-        THERE, Envelope("there", Switch(generation=1, port=0, sender="here"))
-    )
+    assert outboxes.keep_place(THERE, Envelope("there", Order(SwitchOrder.FENCE, 1, sender="here")))
     outboxes.put(THERE, Reply(7, 0, "here"), b"", ())
     assert wire.sent[:3] == ["slow", "slow", "Reply"]
-    assert "Switch" not in wire.sent
+    assert "Order" not in wire.sent
 
 
 def test_a_switch_that_is_withdrawn_lets_go_who_has_come_to_it(
@@ -120,19 +116,17 @@ def test_a_switch_that_is_withdrawn_lets_go_who_has_come_to_it(
 ) -> None:
     for _ in range(3):
         call(outboxes, "slow")
-    assert outboxes.keep_place(
-        THERE, Envelope("there", Switch(generation=1, port=0, sender="here"))
-    )
+    assert outboxes.keep_place(THERE, Envelope("there", Order(SwitchOrder.FENCE, 1, sender="here")))
     call(outboxes, "new")
     outboxes.keep_place(
         THERE,
         Envelope(
             "there",
-            Step(generation=1, name=StepName.LIFT, seconds=0.0, port=0, sender="here", attempt=1),
+            Order(SwitchOrder.LIFT, 1, attempt=1, sender="here"),
         ),
     )
     assert wire.sent == ["slow", "slow", "new"]
     while wire.marks:
         wire.take()
-    assert wire.sent == ["slow", "slow", "new", "slow", "Switch"]
+    assert wire.sent == ["slow", "slow", "new", "slow", "Order"]
     assert not outboxes.is_spilling

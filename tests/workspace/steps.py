@@ -17,7 +17,7 @@ from monarch.runtime import process
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import AnyMessage, Inspect, Prepare, Replies, Reply, Step, Switch, Sync
+from monarch.wire.message import AnyMessage, Inspect, Order, Replies, Reply, Sync
 from monarch_sync.messages import decode
 from tests.support import wait_for
 
@@ -75,7 +75,7 @@ def ask(players):
 """
 """Calls all players, and says what they run, or why it may not call them."""
 
-STEPS = ["StageRequest", "Prepare", "Switch", "halt", "Commit", "patch"]
+STEPS = ["StageRequest", "prepare", "fence", "halt", "Commit", "patch"]
 """What the author of a push asks of hosts and procs, in order."""
 
 
@@ -83,9 +83,9 @@ def step_of(message: AnyMessage, payload: Any) -> str:
     """Which step of a push a message is; empty for none."""
     if isinstance(message, Sync):
         return type(decode(bytes(payload))).__name__
-    if isinstance(message, Step):
-        return message.name
-    return type(message).__name__ if isinstance(message, Prepare | Switch | Inspect) else ""
+    if isinstance(message, Order):
+        return message.kind.value
+    return type(message).__name__ if isinstance(message, Inspect) else ""
 
 
 class Strike(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -18,10 +19,10 @@ from monarch.job import ProcessJob
 from monarch.net.transport import Frames
 from monarch.net.unix_connection import UnixConnection
 from monarch.runtime import process
-from monarch.runtime.workspace.code_switch.owner import Owner
+from monarch.runtime.workspace.code_switch.driver import CodeSwitch
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.codec import unpack
-from monarch.wire.message import Step
+from monarch.wire.message import Order, SwitchOrder
 from monarch_sync import SyncReport
 from tests.support import Program, is_running, wait_for
 from tests.workspace.author import script
@@ -113,21 +114,21 @@ def test_two_owners_whose_meshes_wait_for_one_another(
 
 
 class Between:
-    """The real owner; after its fence was given up for the first time, something happens."""
+    """Watches this process's pushes; after a fence was given up for the first time, something
+    happens."""
 
-    def __init__(self, owner: Owner, act: Callable[[], object] = lambda: None) -> None:
-        self._owner = owner
+    def __init__(self, switch: CodeSwitch, act: Callable[[], object] = lambda: None) -> None:
         self._act = act
+        self._ask = functools.partial(CodeSwitch.ask, switch)
         self.attempts: list[int] = []
+        switch.ask = self._watch  # type: ignore[method-assign]
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._owner, name)
-
-    def lift(self, generation: int, attempt: int, seconds: float) -> Any:
-        outcome = self._owner.lift(generation, attempt, seconds)
-        self.attempts.append(attempt)
-        if len(self.attempts) == 1:
-            self._act()
+    def _watch(self, order: Order, *how: Any) -> Any:
+        outcome = self._ask(order, *how)
+        if order.kind is SwitchOrder.LIFT:
+            self.attempts.append(order.attempt)
+            if len(self.attempts) == 1:
+                self._act()
         return outcome
 
 
@@ -154,8 +155,7 @@ class Sleepers:
         owner = Between(session.reload, act)
         addresses = [host.address for host in self.hosts._hosts]
         push = Push(
-            self.project, 1,
-            lambda: session.push(addresses, self.project.workspace, owners=[owner]),
+            self.project, 1, lambda: session.push(addresses, self.project.workspace)
         )  # fmt: skip
         return owner, push
 
@@ -171,6 +171,7 @@ def sleepers(
     min_hosts = 2 if request.param == "along a tree" else settings().tree_min_hosts
     with configured(tree_min_hosts=min_hosts):
         yield Sleepers(project, hosts)
+    vars(session_of(process.current()).reload).pop("ask", None)
 
 
 def _killed(pid: int) -> None:
@@ -190,7 +191,7 @@ def test_a_push_with_nobody_in_its_way_is_one_fence_and_three_steps(
 
     def counted(self: UnixConnection, frames: Frames) -> None:
         message = unpack(frames).message
-        name = message.name if isinstance(message, Step) else type(message).__name__
+        name = message.kind.value if isinstance(message, Order) else type(message).__name__
         sent[name] += 1
         order.append(name)
         send(self, frames)
@@ -200,7 +201,7 @@ def test_a_push_with_nobody_in_its_way_is_one_fence_and_three_steps(
         project.edit("walkers.py", "MARK = 0\n", "MARK = 1\n")
         assert project.sync(procs).ok
         monkeypatch.undo()
-    steps = {name: sent[name] for name in ("Prepare", "Switch", "halt", "patch", "go")}
+    steps = {name: sent[name] for name in ("prepare", "fence", "halt", "patch", "go")}
     assert steps == dict.fromkeys(steps, 2)
     assert not set(sent) - {*steps, "Inspect", "Watch", "AuditAsked"}, sent
     # What comes after the steps holds nobody up.
@@ -314,32 +315,33 @@ def test_procs_that_die_between_two_fences_keep_nobody(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_after", [False, True])
-def test_an_author_killed_between_two_fences_leaves_all_as_it_was(
-    is_after: bool,
-    job: ProcessJob,
-    sleepers: Sleepers,
-    program: Callable[..., Program],
+def test_an_author_killed_between_two_fences_leaves_the_rest_to_the_owner(
+    job: ProcessJob, sleepers: Sleepers, program: Callable[..., Program]
 ) -> None:
     address = process.current().node.address
     order = {
         "folder": str(sleepers.project.root), "file": "walkers.py", "urls": job.urls(),
-        "owner": [address.uid, list(address.urls), address.machine],
-        "marks": [1], "step": "lift", "is_after": is_after,
+        "owner": [address.uid, list(address.urls), address.machine], "marks": [1],
     }  # fmt: skip
+    authors: list[Program] = []
+    reload = session_of(process.current()).reload
+    between = Between(reload, lambda: os.kill(authors[0].pid, signal.SIGKILL))
     with driven(sleepers.stamps) as [calls]:
         calls.is_going_on()
-        author = program(script(order))
-        assert author.wait(60) == -9, author.story()
-        owner = session_of(process.current()).reload
-        wait_for(lambda: owner.is_idle, 60, what="an end of it")
+        authors.append(program(script(order)))
+        assert authors[0].wait(60) == -9, authors[0].story()
+        wait_for(lambda: len(between.attempts) >= 2, 30, what="another fence")
         calls.is_going_on(3)
         assert set(calls.answers[-1]) == {sleepers.old}
         sleepers.wake()
-        assert set(sleepers.working.get(timeout=60).values()) == {sleepers.old}
+        wait_for(lambda: reload.is_idle, 60, what="an end of it")
+        calls.is_going_on(2)
+        assert {mark for _, mark in calls.answers[-1]} == {1}
+    assert set(sleepers.working.get(timeout=60).values()) == {sleepers.old}
+    sleepers.project.edit("walkers.py", "MARK = 1\n", "MARK = 2\n")
     report = sleepers.project.sync(sleepers.procs)
     assert report.ok, str(report)
-    assert {mark for _, mark in sleepers.stamps()} == {1}
+    assert {mark for _, mark in sleepers.stamps()} == {2}
 
 
 @pytest.mark.long
@@ -368,13 +370,13 @@ def test_ctrl_c_between_two_fences_leaves_all_as_it_was(sleepers: Sleepers) -> N
         raise KeyboardInterrupt
 
     session = session_of(process.current())
-    owner = Between(session.reload, interrupt)
+    Between(session.reload, interrupt)
     addresses = [host.address for host in sleepers.hosts._hosts]
     sleepers.project.edit("walkers.py", "MARK = 0\n", "MARK = 1\n")
     with driven(sleepers.stamps) as [calls]:
         calls.is_going_on()
         with pytest.raises(KeyboardInterrupt):
-            session.push(addresses, sleepers.project.workspace, owners=[owner])
+            session.push(addresses, sleepers.project.workspace)
         calls.is_going_on(3)
         assert set(calls.answers[-1]) == {sleepers.old}
         sleepers.wake()

@@ -15,6 +15,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.audits import Audits
 from monarch.runtime.workspace.preparing import AuditEndedError, Breaks
 from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadPlan
+from monarch.wire.address import ProcAddress
 from monarch_reload import Reloader
 from tests.support import wait_for
 from tests.workspace.conftest import Project
@@ -124,11 +125,10 @@ class OneProcess:
     def __init__(self) -> None:
         self.asked: list[Promise[Response]] = []
         self.uid = "us"
-        node, proc = self, SimpleNamespace(uid="proc", host_uid="host")
-        agent: Any = SimpleNamespace(node=node, owned_procs=lambda: [proc])
+        node: Any = self
         here: Any = SimpleNamespace(audit=self.audit)
         self.looks_for_ever = False
-        self.audits = Audits(agent, here)
+        self.audits = Audits(node, here)
         self.heard: list[int] = []
         self.audits.on_found.append(lambda generation, _: self.heard.append(generation))
 
@@ -146,7 +146,7 @@ class OneProcess:
         return AuditOutcome(stale={"here": ["us"]}, num_procs=1)
 
     def begin(self, generation: int) -> Promise[AuditOutcome]:
-        self.audits.begin(ReloadPlan(generation, "", "auto"))
+        self.audits.begin(ReloadPlan(generation, "", "auto"), [ProcAddress("proc")])
         wait_for(lambda: len(self.asked) == generation, what="the proc to be asked")
         return self.audits.of(generation)
 
@@ -163,7 +163,7 @@ def test_an_audit_ends_where_a_newer_one_comes_or_its_process_closes(looks_for_e
     assert not second.is_set
     process.audits.close()
     assert second.wait(10)
-    process.audits.begin(ReloadPlan(3, "", "auto"))
+    process.audits.begin(ReloadPlan(3, "", "auto"), [])
     assert process.audits.of(3).is_set, "none begins any more"
     assert (process.heard, len(process.asked)) == ([], 2)
 

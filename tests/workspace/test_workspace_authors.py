@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import client
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.session import session_of
-from monarch.wire.message import Sync
+from monarch.wire.message import Sync, TakeBack
 from monarch_sync.messages import (
     AskHistory,
     AskState,
+    Commit,
     HistoryReply,
     Message,
     Refused,
@@ -27,11 +30,11 @@ from monarch_sync.messages import (
     decode,
     encode,
 )
-from tests.support import Program, wait_for
+from tests.support import Program, is_running, wait_for
 from tests.sync.trees import manifest_of, stage_message
 from tests.workspace.author import script
 from tests.workspace.conftest import Project, replica_of
-from tests.workspace.steps import PLAYER, STEPS, Stamps
+from tests.workspace.steps import PLAYER, Stamps, Strike, struck
 
 
 def _order(folder: Path, job: ProcessJob, marks: list[int], **how: Any) -> str:
@@ -107,7 +110,8 @@ def test_an_author_killed_at_any_step(
     players: Any = procs.spawn("player", project.load("player").Player)
     owner = session_of(process.current()).reload
     came: dict[tuple[str, bool], bool] = {}
-    moments = [(step, is_after) for step in [*STEPS, "go"] for is_after in (False, True)]
+    steps = ("StageRequest", "prepare", "switch")
+    moments = [(step, is_after) for step in steps for is_after in (False, True)]
     for mark, (step, is_after) in enumerate(moments, 1):
         old = _state(job, players)
         stamps = Stamps()
@@ -119,8 +123,8 @@ def test_an_author_killed_at_any_step(
         stamps.check()
         assert now == old or now[1] == mark
         came[step, is_after] = now != old
-    # Once a host shows the files there is no way back, and before that no way on.
-    assert came == {moment: _is_past(moment) for moment in moments}
+    # An owner that was told to switch goes on alone, and before that there is no way on.
+    assert came == {moment: moment == ("switch", True) for moment in moments}
 
     project.edit("player.py", f"MARK = {len(moments)}", "MARK = 99")
     report = project.sync(procs)
@@ -128,9 +132,29 @@ def test_an_author_killed_at_any_step(
     assert _state(job, players) == (report.generation, 99)
 
 
-def _is_past(moment: tuple[str, bool]) -> bool:
-    step, is_after = moment
-    return step in ("patch", "go") or (step == "Commit" and is_after)
+@pytest.mark.parametrize("step", ["fence", "halt", "Commit", "patch"])
+def test_an_author_killed_while_the_owner_switches_leaves_the_rest_to_it(
+    project: Project,
+    job: ProcessJob,
+    hosts: HostMesh,
+    program: Callable[..., Program],
+    step: str,
+) -> None:
+    procs = _procs(project, hosts)
+    players: Any = procs.spawn("player", project.load("player").Player)
+    old = _state(job, players)
+    owner = session_of(process.current()).reload
+    authors: list[Program] = []
+
+    def kill() -> None:
+        os.kill(authors[0].pid, signal.SIGKILL)
+        wait_for(lambda: not is_running(authors[0].pid), what="its end")
+
+    with struck(Strike(step, kill)):
+        authors.append(program(_order(project.root, job, [5])))
+        assert authors[0].wait(60) == -9, authors[0].story()
+        wait_for(lambda: owner.is_idle, 60, what="an end of it")
+    assert _state(job, players) == (old[0] + 1, 5)
 
 
 def test_questions_are_answered_while_somebody_pushes(job: ProcessJob, hosts: HostMesh) -> None:
@@ -150,6 +174,20 @@ def test_questions_are_answered_while_somebody_pushes(job: ProcessJob, hosts: Ho
         reply = decode(refused.value.body["reply"])
         assert isinstance(reply, Refused)
         assert reply.code == "busy"
+
+
+def test_an_owner_that_goes_back_late_leaves_what_the_next_author_has_staged(
+    job: ProcessJob, hosts: HostMesh
+) -> None:
+    """Its own author has died, so the host is free, and the next push has the same number."""
+    node, host = process.current().node, client().visit(job.hosts[0].url)
+    stage = stage_message(1, manifest_of({"a": b"1"}), [b"1"])
+    node.request(host, lambda port: Sync(port, "the next"), encode(stage), [b"1"])
+    back = node.request(host, lambda port: TakeBack(1, port, node.uid, "who died"))
+    assert back.wait(20)
+    assert not back.value.error
+    node.request(host, lambda port: Sync(port, "the next"), encode(Commit(1)))
+    wait_for((replica_of(job) / "a").exists, what="the file that the next push has staged")
 
 
 def test_several_authors_at_once(

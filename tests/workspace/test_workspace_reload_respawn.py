@@ -532,7 +532,7 @@ def test_a_proc_that_imports_old_code_while_a_push_is_prepared_gives_way_too(
     cls = project.load("player").Player
     made: list[Any] = []
     project.write("player.py", slots.replace("MARK = 0", "MARK = 1").replace('"x",', '"x", "y"'))
-    with struck(Strike("Switch", lambda: made.append(procs.spawn("player", cls)))):
+    with struck(Strike("fence", lambda: made.append(procs.spawn("player", cls)))):
         report = project.sync(procs, reload=reload)
     assert report.ok, str(report)
     assert report.actors_respawned == {"Player": 2}

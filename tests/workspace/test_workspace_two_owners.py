@@ -1,4 +1,4 @@
-"""Two programs whose hosts one author pushes to together, and who dies meanwhile."""
+"""Two programs whose hosts one author pushes to together."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ RELOADING_PLAYER = (
 )
 
 OTHER_OWNER = """
-import sys, time
+import os, sys, time
 sys.path.insert(0, {folder!r})
 from monarch.actor import attach_to_workers
 from monarch.runtime import process
 from monarch.runtime.workspace.session import session_of
-from player import Player
-
 procs = attach_to_workers(workers={urls!r}).spawn_procs(name="others")
+print("owner", process.current().node.uid, flush=True)
+while not os.path.exists({replica!r} + "/player.py"):
+    time.sleep(0.05)
+from player import Player
 players = procs.spawn("player", Player)
-players.stamp.call().get()
-node = process.current().node
-print("owner", node.uid, flush=True)
 told = None
 while True:
     is_idle = session_of(process.current()).reload.is_idle
@@ -65,53 +64,84 @@ def job() -> Iterator[ProcessJob]:
     made.kill()
 
 
-@pytest.mark.parametrize(
-    ("refuses", "dies_for", "is_after"),
-    [
-        ("nobody", "us", False),
-        ("nobody", "them", True),
-        ("we", "them", True),
-        ("they", "us", True),
-    ],
-)
-def test_both_come_to_one_end(
+class Two:
+    """Our program and another one, each with a host, and an author that pushes to both."""
+
+    def __init__(
+        self,
+        project: Project,
+        jobs: tuple[ProcessJob, ProcessJob],
+        hosts: HostMesh,
+        program: Callable[..., Program],
+    ) -> None:
+        project.write("player.py", RELOADING_PLAYER)
+        mesh = hosts.spawn_procs(name="trainers")
+        mesh.initialized.get(timeout=60)
+        self.replicas = [replica_of(job) for job in jobs]
+        where = {"folder": str(project.root), "replica": str(self.replicas[1])}
+        self._other = program(OTHER_OWNER.format(urls=jobs[1].urls(), **where))
+        self.uids = [process.current().node.uid, self._other.line("owner ").strip()]
+        self._program = program
+        self._order = {"folder": str(project.root), "urls": [u for job in jobs for u in job.urls()]}
+        first = self.push(1)
+        assert first.lines == ["pushed 1"], first.story()
+        # Procs run the copies on their hosts.
+        self.players: Any = mesh.spawn("player", project.load("player").Player)
+        self.come_to(1, 1)
+
+    def push(self, mark: int, **how: Any) -> Program:
+        author = self._program(script({**self._order, "marks": [mark], **how}))
+        author.wait(60)
+        return author
+
+    def come_to(self, ours: int, theirs: int) -> None:
+        """Both run these marks, with their files, and can be pushed to."""
+        reload = session_of(process.current()).reload
+        wait_for(lambda: reload.is_idle, 60, what="an end of it here")
+        assert {mark for _, mark in self.players.stamp.call().get(timeout=60).values()} == {ours}
+        wait_for(
+            lambda: self._other.lines[-1].endswith(f", {theirs})] True"), 60,
+            what=f"their end at {theirs}: {self._other.lines[-3:]}",
+        )  # fmt: skip
+        for mark, folder in zip((ours, theirs), self.replicas, strict=True):
+            assert f"MARK = {mark}\n" in (folder / "player.py").read_text()
+
+
+@pytest.fixture
+def two(
     project: Project,
     job: ProcessJob,
     others: ProcessJob,
     hosts: HostMesh,
     program: Callable[..., Program],
-    refuses: str,
-    dies_for: str,
-    is_after: bool,
+) -> Two:
+    return Two(project, (job, others), hosts, program)
+
+
+@pytest.mark.parametrize("refuses", ["we", "they"])
+def test_what_one_refuses_at_last_neither_runs_in_the_end(two: Two, refuses: str) -> None:
+    """Also where the other one had switched by then."""
+    trip = two.replicas[refuses == "they"] / "hook-trips"
+    trip.write_text("")
+    author = two.push(2)
+    assert "this rank cannot take it" in author.story()
+    two.come_to(1, 1)
+    trip.unlink()
+    again = two.push(3)
+    assert again.lines[0].startswith("pushed "), again.story()
+    two.come_to(3, 3)
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_where_the_author_dies_between_them_the_next_push_brings_them_together(
+    two: Two, is_after: bool
 ) -> None:
-    """The author dies before, or after, one of the two has changed its code. What one of them
-    refuses, neither runs."""
-    project.write("player.py", RELOADING_PLAYER)
-    players: Any = hosts.spawn_procs(name="trainers").spawn("player", project.load("player").Player)
-    players.stamp.call().get(timeout=60)
-    other = program(OTHER_OWNER.format(folder=str(project.root), urls=others.urls()))
-    their_uid = other.line("owner ").strip()
-    order = {"folder": str(project.root), "urls": [*job.urls(), *others.urls()]}
-    first = program(script({**order, "marks": [1]}))
-    assert first.wait(60) == 0, first.story()
-    assert first.lines == ["pushed 1"], first.story()
-    ours = session_of(process.current()).reload
-    both = [replica_of(job), replica_of(others)]
-    if refuses != "nobody":
-        (both[refuses == "they"] / "hook-trips").write_text("")
-
-    uid = process.current().node.uid if dies_for == "us" else their_uid
-    strike = {"step": "patch", "is_after": is_after, "target": uid}
-    author = program(script({**order, "marks": [2], **strike}))
+    """It has the first switch, or has had, when it dies: the second has not been told to."""
+    first = min(two.uids)
+    author = two.push(2, step="switch", target=first, is_after=is_after)
     assert author.wait(60) == -9, author.story()
-
-    wait_for(lambda: ours.is_idle, 60, what="an end of it here")
-    wanted = 2 if refuses == "nobody" else 1
-    values = set(players.stamp.call().get(timeout=60).values())
-    assert {mark for _, mark in values} == {wanted}
-    wait_for(
-        lambda: other.lines[-1] == f"state {sorted(values)} True", 60,
-        what=f"their end at {values}: {other.lines[-3:]}",
-    )  # fmt: skip
-    files = {(folder / "player.py").read_text() for folder in both}
-    assert [f"MARK = {wanted}\n" in text for text in files] == [True]
+    ends = [2 if is_after and uid == first else 1 for uid in two.uids]
+    two.come_to(*ends)
+    again = two.push(3)
+    assert again.lines[0].startswith("pushed "), again.story()
+    two.come_to(3, 3)

@@ -6,12 +6,9 @@ back as data. ``monarch.runtime.workspace.code_switch`` carries them out.
 What to open:
 
     table         the parties, their states, and which event leads from which state to which
-    coordinator   the process that drives a switch: the author of a push, or the owner of the procs
-                  that takes its place when the author has died (cooperative termination); how long
-                  a fence may hold actors up
+    proposal      the author of a push: has all owners prepare, and then each switch
+    coordinator   the owner of procs, which drives the switch; how long a fence may hold actors up
     participant   a process that switches: an owner or a proc, which has its own procs follow
-    follower      whose orders count for a participant, and for a host
-    succession    which owner orders when the author has died
     round         one round of votes
     barrier       one fence, as a participant knows it
     effects       the effects, as data

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from monarch.core.code_switch.table import SwitchOrder
+from monarch.wire.message import Order
 
 
 class Work(Enum):
@@ -37,8 +37,6 @@ class Reason(Enum):
     SILENT = "has not answered"
     REFUSED = "a proc that was spawned meanwhile cannot take the new code"
     OTHERS = "somebody else pushes"
-    WENT = "runs the new code"
-    NOT_HALTED = "was not halted"
 
 
 class Do(NamedTuple):
@@ -54,18 +52,15 @@ class AskProcs(NamedTuple):
     """Send an order to procs, each with its number, and give the answers to ``voted``."""
 
     asked: Sequence[tuple[int, str]]
-    order: SwitchOrder
+    order: Order
     token: int
-    attempt: int = 0
-    seconds: float = 0.0
 
 
 class TellProcs(NamedTuple):
     """Send an order to procs that they do not answer."""
 
     procs: Sequence[str]
-    order: SwitchOrder
-    attempt: int = 0
+    order: Order
 
 
 class AnswerOrder(NamedTuple):
@@ -92,13 +87,7 @@ class Look(NamedTuple):
     """See whether the fence holds back what was sent to an own actor; if so, ``held``."""
 
 
-class TakeOver(NamedTuple):
-    """The author has died, and one owner ends its switch: see ``succession``."""
-
-    author: str
-
-
-Effect = Do | AskProcs | TellProcs | AnswerOrder | Say | TellHeld | Look | TakeOver
+Effect = Do | AskProcs | TellProcs | AnswerOrder | Say | TellHeld | Look
 Effects = Sequence[Effect]
 
 

@@ -18,35 +18,36 @@ from monarch.core.code_switch.effects import (
     Effect,
     Effects,
     Reason,
-    TakeOver,
     TellProcs,
     Work,
     answer_to,
-)  # fmt: skip
-from monarch.core.code_switch.follower import Follower
+)
 from monarch.core.code_switch.round import Round
 from monarch.core.code_switch.table import (
-    MAY_BE_SHOWN,
+    PARTICIPANT,
     IllegalEvent,
     ParticipantState,
     Said,
-    SwitchOrder,
     Vote,
-    author_of,
-    successor_of,
-    term_of,
-)  # fmt: skip
+    next_of,
+)
+from monarch.wire.message import Order, SwitchOrder
 
 _PREPARE_SECONDS = 300.0
 _PATCH_SECONDS = 120.0
 _REVERT_SECONDS = 15.0
 _TELL_SECONDS = (3.0, 10.0, 30.0)
 
+_NOT_FOR_STRANGERS = (
+    SwitchOrder.LIFT, SwitchOrder.RESUME, SwitchOrder.GO, SwitchOrder.REVERT,
+)  # fmt: skip
+"""Where the switch is over, or is another coordinator's, there is nothing to do for these."""
 
-class Participant(Follower):
-    """``members`` gives the procs that are to switch with us, as they are at that moment. One that
-    ``is_root`` takes the author's place if that dies. ``uid`` is our own, as what is sent to our
-    own actors waits at the fence, too.
+
+class Participant:
+    """Obeys one ``coordinator`` at a time. ``members`` gives the procs that are to switch with us,
+    as they are at that moment. One that ``is_root`` reverts what an author has begun that dies.
+    ``uid`` is our own, as what is sent to our own actors waits at the fence, too.
 
     Events are methods; each returns the effects to carry out, in order. ``number`` in them tells
     what is answered: answers to what is over say nothing. ``wakes_at`` is when to call ``tick``.
@@ -55,7 +56,9 @@ class Participant(Follower):
     def __init__(
         self, members: Callable[[], Sequence[str]], *, is_root: bool, uid: str = ""
     ) -> None:
-        super().__init__()
+        self.state = ParticipantState.IDLE
+        self.coordinator = ""
+        self.generation = 0
         self.num_lifted = 0
         self.replaced: set[str] = set()
         self.fence: SwitchBarrier | None = None
@@ -70,7 +73,56 @@ class Participant(Follower):
         self._lifting: tuple[int, float] | None = None
         self._told = Telling(_TELL_SECONDS)
 
-    def prepare(self, token: int, sender: str, generation: int, now: float) -> Effects:
+    @property
+    def is_idle(self) -> bool:
+        return self.state is ParticipantState.IDLE
+
+    def accepts(self, sender: str) -> bool:
+        """Whether ``PREPARE`` of this one would be obeyed."""
+        is_again = sender == self.coordinator and self.state is not ParticipantState.REVERTING
+        return self.is_idle or is_again
+
+    def on(
+        self, order: Order, sender: str, token: int, now: float, leaving: Iterable[str] = ()
+    ) -> Effects:
+        """An order has come, which is answered under ``token``, if that is not 0. Raises
+        ``IllegalEvent`` where it is too late, or its sender may not give it.
+
+        ``leaving`` are the procs on the hosts that are left behind.
+        """
+        kind = order.kind
+        if kind is SwitchOrder.PREPARE:
+            return self._prepare(order, sender, token, now)
+        is_known = self._knows(sender, order.generation)
+        if kind is SwitchOrder.FENCE and is_known and order.attempt <= self.num_lifted:
+            return answer_to(token)  # The word that it is lifted has overtaken it.
+        if kind is SwitchOrder.LIFT and is_known:
+            return self._lift(order, token, now)
+        if not is_known and kind in _NOT_FOR_STRANGERS:
+            return answer_to(token)
+        if not is_known:
+            raise IllegalEvent(
+                f"{kind.value!r} of generation {order.generation} by {sender!r}, in the middle of "
+                f"{self.generation} by {self.coordinator!r} ({self.state.value})"
+            )
+        if kind is SwitchOrder.REVERT:
+            return self._revert(order, token, now)
+        self._go_to(kind)
+        if kind is SwitchOrder.SWITCH:
+            self.coordinator = self._uid  # From here on we order alone.
+            return answer_to(token)
+        if kind is SwitchOrder.FENCE:
+            return self._raise_fence(order, token, now)
+        if kind is SwitchOrder.HALT:
+            return self._halt(order, token, now)
+        if kind is SwitchOrder.RESUME:
+            told = self._tell(SwitchOrder.RESUME, self._fenced())
+            return [*self._drop_round(), told, Do(0, Work.RESUME), *answer_to(token)]
+        if kind is SwitchOrder.PATCH:
+            return self._patch(order, token, now, [*leaving])
+        return self._go(token)
+
+    def _prepare(self, order: Order, sender: str, token: int, now: float) -> Effects:
         """The first coordinator is obeyed. One that begins anew has given up what was before."""
         effects: list[Effect] = []
         before = 0
@@ -81,7 +133,7 @@ class Participant(Follower):
             effects += [*self._drop_orders(), Do(0, Work.LIFT_FENCE)]
         self._go_to(SwitchOrder.PREPARE)
         self._number += 1
-        self.coordinator, self.generation, self.num_lifted = sender, generation, 0
+        self.coordinator, self.generation, self.num_lifted = sender, order.generation, 0
         self.replaced, self._prepared, self._is_refused = set(), set(), False
         self._preparing.clear()
         self.fence, self._told = None, Telling(_TELL_SECONDS)
@@ -90,120 +142,73 @@ class Participant(Follower):
         turn.own.add(self._next())
         return [*effects, Do(self._number, Work.PREPARE, token, before)]
 
-    def raise_fence(
-        self, token: int, sender: str, generation: int, attempt: int, now: float,
-        seconds: float | None, *, is_held: bool = False,
-    ) -> Effects:  # fmt: skip
+    def _raise_fence(self, order: Order, token: int, now: float) -> Effects:
         """Have all come to a fence. ``seconds`` is ``None`` for one in another process's order,
         which is raised at once and answered when all have come past it, even if it was lifted."""
-        if self._knows(sender, generation) and attempt <= self.num_lifted:
-            return [AnswerOrder(token)]  # The word that it is lifted has overtaken it.
-        self._expect(SwitchOrder.FENCE, sender, generation)
         self._told.begin(now)
-        fence = self.fence = SwitchBarrier(attempt, token, seconds, now)
-        if is_held:
-            fence.held_at = now
-        if seconds is None:
+        fence = self.fence = SwitchBarrier(order.attempt, token, order.seconds, now)
+        if order.seconds is None:
             return [fence.raise_here(self._next(), self._uid), *self._advance(now)]
         return self._advance(now)
 
-    def lift(
-        self, token: int, sender: str, generation: int, attempt: int, seconds: float, now: float
-    ) -> Effects:
+    def _lift(self, order: Order, token: int, now: float) -> Effects:
         """All go on as before a fence, and a process that comes to it later passes."""
         fence = self.fence
-        if not self._knows(sender, generation):
-            return answer_to(token)
-        self.num_lifted = max(self.num_lifted, attempt)
-        if fence is None or fence.attempt != attempt:
+        self.num_lifted = max(self.num_lifted, order.attempt)
+        if fence is None or fence.attempt != order.attempt:
             return answer_to(token)
         effects: list[Effect] = []
         if not fence.is_lifted:
-            self._expect(SwitchOrder.LIFT, sender, generation)
+            self._go_to(SwitchOrder.LIFT)
             fence.is_lifted = True
-            told = TellProcs(self._fenced(), SwitchOrder.LIFT, attempt)
+            told = self._tell(SwitchOrder.LIFT, self._fenced())
             effects = [*self._drop_round(), told, Do(0, Work.LIFT_FENCE)]
             if fence.seconds is not None and fence.token:
                 effects += fence.answer(Reason.PROCS)
-        if not seconds or fence.is_passed:
+        if not order.seconds or fence.is_passed:
             return [*effects, *answer_to(token), *self._pass(fence)]
-        self._lifting = token, now + seconds
+        self._lifting = token, now + order.seconds
         return effects
 
-    def halt(self, token: int, sender: str, generation: int, seconds: float, now: float) -> Effects:
+    def _halt(self, order: Order, token: int, now: float) -> Effects:
         """Stop all between two messages."""
-        self._expect(SwitchOrder.HALT, sender, generation)
+        seconds = order.seconds or 0.0
         turn = self._begin(SwitchOrder.HALT, token, now, seconds + _PREPARE_SECONDS)
         turn.halts_at = now + seconds
         effects = self._ask(turn.asked, SwitchOrder.HALT, self._fenced(), token, seconds)
         turn.own.add(self._next())
         return [*effects, Do(self._number, Work.HALT, token)]
 
-    def resume(self, sender: str, generation: int) -> Effects:
-        """Go on as before the halt, behind the fences."""
-        if not self._knows(sender, generation):
-            return []
-        self._expect(SwitchOrder.RESUME, sender, generation)
-        told = TellProcs(self._fenced(), SwitchOrder.RESUME)
-        return [*self._drop_round(), told, Do(0, Work.RESUME)]
-
-    def patch(
-        self, token: int, sender: str, generation: int, now: float, leaving: Iterable[str] = ()
-    ) -> Effects:
+    def _patch(self, order: Order, token: int, now: float, leaving: Sequence[str]) -> Effects:
         """Change the code. Procs that are ``leaving`` go back: their hosts do not show it."""
-        if self._went_with(sender, generation) and not self._knows(sender, generation):
-            return answer_to(token)
-        self._expect(SwitchOrder.PATCH, sender, generation)
-        if self.state is ParticipantState.PATCHED:
-            return answer_to(token)  # The author had asked, and its successor asks again.
         turn = self._begin(SwitchOrder.PATCH, token, now, _PATCH_SECONDS)
-        left = [*leaving]
-        self.replaced.difference_update(left)
-        effects = self._ask(turn.leaving, SwitchOrder.REVERT, left, token)
-        effects += self._ask(
-            turn.asked, SwitchOrder.PATCH, [one for one in self._fenced() if one not in left], token
-        )
+        self.replaced.difference_update(leaving)
+        effects = self._ask(turn.leaving, SwitchOrder.REVERT, leaving, token)
+        staying = [proc for proc in self._fenced() if proc not in leaving]
+        effects += self._ask(turn.asked, SwitchOrder.PATCH, staying, token, behind=order.behind)
         turn.own.add(self._next())
         return effects if turn.leaving else [*effects, Do(self._number, Work.PATCH, token)]
 
-    def go(self, token: int, sender: str, generation: int) -> Effects:
+    def _go(self, token: int) -> Effects:
         """The switch is decided: runs the new code. A proc that gives way ends in order, on the
         old."""
-        if not self._knows(sender, generation):
-            return answer_to(token)
-        self._expect(SwitchOrder.GO, sender, generation)
-        self.went.append((author_of(self.coordinator), generation))
         fenced = self._fenced()
         staying = [proc for proc in fenced if proc not in self.replaced]
         going = [proc for proc in fenced if proc in self.replaced]
-        effects = [TellProcs(staying, SwitchOrder.GO), TellProcs(going, SwitchOrder.RESUME)]
+        effects = [self._tell(SwitchOrder.GO, staying), self._tell(SwitchOrder.RESUME, going)]
         return [
             *(effect for effect in effects if effect.procs), *self._drop_orders(),
             Do(0, Work.END), Do(0, Work.GO, token),
         ]  # fmt: skip
 
-    def revert(self, token: int, sender: str, generation: int, now: float) -> Effects:
-        """Run what ran before, also after ``go``."""
-        if not self.is_idle and not self._knows(sender, generation):
-            return answer_to(token)  # Of another coordinator, or of an earlier switch.
-        if self._went_with(sender, generation) and term_of(sender) >= 0:
-            return answer_to(token)  # Of a successor that has died before one that came later.
+    def _revert(self, order: Order, token: int, now: float) -> Effects:
+        """Run what ran before."""
         effects = [*self._drop_orders()]
         self._go_to(SwitchOrder.REVERT)
-        if self._went_with(sender, generation):
-            self.went.remove((author_of(sender), generation))
-        self.coordinator, self.generation = sender, generation
         turn = self._begin(SwitchOrder.REVERT, token, now, _REVERT_SECONDS)
         effects += self._ask(turn.asked, SwitchOrder.REVERT, self._members(), token)
         turn.own.add(self._next())
-        return [*effects, Do(self._number, Work.REVERT, token, generation)]
-
-    def inquire(self, token: int, sender: str, generation: int) -> Effects:
-        """How far we are. From now on, no order counts of the author or of an earlier successor."""
-        if self._went_with(sender, generation):
-            return answer_to(token, Reason.WENT)
-        is_halted = self._knows(sender, generation) and self.state in MAY_BE_SHOWN
-        return answer_to(token) if is_halted else answer_to(token, Reason.NOT_HALTED)
+        return [*effects, Do(self._number, Work.REVERT, token, order.generation)]
 
     def did(self, number: int, vote: Vote, now: float) -> Effects:
         """Own work is done."""
@@ -249,16 +254,13 @@ class Participant(Follower):
         return fence.hold(now) if fence and attempt in (0, fence.attempt) else []
 
     def author_gone(self, uid: str, now: float) -> Effects:
-        """The coordinator has died: the roots, and only they, end what it has begun."""
-        if self.is_idle or author_of(self.coordinator) != uid or not uid:
+        """If it is our coordinator: a root takes back what it has begun, and so does any process
+        an upgrade; a proc ends with its owner."""
+        if self.is_idle or self.coordinator != uid or not uid:
             return []
-        if self.generation < 0:
-            return self.revert(0, uid, self.generation, now)  # An upgrade has no files.
-        if not self._is_root:
+        if self.state is ParticipantState.REVERTING or not (self._is_root or self.generation < 0):
             return []
-        if self.coordinator == uid:
-            self.coordinator = successor_of(uid)
-        return [TakeOver(uid)]
+        return self._revert(Order(SwitchOrder.REVERT, self.generation), 0, now)
 
     def tick(self, now: float) -> Effects:
         """Time has passed."""
@@ -291,6 +293,13 @@ class Participant(Follower):
         if not 0 < number <= self._number:
             raise IllegalEvent(f"nothing was asked under the number {number}")
 
+    def _knows(self, sender: str, generation: int) -> bool:
+        """Whether this one may give orders."""
+        return not self.is_idle and (sender, generation) == (self.coordinator, self.generation)
+
+    def _go_to(self, event: SwitchOrder | Said) -> None:
+        self.state = next_of(PARTICIPANT, self.state, event)
+
     def _begin(self, order: SwitchOrder, token: int, now: float, seconds: float) -> Round:
         ends_at = now + seconds
         self._round = Round(order, token, ends_at=ends_at, seconds=seconds, next_number=self._next)
@@ -303,13 +312,23 @@ class Participant(Follower):
         return [proc for proc in self._members() if proc in self.fence.fenced]
 
     def _ask(
-        self, into: dict[int, str], order: SwitchOrder, procs: Sequence[str], token: int,
-        seconds: float = 0.0,
+        self, into: dict[int, str], kind: SwitchOrder, procs: Sequence[str], token: int,
+        seconds: float | None = 0.0, behind: tuple[str, ...] = (),
     ) -> list[Effect]:  # fmt: skip
         asked = [(self._next(), proc) for proc in procs]
         into.update(asked)
+        order = self._order(kind, seconds=seconds, behind=behind)
+        return [AskProcs(asked, order, token)] if asked else []
+
+    def _tell(self, kind: SwitchOrder, procs: Sequence[str]) -> TellProcs:
+        return TellProcs(procs, self._order(kind))
+
+    def _order(
+        self, kind: SwitchOrder, seconds: float | None = 0.0, behind: tuple[str, ...] = ()
+    ) -> Order:
+        """An order for our procs."""
         attempt = self.fence.attempt if self.fence is not None else 0
-        return [AskProcs(asked, order, token, attempt, seconds)] if asked else []
+        return Order(kind, self.generation, attempt, seconds, behind)
 
     def _prepare_new(self, token: int) -> list[Effect]:
         """Have the procs prepare that have not been asked to yet."""
@@ -337,7 +356,7 @@ class Participant(Follower):
         late = [proc for proc in self._members() if proc not in fence.fenced]
         if late:
             fence.fenced.update(late)
-            return [*effects, *self._ask(fence.asked, SwitchOrder.FENCE, late, fence.token)]
+            return [*effects, *self._ask(fence.asked, SwitchOrder.FENCE, late, fence.token, None)]
         if fence.asked:
             return effects
         if not fence.is_gate_closed:

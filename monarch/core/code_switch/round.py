@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 
 from monarch.core.code_switch.effects import AnswerOrder, Do, Effect, Reason, Work
-from monarch.core.code_switch.table import SwitchOrder, Vote
+from monarch.core.code_switch.table import Vote
+from monarch.wire.message import SwitchOrder
 
 
 class Round:

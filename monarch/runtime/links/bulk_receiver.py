@@ -26,17 +26,14 @@ from monarch.wire.message import (
     Consignment,
     Credit,
     Grow,
+    Order,
     Parcel,
     PortMark,
-    Prepare,
     Replies,
     Reply,
     Retire,
-    Revert,
     SpawnActor,
-    Step,
     StopActor,
-    Switch,
     Sync,
     Unmapped,
 )
@@ -279,9 +276,7 @@ class BulkReceiver:
         self._inbound.clear()
 
 
-_ORDERED = frozenset(
-    {Call, Cast, PortMark, Prepare, Replies, Reply, Revert, Step, StopActor, Switch, Sync}
-)
+_ORDERED = frozenset({Call, Cast, Order, PortMark, Replies, Reply, StopActor, Sync})
 
 
 def _ordered_sender(message: AnyMessage) -> Uid | None:

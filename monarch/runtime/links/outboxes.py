@@ -24,11 +24,11 @@ from monarch.runtime.links.flow_marks import marks_along, marks_to
 from monarch.runtime.links.network import Gone, Network
 from monarch.runtime.links.outbox import Outbox
 from monarch.runtime.links.trees import TreeRoute, Trees
-from monarch.runtime.links.waiting_switches import BehindFence, WaitingSwitches, ends_switch
+from monarch.runtime.links.waiting_switches import BehindFence, WaitingSwitches, ends_fence
 from monarch.runtime.uninterrupted import Uninterrupted
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope
-from monarch.wire.message import Call, Reply, StopActor, Switch
+from monarch.wire.message import Call, Order, Reply, StopActor
 
 _ACTOR_PATIENCE_SECONDS = 0.1
 _LOOP_PATIENCE_SECONDS = 0.02
@@ -183,9 +183,11 @@ class Outboxes:
                 return False
             box.post_behind(envelope)
             return True
-        if ends_switch(message):
+        if ends_fence(message):
             self._switches.withdraw(to.uid)
-        if not isinstance(message, Switch) or not any(box.is_spilling for box in boxes.values()):
+        if not (isinstance(message, Order) and message.is_fence):
+            return False
+        if not any(box.is_spilling for box in boxes.values()):
             return False
         self._switches.hold(
             to.uid,

@@ -1,7 +1,7 @@
-"""Switches of code that wait in outboxes, behind calls that were sent before them.
+"""Fences of switches of code that wait in outboxes, behind calls that were sent before them.
 
-A ``Switch`` goes behind all messages that wait for actors of its process, and holds back messages
-that are sent there later. If the change is given up meanwhile, the switch is still sent, because it
+A fence goes behind all messages that wait for actors of its process, and holds back messages
+that are sent there later. If the change is given up meanwhile, the fence is still sent, because it
 must be answered; it then holds nothing.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 
 from monarch.runtime.links.outbox import Outbox
 from monarch.wire.address import Uid
-from monarch.wire.message import AnyMessage, Revert, Step, StepName, Switch
+from monarch.wire.message import AnyMessage, Order
 
 
 class WaitingSwitches:
@@ -26,10 +26,10 @@ class WaitingSwitches:
         self._lock = threading.Lock()
 
     def hold(
-        self, to: Uid, switch: Switch, boxes: Sequence[Outbox], send: Callable[[Switch], None]
+        self, to: Uid, fence: Order, boxes: Sequence[Outbox], send: Callable[[Order], None]
     ) -> None:
         """Have ``send`` called when all that waits in ``boxes`` has left."""
-        waiting = _WaitingSwitch(switch, boxes, send)
+        waiting = _WaitingSwitch(fence, boxes, send)
         with self._lock:
             self._switches[to] = waiting
         for box in boxes:
@@ -60,9 +60,9 @@ class _WaitingSwitch:
     """
 
     def __init__(
-        self, switch: Switch, boxes: Sequence[Outbox], send: Callable[[Switch], None]
+        self, fence: Order, boxes: Sequence[Outbox], send: Callable[[Order], None]
     ) -> None:
-        self._switch = switch
+        self._fence = fence
         self._boxes = list(boxes)
         self._send = send
         self._lock = threading.Lock()
@@ -77,8 +77,8 @@ class _WaitingSwitch:
             is_withdrawn = self._is_withdrawn
             if is_last:
                 # Where it was withdrawn it is answered, and holds nothing.
-                holds = self._switch.holds and not is_withdrawn
-                self._send(msgspec.structs.replace(self._switch, holds=holds))
+                gives_way = self._fence.gives_way and not is_withdrawn
+                self._send(msgspec.structs.replace(self._fence, gives_way=gives_way))
         for one in [box] if is_withdrawn else self._boxes if is_last else ():
             one.release()
 
@@ -132,8 +132,6 @@ class BehindFence:
             self._sent(procs)
 
 
-def ends_switch(message: AnyMessage) -> bool:
-    """Whether a process is told to go on as before the last switch."""
-    return isinstance(message, Revert) or (
-        isinstance(message, Step) and message.name is StepName.LIFT
-    )
+def ends_fence(message: AnyMessage) -> bool:
+    """Whether a process is told to go on as before the last fence."""
+    return isinstance(message, Order) and message.ends_fence

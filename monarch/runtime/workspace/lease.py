@@ -9,7 +9,7 @@ from monarch.wire.message import ProcDown
 
 class Lease:
     """One author at a time. It ends with the push, or with the author; the staged files stay, so
-    that the owner of the processes here can still finish the push.
+    that an owner which was told to switch can still have them shown.
     """
 
     def __init__(self, agent: WorkspaceHost) -> None:

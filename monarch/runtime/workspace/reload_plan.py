@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 
+from monarch.core.code_switch.table import Vote
 from monarch.runtime.code_states import CodePush
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
@@ -36,6 +37,24 @@ class Upgrade(msgspec.Struct, array_like=True, frozen=True):
     pickled: list[bytes]
 
 
+class StagedFiles(msgspec.Struct, kw_only=True):
+    """The files of a push on its hosts, for owners, which have them shown.
+
+    ``owners`` says which owner sees to which host; "" is the author. ``num_files`` are staged, by
+    host. ``sharing`` hosts see a folder that another host writes; ``shared`` names the files there
+    that have changed, of ``num_shared``, as ``Share`` takes them. With ``best_effort`` a host that
+    cannot show the files is left behind.
+    """
+
+    owners: dict[Uid, Uid]
+    places: list[ProcAddress]
+    num_files: dict[Uid, int]
+    sharing: list[Uid] = []
+    shared: bytes = b""
+    num_shared: int = 0
+    best_effort: bool = False
+
+
 class ReloadPlan(msgspec.Struct):
     """The files that a generation changes, by the host that they lie on.
 
@@ -46,9 +65,7 @@ class ReloadPlan(msgspec.Struct):
     ``others`` are hosts which had a state of it, or of another together with hosts of this push,
     and are left with that: the owner of all adds them. An upgrade of a class has no files,
     and a number below 0: it is for the procs of one mesh, and goes no further down. ``attempt`` is
-    another one for each push, even after one that failed. ``owners`` and ``places`` say where the
-    owners of all procs listen, and the hosts: one of the owners takes the author's place if that
-    dies, and it is the first that lives.
+    another one for each push, even after one that failed. ``staged`` is for owners only.
     """
 
     generation: int
@@ -67,8 +84,7 @@ class ReloadPlan(msgspec.Struct):
     behind: list[Uid] = []
     upgrade: Upgrade | None = None
     attempt: str = ""
-    owners: list[ProcAddress] = []
-    places: list[ProcAddress] = []
+    staged: StagedFiles | None = None
 
     def code_change(self, before: int) -> CodePush:
         """The code that hosts run once this was switched to, by a process that ran ``before``."""
@@ -77,6 +93,10 @@ class ReloadPlan(msgspec.Struct):
         ]
         covers = [host for host in self.covers if host not in self.behind] if late else self.covers
         return CodePush(self.generation, self.digest, self.family, covers, [*self.others, *late])
+
+    def for_procs(self) -> ReloadPlan:
+        """Without what is for owners only."""
+        return msgspec.structs.replace(self, staged=None) if self.staged is not None else self
 
     def encode(self) -> bytes:
         """The plan as bytes; `decode` reads them."""
@@ -166,8 +186,7 @@ class ReloadOutcome(msgspec.Struct):
     it was too late to go back, ``notes`` are to know beside, ``warnings`` what new code will trip
     over, ``for_next_start`` those among them that are of the next start, ``compiles_again`` the
     functions that torch.compile compiles again when they are next called. ``late`` have not come to
-    a fence or a halt in time, which may be tried again. ``has_gone`` is said to a successor of the
-    author: the new code runs already.
+    a fence or a halt in time, which may be tried again.
     """
 
     modules: list[str] = []
@@ -189,7 +208,11 @@ class ReloadOutcome(msgspec.Struct):
     refused: list[RefusedFile] = []
     late: list[RefusedFile] = []
     busy: str = ""
-    has_gone: bool = False
+
+    @property
+    def vote(self) -> Vote:
+        """What it counts as."""
+        return Vote.NO if self.refused or self.busy else Vote.LATE if self.late else Vote.YES
 
     def begins_anew(self) -> None:
         """The next start comes at once, and shows what it makes of the code."""
@@ -213,3 +236,20 @@ class ReloadOutcome(msgspec.Struct):
         self.refused.extend(other.refused)
         self.late.extend(other.late)
         self.busy = self.busy or other.busy
+
+
+class Switched(msgspec.Struct):
+    """The end of an owner's switch, which ``is_done``, or was taken back.
+
+    ``replies`` of its hosts are of those that show the files, ``failed`` says why others do not,
+    ``looked`` are sharing hosts that have seen the files. ``is_taken_back``: hosts did show them.
+    ``outcome`` says what was switched, or who refused; ``seconds`` by step.
+    """
+
+    is_done: bool = False
+    is_taken_back: bool = False
+    outcome: ReloadOutcome = msgspec.field(default_factory=ReloadOutcome)
+    replies: dict[Uid, bytes] = {}
+    failed: dict[Uid, str] = {}
+    looked: list[Uid] = []
+    seconds: dict[str, float] = {}

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from monarch.core.code_switch.follower import HostTerms
-from monarch.core.code_switch.table import author_of
 from monarch.runtime.hosts.hosted_workspace import WorkspaceHost
 from monarch.runtime.workspace.lease import Lease
 from monarch.runtime.workspace.packages.host_environment import (
@@ -28,7 +26,7 @@ from monarch.runtime.workspace.pushing.shared_folder import SharedFolder
 from monarch.runtime.workspace.pushing.spreading import pass_on
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.codec import Bytes, Envelope
-from monarch.wire.message import InspectFiles, Share, Sync, TakeBack
+from monarch.wire.message import Share, Sync, TakeBack
 from monarch_sync.errors import BadMessage, ReplicaBusy
 from monarch_sync.manifest import Manifest, encode_paths
 from monarch_sync.messages import (
@@ -53,7 +51,6 @@ _log = logging.getLogger("monarch.workspace")
 
 _LOCK_SECONDS = 3.0
 _LOCK_AGAIN_SECONDS = 0.05
-_LATE = "an owner has taken the place of who ordered this"
 
 
 class ReplicaAgent:
@@ -72,7 +69,6 @@ class ReplicaAgent:
         # Of the staged content: files of packages, and where their content lies.
         self._packages: list[tuple[str, str]] = []
         self._is_moving = False
-        self._terms = HostTerms()
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-replica", daemon=True)
 
@@ -82,7 +78,7 @@ class ReplicaAgent:
         self._lease = Lease(host)
         self._thread.start()
         host.node.handle(Sync, self._on_sync)
-        for kind in (Share, TakeBack, InspectFiles):
+        for kind in (Share, TakeBack):
             host.node.handle(kind, self._on_order)
 
     @property
@@ -172,7 +168,7 @@ class ReplicaAgent:
 
     def _on_order(self, envelope: Envelope) -> None:
         order = envelope.message
-        assert isinstance(order, Share | TakeBack | InspectFiles)
+        assert isinstance(order, Share | TakeBack)
         self._orders.put(lambda: self._do(order, envelope.payload))
 
     def _share(self, order: Share, payload: Bytes) -> str:
@@ -185,25 +181,18 @@ class ReplicaAgent:
         self._agent.node.loop.call_soon(self._agent.workspace_changed)
         return why
 
-    def _do(self, order: Share | TakeBack | InspectFiles, payload: Bytes) -> None:
+    def _do(self, order: Share | TakeBack, payload: Bytes) -> None:
         """Do what is asked for; answer what is here then, and why it could not be done, if so."""
         try:
             if isinstance(order, Share):
                 why = self._share(order, payload)
             else:
-                why = self._why_late(order)
-                if isinstance(order, TakeBack):
-                    why = why or self._take_back(order)
+                why = self._take_back(order)
         except Exception as error:
             why = f"it failed there: {type(error).__name__}: {error}"
         digest = self.digest if os.path.isdir(self.root) else ""
         body: dict[str, object] = {"generation": self.generation, "digest": digest}
         self._agent.node.answer(order.sender, order.port, body, error=why)
-
-    def _why_late(self, order: TakeBack | InspectFiles) -> str:
-        """Why an order does not count, if so."""
-        name = order.instead_of or order.sender
-        return "" if self._terms.obeys(name, order.generation) else _LATE
 
     def _run(self) -> None:
         while (order := self._next()) is not None:
@@ -253,17 +242,11 @@ class ReplicaAgent:
 
     def _turn_away(self, order: Sync, message: Message) -> Message | None:
         """The answer to an author that comes while another one is in the middle of a push."""
-        lease, name = self._lease, order.instead_of or order.sender
-        is_late = isinstance(message, Commit | Abort) and not self._terms.obeys(
-            name, message.generation
-        )
-        is_others = not isinstance(message, Question) and lease.is_anothers(author_of(name))
-        if not (is_late or is_others):
+        lease = self._lease
+        if isinstance(message, Question) or not lease.is_anothers(order.author or order.sender):
             return None
         if isinstance(message, Abort):
             return Aborted(message.generation)
-        if is_late:
-            return Refused("not-staged", _LATE)
         if isinstance(message, Commit):
             return Refused("not-staged", f"{lease.author} has begun another push meanwhile")
         return Refused(
@@ -281,7 +264,6 @@ class ReplicaAgent:
         before = replica.generation, replica.manifest
         if isinstance(message, Instalment | StageRequest):
             lease.take(order.sender, order.pid, message.author, message.generation)
-            self._terms.begins(order.sender, message.generation)
         elif isinstance(message, Commit):
             self._use_folders(order.folders or ("",))
         with self._moving(isinstance(message, Commit)):
@@ -307,7 +289,7 @@ class ReplicaAgent:
         told = Bulletin(
             "workspace", "committed", generation=replica.generation,
             data={
-                "author": self._lease.author, "sender": order.sender,
+                "author": self._lease.author, "sender": order.author or order.sender,
                 "digest": replica.manifest.digest.hex(),
             },
         )  # fmt: skip
@@ -349,8 +331,10 @@ class ReplicaAgent:
         if replica is None:
             return ""
         if replica.generation != order.generation:
-            replica.abort(order.generation)
-            return ""  # It was never shown here, or another push has come since.
+            # It was never shown here, or another push has come since.
+            if not self._lease.is_anothers(order.author or order.sender):
+                replica.abort(order.generation)
+            return ""
         number, old = self._before or (0, replica.manifest)
         if number != order.generation:
             return "what was here before is not known: this host agent was started since"

@@ -19,7 +19,7 @@ from monarch.runtime.workspace.project_roots import project_roots
 from monarch.wire.address import ProcAddress, Uid
 
 if TYPE_CHECKING:
-    from monarch.runtime.workspace.code_switch.owner import Owner
+    from monarch.runtime.workspace.code_switch.proposing import Owner
     from monarch.runtime.workspace.packages.surroundings import Surroundings
     from monarch.runtime.workspace.pushing.author import Author
     from monarch.runtime.workspace.reload_plan import ReloadPlan

@@ -51,16 +51,11 @@ from monarch.wire.message.generations import (
     Bring,
     BusyActor,
     HeldUp,
-    InspectFiles,
     LeftBehind,
     Onward,
-    Prepare,
-    Revert,
-    Settle,
+    Order,
     Share,
-    Step,
-    StepName,
-    Switch,
+    SwitchOrder,
     Sync,
     TakeBack,
     Waiting,
@@ -198,7 +193,6 @@ __all__ = [
     "IdleLimit",
     "Imported",
     "Inspect",
-    "InspectFiles",
     "Introduce",
     "KeepMemory",
     "KeepRows",
@@ -216,12 +210,12 @@ __all__ = [
     "Notice",
     "Onward",
     "OpenPort",
+    "Order",
     "Parcel",
     "PeekLine",
     "PortMark",
     "Post",
     "Preload",
-    "Prepare",
     "ProcAgain",
     "ProcDown",
     "ProcSpec",
@@ -236,11 +230,9 @@ __all__ = [
     "ResizeTerminal",
     "Retire",
     "Returned",
-    "Revert",
     "RingFound",
     "RunProgram",
     "SetLogLevel",
-    "Settle",
     "Share",
     "Shutdown",
     "SignalProgram",
@@ -248,8 +240,6 @@ __all__ = [
     "SpawnActor",
     "SpawnProcs",
     "StacksAsked",
-    "Step",
-    "StepName",
     "StopActor",
     "StopAt",
     "StopProcs",
@@ -257,7 +247,7 @@ __all__ = [
     "StreamData",
     "StreamEnd",
     "StreamRoom",
-    "Switch",
+    "SwitchOrder",
     "Sync",
     "TakeBack",
     "Unmapped",
@@ -280,8 +270,8 @@ AnyMessage = (
     | Preload | SpawnProcs | StopProcs | ReplaceProcs | StopSelf
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
     | SpawnActor | StopActor | ActorFailed | AskOrigin
-    | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Settle | Waiting | HeldUp
-    | LeftBehind | InspectFiles | AuditAsked
+    | Sync | Bring | Share | TakeBack | Order | Waiting | HeldUp
+    | LeftBehind | AuditAsked
     | Grow | Cast | Replies | Wither
     | AskWait | Chase | RingFound | AskMemory
     | HoldsChanged | HoldsAsked | HoldLine | HoldText | HoldNames | ClocksStand

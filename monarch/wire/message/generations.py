@@ -23,7 +23,7 @@ class Sync(Message, tag=28):
 
     ``folders`` are the landing places of the workspace's folders below the replica's root, and
     ``pid`` is the author's, whose end is to be noticed. The host passes it to ``onward``, in
-    ``degree`` shares. Where the author has died, an owner orders in the name ``instead_of``.
+    ``degree`` shares. An owner that carries a push through orders on behalf of its ``author``.
     """
 
     port: int
@@ -32,7 +32,7 @@ class Sync(Message, tag=28):
     pid: int = 0
     onward: tuple[Onward, ...] = ()
     degree: int = 1
-    instead_of: Uid = ""
+    author: Uid = ""
 
 
 class Bring(Message, tag=51, kw_only=True):
@@ -65,13 +65,13 @@ class Share(Message, tag=52):
 class TakeBack(Message, tag=50):
     """To a host agent: back to the files before ``generation``, if that is what is there.
 
-    Where the author has died, an owner orders in the name ``instead_of``.
+    An owner orders it on behalf of the push's ``author``: another author may have staged since.
     """
 
     generation: int
     port: int
     sender: Uid
-    instead_of: Uid = ""
+    author: Uid = ""
 
 
 class AuditAsked(Message, tag=179):
@@ -83,104 +83,68 @@ class AuditAsked(Message, tag=179):
     sender: Uid
 
 
-class InspectFiles(Message, tag=55):
-    """To a host agent: which ``generation`` and ``digest`` does it show, after all orders that have
-    come by now? From an owner that orders in the name ``instead_of`` in the push of
-    ``generation``, whose author has died: no order counts that is of an earlier one and comes
-    later."""
+class SwitchOrder(str, Enum):
+    """The kinds of orders: of a coordinator to participants, of an author to an owner (``PREPARE``,
+    ``SWITCH``, ``REVERT``), and (the last three, in messages of their own) of either to hosts."""
 
-    generation: int
-    port: int
-    sender: Uid
-    instead_of: Uid
+    PREPARE = "prepare"
+    FENCE = "fence"
+    LIFT = "lift"
+    HALT = "halt"
+    RESUME = "resume"
+    PATCH = "patch"
+    GO = "go"
+    REVERT = "revert"
+    SWITCH = "switch"
+    SHOW_FILES = "show files"
+    TAKE_BACK_FILES = "take files back"
+    DROP_FILES = "drop files"
 
 
-class Prepare(Message, tag=44):
-    """To an owner or a proc: get a generation ready. Payload: the changed files.
+class Order(Message, tag=44):
+    """An order of the switch to ``generation``, to an owner or a proc. The tables in
+    ``monarch.core.code_switch`` say what follows which.
 
+    ``PREPARE``: get the generation ready; payload: the plan. ``FENCE``: the generation begins here;
+    ordered like a call, and answered once every actor is done with what came before, while later
+    messages wait. ``LIFT``: as before the fence of this ``attempt``. ``HALT``: actors take up no
+    message. ``RESUME``: as before the halt. ``PATCH``: change the code. ``GO``: run it. ``REVERT``:
+    drop the generation; an owner that drives its switch stops, unless it is decided. ``SWITCH``: an
+    owner drives the whole switch of its procs, and answers when that is over.
+
+    ``attempt`` counts the fences. ``seconds`` is how long a fence may hold a sender up (for ever,
+    if ``None``), how long to wait until all have come past a lifted one, or how long a halt may
+    take. ``behind`` are hosts that could not show the files: procs there go back at a patch. A proc
+    that ``gives_way`` does so to a new one of its uid: what comes after its fence is for that one.
     ``pid`` is that of an author elsewhere, whose end is to be noticed.
     """
 
+    kind: SwitchOrder
     generation: int
-    digest: str
-    mode: str
-    port: int
-    sender: Uid
+    attempt: int = 0
+    seconds: float | None = 0.0
+    behind: tuple[Uid, ...] = ()
+    gives_way: bool = False
+    port: int = 0
+    sender: Uid = ""
     pid: int = 0
 
+    @property
+    def is_fence(self) -> bool:
+        """Whether it has its place among the calls of its sender."""
+        return self.kind is SwitchOrder.FENCE
 
-class Switch(Message, tag=45, kw_only=True):
-    """To an owner or a proc: the generation begins here. Ordered like a call.
+    @property
+    def ends_fence(self) -> bool:
+        """Whether a process is told to go on as before the last fence."""
+        return self.kind in (SwitchOrder.LIFT, SwitchOrder.REVERT)
 
-    Answered once every actor is done with what came before; later messages wait. ``holds``: the
-    proc gives way to a new one of its uid, and what is sent to it after this is for that one.
-    ``attempt`` counts how often it was cast: one that was given up says nothing any more. An owner
-    gives it up ``seconds`` after it has begun to hold an actor up, which it does already where
-    ``is_held``.
-    """
-
-    generation: int
-    port: int
-    sender: Uid
-    holds: bool = False
-    attempt: int = 1
-    seconds: float = 0.0
-    is_held: bool = False
-
-
-class StepName(str, Enum):
-    """A later step of a ``Switch``; by the names of ``monarch.core.code_switch``."""
-
-    HALT = "halt"
-    RESUME = "resume"
-    LIFT = "lift"
-    PATCH = "patch"
-    GO = "go"
-    INQUIRE = "inquire"
-
-
-class Step(Message, tag=47, kw_only=True):
-    """To an owner or a proc that stands at a ``Switch``: the next step of it.
-
-    ``HALT``: actors take up no message, within ``seconds``. ``RESUME``: as before the halt.
-    ``LIFT``: as before the ``Switch`` of this ``attempt``, which is given up. ``PATCH``: change
-    the code; procs on hosts that are ``behind`` go back instead. ``GO``: run it. ``INQUIRE``: say
-    how far you are. Where the author has died, an owner orders in the name ``instead_of``.
-    """
-
-    generation: int
-    name: StepName
-    seconds: float
-    port: int
-    sender: Uid
-    attempt: int = 0
-    behind: tuple[Uid, ...] = ()
-    instead_of: Uid = ""
-
-
-class Revert(Message, tag=46):
-    """To an owner or a proc: drop a generation that was prepared or switched to.
-
-    Where the author has died, an owner orders in the name ``instead_of``.
-    """
-
-    generation: int
-    port: int
-    sender: Uid
-    instead_of: Uid = ""
-
-
-class Settle(Message, tag=99):
-    """To the owner that is to bring a push to one end for all, as its author has died.
-
-    The payload is the plan, ``pid`` the sender's. Answered when all that could be reached have come
-    to that end.
-    """
-
-    author: Uid
-    port: int
-    sender: Uid
-    pid: int
+    @property
+    def is_behind_fence(self) -> bool:
+        """Whether a proc that gives way at the last fence obeys it yet, ahead of the new one."""
+        return self.kind in (
+            SwitchOrder.HALT, SwitchOrder.RESUME, SwitchOrder.PATCH, SwitchOrder.GO,
+        )  # fmt: skip
 
 
 class BusyActor(msgspec.Struct, array_like=True, frozen=True):
@@ -200,7 +164,7 @@ class Waiting(Message, tag=49):
 
 
 class HeldUp(Message, tag=53):
-    """To the process that asked for a ``Switch``: an actor waits behind it, and is held up."""
+    """To the process that ordered a fence: an actor waits behind it, and is held up."""
 
     generation: int
     attempt: int

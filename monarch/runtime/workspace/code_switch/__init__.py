@@ -4,8 +4,10 @@ Decisions are made in ``monarch.core.code_switch``; here are the threads and mes
 
 What to open:
 
-    coordinating              drives a switch over its owners, for the author of a push
-    owner, remote_owner       an owner, as a push asks it; one that is another program
+    proposing                 a push, from its author to the owners: all prepare, then each switches
+    remote_owner              an owner that is another program
+    leading                   an owner drives its own switch
+    host_files                the files of a push on hosts: shown, dropped or taken back
     driver                    feeds orders and events of this process to a participant
     orders, open_order        orders that arrive; one that waits for its answer
     actions                   carries out what the participant decides
@@ -13,5 +15,4 @@ What to open:
     fencing                   what a participant does to its mailboxes, its spawns and what it sends
     busy_actors               the actors that a switch waits for, in one line for people
     audits                    what still runs old code after a switch
-    author_lost, succeeding   the end of a switch whose author has died; which owner leads it
 """

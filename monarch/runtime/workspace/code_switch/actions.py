@@ -21,7 +21,7 @@ from monarch.core.code_switch.effects import (
     Work,
 )
 from monarch.core.code_switch.participant import Participant
-from monarch.core.code_switch.table import SwitchOrder, Vote
+from monarch.core.code_switch.table import Vote
 from monarch.errors import format_remote
 from monarch.runtime.answers import Response
 from monarch.runtime.ends.exit_words import has_ended_itself
@@ -30,11 +30,17 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.busy_actors import BusyActors
 from monarch.runtime.workspace.code_switch.fencing import Fencing
 from monarch.runtime.workspace.code_switch.open_order import OpenOrder, in_background
-from monarch.runtime.workspace.code_switch.proc_orders import order_to_procs, replace_procs
+from monarch.runtime.workspace.code_switch.proc_orders import as_message, replace_procs
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import AnyMessage, BusyActor, HeldUp, LeftBehind, Waiting
+from monarch.wire.message import (
+    BusyActor,
+    HeldUp,
+    LeftBehind,
+    SwitchOrder,
+    Waiting,
+)
 
 _log = logging.getLogger("monarch.reload")
 
@@ -47,8 +53,7 @@ class SwitchUnderWay:
 
     ``asker`` is the process that pushes, if it is another. ``targets`` are the procs that switch
     with this one: all that it owns, where it is ``None``. ``here`` is how this process prepares.
-    ``exempt`` are actors here that push, and so wait for the switch; ``behind`` are hosts that
-    could not show the files.
+    ``exempt`` are actors here that push, and so wait for the switch.
     """
 
     def __init__(
@@ -64,7 +69,6 @@ class SwitchUnderWay:
         self.targets = targets
         self.here = here
         self.exempt: frozenset[Uid] = frozenset()
-        self.behind: tuple[Uid, ...] = ()
         self.told: set[tuple[BusyActor, float]] = set()
         self.is_loss_told = False  # that procs are about to be replaced
         # Said by procs while no order waited for an answer.
@@ -113,10 +117,10 @@ class Actions:
         elif isinstance(effect, AskProcs):
             self._ask_procs(effect)
         elif isinstance(effect, TellProcs):
-            message = self._order(effect.order, effect.attempt)
+            message = as_message(effect.order, self._node.uid)(0)
             with self._node.casting:
                 for uid in effect.procs:
-                    self._node.send(self._known[uid], message(0))
+                    self._node.send(self._known[uid], message)
         elif isinstance(effect, AnswerOrder):
             self._answer(effect)
         elif isinstance(effect, Look):
@@ -206,7 +210,7 @@ class Actions:
         except Exception as error:
             text = f"{effect.work.value} failed there: {format_remote(error)}"
             outcome = ReloadOutcome(refused=[RefusedFile(here.label, text)])
-        vote = Vote.NO if outcome.refused else Vote.YES
+        vote = outcome.vote
 
         def event(now: float) -> Sequence[Effect]:
             order = self.orders.get(effect.token)
@@ -236,10 +240,11 @@ class Actions:
     def _ask_procs(self, effect: AskProcs) -> None:
         order, switch = effect.order, self.switch
         assert switch is not None
-        data = switch.plan.encode() if order is SwitchOrder.PREPARE else b""
-        message = self._order(order, effect.attempt, effect.seconds)
-        going = self._order(order, effect.attempt, gives_way=True)
-        replaced = self.machine.replaced if order is SwitchOrder.FENCE else ()
+        is_new = order.kind is SwitchOrder.PREPARE
+        data = switch.plan.for_procs().encode() if is_new else b""
+        message = as_message(order, self._node.uid)
+        going = as_message(msgspec.structs.replace(order, gives_way=True), self._node.uid)
+        replaced = self.machine.replaced if order.kind is SwitchOrder.FENCE else ()
         if replaced and not switch.is_loss_told:
             switch.is_loss_told = True
             self._on_replacing(switch.plan, len(replaced))
@@ -253,24 +258,9 @@ class Actions:
         for number, uid, answer in answers:
             answer.on_set(
                 functools.partial(
-                    self._heard, answer, uid, number=number, token=effect.token, order=order
+                    self._heard, answer, uid, number=number, token=effect.token, order=order.kind
                 )
             )
-
-    def _order(
-        self, order: SwitchOrder, attempt: int, seconds: float = 0.0, *, gives_way: bool = False
-    ) -> Callable[[int], AnyMessage]:
-        switch = self.switch
-        assert switch is not None
-        return order_to_procs(
-            order,
-            switch.plan,
-            self._node.uid,
-            attempt=attempt,
-            seconds=seconds,
-            behind=switch.behind,
-            gives_way=gives_way,
-        )
 
     def _heard(
         self, answer: Promise[Response], uid: Uid, *, number: int, token: int, order: SwitchOrder
@@ -296,7 +286,7 @@ class Actions:
             gives_way = outcome.is_replaced and order is not SwitchOrder.PATCH
             if gives_way and uid not in machine.replaced:
                 outcome.refused += self._why_not_again(uid)
-            vote = Vote.NO if outcome.refused else Vote.LATE if outcome.late else Vote.YES
+            vote = outcome.vote
             asked = self.orders.get(token)
             if order is not SwitchOrder.REVERT and asked is not None:
                 asked.outcome.add(outcome)

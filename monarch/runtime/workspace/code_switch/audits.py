@@ -13,7 +13,6 @@ import msgspec
 
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
-from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.preparing import AuditEndedError
@@ -35,8 +34,8 @@ class Audits:
     and when the process closes. ``on_found`` hear of each that is in, with its generation.
     """
 
-    def __init__(self, agent: ProcAgent, here: LocalReload) -> None:
-        self._agent, self._node, self._here = agent, agent.node, here
+    def __init__(self, node: Node, here: LocalReload) -> None:
+        self._node, self._here = node, here
         self._found: dict[int, Promise[AuditOutcome]] = {}
         self._lock = threading.Lock()
         self._ended: Promise[None] = Promise()  # of the audit that is under way
@@ -44,8 +43,8 @@ class Audits:
         self.on_found: list[Callable[[int, AuditOutcome], None]] = []
         self._node.handle(AuditAsked, self._on_asked)
 
-    def begin(self, plan: ReloadPlan) -> None:
-        """All go on with the new code: look at this process, and ask the others, meanwhile."""
+    def begin(self, plan: ReloadPlan, procs: Sequence[ProcAddress]) -> None:
+        """All go on with the new code: look at this process, and ask ``procs``, meanwhile."""
         promise, ended = self.of(plan.generation), Promise[None]()
         with self._lock:
             before, self._ended = self._ended, ended
@@ -54,7 +53,6 @@ class Audits:
         if is_closed:
             promise.set(AuditOutcome())
             return
-        procs = [proc for proc in self._agent.owned_procs() if proc.host_uid not in plan.behind]
         run = functools.partial(self._run, plan, procs, promise, ended)
         threading.Thread(target=run, name="monarch-audit", daemon=True).start()
 

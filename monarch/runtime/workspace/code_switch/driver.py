@@ -13,27 +13,35 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from monarch.core.code_switch.effects import AnswerOrder, Effect, TakeOver
-from monarch.core.code_switch.table import IllegalEvent, ParticipantState, author_of
+from monarch.core.code_switch.effects import AnswerOrder, Effect
+from monarch.core.code_switch.table import IllegalEvent, ParticipantState
+from monarch.errors import format_remote
 from monarch.net.loop import Timer
 from monarch.runtime.context import running
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.actions import Actions, Event, SwitchUnderWay
 from monarch.runtime.workspace.code_switch.audits import Audits
-from monarch.runtime.workspace.code_switch.open_order import Desk, OpenOrder
-from monarch.runtime.workspace.code_switch.succeeding import Succeeding
+from monarch.runtime.workspace.code_switch.host_files import FilesHere, HostFiles
+from monarch.runtime.workspace.code_switch.leading import CalledOff, Leading
+from monarch.runtime.workspace.code_switch.open_order import Desk, OpenOrder, in_background
 from monarch.runtime.workspace.local_reload import LocalReload
-from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.reload_plan import (
+    AuditOutcome,
+    RefusedFile,
+    ReloadOutcome,
+    ReloadPlan,
+    Switched,
+)
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
-from monarch.wire.message import BusyActor, LeftBehind, ProcDown
+from monarch.wire.message import BusyActor, LeftBehind, Order, ProcDown, SwitchOrder
 
 _log = logging.getLogger("monarch.reload")
 
 
 class CodeSwitch:
-    """The owner's side of a push: see ``Owner``. One at a time; other pushes have to wait.
+    """A process's side of a push, and the ``Owner`` of its procs. One push at a time; others wait.
 
     ``on_over`` hears of each plan that has been switched to. ``on_waiting`` is told what the change
     waits for, when that takes seconds, ``on_replacing`` that a plan is about to replace so many
@@ -52,14 +60,24 @@ class CodeSwitch:
         self.on_replacing: Callable[[ReloadPlan, int], None] = lambda plan, num_procs: None
         self._agent = agent
         self.node = agent.node
-        self.audits = Audits(agent, here)
+        self.audits = Audits(agent.node, here)
 
         def over(plan: ReloadPlan) -> None:
             on_over(plan)
-            if plan.mode != "off":
-                self.audits.begin(plan)
+            if plan.mode == "off":
+                return
+            # Those that have switched: what is born later does not look at itself for this plan.
+            procs = [
+                proc
+                for proc in agent.owned_procs()
+                if proc.host_uid not in plan.behind and proc.uid not in self.machine.replaced
+            ]
+            if self._num_at_work:
+                self._to_audit = plan, procs
+            else:
+                self.audits.begin(plan, procs)
 
-        self._actions = actions = Actions(
+        self._actions = Actions(
             agent,
             here,
             feed=self._feed,
@@ -68,12 +86,11 @@ class CodeSwitch:
             on_over=over,
         )
         self.machine = self._actions.machine
-        self.succeeding = Succeeding(
-            self.node,
-            self.machine,
-            plan=lambda: None if actions.switch is None else actions.switch.plan,
-            own=lambda name: _InNameOf(self, name),
-        )
+        self._num_at_work = 0
+        self._to_audit: tuple[ReloadPlan, list[ProcAddress]] | None = None
+        self._leading: Leading | None = None
+        self._led_for: tuple[Uid, int] | None = None  # its author, and the generation
+        self._stopping: list[OpenOrder] = []
         self._lock = threading.RLock()
         self._events: deque[Event] = deque()
         self._is_draining = False
@@ -107,18 +124,22 @@ class CodeSwitch:
             # before it.
             self._agent.fences.exempt(uid)
         try:
-            yield
+            with self._at_work():
+                yield
         finally:
             self._actions.busy.forget()
             if uid:
                 with self._lock:
                     self._pushing.remove(uid)
 
-    # As an owner: each order is given, its work is done on the calling thread, and its answer
-    # waited for.
+    # As an owner. Work is done on the calling thread.
 
-    def prepare(self, plan: ReloadPlan, asker: Uid = "") -> ReloadOutcome:
-        return self._wait(lambda order: self.ordered_to_prepare(plan, asker, order))
+    @property
+    def uid(self) -> Uid:
+        return self.node.uid
+
+    def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
+        return self._wait(lambda reply: self.ordered_to_prepare(plan, "", reply), Desk())
 
     def prepare_on(
         self,
@@ -128,58 +149,39 @@ class CodeSwitch:
     ) -> ReloadOutcome:
         """Get ``plan`` ready in these procs, and here, in another way than theirs."""
         switch = SwitchUnderWay(plan, asker="", targets=targets, here=here)
-        return self._wait(lambda order: self._prepare(switch, order))
+        return self._wait(lambda reply: self._prepare(switch, reply), Desk())
 
-    def fence(
-        self,
-        generation: int,
-        attempt: int,
-        seconds: float,
-        *,
-        is_held: bool = False,
-        asker: Uid = "",
-    ) -> ReloadOutcome:
-        return self._wait(
-            lambda order: self.ordered_to_fence(
-                generation, attempt, seconds, asker, order, is_held=is_held
-            )
+    def switch(self, plan: ReloadPlan, here: FilesHere) -> tuple[Switched, BaseException | None]:
+        leading = Leading(
+            lambda order, desk: self.ask(order, "", desk),
+            plan,
+            HostFiles(self.node, plan, self.uid, here=here),
         )
+        return leading.run(), leading.error
 
-    def lift(self, generation: int, attempt: int, seconds: float, asker: Uid = "") -> ReloadOutcome:
-        return self._wait(
-            lambda order: self.ordered_to_lift(generation, attempt, seconds, asker, order)
-        )
-
-    def halt(self, generation: int, seconds: float, asker: Uid = "") -> ReloadOutcome:
-        return self._wait(lambda order: self.ordered_to_halt(generation, seconds, asker, order))
-
-    def patch(self, generation: int, behind: Sequence[Uid] = (), asker: Uid = "") -> ReloadOutcome:
-        return self._wait(lambda order: self.ordered_to_patch(generation, behind, asker, order))
-
-    def go(self, generation: int, asker: Uid = "") -> ReloadOutcome:
-        return self._wait(lambda order: self.ordered_to_go(generation, asker, order))
-
-    def inquire(self, generation: int, asker: Uid = "") -> ReloadOutcome:
-        return self._wait(lambda order: self.asked_how_far(generation, asker, order))
+    def call_off(self, generation: int) -> None:
+        self.ask(Order(SwitchOrder.REVERT, generation), "", Desk())
 
     def audit(self, generation: int) -> Promise[AuditOutcome]:
         return self.audits.of(generation)
 
-    def revert(self, generation: int, asker: Uid = "") -> None:
-        self._wait(lambda order: self.ordered_to_revert(generation, asker, order))
+    def ask(self, order: Order, asker: Uid, desk: Desk) -> ReloadOutcome:
+        """Have an order carried out, its work at ``desk``, and wait for that."""
+        return self._wait(lambda reply: self.obey(order, asker, reply), desk)
 
-    def _wait(self, give: Callable[[OpenOrder], None]) -> ReloadOutcome:
-        desk = Desk()
+    def _wait(self, give: Callable[[OpenOrder], None], desk: Desk) -> ReloadOutcome:
         give(OpenOrder(desk.put, desk))
         return desk.wait()
 
-    def ordered_to_prepare(self, plan: ReloadPlan, asker: Uid, order: OpenOrder) -> None:
+    # Orders, which are answered some time.
+
+    def ordered_to_prepare(self, plan: ReloadPlan, asker: Uid, reply: OpenOrder) -> None:
         # An upgrade goes to the procs of one mesh, and no further down.
         targets = None if plan.upgrade is None else ()
         switch = SwitchUnderWay(plan, asker=asker, targets=targets, here=self.here.prepare)
-        self._prepare(switch, order)
+        self._prepare(switch, reply)
 
-    def _prepare(self, switch: SwitchUnderWay, order: OpenOrder) -> None:
+    def _prepare(self, switch: SwitchUnderWay, reply: OpenOrder) -> None:
         plan, machine = switch.plan, self.machine
 
         def event(token: int, now: float) -> Sequence[Effect]:
@@ -187,89 +189,94 @@ class CodeSwitch:
                 self._actions.switch = switch
                 if plan.upgrade is None:
                     self._look_ahead(plan)
-            return machine.prepare(token, switch.asker, plan.generation, now)
+            order = Order(SwitchOrder.PREPARE, plan.generation)
+            return machine.on(order, switch.asker, token, now)
 
-        self._obey(event, order)
+        self._obey(event, reply)
 
-    def ordered_to_fence(
-        self,
-        generation: int,
-        attempt: int,
-        seconds: float | None,
-        asker: Uid,
-        order: OpenOrder,
-        *,
-        is_held: bool = False,
+    def ordered_to_switch(
+        self, generation: int, asker: Uid, answer: Callable[[Switched], None]
     ) -> None:
-        """``seconds`` is ``None`` for a fence of our owner's, in its own order."""
+        """Drive the whole switch, alone from here on, whatever becomes of its author."""
+        leads: list[Leading] = []
 
         def event(token: int, now: float) -> Sequence[Effect]:
-            if self._actions.switch is not None:
-                self._actions.switch.exempt = frozenset(self._pushing)
-            return self.machine.raise_fence(
-                token, asker, generation, attempt, now, seconds, is_held=is_held
+            order = Order(SwitchOrder.SWITCH, generation)
+            effects = self.machine.on(order, asker, token, now)
+            switch = self._actions.switch
+            assert switch is not None
+            files = HostFiles(self.node, switch.plan, self.uid, author=asker)
+            self._leading = Leading(
+                lambda order, desk: self.ask(order, self.uid, desk), switch.plan, files
             )
-
-        self._obey(event, order)
-
-    def ordered_to_lift(
-        self, generation: int, attempt: int, seconds: float, asker: Uid, order: OpenOrder
-    ) -> None:
-        self._obey(
-            lambda token, now: self.machine.lift(token, asker, generation, attempt, seconds, now),
-            order,
-        )
-
-    def ordered_to_halt(
-        self, generation: int, seconds: float, asker: Uid, order: OpenOrder
-    ) -> None:
-        self._obey(
-            lambda token, now: self.machine.halt(token, asker, generation, seconds, now), order
-        )
-
-    def ordered_to_resume(self, generation: int, asker: Uid) -> None:
-        self._obey(
-            lambda token, now: [*self.machine.resume(asker, generation), AnswerOrder(token)],
-            OpenOrder(lambda outcome: None),
-        )
-
-    def ordered_to_patch(
-        self, generation: int, behind: Sequence[Uid], asker: Uid, order: OpenOrder
-    ) -> None:
-        """``behind``: hosts that could not show their files; the procs there go back."""
-
-        def event(token: int, now: float) -> Sequence[Effect]:
-            actions = self._actions
-            leaving = actions.members_on(behind)
-            effects = self.machine.patch(token, asker, generation, now, leaving)
-            if actions.switch is not None:
-                actions.switch.behind = tuple(behind)
-                actions.switch.plan.behind += behind
-            actions.fencing.release(leaving)
+            self._led_for = asker, generation
+            leads.append(self._leading)
             return effects
 
-        self._obey(event, order)
+        def begun(outcome: ReloadOutcome) -> None:
+            if not leads:
+                answer(Switched(outcome=outcome))
+                return
+            in_background(lambda: self._lead(leads[0], answer))
 
-    def ordered_to_go(self, generation: int, asker: Uid, order: OpenOrder) -> None:
-        self._obey(lambda token, now: self.machine.go(token, asker, generation), order)
+        self._obey(event, OpenOrder(begun))
 
-    def asked_how_far(self, generation: int, asker: Uid, order: OpenOrder) -> None:
-        self._obey(lambda token, now: self.machine.inquire(token, asker, generation), order)
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Within the block this process pushes, or switches for an author. Its audit, which takes
+        the processor from its other threads, comes afterwards: nobody has to wait for it."""
+        with self._lock:
+            self._num_at_work += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_at_work -= 1
+                audit, self._to_audit = self._to_audit, None
+            if audit is not None:
+                self.audits.begin(*audit)
 
-    def ordered_to_revert(self, generation: int, asker: Uid, order: OpenOrder) -> None:
+    def _lead(self, leading: Leading, answer: Callable[[Switched], None]) -> None:
+        with self._at_work():
+            answer(self._led(leading))
+
+    def _led(self, leading: Leading) -> Switched:
+        switched, error = leading.run(), leading.error
+        if error is not None and not switched.is_done and not isinstance(error, CalledOff):
+            why = f"the switch failed there: {format_remote(error)}"
+            switched.outcome.refused.append(RefusedFile(self.here.label, why))
+        with self._lock:
+            self._leading = self._led_for = None
+            stopping, self._stopping = self._stopping, []
+        for reply in stopping:
+            reply.end()
+        return switched
+
+    def obey(self, order: Order, asker: Uid, reply: OpenOrder) -> None:
+        """``seconds`` is ``None`` for a fence of our owner's, in its own order."""
+        with self._lock:
+            leading = self._leading
+            is_stop = order.kind is SwitchOrder.REVERT
+            if leading is not None and is_stop and self._led_for == (asker, order.generation):
+                self._stopping.append(reply)
+                leading.call_off()
+                return
+
         def event(token: int, now: float) -> Sequence[Effect]:
-            if self.machine.state is ParticipantState.IDLE:
-                # The generation that was switched to is taken back. An upgrade was for the procs of
-                # one mesh.
-                self._actions.switch = SwitchUnderWay(
-                    ReloadPlan(generation, "", "off"),
-                    asker=asker,
-                    targets=None if generation > 0 else (),
-                    here=self.here.prepare,
-                )
-            return self.machine.revert(token, asker, generation, now)
+            actions, leaving = self._actions, list[Uid]()
+            switch = actions.switch
+            if switch is not None and order.kind is SwitchOrder.FENCE:
+                switch.exempt = frozenset(self._pushing)
+            if order.kind is SwitchOrder.PATCH:
+                leaving = actions.members_on(order.behind)
+            effects = self.machine.on(order, asker, token, now, leaving=leaving)
+            if order.kind is SwitchOrder.PATCH:
+                if switch is not None:
+                    switch.plan.behind += order.behind
+                actions.fencing.release(leaving)
+            return effects
 
-        self._obey(event, order)
+        self._obey(event, reply)
 
     def left_behind(self, codes: tuple[HostCode, ...]) -> None:
         """A push could not come here: no call from here, or from what we own, may meet both."""
@@ -291,9 +298,25 @@ class CodeSwitch:
             self._feed(lambda now: self.machine.held(attempt, now))
 
     def author_gone(self, uid: Uid) -> None:
-        """The author of the push has died half-way: its switch is finished here, or taken back."""
-        if author_of(self.machine.coordinator) == uid:
-            self._feed(lambda now: self.machine.author_gone(uid, now))
+        """The author of the push has died. What is only prepared is taken back; an owner that was
+        told to switch goes on."""
+        if self.machine.coordinator != uid:
+            return
+
+        def event(now: float) -> Sequence[Effect]:
+            effects, switch = self.machine.author_gone(uid, now), self._actions.switch
+            if effects and switch is not None and switch.plan.staged is not None:
+                # Before the next push can come: what that stages has the same number.
+                files = HostFiles(self.node, switch.plan, self.uid, author=uid)
+                files.drop(waits=False)
+                _log.warning(
+                    "the push of generation %d ended with its author (%s): nothing has changed",
+                    switch.plan.generation,
+                    switch.plan.author,
+                )
+            return effects
+
+        self._feed(event)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         self.author_gone(uid)
@@ -305,13 +328,13 @@ class CodeSwitch:
             plan.others = states.left_by(plan.family, plan.covers)
         states.expect(plan.code_change(self._agent.generation))
 
-    def _obey(self, event: Callable[[int, float], Sequence[Effect]], order: OpenOrder) -> None:
+    def _obey(self, event: Callable[[int, float], Sequence[Effect]], reply: OpenOrder) -> None:
         """Feed an order, which is answered some time. One that is illegal here comes too late, or
         from a process that may not give it: it is dropped, and its sender is told so."""
         with self._lock:
             self._last_token += 1
             token, orders = self._last_token, self._actions.orders
-            orders[token] = order
+            orders[token] = reply
 
             def fed(now: float) -> Sequence[Effect]:
                 try:
@@ -319,7 +342,7 @@ class CodeSwitch:
                 except IllegalEvent as error:
                     _log.debug("an order of a switch was dropped: %s", error)
                     if token in orders:
-                        order.refuse(self.here.label, "nothing was prepared here")
+                        reply.refuse(self.here.label, "nothing was prepared here")
                     return [AnswerOrder(token)]
 
             self._feed(fed)
@@ -337,14 +360,10 @@ class CodeSwitch:
             try:
                 while self._events:
                     for effect in self._events.popleft()(self.node.loop.time()):
-                        if isinstance(effect, TakeOver):
-                            self.succeeding.take_over(effect.author)
-                        else:
-                            self._actions.carry_out(effect)
+                        self._actions.carry_out(effect)
             finally:
                 self._is_draining = False
             self._set_timer()
-        self.succeeding.look()
 
     def _set_timer(self) -> None:
         at = self.machine.wakes_at()
@@ -358,40 +377,3 @@ class CodeSwitch:
         with self._lock:
             self._timer = None
             self._feed(self.machine.tick)
-
-
-class _InNameOf:
-    """Our own part, where we lead: orders in the name of an author that has died."""
-
-    def __init__(self, switch: CodeSwitch, author: Uid) -> None:
-        self._switch = switch
-        self._author = author
-
-    def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
-        return self._switch.prepare(plan, self._author)
-
-    def fence(
-        self, generation: int, attempt: int, seconds: float, *, is_held: bool = False
-    ) -> ReloadOutcome:
-        return self._switch.fence(generation, attempt, seconds, is_held=is_held, asker=self._author)
-
-    def lift(self, generation: int, attempt: int, seconds: float) -> ReloadOutcome:
-        return self._switch.lift(generation, attempt, seconds, self._author)
-
-    def halt(self, generation: int, seconds: float) -> ReloadOutcome:
-        return self._switch.halt(generation, seconds, self._author)
-
-    def patch(self, generation: int, behind: Sequence[Uid] = ()) -> ReloadOutcome:
-        return self._switch.patch(generation, behind, self._author)
-
-    def go(self, generation: int) -> ReloadOutcome:
-        return self._switch.go(generation, self._author)
-
-    def inquire(self, generation: int) -> ReloadOutcome:
-        return self._switch.inquire(generation, self._author)
-
-    def audit(self, generation: int) -> Promise[AuditOutcome]:
-        return self._switch.audit(generation)
-
-    def revert(self, generation: int) -> None:
-        self._switch.revert(generation, self._author)

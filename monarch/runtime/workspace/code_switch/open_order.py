@@ -101,8 +101,6 @@ class OpenOrder:
         for reason, uid in answer.reasons:
             if reason is Reason.OTHERS:
                 outcome.busy = f"{author or uid} pushes at this moment"
-            elif reason is Reason.WENT:
-                outcome.has_gone = True
             elif reason is Reason.REFUSED:
                 outcome.refused = outcome.refused or [*unheard]
             elif reason is Reason.SILENT:

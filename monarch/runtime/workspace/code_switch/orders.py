@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 
 from monarch.runtime.procs.proc_agent import ProcAgent
@@ -12,17 +10,7 @@ from monarch.runtime.workspace.code_switch.open_order import OpenOrder
 from monarch.runtime.workspace.reload_plan import ReloadPlan
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import (
-    HeldUp,
-    LeftBehind,
-    Prepare,
-    Revert,
-    Settle,
-    Step,
-    StepName,
-    Switch,
-    Waiting,
-)
+from monarch.wire.message import HeldUp, LeftBehind, Order, SwitchOrder, Waiting
 
 
 class SwitchOrders:
@@ -32,77 +20,34 @@ class SwitchOrders:
         self._agent = agent
         self._node = agent.node
         self._switch = switch
-        self._node.handle(Prepare, self._on_prepare)
-        self._node.handle(Switch, self._on_switch, on_any_thread=True)
-        self._node.handle(Step, self._on_step)
-        self._node.handle(Revert, self._on_revert)
-        self._node.handle(Settle, self._on_settle)
+        self._node.handle(Order, self._on_order, on_any_thread=True)
         self._node.handle(Waiting, self._on_waiting)
         self._node.handle(HeldUp, self._on_held_up)
         self._node.handle(LeftBehind, self._on_left_behind)
 
-    def _on_prepare(self, envelope: Envelope) -> None:
+    def _on_order(self, envelope: Envelope) -> None:
         order = envelope.message
-        assert isinstance(order, Prepare)
-        plan = ReloadPlan.decode(envelope.payload)
-        asker = self._asker(order.sender)
-        self._switch.ordered_to_prepare(plan, asker, self._answered(order.sender, order.port))
-        if order.pid:
-            author = self._node.address_of(asker)
-            self._node.failure_detector.watch(author, order.pid, lambda: self._author_left(asker))
-
-    def _on_switch(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Switch)
-        # A fence of our owner goes up at once, on the receiving thread: that is its place. Other
-        # authors have theirs cast in our own order.
-        is_own = self._agent.is_root or not self._asker(order.sender)
-        self._switch.ordered_to_fence(
-            order.generation,
-            order.attempt,
-            order.seconds if is_own else None,
-            self._asker(order.sender),
-            self._answered(order.sender, order.port),
-            is_held=order.is_held,
-        )
-
-    def _on_step(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Step)
-        number, switch = order.generation, self._switch
-        asker = self._asker(order.sender, order.instead_of)
-        answer = self._answered(order.sender, order.port)
-        if order.name is StepName.GO:
-            switch.ordered_to_go(number, asker, answer)
-        elif order.name is StepName.RESUME:
-            switch.ordered_to_resume(number, asker)
-        elif order.name is StepName.PATCH:
-            switch.ordered_to_patch(number, order.behind, asker, answer)
-        elif order.name is StepName.LIFT:
-            switch.ordered_to_lift(number, order.attempt, order.seconds, asker, answer)
-        elif order.name is StepName.INQUIRE:
-            switch.asked_how_far(number, asker, answer)
+        assert isinstance(order, Order)
+        asker, reply = self._asker(order.sender), self._answered(order.sender, order.port)
+        if order.kind is SwitchOrder.PREPARE:
+            plan = ReloadPlan.decode(envelope.payload)
+            self._switch.ordered_to_prepare(plan, asker, reply)
+            if order.pid:
+                author = self._node.address_of(asker)
+                self._node.failure_detector.watch(
+                    author, order.pid, lambda: self._author_left(asker)
+                )
+        elif order.kind is SwitchOrder.SWITCH:
+            self._switch.ordered_to_switch(
+                order.generation,
+                asker,
+                lambda switched: self._node.answer(
+                    order.sender, order.port, msgspec.to_builtins(switched)
+                ),
+            )
         else:
-            switch.ordered_to_halt(number, order.seconds, asker, answer)
-
-    def _on_revert(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Revert)
-        answer = self._answered(order.sender, order.port)
-        asker = self._asker(order.sender, order.instead_of)
-        self._switch.ordered_to_revert(order.generation, asker, answer)
-
-    def _on_settle(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Settle)
-        node = self._node
-        self._switch.succeeding.asked(
-            ReloadPlan.decode(envelope.payload),
-            order.author,
-            OpenOrder(lambda _: node.answer(order.sender, order.port, {"pid": os.getpid()})),
-            owner=node.address_of(order.sender),
-            pid=order.pid,
-        )
+            # A fence goes up at once, on the receiving thread: that is its place.
+            self._switch.obey(order, asker, reply)
 
     def _on_waiting(self, envelope: Envelope) -> None:
         message = envelope.message
@@ -119,9 +64,9 @@ class SwitchOrders:
         assert isinstance(message, LeftBehind)
         self._switch.left_behind(message.codes)
 
-    def _asker(self, sender: Uid, instead_of: Uid = "") -> Uid:
+    def _asker(self, sender: Uid) -> Uid:
         """The process that asks; ``""`` if it is ourselves."""
-        return instead_of or (sender if sender != self._node.uid else "")
+        return sender if sender != self._node.uid else ""
 
     def _author_left(self, uid: Uid) -> None:
         self._switch.author_gone(uid)

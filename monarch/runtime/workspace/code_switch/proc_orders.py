@@ -5,53 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from monarch.config import settings
-from monarch.core.code_switch.table import SwitchOrder
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.reload_plan import ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
-from monarch.wire.message import AnyMessage, Prepare, ReplaceProcs, Revert, Step, StepName, Switch
+from monarch.wire.message import Order, ReplaceProcs
 
 _UP_SECONDS = 120.0
 
 
-def order_to_procs(
-    order: SwitchOrder,
-    plan: ReloadPlan,
-    sender: Uid,
-    *,
-    attempt: int = 0,
-    seconds: float = 0.0,
-    behind: tuple[Uid, ...] = (),
-    gives_way: bool = False,
-) -> Callable[[int], AnyMessage]:
-    """An order, as the message that has it answered at a port; 0 for no answer.
-
-    ``attempt`` counts the fences. ``behind`` are hosts that could not show their files. A proc
-    that ``gives_way`` does so to a new one: what comes after its fence is for that one.
-    """
-    number = plan.generation
-    if order is SwitchOrder.PREPARE:
-        return lambda port: Prepare(number, plan.digest, plan.mode, port, sender)
-    if order is SwitchOrder.FENCE:
-        return lambda port: Switch(
-            generation=number, port=port, sender=sender, holds=gives_way, attempt=attempt
-        )
-    if order is SwitchOrder.REVERT:
-        return lambda port: Revert(number, port, sender)
-    name, left = StepName(order.value), behind if order is SwitchOrder.PATCH else ()
-    return lambda port: Step(
-        generation=number,
-        name=name,
-        seconds=seconds,
-        port=port,
-        sender=sender,
-        attempt=attempt,
-        behind=left,
-    )
+def as_message(order: Order, sender: Uid) -> Callable[[int], Order]:
+    """An order of ``sender``, to be answered at a port; 0 for no answer."""
+    return lambda port: msgspec.structs.replace(order, port=port, sender=sender)
 
 
 def replace_procs(

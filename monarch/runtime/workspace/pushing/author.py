@@ -6,9 +6,12 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from monarch.errors import MonarchError
 from monarch.runtime.node import Node
-from monarch.runtime.workspace.code_switch.owner import Owner
+from monarch.runtime.workspace.code_switch.proposing import Owner, OwnerLost
+from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.runtime.workspace.pushing.rollback import roll_back
 from monarch.runtime.workspace.pushing.workspace_push import WorkspacePush
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import ProcDown
@@ -100,9 +103,33 @@ class Author:
                 self._memory, self._node, owners, mode, best_effort=best_effort, silent=silent,
                 settle=self.watcher.settle, may_empty=allow_empty, local_roots=local_roots,
             )  # fmt: skip
-            report = attempt.run(hosts, touched)
+            try:
+                report = attempt.run(hosts, touched)
+            finally:
+                if attempt.ahead:
+                    self._bring_back(attempt, hosts)
             self._knows_all = True
             return report
+
+    def _bring_back(self, attempt: WorkspacePush, hosts: Sequence[ProcAddress]) -> None:
+        """Some owners have switched, and another one could not: push to them what they had."""
+        memory, report = self._memory, attempt.report
+        for owner in [owner for owner in attempt.owners if owner.uid in attempt.ahead]:
+            there = [host for host in hosts if attempt.owner_of(host.uid) == owner.uid]
+            past = HostHistory(self._node, {str(host.uid): host for host in there})
+            try:
+                back = roll_back(
+                    past, self._node, memory.workspace, attempt.base, there, owners=[owner],
+                    names=memory.host_names,
+                )  # fmt: skip
+            except OwnerLost:
+                attempt.lost(owner.uid)
+            except MonarchError as error:
+                report.errors.append(f"a program runs the new code, and could not go back: {error}")
+            else:
+                report.errors += back.errors
+                memory.generation = max(memory.generation, back.generation)
+        memory.views.clear()
 
     def rest(self) -> None:
         """Give the watches back until the next push, which looks at everything."""

@@ -1,9 +1,9 @@
-"""The hosts of one push: has them meet, stage, commit and go back, all of them at once."""
+"""The hosts of one push: has them meet, and stage, all of them at once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,23 +12,24 @@ from monarch.errors import MonarchError
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.code_switch.host_files import HostFiles, HostWait
 from monarch.runtime.workspace.pushing.host_in_push import (
     Busy,
     HostInPush,
-    HostWait,
     Stale,
     client_of,
 )
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE, why_nested
 from monarch.runtime.workspace.pushing.spreading import Spread, is_far
+from monarch.runtime.workspace.reload_plan import Switched
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
+from monarch.wire.message import Inspect, ProcDown, Sync
 from monarch_sync.disk import Content
 from monarch_sync.errors import BadMessage, PushRefused
 from monarch_sync.large_files import review
 from monarch_sync.manifest import Manifest
-from monarch_sync.messages import Abort, Commit, Message, Question, decode, encode
+from monarch_sync.messages import Abort, Message, Question, decode, encode
 from monarch_sync.progress import progress
 from monarch_sync.push import HostView, Push, PushMessage
 
@@ -54,7 +55,6 @@ class HostsInPush:
         self.kept: dict[Uid, list[str]] = {}
         self.packages: dict[Uid, list[tuple[str, str]]] = {}
         self.clients: dict[Uid, ProcAddress | None] = {}
-        self._committed: set[Uid] = set()
 
     def name(self, uid: Uid) -> str:
         """A host, for people."""
@@ -248,44 +248,49 @@ class HostsInPush:
             self._progress.bytes_to_send = sum(push.bytes_sent for push in pushes)
         self._progress.num_ready = sum(push.staged is not None for push in pushes)
 
-    def commit(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
-        """Have every host show what it has staged. A host that cannot is among the failed ones."""
-        asked = []
+    def have_shown(
+        self, hosts: Sequence[HostInPush], manifest: Manifest, files: HostFiles | Switched
+    ) -> None:
+        """Note which hosts show what they had staged, and which could not."""
+        memory, failed = self._memory, files.failed
         for host in hosts:
-            if host.is_staged and host.push is not None and host.uid not in self.failed:
-                # Asked is as good as done: the answer may be lost, and the commit not.
-                self._committed.add(host.uid)
-                asked.append((host, self.send(host, Commit(host.push.generation))))
-        for host, answer in asked:
-            assert host.push is not None
-            assert host.push.staged is not None
-            body = self.body(host.address, answer, 0, len(host.push.staged.files))
-            if body is None:
-                continue
-            try:
-                self.kept[host.uid] = host.push.committed(decode(body["reply"]))
-            except (PushRefused, BadMessage) as error:
-                self._fail(host.uid, str(error))
-        self.look(hosts, manifest, generation)
+            uid, reply = host.uid, files.replies.get(host.uid)
+            if uid in failed:
+                where = host.address.urls[0] if host.address.urls else uid
+                memory.host_names.setdefault(uid, where)
+                memory.views.pop(uid, None)
+                self._fail(uid, failed[uid])
+            elif reply is not None and host.push is not None:
+                self.kept[uid] = host.push.committed(decode(reply))
+            elif uid in files.looked:
+                memory.sharing.verified[uid] = manifest.digest.hex()
+
+    def sharing(self, hosts: Sequence[HostInPush], manifest: Manifest) -> list[HostInPush]:
+        """The hosts that have yet to look at a folder that another host or the author writes."""
+        verified, digest = self._memory.sharing.verified, manifest.digest.hex()
+        return [
+            host
+            for host in hosts
+            if host.writer
+            and host.uid not in {self._client, *self.failed}
+            and verified.get(host.uid) != digest
+        ]
 
     def look(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
         """Have hosts whose folder another host or the author writes look whether all of it is
         there."""
-        sharing, last = self._memory.sharing, self._memory.last
-        asked = []
-        for host in hosts:
-            before = sharing.verified.get(host.uid)
-            if host.uid == self._client or not host.writer or host.uid in self.failed:
-                continue
-            if before == manifest.digest.hex():
-                continue
-            is_last = last is not None and before == last.digest.hex()
-            paths = manifest.changed_paths(last) if is_last and last else [e.path for e in manifest]
-            answer = sharing.share(self.node, host.address, generation, manifest, paths)
-            asked.append((host, answer, len(manifest)))
-        for host, answer, num_files in asked:
-            if self.body(host.address, answer, 0, num_files) is not None:
-                sharing.verified[host.uid] = manifest.digest.hex()
+        sharing, looking = self._memory.sharing, self.sharing(hosts, manifest)
+        if not looking:
+            return
+        changes = sharing.changes(manifest, self._memory.last, [host.uid for host in looking])
+        digest = manifest.digest.hex()
+        asked = [
+            (host, sharing.share(self.node, host.address, generation, digest, changes))
+            for host in looking
+        ]
+        for host, answer in asked:
+            if self.body(host.address, answer, 0, len(manifest)) is not None:
+                sharing.verified[host.uid] = digest
 
     def abort(self, hosts: Sequence[HostInPush]) -> None:
         """Have every host drop what it has staged, as far as it still answers."""
@@ -296,23 +301,6 @@ class HostsInPush:
         ]
         for host, answer in asked:
             self._wait.why_given_up(host.address, answer, 0, 0)
-
-    def take_back(self, hosts: Sequence[HostInPush]) -> None:
-        """Files were committed, and then a process could not switch: put the old files back.
-
-        The old contents are in the hosts' stores, so this moves no bytes.
-        """
-        uid = self.node.uid
-        asked = []
-        for host in hosts:
-            if host.push is not None and host.uid in self._committed:
-                asked.append((host, self.node.request(host.address, _take_back(host.push, uid))))
-        for host, answer in asked:
-            # One by one: a host that is lost must not keep the others from going back.
-            why = self._wait.why_given_up(host.address, answer, 0, 0)
-            if why or answer.value.error:
-                self._fail(host.uid, f"it could not go back: {why or answer.value.error}")
-        self._committed.clear()
 
     def _fail(self, uid: Uid, why: str) -> None:
         self.failed.setdefault(uid, why)
@@ -352,7 +340,3 @@ class HostsInPush:
         self._memory.views.pop(host.uid, None)
         self._fail(host.uid, why)
         return None
-
-
-def _take_back(push: Push, sender: Uid) -> Callable[[int], TakeBack]:
-    return lambda port: TakeBack(push.generation, port, sender)

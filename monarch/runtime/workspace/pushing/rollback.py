@@ -7,7 +7,7 @@ from pathlib import Path
 
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
-from monarch.runtime.workspace.code_switch.owner import Owner
+from monarch.runtime.workspace.code_switch.proposing import Owner
 from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.workspace_push import WorkspacePush

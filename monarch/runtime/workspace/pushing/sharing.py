@@ -67,23 +67,30 @@ class Sharing:
         self._writers[self._ids.get(uid, "")] = uid
         return ""
 
-    def share(
-        self, node: Node, host: ProcAddress, generation: int, manifest: Manifest,
-        paths: Iterable[str],
-    ) -> Promise[Response]:  # fmt: skip
-        """Have a host look at what another one has written to its folder."""
+    def changes(self, manifest: Manifest, last: Manifest | None, hosts: Iterable[Uid]) -> bytes:
+        """What has changed for ``hosts``, as ``Share`` takes it; all, where one has not seen the
+        ``last`` state."""
+        has_last = last is not None and all(
+            self.verified.get(uid) == last.digest.hex() for uid in hosts
+        )
+        paths = manifest.changed_paths(last) if has_last and last else [e.path for e in manifest]
         entries = ((path, manifest.get(path)) for path in paths)
-        files = [
-            (to_wire(path), entry.digest if entry is not None else b"")
-            for path, entry in entries
-            if entry is None or entry.is_file
-        ]
-        digest = manifest.digest.hex()
+        return msgspec.msgpack.encode(
+            [
+                (to_wire(path), entry.digest if entry is not None else b"")
+                for path, entry in entries
+                if entry is None or entry.is_file
+            ]
+        )
+
+    def share(
+        self, node: Node, host: ProcAddress, generation: int, digest: str, changes: bytes
+    ) -> Promise[Response]:
+        """Have a host look at what another one has written to its folder."""
         folders = tuple(folder.remote for folder in self._workspace.folders)
         return node.request(
-            host, lambda port: Share(generation, digest, folders, port, node.uid),
-            msgspec.msgpack.encode(files),
-        )  # fmt: skip
+            host, lambda port: Share(generation, digest, folders, port, node.uid), changes
+        )
 
 
 def why_nested(workspace: Workspace, root: str, replica_id: str) -> str:

@@ -1,8 +1,9 @@
 """A push, from the author's side, over all hosts and all processes: the steps in their order.
 
-Scan, stage on every host, prepare in every process, bring all ranks to a halt between the same
-two messages, commit the files, change the code, go. Until the commit nothing visible has changed
-anywhere; a refusal by any process, until the last rank has changed, puts everything back for all.
+Scan, stage on every host, prepare in every process, and have each owner of processes switch: it
+halts its ranks between the same two messages, commits the files of its hosts, changes the code,
+and lets all go on. Until the commit nothing visible has changed anywhere; a refusal by any process,
+until the last rank has changed, puts everything back for all.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from monarch.core.code_switch.table import CoordinatorState, Said, Vote
+from monarch.core.code_switch.table import Said, Vote
 from monarch.runtime.node import Node
-from monarch.runtime.workspace.code_switch.coordinating import Coordinating, Purpose
-from monarch.runtime.workspace.code_switch.owner import Owner
+from monarch.runtime.workspace.code_switch.host_files import HostFiles
+from monarch.runtime.workspace.code_switch.proposing import Owner, Proposing, Purpose
 from monarch.runtime.workspace.code_switch.remote_owner import RemoteOwner
 from monarch.runtime.workspace.pushing.first_look import FirstLook
 from monarch.runtime.workspace.pushing.host_in_push import Busy, HostInPush, Stale
@@ -26,7 +27,12 @@ from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.planning import plan_of
 from monarch.runtime.workspace.pushing.push_words import PushWords
 from monarch.runtime.workspace.pushing.sharing import HERE
-from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.reload_plan import (
+    ReloadOutcome,
+    ReloadPlan,
+    StagedFiles,
+    Switched,
+)
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.host_report import HostReport
@@ -39,22 +45,6 @@ _MAX_RESCANS = 3
 _BUSY_SECONDS = 30.0
 _MAX_PAUSE_SECONDS = 0.5
 
-_NAMES = {
-    CoordinatorState.PREPARING: "prepare",
-    **dict.fromkeys(
-        (
-            CoordinatorState.FENCING,
-            CoordinatorState.LIFTING,
-            CoordinatorState.PAUSING,
-            CoordinatorState.HALTING,
-        ),
-        "wait",
-    ),
-    CoordinatorState.SHOWING: "commit",
-    CoordinatorState.PATCHING: "switch",
-    CoordinatorState.RELEASING: "switch",
-}
-
 
 class WorkspacePush(Purpose):
     """One push. Its steps share what they find out. ``owners``, unless given, are the clients of
@@ -64,7 +54,8 @@ class WorkspacePush(Purpose):
     the others go on without them; so are those that are ``silent`` (why, by their uids), without
     being asked again. ``settle`` waits until the author's files may be looked at again. Unless it
     ``may_empty``, it stops where hosts have files of a folder that seems to have become empty.
-    ``local_roots`` are folders of this host that get the files, too.
+    ``local_roots`` are folders of this host that get the files, too. Owners that have switched
+    where another one could not are ``ahead``, and to be brought back to ``base``.
     """
 
     def __init__(
@@ -85,15 +76,16 @@ class WorkspacePush(Purpose):
         self._node = node
         self._in_push = HostsInPush(memory, node)
         self._finds_owners = owners is None
-        self._owners: Sequence[Owner] = owners or ()
-        self._clients: list[ProcAddress] = []
+        self.owners: Sequence[Owner] = owners or ()
         self._mode = mode
         self._is_best_effort = best_effort
         self._silent = dict(silent or {})
         self._settle = settle
         self._may_empty = may_empty
-        self._report = SyncReport()
-        self._words = PushWords(memory, self._in_push, self._report)
+        self.report = SyncReport()
+        self.ahead: list[Uid] = []
+        self.base = 0
+        self._words = PushWords(memory, self._in_push, self.report)
         self._mark = time.perf_counter()
         self._progress = progress()
 
@@ -120,7 +112,7 @@ class WorkspacePush(Purpose):
                 self._memory.views.clear()
             except Busy as busy:
                 if time.perf_counter() > deadline:
-                    self._report.errors.append(
+                    self.report.errors.append(
                         f"{busy}, and has not finished within {_BUSY_SECONDS:g} s: push again "
                         "when that is over"
                     )
@@ -131,7 +123,7 @@ class WorkspacePush(Purpose):
                 time.sleep(random.uniform(0, min(_MAX_PAUSE_SECONDS, 0.02 * 2**num_busy)))
                 self._memory.views.clear()
             touched = None
-        report = self._report
+        report = self.report
         report.hosts = [self._words.of_host(host, self._here) for host in hosts]
         report.changed_files = sorted({*report.changed_files, *self._here.files})
         report.notes += self._here.notes
@@ -146,7 +138,7 @@ class WorkspacePush(Purpose):
     def _push(
         self, addresses: Sequence[ProcAddress], touched: Iterable[Path] | None
     ) -> list[HostInPush]:
-        memory, report, in_push = self._memory, self._report, self._in_push
+        memory, report, in_push = self._memory, self.report, self._in_push
         report.errors.clear()
         report.refusals.clear()
         report.was_taken_back = False
@@ -154,7 +146,7 @@ class WorkspacePush(Purpose):
         in_push.failed.update(self._silent)
         in_push.clients.clear()
         in_push.meet(addresses)
-        report.generation = memory.generation
+        report.generation = self.base = memory.generation
         first = FirstLook(memory, in_push, addresses if touched is None else ())
         hosts = first.hosts
         try:
@@ -184,7 +176,7 @@ class WorkspacePush(Purpose):
             mode=self._mode,
             here=self._here,
         )
-        plan.owners, plan.places = self._clients, list(addresses)
+        plan.staged = self._staged(hosts, scan.manifest)
         report.changed_files = changed
         report.deleted_files = [path for path in changed if path not in scan.manifest]
         if report.errors:
@@ -199,8 +191,35 @@ class WorkspacePush(Purpose):
     def _find_owners(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
         self._in_push.hear_all(hosts, manifest)
         clients = {client.uid: client for client in self._in_push.clients.values() if client}
-        self._clients = [clients[uid] for uid in sorted(clients)]
-        self._owners = [RemoteOwner(self._node, client) for client in self._clients]
+        self.owners = [RemoteOwner(self._node, clients[uid]) for uid in sorted(clients)]
+
+    def _staged(self, hosts: Sequence[HostInPush], manifest: Manifest) -> StagedFiles:
+        """Who sees to which files. One of those whose hosts see a folder sees to all of it."""
+        memory, in_push = self._memory, self._in_push
+        owners = {owner.uid for owner in self.owners} if self._mode != "off" else set()
+        is_own = owners == {self._node.uid}
+        sees_to: dict[Uid, Uid] = {}
+        for host in hosts:
+            client = in_push.clients.get(host.uid)
+            owner = self._node.uid if is_own else client.uid if client is not None else ""
+            writer = host.writer or host.uid
+            if owner in owners and not sees_to.get(writer):
+                sees_to[writer] = owner
+        looking = [host.uid for host in in_push.sharing(hosts, manifest)]
+        changes = memory.sharing.changes(manifest, memory.last, looking) if looking else b""
+        return StagedFiles(
+            owners={host.uid: sees_to.get(host.writer or host.uid, "") for host in hosts},
+            places=[host.address for host in hosts],
+            num_files={
+                host.uid: len(host.push.staged.files)
+                for host in hosts
+                if host.push is not None and host.push.staged is not None
+            },
+            sharing=looking,
+            shared=changes,
+            num_shared=len(manifest),
+            best_effort=self._is_best_effort,
+        )
 
     def _has_news(
         self, hosts: Sequence[HostInPush], plan: ReloadPlan, changed: Sequence[str]
@@ -218,49 +237,49 @@ class WorkspacePush(Purpose):
         """The hosts that follow; unless it is for the best effort, one that does not stops all."""
         failed = self._in_push.failed
         if not self._is_best_effort:
-            self._report.errors += [
+            self.report.errors += [
                 text
                 for uid, why in failed.items()
-                if (text := f"{self._in_push.name(uid)}: {why}") not in self._report.errors
+                if (text := f"{self._in_push.name(uid)}: {why}") not in self.report.errors
             ]
         return [host for host in hosts if host.uid not in failed]
 
     def _carry_through(self, hosts: Sequence[HostInPush], plan: ReloadPlan, scan: Scan) -> None:
         """The steps from here on are a two-phase commit. The methods below are its steps."""
         self._hosts = self._all_hosts = list(hosts)
-        self._plan, self._scan, self._step, self._behind = plan, scan, "", list[Uid]()
-        owners = self._owners if self._mode != "off" else ()
+        self._plan, self._scan = plan, scan
+        self._outcome, self._was_shown = ReloadOutcome(), False
+        self._told = {""}
+        owners = self.owners if self._mode != "off" else ()
+        self._is_owned = bool(owners)
+        self._unowned = HostFiles(self._node, plan, "", here=None if owners else self)
         if not owners and self._mode != "off" and self.prepared(ReloadOutcome()) is not Said.ALL:
             return
-        switch = Coordinating(owners, plan, self)
-        switch.run()
-        if switch.outcome.busy:
-            raise Busy(switch.outcome.busy)
-        if switch.error is not None:
-            raise switch.error
-        if not self._report.errors and plan.generation == self._report.generation:
+        if owners:
+            self._progress.step = "prepare"
+        proposing = Proposing(owners, plan, self)
+        if proposing.run():
+            self._words.switched(self._outcome)
+            self._came_to(self._hosts, scan.manifest)
+            self._memory.generation = self.report.generation = plan.generation
+        elif self._was_shown:
+            self._count_on()
+        if proposing.outcome.busy:
+            raise Busy(proposing.outcome.busy)
+        if proposing.error is not None:
+            raise proposing.error
+        if not self.report.errors and plan.generation == self.report.generation:
             self._words.audit_comes([owner.audit(plan.generation) for owner in owners])
 
-    def entered(self, stage: CoordinatorState) -> None:
-        name = _NAMES.get(stage, "")
-        if name != self._step:
-            if self._step:
-                self._time(self._step)
-            self._step = name
-            if name in ("prepare", "wait", "commit"):
-                self._progress.step = name
-        if stage is CoordinatorState.COMMITTED:
-            self._came_to(self._hosts, self._scan.manifest)
-            self._memory.generation = self._report.generation = self._plan.generation
-
     def prepared(self, outcome: ReloadOutcome) -> Said:
-        self._report.needs_respawn = outcome.respawn
+        self._end_prepare()
+        self.report.needs_respawn = outcome.respawn
         is_new = outcome.modules or outcome.respawn or any(map(self._is_new_on, self._hosts))
-        if is_new or not self._report.generation:
+        if is_new or not self.report.generation:
             return Said.ALL
         # All hosts and processes have this state, though we did not know: no new generation.
-        self._report.changed_files = []
-        self._report.deleted_files = []
+        self.report.changed_files = []
+        self.report.deleted_files = []
         self._came_to(self._hosts, self._scan.manifest)
         self._bring_here(self._scan)
         return Said.UNCHANGED
@@ -274,43 +293,83 @@ class WorkspacePush(Purpose):
         return last is not None or host.uid == self._node.uid
 
     def refused(self, outcome: ReloadOutcome) -> None:
+        self._end_prepare()
         self._words.refused(outcome)
 
-    def show(self) -> Vote:
-        self._in_push.commit(self._hosts, self._scan.manifest, self._plan.generation)
+    def _end_prepare(self) -> None:
+        if self._is_owned and "prepare" not in self.report.seconds_by_step:
+            self._time("prepare")
+
+    def switched(self, owner: Uid, switched: Switched) -> None:
+        self._told.add(owner)
+        self._add_to(switched)
+        self._was_shown |= switched.is_taken_back
+        self._outcome.add(switched.outcome)
+        steps = self.report.seconds_by_step
+        for step, seconds in switched.seconds.items():
+            steps[step] = steps.get(step, 0.0) + seconds
+        self._mark = time.perf_counter()
+        self.report.problems += [
+            Problem("respawn", problem) for problem in switched.outcome.problems
+        ]
+
+    def show_unowned(self) -> Vote:
+        if not self._is_owned:
+            self._progress.step = "commit"
+        vote = self._unowned.show()
+        self._add_to(self._unowned)
+        if self._unowned.hosts or not self._is_owned:
+            self._time("commit")
+        return vote
+
+    def _add_to(self, files: HostFiles | Switched) -> None:
+        """Note which hosts show the files, and which are left behind."""
+        self._in_push.have_shown(self._all_hosts, self._scan.manifest, files)
         self._hosts = self._without_failed(self._hosts)
-        if not self._report.errors:
-            self._bring_here(self._scan)
-        if self._report.errors:
-            return Vote.NO
-        if self._mode != "off":
-            self._behind = [u for u in self._in_push.failed if u not in self._plan.behind]
+        is_back = isinstance(files, Switched) and not files.is_done
+        if self._mode != "off" and self._is_best_effort and not is_back:
             before = self._memory.last or Manifest(())
-            self._memory.left.update(dict.fromkeys(self._behind, before))
-        return Vote.YES
+            self._memory.left.update(dict.fromkeys(files.failed, before))
 
-    def behind(self) -> Sequence[Uid]:
-        return self._behind
+    def undo_unowned(self) -> None:
+        if self._unowned.has_shown and (self._unowned.hosts or not self._is_owned):
+            self._unowned.take_back()
+            self._add_to(self._unowned)
+            self._was_shown = True
+        elif not self._unowned.has_shown:
+            self._told.discard("")
+        # Owners that were told to switch have seen to theirs.
+        self._in_push.abort(
+            [host for host in self._all_hosts if self.owner_of(host.uid) not in self._told]
+        )
 
-    def patched(self, outcome: ReloadOutcome) -> None:
-        self._words.switched(outcome)
+    def owner_of(self, host: Uid) -> Uid:
+        """The owner that sees to the files of a host; "" is the author."""
+        staged = self._plan.staged
+        return staged.owners.get(host, "") if staged is not None else ""
 
-    def gone(self, outcome: ReloadOutcome) -> None:
-        self._report.problems += [Problem("respawn", problem) for problem in outcome.problems]
+    def lost(self, owner: Uid) -> None:
+        HostFiles(self._node, self._plan, owner).take_back(all_of_them=True)
+        self._was_shown = True
 
-    def drop(self) -> Vote:
-        self._in_push.abort(self._hosts)
-        return Vote.NO
+    def bring_back(self, owner: Uid) -> None:
+        self.ahead.append(owner)
+
+    def show(self) -> bool:
+        """Procs of this host that have a folder of their own find the files there."""
+        self._bring_here(self._scan)
+        return not self.report.errors
 
     def take_back(self) -> None:
-        self._in_push.take_back(self._all_hosts)
         if why := self._here.take_back():
-            self._report.errors.append(why)
-        # The generation shown has a number that must not be used again, and going back another.
+            self.report.errors.append(why)
+
+    def _count_on(self) -> None:
+        """The generation shown has a number that must not be used again, and going back another."""
         number = self._plan.generation + 1
         self._memory.generation = number
-        self._report.was_taken_back = True
-        self._report.notes.append(
+        self.report.was_taken_back = True
+        self.report.notes.append(
             f"the new files were on hosts already, as gen {number - 1}; without them it "
             f"is gen {number}"
         )
@@ -320,7 +379,7 @@ class WorkspacePush(Purpose):
     def _bring_here(self, scan: Scan) -> None:
         """Procs of this host that have a folder of their own find the files there."""
         if why := self._here.bring(scan, self._memory.scanner.contents):
-            self._report.errors.append(why)
+            self.report.errors.append(why)
 
     def _came_to(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
         memory, before = self._memory, self._memory.last
@@ -337,6 +396,6 @@ class WorkspacePush(Purpose):
 
     def _time(self, step: str) -> None:
         now = time.perf_counter()
-        steps = self._report.seconds_by_step
+        steps = self.report.seconds_by_step
         steps[step] = steps.get(step, 0.0) + now - self._mark
         self._mark = now

@@ -1,0 +1,142 @@
+"""The author of a push, as the owners of procs see it: it has all prepare, and then each switch.
+
+It asks one party at a time. Where one says no, or is lost, it calls the push off: owners that are
+prepared revert, those that have switched already are brought back by another push, and hosts take
+the files back that they show. See ``table``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from monarch.core.code_switch.table import PROPOSAL, ProposalState, Said, Vote, next_of
+from monarch.wire.message import SwitchOrder
+
+NOBODY = -1
+"""In place of an owner: hosts on which nothing runs, whose files the author itself sees to."""
+
+
+class AskOwner(NamedTuple):
+    """Ask an owner, by its place among them; ``voted`` takes the answer.
+
+    ``SHOW_FILES`` and ``TAKE_BACK_FILES`` are for hosts: those of this owner, which is lost, or of
+    ``NOBODY``.
+    """
+
+    owner: int
+    order: SwitchOrder
+
+
+class BringBack(NamedTuple):
+    """Push to this owner what it had before: it has switched, and another one could not."""
+
+    owner: int
+
+
+Request = AskOwner | BringBack
+
+
+class Proposal:
+    """A push to so many owners. Each event returns what to ask next; nothing, once it is over."""
+
+    def __init__(self, num_owners: int) -> None:
+        self.state = ProposalState.IDLE
+        self._num_owners = num_owners
+        self._todo: list[Request] = []
+        self._open: Request | None = None
+        self._prepared: list[int] = []
+        self._switched: list[int] = []
+        self._lost: list[int] = []
+        self._has_shown = False
+        self._is_refused = False
+        self._is_interrupted = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (ProposalState.SWITCHED, ProposalState.CALLED_OFF)
+
+    @property
+    def switching(self) -> int | None:
+        """The owner that was told to switch and has not answered. Only it can be stopped."""
+        request = self._open
+        is_switch = isinstance(request, AskOwner) and request.order is SwitchOrder.SWITCH
+        return request.owner if is_switch and request is not None else None
+
+    def begin(self) -> Request | None:
+        return self._move(Said.BEGIN)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the owner that prepares is the last that is asked to."""
+        return self.state is ProposalState.PREPARING and not self._todo
+
+    def voted(self, vote: Vote) -> Request | None:
+        """The party that was asked last has answered, or is gone."""
+        request, self._open = self._open, None
+        assert request is not None
+        if self.state is ProposalState.CALLING_OFF:
+            if isinstance(request, BringBack) and vote is Vote.GONE:
+                self._todo.append(AskOwner(request.owner, SwitchOrder.TAKE_BACK_FILES))
+            return self._next()
+        if isinstance(request, AskOwner) and request.owner != NOBODY:
+            if vote is Vote.GONE:
+                self._lost.append(request.owner)
+            elif request.order is SwitchOrder.SWITCH:
+                # It is switched, or has gone back by itself.
+                self._prepared.remove(request.owner)
+                if vote is Vote.YES:
+                    self._switched.append(request.owner)
+        if vote is Vote.GONE:
+            return self._move(Said.LOST)
+        if vote is not Vote.YES:
+            self._is_refused = True
+        if self._is_refused and not (self.state is ProposalState.PREPARING and self._todo):
+            return self._move(Said.NO)  # All say why they cannot prepare.
+        if self._is_interrupted and (self._todo or self._prepared):
+            return self._move(Said.LOST)
+        return self._next()
+
+    def unchanged(self) -> Request | None:
+        """All have prepared, and no process has anything to switch."""
+        return self._move(Said.UNCHANGED)
+
+    def refused(self) -> Request | None:
+        """The author refuses, though all have voted yes."""
+        return self._move(Said.NO)
+
+    def interrupted(self) -> Request | None:
+        """Ctrl-C. While an owner switches, it is to be stopped, and its answer waited for."""
+        self._is_interrupted = True
+        if self.is_over or self.state is ProposalState.CALLING_OFF or self.switching is not None:
+            return None
+        return self._move(Said.LOST)
+
+    def _next(self) -> Request | None:
+        if not self._todo:
+            return self._move(Said.ALL)
+        request = self._open = self._todo.pop(0)
+        if isinstance(request, AskOwner):
+            if request.order is SwitchOrder.PREPARE:
+                self._prepared.append(request.owner)  # or has begun to
+            self._has_shown |= request.order is SwitchOrder.SHOW_FILES
+        return request
+
+    def _move(self, said: Said) -> Request | None:
+        self.state = next_of(PROPOSAL, self.state, said)
+        self._open = None
+        owners = range(self._num_owners)
+        self._todo = []
+        if self.state is ProposalState.PREPARING:
+            self._todo += [AskOwner(owner, SwitchOrder.PREPARE) for owner in owners]
+        elif self.state is ProposalState.SHOWING:
+            self._todo += [AskOwner(NOBODY, SwitchOrder.SHOW_FILES)]
+        elif self.state is ProposalState.SWITCHING:
+            self._todo += [AskOwner(owner, SwitchOrder.SWITCH) for owner in owners]
+        elif self.state is ProposalState.CALLING_OFF:
+            living = [owner for owner in self._prepared if owner not in self._lost]
+            self._todo += [AskOwner(owner, SwitchOrder.TAKE_BACK_FILES) for owner in self._lost]
+            back = SwitchOrder.TAKE_BACK_FILES if self._has_shown else SwitchOrder.DROP_FILES
+            self._todo += [AskOwner(NOBODY, back)]
+            self._todo += [AskOwner(owner, SwitchOrder.REVERT) for owner in living]
+            self._todo += [BringBack(owner) for owner in self._switched]
+        return None if self.is_over else self._next()

@@ -1,0 +1,209 @@
+"""The files of a push on hosts: has them shown, dropped or taken back, all hosts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from monarch.config import settings
+from monarch.core.code_switch.table import Vote
+from monarch.runtime.answers import Response
+from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.reload_plan import ReloadPlan, StagedFiles
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import AnyMessage, Inspect, Share, Sync, TakeBack
+from monarch_sync.errors import BadMessage
+from monarch_sync.messages import Abort, Commit, Committed, Message, Refused, decode, encode
+
+_BYTES_PER_SECOND = 64 * 1024
+_FILES_PER_SECOND = 100
+
+
+class HostWait:
+    """Waits for answers to a push as long as the host is there and may be at work.
+
+    A host that says nothing is asked whether it is there, which its agent answers even if
+    its disk hangs; one that does not answer that either hangs. One that is there has the time that
+    the slowest of networks and disks would take for what was sent.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def why_given_up(
+        self, host: ProcAddress, answer: Promise[Response], num_bytes: int, num_files: int
+    ) -> str:
+        """Wait for ``answer``; empty once it is there, or else why the push waits no longer."""
+        silence = settings().host_answer_seconds
+        if answer.wait(silence):
+            return ""
+        left = num_bytes / _BYTES_PER_SECOND + num_files / _FILES_PER_SECOND
+        waited = silence
+        while True:
+            if not self._is_there(host, answer, silence):
+                return (
+                    f"it hangs: neither the push nor a question was answered for "
+                    f"{waited + silence:g} s. Is its agent stopped, or its machine out of memory?"
+                )
+            if answer.wait(silence):
+                return ""
+            waited += silence
+            left -= silence
+            if left < 0:
+                return (
+                    f"its agent is there, but the push has not been answered for {waited:g} s. "
+                    "Does its disk hang?"
+                )
+
+    def _is_there(self, host: ProcAddress, answer: Promise[Response], seconds: float) -> bool:
+        sign = self._node.request(host, lambda port: Inspect(port, self._node.uid))
+        return sign.wait(seconds) or answer.is_set
+
+
+class FilesHere:
+    """Files that the process which drives a switch changes itself. These are none."""
+
+    def show(self) -> bool:
+        """Whether they are as in the new state now."""
+        return True
+
+    def take_back(self) -> None:
+        """They are as before."""
+
+
+class HostFiles:
+    """The staged files of ``plan`` on the hosts that ``owner`` sees to.
+
+    Orders are given on behalf of ``author``, whose push it is; "" if that is this process. What has
+    come of it: the ``replies`` of hosts that show the files, why others ``failed``, which hosts
+    have ``looked`` at a folder that others write.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        plan: ReloadPlan,
+        owner: Uid,
+        *,
+        author: Uid = "",
+        here: FilesHere | None = None,
+    ) -> None:
+        self._node = node
+        self._plan = plan
+        staged = plan.staged or StagedFiles(owners={}, places=[], num_files={})
+        own = [uid for uid, sees_to in staged.owners.items() if sees_to == owner]
+        self._staged = staged
+        self.hosts = {place.uid: place for place in staged.places if place.uid in own}
+        self._author = author
+        self._here = here or FilesHere()
+        self._wait = HostWait(node)
+        self._committed: set[Uid] = set()
+        self.replies: dict[Uid, bytes] = {}
+        self.failed: dict[Uid, str] = {}
+        self.looked: list[Uid] = []
+        self.has_shown = self.is_taken_back = False
+
+    @property
+    def behind(self) -> tuple[Uid, ...]:
+        """The hosts that could not show them, and are left behind."""
+        is_off = self._plan.mode == "off"
+        return () if is_off or not self._staged.best_effort else tuple(self.failed)
+
+    def show(self) -> Vote:
+        """Have the hosts show them; no, where one cannot and that is not put up with."""
+        self.has_shown = True
+        number = self._plan.generation
+        staged = [host for host in self.hosts.values() if host.uid in self._staged.num_files]
+        # Asked is as good as done: the answer may be lost, and the commit not.
+        self._committed.update(host.uid for host in staged)
+        asked = [(host, self._sync(host, Commit(number))) for host in staged]
+        for host, answer in asked:
+            body = self._body(host, answer, self._staged.num_files[host.uid])
+            if body is None:
+                continue
+            try:
+                reply = decode(body["reply"])
+            except BadMessage as error:
+                self.failed[host.uid] = str(error)
+                continue
+            if not isinstance(reply, Committed):
+                is_refused = isinstance(reply, Refused)
+                why = reply.reason if is_refused else type(reply).__name__  # type: ignore[union-attr]
+                self.failed[host.uid] = why
+            else:
+                self.replies[host.uid] = body["reply"]
+        self._look()
+        if self.failed and not self._staged.best_effort:
+            return Vote.NO
+        return Vote.YES if self._here.show() else Vote.NO
+
+    def _look(self) -> None:
+        """Have hosts whose folder another host or the author writes look whether all of it is
+        there."""
+        plan, uid, folders = self._plan, self._node.uid, tuple(self._plan.folders)
+        sharing = [self.hosts[host] for host in self._staged.sharing if host in self.hosts]
+        asked = [
+            self._ask(
+                host,
+                lambda port: Share(plan.generation, plan.digest, folders, port, uid),
+                self._staged.shared,
+            )
+            for host in sharing
+        ]
+        for host, answer in zip(sharing, asked, strict=True):
+            if self._body(host, answer, self._staged.num_shared) is not None:
+                self.looked.append(host.uid)
+
+    def drop(self, *, waits: bool = True) -> None:
+        """Have the hosts drop what they have staged, as far as they still answer."""
+        staged = [host for host in self.hosts.values() if host.uid in self._staged.num_files]
+        asked = [(host, self._sync(host, Abort(self._plan.generation))) for host in staged]
+        for host, answer in asked if waits else ():
+            self._wait.why_given_up(host, answer, 0, 0)
+
+    def take_back(self, *, all_of_them: bool = False) -> None:
+        """Have hosts that were told to show them, or ``all_of_them``, go back to what was there.
+
+        The old contents are in the hosts' stores, so this moves no bytes.
+        """
+        self.is_taken_back = True
+        number, uid, author = self._plan.generation, self._node.uid, self._author
+        hosts = [
+            host
+            for host in self.hosts.values()
+            if host.uid in (self._staged.num_files if all_of_them else self._committed)
+        ]
+        asked = [(h, self._ask(h, lambda port: TakeBack(number, port, uid, author))) for h in hosts]
+        for host, answer in asked:
+            # One by one: a host that is lost must not keep the others from going back.
+            why = self._wait.why_given_up(host, answer, 0, 0)
+            if why or answer.value.error:
+                why = f"it could not go back: {why or answer.value.error}"
+                self.failed.setdefault(host.uid, why)
+        self._committed.clear()
+        self._here.take_back()
+
+    def _sync(self, host: ProcAddress, message: Message) -> Promise[Response]:
+        sender, folders, author = self._node.uid, tuple(self._plan.folders), self._author
+        return self._ask(
+            host, lambda port: Sync(port, sender, folders, author=author), encode(message)
+        )
+
+    def _ask(
+        self, host: ProcAddress, make: Callable[[int], AnyMessage], data: bytes = b""
+    ) -> Promise[Response]:
+        if not self._node.address_of(host.uid).urls:
+            self._node.address_book.introduce(host)
+        return self._node.request(host, make, data)
+
+    def _body(
+        self, host: ProcAddress, answer: Promise[Response], num_files: int
+    ) -> dict[str, bytes] | None:
+        """The body of a host's answer; ``None``, and it has failed, if it gives none."""
+        why = self._wait.why_given_up(host, answer, 0, num_files)
+        if not why and answer.value.error:
+            why = f"it did not answer a push: {answer.value.error}"
+        if why:
+            self.failed[host.uid] = why
+            return None
+        return answer.value.body

@@ -1,0 +1,149 @@
+"""Drives the switch of one owner: the coordinator of its own process and of its procs."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from monarch.core.code_switch.coordinator import HOST_ORDERS, Coordinator, Effect, Pause
+from monarch.core.code_switch.table import CoordinatorState, Vote
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.code_switch.host_files import HostFiles
+from monarch.runtime.workspace.code_switch.open_order import Desk
+from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan, Switched
+from monarch.wire.message import Order, SwitchOrder
+from monarch_sync.progress import progress
+
+_NAMES = {
+    **dict.fromkeys(
+        (
+            CoordinatorState.FENCING,
+            CoordinatorState.LIFTING,
+            CoordinatorState.PAUSING,
+            CoordinatorState.HALTING,
+        ),
+        "wait",
+    ),
+    CoordinatorState.SHOWING: "commit",
+    CoordinatorState.PATCHING: "switch",
+    CoordinatorState.RELEASING: "switch",
+}
+"""Steps of a push, as reports name them."""
+
+
+class CalledOff(Exception):
+    """The author wants no more of it."""
+
+
+class Leading:
+    """One switch, from when all have prepared to its end. Blocks.
+
+    ``ask`` has this process and its procs carry out an order; its work is done at the desk that
+    comes with it. ``error`` is what was raised meanwhile: all has been brought to an end in spite
+    of it.
+    """
+
+    def __init__(
+        self, ask: Callable[[Order, Desk], ReloadOutcome], plan: ReloadPlan, files: HostFiles
+    ) -> None:
+        self._ask = ask
+        self._plan = plan
+        self._files = files
+        self._machine = Coordinator(plan.generation, lambda longest: random.uniform(0, longest))
+        self._switched = Switched()
+        self._called_off: Promise[None] = Promise()
+        self._desk: Desk | None = None
+        self._lock = threading.Lock()
+        self._step, self._mark = "", time.perf_counter()
+        self.error: BaseException | None = None
+
+    def call_off(self) -> None:
+        """Have it taken back, unless it is decided. From any thread; does not block."""
+        self._called_off.set(None)
+        with self._lock:
+            if self._desk is not None and not self._machine.is_decided:
+                self._desk.put(_raise_called_off)
+
+    def run(self) -> Switched:
+        """What has come of it."""
+        machine, switched, files = self._machine, self._switched, self._files
+        following = machine.begin()
+        while (effect := following) is not None:
+            self._enter()
+            try:
+                if self._called_off.is_set and not machine.is_decided:
+                    raise CalledOff
+                following = self._carry_out(effect)
+            except BaseException as error:
+                self.error = self.error or error
+                following = self._go_on(effect)
+        self._enter()
+        switched.is_done = machine.state is CoordinatorState.COMMITTED
+        switched.replies, switched.looked = files.replies, files.looked
+        switched.failed, switched.is_taken_back = files.failed, files.is_taken_back
+        return switched
+
+    def _enter(self) -> None:
+        name = _NAMES.get(self._machine.state, "")
+        if name == self._step:
+            return
+        now, seconds = time.perf_counter(), self._switched.seconds
+        if self._step:
+            seconds[self._step] = seconds.get(self._step, 0.0) + now - self._mark
+        self._step, self._mark = name, now
+        if name in ("wait", "commit"):
+            progress().step = name
+
+    def _go_on(self, effect: Effect) -> Effect | None:
+        """After something was raised: all go back, or, where it is decided, on."""
+        if not self._machine.is_decided:
+            return self._machine.interrupted()
+        if isinstance(effect, Order) and effect.kind not in HOST_ORDERS:
+            # It may not have been told, and must be.
+            self._give(effect)
+        return self._machine.voted(Vote.YES)
+
+    def _carry_out(self, effect: Effect) -> Effect | None:
+        machine, switched = self._machine, self._switched
+        if isinstance(effect, Pause):
+            if self._called_off.wait(effect.seconds):
+                raise CalledOff
+            return machine.woke()
+        if effect.kind is SwitchOrder.SHOW_FILES:
+            return machine.voted(self._files.show())
+        if effect.kind in HOST_ORDERS:
+            is_shown = effect.kind is SwitchOrder.TAKE_BACK_FILES
+            (self._files.take_back if is_shown else self._files.drop)()
+            return machine.voted(Vote.YES)
+        if effect.kind is SwitchOrder.PATCH:
+            effect = msgspec.structs.replace(effect, behind=self._files.behind)
+        said = self._give(effect)
+        if effect.kind is SwitchOrder.GO:
+            switched.outcome.problems = said.problems
+        elif effect.kind is SwitchOrder.PATCH:
+            switched.outcome = said
+        before, following = machine.state, machine.voted(said.vote)
+        if machine.state is CoordinatorState.UNDOING and before is not machine.state:
+            said.refused = said.refused or said.late
+            switched.outcome = said
+        return following
+
+    def _give(self, order: Order) -> ReloadOutcome:
+        desk = Desk()
+        with self._lock:
+            self._desk = desk
+            if order.kind is SwitchOrder.GO:
+                self._machine.releases()  # After this, Ctrl-C comes too late.
+        try:
+            return self._ask(order, desk)
+        finally:
+            with self._lock:
+                self._desk = None
+
+
+def _raise_called_off() -> None:
+    raise CalledOff

@@ -1,0 +1,159 @@
+"""A push, from its author to the owners of procs: all prepare, and then each switches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Protocol
+
+from monarch.core.code_switch.proposal import NOBODY, AskOwner, BringBack, Proposal, Request
+from monarch.core.code_switch.table import ProposalState, Said, Vote
+from monarch.errors import MonarchError
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.code_switch.host_files import FilesHere
+from monarch.runtime.workspace.reload_plan import (
+    AuditOutcome,
+    ReloadOutcome,
+    ReloadPlan,
+    Switched,
+)
+from monarch.wire.address import Uid
+from monarch.wire.message import SwitchOrder
+
+
+class OwnerLost(MonarchError):
+    """The owner is gone."""
+
+
+class Owner(Protocol):
+    """Takes its processes through a change of generation, and its hosts' files. Calls block."""
+
+    @property
+    def uid(self) -> Uid: ...
+
+    def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
+        """Get the new code ready beside the old."""
+        ...
+
+    def switch(self, plan: ReloadPlan, here: FilesHere) -> tuple[Switched, BaseException | None]:
+        """Halt all processes, change files and code, and let all go on; or go back in all of it.
+
+        With what was raised here meanwhile (Ctrl-C). ``here`` are files of the author, for an
+        owner that is the author itself.
+        """
+        ...
+
+    def call_off(self, generation: int) -> None:
+        """Drop what was prepared."""
+        ...
+
+    def audit(self, generation: int) -> Promise[AuditOutcome]:
+        """What still runs old code after the switch; does not wait for it."""
+        ...
+
+
+class Purpose(FilesHere):
+    """The purpose of a push: what changes beside the code of owners, and who hears of it. This one
+    is for code alone, and nobody is told."""
+
+    def prepared(self, outcome: ReloadOutcome) -> Said:
+        """All have prepared: whether there is anything to switch to."""
+        return Said.ALL
+
+    def refused(self, outcome: ReloadOutcome) -> None:
+        """A process has said no, and all go back."""
+
+    def switched(self, owner: Uid, switched: Switched) -> None:
+        """An owner has switched, or has gone back."""
+
+    def show_unowned(self) -> Vote:
+        """Have hosts show the new files on which nothing runs."""
+        return Vote.YES
+
+    def undo_unowned(self) -> None:
+        """Have them drop these, or take them back."""
+
+    def lost(self, owner: Uid) -> None:
+        """An owner is gone, with its procs: have its hosts take their files back."""
+
+    def bring_back(self, owner: Uid) -> None:
+        """An owner has switched, and another one could not: it is to go back as well."""
+
+
+class Proposing:
+    """One push. The owners are asked one after the other, on the calling thread.
+
+    ``error`` is what was raised meanwhile: all has been brought to an end in spite of it.
+    ``outcome`` is what the owners said when they prepared, or that one refused with at last.
+    """
+
+    def __init__(self, owners: Sequence[Owner], plan: ReloadPlan, purpose: Purpose) -> None:
+        self._owners = owners
+        self._plan = plan
+        self._purpose = purpose
+        self._machine = Proposal(len(owners))
+        self.outcome = ReloadOutcome()
+        self.error: BaseException | None = None
+
+    def run(self) -> bool:
+        """Whether all have switched. Blocks."""
+        machine, request = self._machine, self._machine.begin()
+        while request is not None:
+            try:
+                request = self._carry_out(request)
+            except BaseException as error:
+                self.error = self.error or error
+                request = self._go_on(error)
+        return machine.state is ProposalState.SWITCHED
+
+    def _go_on(self, error: BaseException) -> Request | None:
+        machine = self._machine
+        if machine.state is ProposalState.CALLING_OFF:
+            return machine.voted(Vote.NO)
+        if isinstance(error, OwnerLost):
+            return machine.voted(Vote.GONE)
+        return machine.interrupted() if machine.switching is None else machine.voted(Vote.NO)
+
+    def _carry_out(self, request: Request) -> Request | None:
+        machine, purpose = self._machine, self._purpose
+        if isinstance(request, BringBack):
+            purpose.bring_back(self._owners[request.owner].uid)
+        elif request.owner == NOBODY:
+            if request.order is SwitchOrder.SHOW_FILES:
+                return machine.voted(purpose.show_unowned())
+            purpose.undo_unowned()
+        else:
+            return self._ask(self._owners[request.owner], request)
+        return machine.voted(Vote.YES)
+
+    def _ask(self, owner: Owner, request: AskOwner) -> Request | None:
+        machine, purpose, plan = self._machine, self._purpose, self._plan
+        if request.order is SwitchOrder.PREPARE:
+            said = owner.prepare(plan)
+            self.outcome.add(said)
+            if not machine.is_last:
+                return machine.voted(said.vote)
+            if self.outcome.refused:
+                purpose.refused(self.outcome)
+            elif not self.outcome.busy:
+                verdict = purpose.prepared(self.outcome)
+                if verdict is not Said.ALL:
+                    return machine.unchanged() if verdict is Said.UNCHANGED else machine.refused()
+        elif request.order is SwitchOrder.SWITCH:
+            switched, error = owner.switch(plan, purpose)
+            purpose.switched(owner.uid, switched)
+            if error is not None:
+                self.error = self.error or error
+                machine.interrupted()
+            if not switched.is_done:
+                self.outcome = switched.outcome
+                purpose.refused(self.outcome)
+            return machine.voted(Vote.YES if switched.is_done else Vote.NO)
+        elif request.order is SwitchOrder.REVERT:
+            with contextlib.suppress(MonarchError):
+                owner.call_off(plan.generation)
+            return machine.voted(Vote.YES)
+        else:
+            purpose.lost(owner.uid)
+            return machine.voted(Vote.YES)
+        return machine.voted(said.vote)
