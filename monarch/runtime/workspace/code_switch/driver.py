@@ -62,6 +62,9 @@ class CodeSwitch:
         self.node = agent.node
         self.audits = Audits(agent.node, here)
 
+        self._num_at_work = 0
+        self._to_audit: tuple[ReloadPlan, list[ProcAddress]] | None = None
+
         def over(plan: ReloadPlan) -> None:
             on_over(plan)
             if plan.mode == "off":
@@ -86,8 +89,6 @@ class CodeSwitch:
             on_over=over,
         )
         self.machine = self._actions.machine
-        self._num_at_work = 0
-        self._to_audit: tuple[ReloadPlan, list[ProcAddress]] | None = None
         self._leading: Leading | None = None
         self._led_for: tuple[Uid, int] | None = None  # its author, and the generation
         self._stopping: list[OpenOrder] = []
