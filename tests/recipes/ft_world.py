@@ -178,6 +178,16 @@ class World:
     def _tell(self, failure: MeshFailure) -> None:
         self.loop.create_task(self.controller.__supervise__(failure))
 
+    def when_copied(self, num_steps: int, act: Callable[[], None]) -> None:
+        """Do it as soon as both groups have copies of so many steps."""
+
+        async def wait() -> None:
+            while min((self.copies.get(one, 0) for one in ("0", "1"))) < num_steps:
+                await asyncio.sleep(CALL_SECONDS / 4)
+            act()
+
+        self.loop.create_task(wait())
+
     def stop(self) -> None:
         self.stopped_at = self.loop.time()
         self.loop.create_task(self.controller.stop_soon())

@@ -588,7 +588,8 @@ class Controller(Actor):
 
     async def shadow_if_due(self, group: Group) -> None:
         """Have this group copy its state into its hosts' memory, beside its next step."""
-        if is_due(group.step, self.evaluations.extras.shadow_every):
+        is_over = group.step >= self.last_step
+        if not is_over and is_due(group.step, self.evaluations.extras.shadow_every):
             await self.groups.ask(group, group.trials.shadow.call())
 
     async def tell_of_copies(self, group: Group, *, is_on_trial: bool) -> None:
