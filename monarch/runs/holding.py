@@ -81,7 +81,7 @@ class Holding:
         self._seconds = seconds
         self._memory = memory
         self._save = save
-        self._is_saving = self._is_told_of_room = False
+        self._is_saving = False
         self._must_rejoin = False
         self._is_looked_at = False  # since they have come back
         self._is_fresh = False  # All that has gone well is what cannot be put back, as a `setup`.
@@ -173,8 +173,8 @@ class Holding:
         why = next(filter(None, whys.values()), "")
         if not why:
             return
-        if not self._is_told_of_room:
-            self._is_told_of_room = True
+        if not self.edits.is_told_of_room:
+            self.edits.is_told_of_room = True
             self._tell_of_copies(why)
         self._is_saving = True
         try:

@@ -182,7 +182,7 @@ class World:
         """Do it as soon as both groups have copies of so many steps."""
 
         async def wait() -> None:
-            while min((self.copies.get(one, 0) for one in ("0", "1"))) < num_steps:
+            while min(self.copies.get(one, 0) for one in ("0", "1")) < num_steps:  # noqa: ASYNC110
                 await asyncio.sleep(CALL_SECONDS / 4)
             act()
 

@@ -132,7 +132,6 @@ class Controller(Actor):
         self.stop_wanted = asyncio.Event()
         self.step_seconds = 0.0  # of the last step that a group has committed
         self.committed_at = 0.0
-        self._is_told_of_room = False
         self.has_committed = False  # any group, any step
         # The groups that have new processes since then, as they made none of their steps.
         self.renewed: set[int] = set()
@@ -603,8 +602,8 @@ class Controller(Actor):
         others wait for it in that step."""
         whys = await self.groups.ask(group, group.trials.why_no_copy.call(STEP))
         if why := next(filter(None, whys), ""):
-            if not self._is_told_of_room:
-                self._is_told_of_room = True
+            if not self.hold.edits.is_told_of_room:
+                self.hold.edits.is_told_of_room = True
                 self.event_log.tell("copies", why)
             await self.save_once(group)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
@@ -120,7 +121,7 @@ class Groups:
             Group(number, place, limits.new_budget()) for number, place in enumerate(places)
         ]
         self._num_procs_here = most_procs_on_a_host(places)
-        self._copies_of = RunMemory.new_owner()
+        self._memory_owner = RunMemory.new_owner()
         self.saved_step = 0
         self.saved_path: Path | None = None
         self.is_saving = False
@@ -221,9 +222,12 @@ class Groups:
 
     def _memory_of(self, group: Group) -> RunMemory:
         return RunMemory(
-            f"{self._copies_of}.{group.number}", group.hosts_of(self.hosts), group.place.num_procs,
-            needs_all=True, saved_step=lambda: self.saved_step,
-        )  # fmt: skip
+            f"{self._memory_owner}.{group.number}",
+            group.hosts_of(self.hosts),
+            group.place.num_procs,
+            needs_all=True,
+            saved_step=lambda: self.saved_step,
+        )
 
     async def set_up(
         self, group: Group, checkpoint: Path | None, copies: HostCopies | None = None
@@ -364,8 +368,9 @@ class Groups:
     async def end(self) -> None:
         """End all of them."""
         await end_procs(*(group.let_go() for group in self.all))
-        for group in self.all:
-            self._memory_of(group).forget()
+        with contextlib.suppress(MonarchError):  # as where the hosts are gone
+            for group in self.all:
+                self._memory_of(group).forget()
 
     # Asking one.
 
