@@ -368,7 +368,7 @@ class Groups:
     async def end(self) -> None:
         """End all of them."""
         await end_procs(*(group.let_go() for group in self.all))
-        with contextlib.suppress(MonarchError):  # as where the hosts are gone
+        with contextlib.suppress(MonarchError, RuntimeError):  # as where the hosts are gone
             for group in self.all:
                 self._memory_of(group).forget()
 
