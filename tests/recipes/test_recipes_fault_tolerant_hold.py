@@ -192,7 +192,12 @@ def test_kills_of_all_groups_cost_few_steps_where_copies_are_made(root: Path, ru
     wanted = fingerprints_of(undisturbed)
     (root / "task.py").write_text(BESIDE + TASK)
     run.settings["extras"] = Extras(shadow_every=5)
-    run.at[13] = lambda: [kill_group(run, number) for number in (0, 1)]
+
+    def kill_all() -> None:
+        for number in (0, 1):
+            kill_group(run, number)
+
+    run.at[13] = kill_all
     run.start()
     run.end()
     assert run.error is None, run.error
