@@ -101,6 +101,7 @@ class Holding:
             "trial", Trial, actors._ref.uid, self.edits.seed(),
             watches_first=self.edits.policy == "hold" and not self._raises,
             memory="" if memory is None else memory.owner,
+            is_told_of_room=self.edits.is_told_of_room,
         )  # fmt: skip
 
     def ask(

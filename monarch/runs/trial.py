@@ -108,6 +108,7 @@ class Trial(Actor):
     only those are made that outlive this process. ``watches_first``: it can also where an endpoint
     fails that never went well, on code that was never edited. ``memory`` is the owner of these
     copies (``RunMemory.owner``); ``num_ranks_here`` processes of this host make some.
+    ``is_told_of_room``: the run has said that there is no room for them.
 
     A sync actor, with a thread of its own: it answers while the other is stuck.
     """
@@ -121,6 +122,7 @@ class Trial(Actor):
         watches_first: bool = False,
         memory: str = "",
         num_ranks_here: int | None = None,
+        is_told_of_room: bool = False,
     ) -> None:
         self.rank = context().actor_instance.rank.rank
         self._good = dict(good)
@@ -136,7 +138,8 @@ class Trial(Actor):
         self._keeps_older = False  # since there are copies of code that has gone well
         self._news: list[str] = []  # of copies, for a person
         self._told: set[str] = set()
-        self._is_told_of_room = False
+        self._is_told_of_room = is_told_of_room
+        self._room_news: list[str] = []
         self._samples = ValueSamples()
         self._call_seconds = 0.0  # how long the last one took
         self._unkept: list[str] = []
@@ -264,7 +267,7 @@ class Trial(Actor):
             if not self._is_told_of_room:
                 self._is_told_of_room = True
                 own = "the copy is made before the step, and " if self._keeps else ""
-                self._tell(f"{error}: {own}{_INSTEAD}")
+                self._room_news = [f"{error}: {own}{_INSTEAD}"]
         return self._copy
 
     def _tell(self, text: str) -> None:
@@ -325,13 +328,13 @@ class Trial(Actor):
             return ""
         if not why:
             return ""
-        self._is_told_of_room = True
+        self._is_told_of_room, self._room_news = True, []
         return f"{why}: a checkpoint is written before the step, for new processes to go on from"
 
     @endpoint
     def news(self) -> list[str]:
         """What is to be told of copies, once."""
-        news, self._news = self._news, []
+        news, self._news, self._room_news = [*self._news, *self._room_news], [], []
         return news
 
     def __cleanup__(self, error: Exception | None) -> None:
