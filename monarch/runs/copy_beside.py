@@ -33,9 +33,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from monarch.runs.copy_room import HostRoom, look_at_room, verdict_on_room
+from monarch.runs.copy_room import ROOM, HostRoom, look_at_room, verdict_on_room
 from monarch.runs.packed_state import PackedState
 from monarch.runs.state_memory import (
     EMPTY,
@@ -254,11 +255,7 @@ def begin_copy(
     ``num_ranks`` are on this host. ``keeps_older``: not over the newest that is whole.
     ``call_seconds`` is how long a call takes, of which sums may take a small share.
     """
-    packed = PackedState.of(state)
-    later = [packed.number_of(tensor) for tensor in held]
-    tensors = packed.tensors
-    places = tuple(packed.places(set(later)))
-    text = CopyText(packed.text, places, {})
+    tensors, later, text = _laid_out(state, held)
     num_bytes = memory.num_new_bytes(text, keeps_older=keeps_older)
     verdict = verdict_on_room(num_bytes, num_ranks, look())
     if not verdict.fits:
@@ -267,10 +264,49 @@ def begin_copy(
     if not is_quick:
         seconds = max(_SUMS_SECONDS, _SUMS_SHARE * call_seconds)
         sums = _sums_within(seconds, {number: tensors[number] for number in later})
-        text = CopyText(packed.text, places, sums)
+        text = replace(text, sums=sums)
     step = state["step"] if state is not None else 0
     target = memory.begin(text, step, generation, keeps_older=keeps_older)
     return CopyBeside(target, tensors, later, is_quick=is_quick, pins=verdict.may_be_pinned)
+
+
+def why_no_room(
+    memory: StateMemory,
+    state: Mapping[str, Any],
+    held: Sequence[Any],
+    *,
+    num_ranks: int = 1,
+    keeps_older: bool = False,
+    look: Callable[[], HostRoom] = look_at_room,
+) -> str:
+    """Why ``begin_copy`` would raise ``NoRoom``, and there is no room on GPUs either; else ""."""
+    _, _, text = _laid_out(state, held)
+    num_bytes = memory.num_new_bytes(text, keeps_older=keeps_older)
+    verdict = verdict_on_room(num_bytes, num_ranks, look())
+    return "" if verdict.fits or have_gpus_room(held) else verdict.why
+
+
+def have_gpus_room(tensors: Sequence[Any]) -> bool:
+    """Whether these are on GPUs that have room for copies of them, too."""
+    sizes: dict[Any, list[int]] = {}
+    for tensor in tensors:
+        if tensor.device.type != "cuda":
+            return False
+        sizes.setdefault(tensor.device, []).append(tensor.nbytes)
+    cuda = sys.modules["torch"].cuda
+    return bool(sizes) and all(
+        cuda.mem_get_info(device)[0] >= sum(some) + (ROOM - 1) * max(some)
+        for device, some in sizes.items()
+    )
+
+
+def _laid_out(
+    state: Mapping[str, Any] | None, held: Sequence[Any]
+) -> tuple[list[Any], list[int], CopyText]:
+    """All tensors of a copy, the numbers of those that are held, and where each is to lie."""
+    packed = PackedState.of(state)
+    later = [packed.number_of(tensor) for tensor in held]
+    return packed.tensors, later, CopyText(packed.text, tuple(packed.places(set(later))), {})
 
 
 def is_quick_copy(tensors: Sequence[Any], num_new_bytes: int) -> bool:

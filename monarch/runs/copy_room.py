@@ -14,6 +14,9 @@ from pathlib import Path
 
 from monarch_sync.words import byte_size
 
+ROOM = 3
+"""A process copies a tensor into its own memory, or its GPU's, where so many more would fit."""
+
 _LEFT_BYTES = 512 * 2**20  # for all else
 _LEFT_SHARE = 0.02  # of what is to be copied
 

@@ -95,6 +95,7 @@ class Edits:
     held_since: float | None = None  # while what failed has not gone well
     in_place: bool = True  # whether the ranks are as they were, so that they can be saved
     told: object = None  # how the last hold was explained at length
+    is_told_of_room: bool = False  # that hosts have none for copies
     _well: set[int] = field(default_factory=set)  # generations with which anything went well
     _losses: dict[tuple[int, str], int] = field(default_factory=dict)
     # Seconds that calls took: the first in new processes, or on new code, and all others.

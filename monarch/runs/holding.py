@@ -54,7 +54,9 @@ class Holding:
     meet anew. ``alike`` says how ranks differ that should have the same state, "" where they do
     not; it is asked where ranks were put back, and when they have met anew. ``seconds`` is how long
     a call may take at all. ``memory`` is that of the attempt (``TrainingAttempt.memory``), where
-    new processes can go on from the copies that are made before new code is tried.
+    new processes can go on from the copies that are made before new code is tried. ``save`` has a
+    checkpoint written of the state as it is: before new code is tried, where hosts have no room for
+    these copies.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Holding:
         alike: Callable[[], str] | None = None,
         seconds: float = math.inf,
         memory: RunMemory | None = None,
+        save: Callable[[], object] | None = None,
     ) -> None:
         self.edits = record.edits if record is not None else Edits()
         self.edits.begin(_generation())
@@ -77,6 +80,8 @@ class Holding:
         self._alike = alike
         self._seconds = seconds
         self._memory = memory
+        self._save = save
+        self._is_saving = False
         self._must_rejoin = False
         self._is_looked_at = False  # since they have come back
         self._is_fresh = False  # All that has gone well is what cannot be put back, as a `setup`.
@@ -96,6 +101,7 @@ class Holding:
             "trial", Trial, actors._ref.uid, self.edits.seed(),
             watches_first=self.edits.policy == "hold" and not self._raises,
             memory="" if memory is None else memory.owner,
+            is_told_of_room=self.edits.is_told_of_room,
         )  # fmt: skip
 
     def ask(
@@ -142,6 +148,8 @@ class Holding:
         __tracebackhide__ = True  # in notebooks, which show each frame at length
         self._be_ready(unless)
         is_new = self.edits.is_new(name, _generation())
+        if is_new and in_place:
+            self._save_without_room(name)
         answers = self.run(name, call, doing, in_place=in_place)
         if is_new and in_place:
             self._tell_news()
@@ -154,6 +162,27 @@ class Holding:
             with contextlib.suppress(MonarchError, ActorError, TimeoutError):
                 self._trials.shadow.call().get(timeout=_ANSWER_SECONDS)
 
+    def _save_without_room(self, name: str) -> None:
+        """Where hosts have no room for copies, have a checkpoint written before new code is
+        tried."""
+        if self._save is None or self._is_saving or self.is_ahead:
+            return
+        try:
+            whys = self._trials.why_no_copy.call(name).get(timeout=_ANSWER_SECONDS)
+        except (MonarchError, ActorError, TimeoutError):
+            return
+        why = next(filter(None, whys.values()), "")
+        if not why:
+            return
+        if not self.edits.is_told_of_room:
+            self.edits.is_told_of_room = True
+            self._tell_of_copies(why)
+        self._is_saving = True
+        try:
+            self._save()
+        finally:
+            self._is_saving = False
+
     def _tell_news(self) -> None:
         """Say what ranks have to tell of their copies."""
         try:
@@ -161,10 +190,13 @@ class Holding:
         except (MonarchError, ActorError, TimeoutError):
             return
         for text in dict.fromkeys(one for some in news.values() for one in some):
-            if self._record is not None:
-                self._record.event("copies", text)
-            else:
-                self._held.slow(text)
+            self._tell_of_copies(text)
+
+    def _tell_of_copies(self, text: str) -> None:
+        if self._record is not None:
+            self._record.event("copies", text)
+        else:
+            self._held.slow(text)
 
     @property
     def is_ahead(self) -> bool:

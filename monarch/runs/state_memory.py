@@ -103,10 +103,10 @@ class StateMemory:
 
     def num_new_bytes(self, text: CopyText, *, keeps_older: bool) -> int:
         """How much more room a copy needs than there is already."""
-        wanted = _half_bytes_for(text)
+        wanted = _num_bytes_of(text)
         self._adopt(wanted)
         if wanted > self._half_bytes:
-            return wanted
+            return _half_bytes_for(wanted)
         there = max(self._there_bytes, self._backed[self._next_half(keeps_older)])
         return max(0, wanted - there)
 
@@ -115,10 +115,10 @@ class StateMemory:
     ) -> CopyInMemory:
         """A copy to be written. ``keeps_older``: not over the newest that is whole. Raises
         ``OSError`` where there is no memory."""
-        wanted = _half_bytes_for(text)
+        wanted = _num_bytes_of(text)
         self._adopt(wanted)
         if wanted > self._half_bytes:
-            self._make(wanted)
+            self._make(_half_bytes_for(wanted))
         half = self._next_half(keeps_older)
         number = 1 + max(one.number for one in self._marks())
         encoded = text.encoded
@@ -346,9 +346,12 @@ def _half_bytes_of(place: MemoryPlace) -> int:
     return place.marks[1]
 
 
-def _half_bytes_for(text: CopyText) -> int:
-    length = _aligned(len(text.encoded)) + text.num_bytes
-    return -(-(length + _FEW_BYTES) // _PAGE) * _PAGE
+def _num_bytes_of(text: CopyText) -> int:
+    return _aligned(len(text.encoded)) + text.num_bytes
+
+
+def _half_bytes_for(num_bytes: int) -> int:
+    return _aligned(num_bytes + _FEW_BYTES)
 
 
 def _aligned(number: int) -> int:

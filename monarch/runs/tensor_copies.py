@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from monarch.runs.copy_beside import SPOILT, CopyBeside
+from monarch.runs.copy_room import ROOM
 from monarch.runs.packed_state import is_dense
 
 Undo = Callable[[], object]
 
-_ROOM = 3  # a copy is made where this many more would fit
 _SMALL_BYTES = 64 * 1024
 _LARGE_BYTES = 64 * 1024 * 1024
 _NUM_SAMPLED = 64  # values of each tensor
@@ -611,9 +611,9 @@ def _copied(torch: Any, plain: Any) -> Any:
         return plain.clone()
     if plain.is_cuda:
         free, _ = torch.cuda.mem_get_info(plain.device)
-        if free < _ROOM * plain.nbytes:
+        if free < ROOM * plain.nbytes:
             return plain.cpu()
-    elif plain.nbytes > _LARGE_BYTES and _available_bytes() < _ROOM * plain.nbytes:
+    elif plain.nbytes > _LARGE_BYTES and _available_bytes() < ROOM * plain.nbytes:
         return _NO_ROOM
     return plain.clone()
 

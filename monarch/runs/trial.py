@@ -28,7 +28,7 @@ from typing import Any
 from monarch.actor import Actor, context, endpoint
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
-from monarch.runs.copy_beside import CopyBeside, NoRoom, begin_copy
+from monarch.runs.copy_beside import CopyBeside, NoRoom, begin_copy, why_no_room
 from monarch.runs.error_text import in_words
 from monarch.runs.packed_state import UnpackableState
 from monarch.runs.places import in_short, users_place
@@ -104,9 +104,11 @@ class _Call:
 class Trial(Actor):
     """New code on trial for the actor with this uid, in this process. ``good`` says with which
     generation each endpoint went well in processes before this one; under "", the one that the run
-    began with. Where it ``keeps`` nothing, ``restore`` cannot put anything back. ``watches_first``:
-    it can also where an endpoint fails that never went well, on code that was never edited.
-    ``memory`` is the owner of the copies that outlive this process (``RunMemory.owner``).
+    began with. Where it ``keeps`` nothing, ``restore`` cannot put anything back, and of its copies
+    only those are made that outlive this process. ``watches_first``: it can also where an endpoint
+    fails that never went well, on code that was never edited. ``memory`` is the owner of these
+    copies (``RunMemory.owner``); ``num_ranks_here`` processes of this host make some.
+    ``is_told_of_room``: the run has said that there is no room for them.
 
     A sync actor, with a thread of its own: it answers while the other is stuck.
     """
@@ -119,18 +121,25 @@ class Trial(Actor):
         keeps: bool = True,
         watches_first: bool = False,
         memory: str = "",
+        num_ranks_here: int | None = None,
+        is_told_of_room: bool = False,
     ) -> None:
         self.rank = context().actor_instance.rank.rank
         self._good = dict(good)
         self._keeps = keeps
         self._watches_first = watches_first
         self._kept: PutBack | None = None
+        self._has_owner = bool(memory)
         self._memory = StateMemory(memory, str(self.rank))
+        ranks_here = os.environ.get("LOCAL_WORLD_SIZE", "1")
+        self._num_ranks_here = int(ranks_here) if num_ranks_here is None else num_ranks_here
         self._copy: CopyBeside | None = None
         self._is_shadow = False  # the copy is of code that has gone well
         self._keeps_older = False  # since there are copies of code that has gone well
         self._news: list[str] = []  # of copies, for a person
         self._told: set[str] = set()
+        self._is_told_of_room = is_told_of_room
+        self._room_news: list[str] = []
         self._samples = ValueSamples()
         self._call_seconds = 0.0  # how long the last one took
         self._unkept: list[str] = []
@@ -161,6 +170,8 @@ class Trial(Actor):
                 raise _for_a_mend(error) from error
             if inspect.iscoroutine(result):
                 return self._awaited(call, result)
+            # A step that groups have discarded says nothing of its code.
+            call.has_failed = getattr(result, "committed", True) is False
             return result
 
         return functools.wraps(method)(tried)
@@ -179,8 +190,7 @@ class Trial(Actor):
     def _begin(self, name: str, instance: object) -> _Call:
         last, generation = self._last, process.current().generation
         if last is not None and not last.has_failed:
-            self._good.setdefault("", last.generation)
-            self._good[last.method] = last.generation
+            self._note_good(last)
             self._kept = None
             if self._copy is not None and not self._is_shadow:
                 self._copy.close()
@@ -190,28 +200,44 @@ class Trial(Actor):
             self._kept = None
             gc.collect()
         self._is_put_back, self._is_restored = self._is_restored, False
-        start = self._good.get("", generation)
-        good = self._good.get(name, start)
+        start, good = self._good_for(name)
         call = _Call(name, generation, good, threading.get_ident())
         # Only code that was loaded since may leave weights changed by halves: a log or a data file
         # in the workspace costs no copy.
         is_whole = process.current().gate.code_generation > good
         is_first = self._watches_first and name not in self._good
         is_kept = self._keeps and (generation > start or is_first)
+        begin = functools.partial(self._begin_copy, instance, generation)
         if is_kept and (self._kept is None or is_whole > self._is_whole):
             try:
                 self._kept = (
-                    keep(instance, functools.partial(self._begin_copy, instance, generation))
+                    keep(instance, begin)
                     if is_whole
                     else watch(instance, self._samples, self._call_seconds)
                 )
                 self._is_whole, self._why_not_kept = is_whole, ""
             except Exception as error:  # as where there is no room for it
                 self._why_not_kept = f"{type(error).__name__}: {error}"
+        elif not self._keeps and is_whole and self._can_outlive(instance):
+            with contextlib.suppress(Exception):  # as where there is no model yet
+                begin(held_by_optimizers(instance))
         if is_kept and is_whole:
             guard_optimizers()
         self._last = call
         return call
+
+    def _note_good(self, call: _Call) -> None:
+        self._good.setdefault("", call.generation)
+        self._good[call.method] = call.generation
+
+    def _good_for(self, name: str) -> tuple[int, int]:
+        """The generation that the run began with, and that with which an endpoint went well."""
+        start = self._good.get("", process.current().generation)
+        return start, self._good.get(name, start)
+
+    def _can_outlive(self, instance: object) -> bool:
+        """Whether a copy of it is of use to another process."""
+        return self._has_owner and hasattr(instance, "__state__")
 
     def _begin_copy(self, instance: Any, generation: int, held: list[Any]) -> CopyBeside | None:
         """Begin a copy in the host's memory, which takes the place of the last; ``None`` where it
@@ -228,7 +254,7 @@ class Trial(Actor):
         state = instance.__state__() if hasattr(instance, "__state__") else None
         begin = functools.partial(
             begin_copy, self._memory, held=held, generation=generation,
-            num_ranks=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            num_ranks=self._num_ranks_here,
             keeps_older=self._keeps_older, call_seconds=self._call_seconds,
         )  # fmt: skip
         try:
@@ -236,9 +262,12 @@ class Trial(Actor):
                 self._copy = begin(state=state)
             except UnpackableState as error:
                 self._tell(f"{error}, which cannot be given to a new process: {_INSTEAD}")
-                self._copy = begin(state=None) if held else None
+                self._copy = begin(state=None) if held and self._keeps else None
         except (NoRoom, OSError) as error:
-            self._tell(f"{error}: the copy is made before the step, and {_INSTEAD}")
+            if not self._is_told_of_room:
+                self._is_told_of_room = True
+                own = "the copy is made before the step, and " if self._keeps else ""
+                self._room_news = [f"{error}: {own}{_INSTEAD}"]
         return self._copy
 
     def _tell(self, text: str) -> None:
@@ -280,9 +309,32 @@ class Trial(Actor):
             self._is_shadow = True
 
     @endpoint
+    def why_no_copy(self, name: str) -> str:
+        """What to tell where the host has no room for a copy before that endpoint is called on new
+        code, and a checkpoint is written instead; else "". The actor is doing nothing now, and what
+        it was asked for last has gone well on all ranks."""
+        if self._last is not None and not self._last.has_failed:
+            self._note_good(self._last)
+        instance, (_, good) = self._cell.instance, self._good_for(name)
+        is_new = process.current().gate.code_generation > good
+        if not (is_new and self._can_outlive(instance)):
+            return ""
+        try:
+            why = why_no_room(
+                self._memory, instance.__state__(), held_by_optimizers(instance),
+                num_ranks=self._num_ranks_here, keeps_older=self._keeps_older,
+            )  # fmt: skip
+        except Exception:  # as where a checkpoint could not hold that state either
+            return ""
+        if not why:
+            return ""
+        self._is_told_of_room, self._room_news = True, []
+        return f"{why}: a checkpoint is written before the step, for new processes to go on from"
+
+    @endpoint
     def news(self) -> list[str]:
         """What is to be told of copies, once."""
-        news, self._news = self._news, []
+        news, self._news, self._room_news = [*self._news, *self._room_news], [], []
         return news
 
     def __cleanup__(self, error: Exception | None) -> None:

@@ -559,7 +559,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     holding = Holding(
         procs, trainers, record, seconds=config.collective_timeout_seconds,
         rejoin=lambda: trainers.rejoin.call(open_store.call_one().get()).get(),
-        alike=lambda: alike.difference(), memory=attempt.memory,
+        alike=lambda: alike.difference(), memory=attempt.memory, save=lambda: save_new_steps(),
     )  # fmt: skip
     ask = holding.ask
     alike = Alike(
@@ -583,11 +583,16 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     saving.resumed(
         plan.resumed_from, plan.first_step, plan.skipped, is_from_memory=plan.is_from_memory
     )
+    step, held_out = plan.first_step, None
     alike.compare(plan.first_step)
 
     def save(must: bool = False) -> None:
         alike.compare(step)
         saving.save(step, lambda: ask(trainers.save, doing="saving a checkpoint")[0], must=must)
+
+    def save_new_steps() -> None:
+        if step not in (plan.first_step, saving.saved_step):
+            save()
 
     def tell(results: Sequence[StepResult]) -> None:
         record.metrics(step, plan.num_steps, measured(results))
@@ -606,7 +611,6 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
         every = config.evaluate_every, config.checkpoint_every, config.extras.shadow_every
         return step >= plan.num_steps or any(is_due(step, one) for one in every)
 
-    step, held_out = plan.first_step, None
     with holding.until_stopped():
         while step < plan.num_steps and (holding.is_ahead or not record.is_stopping):
             wanted = record.live(config)

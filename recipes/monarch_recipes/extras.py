@@ -22,8 +22,8 @@ class Extras:
     keep_best: bool = False  # its checkpoint too, in checkpoints/best
     patience: int = live(0)  # the run ends after so many evaluations without a better; 0 never
 
-    # ddp: a copy of the state in the host's memory each so many steps, beside a step; 0 is none. A
-    # rank that dies then costs no more steps than that.
+    # A copy of the state in the host's memory each so many steps, beside a step; 0 is none. What
+    # dies, all groups of fault_tolerant included, then costs no more steps than that.
     shadow_every: int = live(0)
 
     # torch.profiler, into profile/ of the run's folder.

@@ -39,6 +39,7 @@ from torch.nn import functional
 from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
+from monarch.runs.run_memory import HostCopies
 from monarch.runs.saving import UnsavableState
 from monarch.tools.backends import gpu_of
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
@@ -57,6 +58,7 @@ from monarch_recipes.export import export as export
 from monarch_recipes.extras import Extras
 from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients, NotTrained
+from monarch_recipes.host_copies import check_fits, read_whole
 from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
@@ -183,9 +185,6 @@ class FaultTolerantConfig:
         check_range(self, *positive, more_than=0)
         check_range(self, "held_out_fraction", more_than=0, less_than=1)
         check_range(self, "lighthouse_port", least=0, most=65535)
-        if self.extras.shadow_every:
-            text = "must be 0: groups heal from each other, and keep no copies in memory"
-            raise ConfigError(text, key="extras.shadow_every")
         check_timeouts(
             collective=self.collective_timeout_seconds,
             join=self.join_timeout_seconds,
@@ -285,11 +284,14 @@ class ReplicaTrainer(Actor):
         return Builders.of(self.config, build_model, build_optimizer)
 
     @endpoint
-    def setup(self, checkpoint: Path | None) -> TrainerReady:
-        """Build the model anew, and load the checkpoint, or the one that the config asks for."""
+    def setup(self, checkpoint: Path | None, copies: HostCopies | None = None) -> TrainerReady:
+        """Build the model anew, and go on from copies in the host's memory, where there are some;
+        else load the checkpoint, or the one that the config asks for."""
         self.leave()
         with task_errors(f"{self.seat.name}, cannot be set up"):
-            resumed_from, skipped = self.build(checkpoint)
+            self.build()
+            is_from_memory = copies is not None and self.go_on_from(copies)
+            resumed_from, skipped = (None, ()) if is_from_memory else self.resume(checkpoint)
         return TrainerReady(
             step=self.progress["step"],
             num_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
@@ -299,10 +301,11 @@ class ReplicaTrainer(Actor):
             skipped=skipped,
             history=self.history,
             gpu=gpu_of(self.device),
+            is_from_memory=is_from_memory,
         )
 
     @at_start
-    def build(self, checkpoint: Path | None) -> tuple[Path | None, tuple[str, ...]]:
+    def build(self) -> None:
         config, seat = self.config, self.seat
         self.device = use_device(config.device, seat.slot, config.num_threads)
         self.data = at_start(part(config.task, load_data))(config)
@@ -331,7 +334,6 @@ class ReplicaTrainer(Actor):
         self.buffers = Buffers(self.model)  # averaged like the gradients
         self.progress = {"step": 0, "batches_committed": 0}
         self.history: list[dict[str, float]] = []  # of the evaluations before the checkpoint
-        return self.resume(checkpoint)
 
     @endpoint
     def open_store(self, peers: tuple[str, ...] = ()) -> tuple[str, int]:
@@ -620,31 +622,50 @@ class ReplicaTrainer(Actor):
         """Become what the same rank of another group is; `finished` are its trainers."""
         data = finished.slice(ranks=self.seat.rank).hand_over.call_one().get()
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        self.load_state(state)
-        self.outer_optimizer.load_state_dict(state["outer_optimizer"])
-        self.progress = state["progress"]
+        self.load(state)
 
     @endpoint
     def save(self, history: list[dict[str, float]], is_best: bool = False) -> Path:
         """Write a checkpoint, and say where. All hosts should see the folder, so that any group
         may resume. The best of all has a folder of its own."""
-        if self.manager is not None:
-            self.progress = self.manager.state_dict()
-        state = {
-            **self.state(),
-            "outer_optimizer": self.outer_optimizer.state_dict(),
-            "progress": self.progress,
-            "history": history,
-            "algorithm": self.config.algorithm,
-            "generation": context().generation,
-            "unfit_since": self.next_start.unfit_since,
-        }
+        state = {**self.__state__(), "history": history, "generation": context().generation}
         folder = self.checkpoint_dir / BEST if is_best else self.checkpoint_dir
         step, num_kept = self.progress["step"], 1 if is_best else self.config.num_checkpoints_kept
         try:
             return save_checkpoint(folder, step, state, num_kept)
         except (OSError, UnsavableState) as error:
             raise Unsaved(step, str(error), getattr(error, "key", None)) from None
+
+    def __state__(self) -> dict[str, Any]:
+        """All that a new process of this rank needs to go on from here."""
+        if self.manager is not None:
+            self.progress = self.manager.state_dict()
+        return {
+            "step": self.progress["step"],
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "outer_optimizer": self.outer_optimizer.state_dict(),
+            "progress": self.progress,
+            "algorithm": self.config.algorithm,
+            "generation": self.met[0],
+            "unfit_since": self.next_start.unfit_since,
+        }
+
+    def go_on_from(self, copies: HostCopies) -> bool:
+        """Go on from the copy in the host's memory that this rank has left; whether it is there
+        still."""
+        state = read_whole(copies, self.seat.rank)
+        if state is None:
+            return False
+        check_fits(state, self.model, self.optimizer, keys=("progress",))
+        self.load(state)
+        return True
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take what was saved."""
+        self.load_state(state)
+        self.outer_optimizer.load_state_dict(state["outer_optimizer"])
+        self.progress = state["progress"]
 
     def resume(self, path: Path | None) -> tuple[Path | None, tuple[str, ...]]:
         """Load the checkpoint at `path`, else the one that the config asks for, if there is one:
@@ -659,9 +680,7 @@ class ReplicaTrainer(Actor):
         if checkpoint is None:
             return None, tuple(skipped)
         check_optimizer(checkpoint, self.optimizer, generation=context().generation)
-        self.load_state(checkpoint.state)
-        self.outer_optimizer.load_state_dict(checkpoint.state["outer_optimizer"])
-        self.progress = checkpoint.state["progress"]
+        self.load(checkpoint.state)
         self.history = checkpoint.state.get("history", [])
         return checkpoint.path, tuple(skipped)
 

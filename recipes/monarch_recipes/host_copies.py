@@ -1,10 +1,12 @@
 """Replicas go on from copies in the memory of their hosts, which ranks before them have left.
 
-Any rank's whole copy is enough, as all have the same weights; each rank's random state is its own.
+Any rank's whole copy is enough for ddp, as all have the same weights; each rank's random state is
+its own. A replica group goes on from the copies of its own ranks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,16 +46,34 @@ class CopySource:
 
 def read_copy(copies: HostCopies, rank: int) -> RankCopy:
     """What is there for a rank; less than ``copies`` say where it is gone, or not right."""
-    whole, small = _read(copies.whole.get(rank)), None
-    if whole is None:
-        small = _read(copies.small.get(rank))
-    both = whole or small
-    # As the rank's own: the memory is written over by its next copy.
-    own: Any = None if both is None else _own(both["random_state"])
+    whole = read_whole(copies, rank)
     if whole is not None:
-        # A model copies what it is given; an optimizer keeps it.
-        whole = {**whole, "optimizer": _own(whole["optimizer"]), "scaler": _own(whole["scaler"])}
-    return RankCopy(whole, own)
+        return RankCopy(whole, whole["random_state"])
+    small = _read(copies.small.get(rank))
+    return RankCopy(random_state=None if small is None else _own(small["random_state"]))
+
+
+def read_whole(copies: HostCopies, rank: int) -> dict[str, Any] | None:
+    """The state of a rank, where its copy is whole, and there still."""
+    state = _read(copies.whole.get(rank))
+    if state is None:
+        return None
+    # As the rank's own: the memory is written over by its next copy. A model copies what it is
+    # given; an optimizer keeps it.
+    return {key: value if key == "model" else _own(value) for key, value in state.items()}
+
+
+def check_fits(
+    state: dict[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    keys: Sequence[str] = (),
+) -> None:
+    """Raise CheckpointMisfit where a copy is of another model or optimizer, or lacks one of
+    ``keys``."""
+    copy, generation = Checkpoint(state["step"], _CALLED, state), context().generation
+    check_model(copy, model, keys, generation=generation)
+    check_optimizer(copy, optimizer, generation=generation)
 
 
 def first_that_fits(
@@ -65,9 +85,7 @@ def first_that_fits(
     if mine.state is not None:
         state = mine.state
         try:
-            copy, generation = Checkpoint(state["step"], _CALLED, state), context().generation
-            check_model(copy, model, generation=generation)
-            check_optimizer(copy, optimizer, generation=generation)
+            check_fits(state, model, optimizer)
             found = state["scaler"], state["history"]
         except CheckpointError as error:
             error.__traceback__ = None

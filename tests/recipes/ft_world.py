@@ -4,6 +4,7 @@ clock jumps to whatever comes next. Anything may be killed at any moment of it."
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import pytest
 
 from monarch.errors import ActorError, MeshFailure, SupervisionError
 from monarch.runs.edits import Edits
+from monarch.runs.run_memory import HostCopies
 from monarch_recipes.best import EvaluationVerdict
 from monarch_recipes.evaluation import Share
 from monarch_recipes.fault_tolerant import FaultTolerantConfig
@@ -89,6 +91,7 @@ class World:
         self.trainers: dict[int, FakeTrainers] = {}
         self.rows: list[tuple[int, int]] = []  # step, participants
         self.saved: list[int] = []
+        self.copies: dict[str, int] = {}  # steps of those in the host's memory, by group
         self.lighthouse = Process(LIGHTHOUSE, is_alive=False)
         self.loop = JumpingLoop()
         self.stopped_at: float | None = None
@@ -105,6 +108,7 @@ class World:
         hosts: Any = SimpleNamespace(
             size=lambda: 1, flatten=lambda name: hosts, _sync_hosts=lambda: []
         )
+        hosts.slice = lambda **ignored: hosts
         self.controller = Controller(
             limits, FakeTrainers, config, hosts, procs_per_host=4,  # type: ignore[arg-type]
             checkpoint_dir=Path("/runs/one/checkpoints"), news=port,
@@ -135,7 +139,10 @@ class World:
         async def stacks(ignored: Group) -> str:
             return ""
 
-        def spawn(one: Group, *ignored: Any) -> None:
+        async def newest_in(memory: FakeMemory) -> HostCopies | None:
+            return memory.newest()
+
+        def spawn(one: Group, *ignored: Any, **more: Any) -> None:
             one.num_starts += 1
             trainers = FakeTrainers(self, one.number)
             self.trainers[one.number] = one.trainers = one.trials = one.bells = trainers  # type: ignore[assignment]
@@ -144,6 +151,10 @@ class World:
         monkeypatch.setattr(EventLog, "written", nothing)
         monkeypatch.setattr(LighthouseKeeper, "_start", start)
         monkeypatch.setattr(groups, "_stacks", stacks)
+        monkeypatch.setattr(groups, "_newest_in", newest_in)
+        made = functools.partial(FakeMemory, self)
+        made.new_owner = FakeMemory.new_owner  # type: ignore[attr-defined]
+        monkeypatch.setattr(groups, "RunMemory", made)
         monkeypatch.setattr(groups, "end_procs", nothing)
         monkeypatch.setattr(lighthouse, "end_procs", nothing)
         monkeypatch.setattr(controller, "end_procs", nothing)
@@ -166,6 +177,16 @@ class World:
 
     def _tell(self, failure: MeshFailure) -> None:
         self.loop.create_task(self.controller.__supervise__(failure))
+
+    def when_copied(self, num_steps: int, act: Callable[[], None]) -> None:
+        """Do it as soon as both groups have copies of so many steps."""
+
+        async def wait() -> None:
+            while min(self.copies.get(one, 0) for one in ("0", "1")) < num_steps:  # noqa: ASYNC110
+                await asyncio.sleep(CALL_SECONDS / 4)
+            act()
+
+        self.loop.create_task(wait())
 
     def stop(self) -> None:
         self.stopped_at = self.loop.time()
@@ -238,6 +259,30 @@ class World:
 LATER = object()
 
 
+class FakeMemory:
+    """What the hosts hold of one group."""
+
+    def __init__(
+        self, world: World, owner: str, hosts: Any, num_ranks: int, *,
+        needs_all: bool, saved_step: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self.world = world
+        self.owner = owner
+        self.group = owner.rpartition(".")[2]
+        self.saved_step = saved_step
+
+    @staticmethod
+    def new_owner() -> str:
+        return "run"
+
+    def newest(self) -> HostCopies | None:
+        step = self.world.copies.get(self.group, 0)
+        return HostCopies(step) if step >= max(1, self.saved_step()) else None
+
+    def forget(self) -> None:
+        self.world.copies.pop(self.group, None)
+
+
 class Answers(dict[int, Any]):
     """The answers of all ranks."""
 
@@ -275,11 +320,17 @@ class FakeTrainers:
         self.begun_at = self.begun_at or self.world.loop.time()
         return self.world.answer(self.process, seconds, lambda: Answers({0: make(*arguments)}))
 
-    def on_setup(self, checkpoint: Path | None) -> TrainerReady:
+    def on_setup(self, checkpoint: Path | None, copies: HostCopies | None = None) -> TrainerReady:
+        gpu = self.world.gpus[self.number]
+        if copies is not None:
+            self.step_made = copies.step
+            return TrainerReady(copies.step, 1, 1, "host", None, (), gpu=gpu, is_from_memory=True)
         self.step_made = max(self.world.saved, default=0)
         path = Path(f"/runs/{self.step_made}.pt") if self.step_made else None
-        gpu = self.world.gpus[self.number]
         return TrainerReady(self.step_made, 1, 1, "host", path, (), gpu=gpu)
+
+    def on_shadow(self) -> None:
+        self.world.copies[str(self.number)] = self.step_made
 
     def on_open_store(self, peers: Any) -> tuple[str, int]:
         return "there", 1

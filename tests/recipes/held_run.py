@@ -68,6 +68,8 @@ def learning_rate_at(config, step, num_steps):
 """
 
 LOSS = "    return functional.cross_entropy(logits, labels)\n"
+# To be put before a task: its hosts have a megabyte free.
+NO_ROOM = "from monarch.runs import copy_room\n\ncopy_room._available = lambda path: 1e6\n"
 
 
 class HeldRun:
@@ -168,6 +170,13 @@ class HeldRun:
         assert self.error is None, self.error
         assert len(self.events("held")) >= number, "\n".join(self.said)
         return self.events("held")[number - 1]
+
+    def said_of_room(self) -> dict[str, Any]:
+        """The one event that says there is no room for copies."""
+        (told,) = self.events("copies")
+        assert "a copy of the state in the host's memory takes" in told["text"]
+        assert "and the host has 1.0 MB free: a checkpoint is written before" in told["text"]
+        return told
 
     def digest(self) -> str:
         """Of all that the last checkpoint holds."""

@@ -10,7 +10,7 @@ import pytest
 
 from monarch.config import configured
 from monarch_recipes.extras import Extras
-from tests.recipes.held_run import LOSS, TASK, HeldRun, kill_a_rank, project
+from tests.recipes.held_run import LOSS, NO_ROOM, TASK, HeldRun, kill_a_rank, project
 from tests.support import wait_for
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
@@ -89,4 +89,23 @@ def test_copies_each_few_steps_are_gone_on_from(root: Path, digest: str) -> None
     assert run.error is None, run.error
     (resumed,) = run.events("resumed")
     assert resumed["step"] in (10, 15), resumed
+    assert run.digest() == digest
+
+
+def test_where_hosts_have_no_room_a_checkpoint_is_written_before_new_code_is_tried(
+    root: Path, digest: str
+) -> None:
+    task = NO_ROOM + TASK
+    (root / "task.py").write_text(task)
+    run = HeldRun(root)
+    run.at[2] = lambda: run.push("task.py", task.replace(LOSS, DIES["all exit"] + LOSS))
+    run.start()
+    assert run.when_held()["doing"] == "step 3"
+    assert run.push("task.py", task + "# fixed\n").ok
+    run.end()
+    assert run.error is None, run.error
+    assert [event["step"] for event in run.events("resumed")] == [2, 2]
+    assert run.events("saved")[0]["step"] == 2
+    run.said_of_room()
+    assert run.steps == sorted(set(run.steps)), "no step is made again"
     assert run.digest() == digest

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,10 @@ pytest.importorskip("torchft", reason="torchft is not installed: pip install 'mo
 from monarch.config import configured
 from monarch.runs.hold_report import HoldReport
 from monarch_recipes import fault_tolerant
+from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.controller import Controller
 from monarch_recipes.replicas.group import Group
-from tests.recipes.held_run import LOSS, HeldRun, project
+from tests.recipes.held_run import LOSS, NO_ROOM, HeldRun, project
 from tests.support import wait_for
 
 pytestmark = pytest.mark.timeout(300)
@@ -135,6 +137,95 @@ def test_groups_wait_for_a_mend_and_learn_what_they_would_have(root: Path, run: 
     assert len(run.events("mended")) == len(EDITS)
     assert not run.events("died", "respawned"), "no group was lost for it"
     assert run.outcome.fingerprints == undisturbed.outcome.fingerprints
+
+
+DIES = {"exit": "    import os; os._exit(3)\n", "crash": "    import ctypes; ctypes.string_at(0)\n"}
+# The lighthouse waits so long for each that has died.
+SHORT: dict[str, Any] = {"num_steps": 20, "heartbeat_timeout_seconds": 5.0, "sync_every": 2}
+# A copy is never quick then, and is made beside the step, as that of a large model.
+BESIDE = "from monarch.runs import copy_beside\n\ncopy_beside.QUICK_SECONDS = -1.0\n"
+
+
+def fingerprints_of(run: HeldRun) -> dict[int, str]:
+    run.start()
+    run.end()
+    assert run.error is None, run.error
+    found: dict[int, str] = run.outcome.fingerprints
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("stands")
+@pytest.mark.parametrize("algorithm", ["ddp", "diloco"])
+def test_code_that_ends_all_processes_costs_no_step_and_changes_nothing(
+    root: Path, run: HeldRun, algorithm: str
+) -> None:
+    undisturbed = groups(root, "undisturbed")
+    for one in (undisturbed, run):
+        one.settings |= {**SHORT, "algorithm": algorithm}
+    wanted = fingerprints_of(undisturbed)
+    for number, text in enumerate(DIES.values()):
+        edited = TASK.replace(LOSS, text + LOSS)
+        run.at[4 * number + 5] = lambda edited=edited: run.push("task.py", edited)
+    run.start()
+    for number in range(len(DIES)):
+        step = 4 * number + 5
+        held = run.when_held(number + 1)
+        assert held["doing"] == f"step {step + 1}", held
+        whence = f"after the mend all go on from step {step}, from the host's memory"
+        assert f"no group is left: {whence}" in held["text"]
+        assert run.push("task.py", TASK + f"# {number}\n").ok
+    run.end()
+    assert run.error is None, run.error
+    assert not run.events("rolled_back", "given_up")
+    assert run.steps == list(range(1, 21)), "no step is made again"
+    assert "and goes on from step 9, from the host's memory" in run.events("respawned")[-1]["text"]
+    assert run.outcome.fingerprints == wanted
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("stands")
+def test_kills_of_all_groups_cost_few_steps_where_copies_are_made(root: Path, run: HeldRun) -> None:
+    undisturbed = groups(root, "undisturbed")
+    for one in (undisturbed, run):
+        one.settings |= SHORT
+    wanted = fingerprints_of(undisturbed)
+    (root / "task.py").write_text(BESIDE + TASK)
+    run.settings["extras"] = Extras(shadow_every=5)
+
+    def kill_all() -> None:
+        for number in (0, 1):
+            kill_group(run, number)
+
+    run.at[13] = kill_all
+    run.start()
+    run.end()
+    assert run.error is None, run.error
+    again = [event for event in run.events("respawned") if "host's memory" in event["text"]]
+    assert {event["step"] for event in again} == {10}, run.said
+    (back,) = run.events("rolled_back")
+    assert (back["step"], back["num_steps_lost"]) == (10, 3)
+    assert run.outcome.fingerprints == wanted
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("stands")
+def test_where_hosts_have_no_room_a_checkpoint_is_written_before_new_code_is_tried(
+    root: Path, run: HeldRun
+) -> None:
+    task = NO_ROOM + TASK
+    (root / "task.py").write_text(task)
+    run.settings |= SHORT
+    run.at[5] = lambda: run.push("task.py", task.replace(LOSS, DIES["exit"] + LOSS))
+    run.start()
+    held = run.when_held()
+    assert "no group is left: after the mend all go on from the last checkpoint" in held["text"]
+    assert run.push("task.py", task + "# fixed\n").ok
+    run.end()
+    assert run.error is None, run.error
+    run.said_of_room()
+    assert [event["step"] for event in run.events("saved")] == [5, 20]
+    assert run.steps == list(range(1, 21)), "no step is made again"
 
 
 @pytest.mark.long

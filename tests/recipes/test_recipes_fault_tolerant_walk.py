@@ -25,6 +25,7 @@ from monarch.runs.ranks import RunFailed
 from monarch.runs.slowness import HOLD, MORE
 from monarch_recipes import fault_tolerant
 from monarch_recipes.buffers import Buffers
+from monarch_recipes.extras import Extras
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, ReplicaTrainer
 from monarch_recipes.replicas.group import Group
 from monarch_recipes.replicas.groups import Groups, StoppedUnsaved
@@ -146,6 +147,66 @@ def check_stopped(world: World, did: str, most_seconds: float = 5.0) -> None:
         alive = [one for one in world.trainers.values() if one.process.is_alive]
         answering = [one for one in alive if not one.process.is_stuck]
         assert all(one.step_made <= saved for one in answering), f"{did}: it could have been saved"
+
+
+def with_copies(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch, extras=Extras(shadow_every=1), checkpoint_every=0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["group 0", "all"])
+def test_a_kill_at_any_moment_costs_at_most_the_step_that_was_not_copied_yet(
+    monkeypatch: pytest.MonkeyPatch, victim: str
+) -> None:
+    world = with_copies(monkeypatch)
+    assert isinstance(world.run(), Finished)
+    for moment in range(1, world.num_moments + 1):
+        world = with_copies(monkeypatch)
+        world.at[moment] = lambda world=world: world.kill(victim)
+        check(world, f"{victim} at {moment}")
+        lost = [one.data["num_steps_lost"] for one in events(world, "rolled_back")]
+        assert sum(lost) <= 1, f"{victim} at {moment}: {lost}"
+        assert not world.copies, "the memory is let go at the end"
+
+
+def events(world: World, kind: str) -> list[RunEvent]:
+    return [one for one in world.told if isinstance(one, RunEvent) and one.kind == kind]
+
+
+def test_a_group_that_goes_on_from_memory_is_healed_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only group 1 has left a copy: group 0 begins from nothing, and heals."""
+    world = with_copies(monkeypatch)
+
+    def lose() -> None:
+        world.copies.pop("0")
+        world.kill("all")
+
+    world.when_copied(3, lose)
+    assert isinstance(world.run(), Finished)
+    assert not events(world, "rolled_back")
+    again = {one.data["group"]: one for one in events(world, "respawned")}
+    assert again[1].data["step"] == 3
+    assert "from the host's memory" in again[1].text
+    assert again[0].data["step"] == 0
+
+
+def test_a_group_that_has_come_apart_leaves_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = with_copies(monkeypatch)
+    accused: list[dict[str, int]] = []
+
+    def accuse() -> None:
+        world.controller.groups.accuse({1: "it is not as the others"})
+
+    lose = Groups.lose
+
+    async def lose_and_look(self: Groups, group: Group, why: str, details: str = "") -> None:
+        await lose(self, group, why, details)
+        accused.append(dict(world.copies))
+
+    monkeypatch.setattr(Groups, "lose", lose_and_look)
+    world.when_copied(2, accuse)
+    assert isinstance(world.run(), Finished)
+    assert set(accused[0]) == {"0"}
 
 
 def test_what_groups_wait_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

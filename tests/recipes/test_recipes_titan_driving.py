@@ -28,7 +28,9 @@ class Short:
 
     setups: list[TitanConfig] = []  # noqa: RUF012 - of the last training
 
-    def __init__(self, procs: Any, record: Any = None, memory: Any = None) -> None:
+    def __init__(
+        self, procs: Any, record: Any = None, memory: Any = None, save: Any = None
+    ) -> None:
         self.step_now = 0
 
     def setup(self, config: TitanConfig, unless: Any, copies: Any = None) -> Setup:

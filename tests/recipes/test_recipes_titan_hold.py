@@ -15,7 +15,7 @@ from monarch.runs.hold_report import HoldReport
 from monarch_recipes import titan
 from monarch_recipes.titan.config import TitanConfig
 from monarch_recipes.titan.tiny import prepare
-from tests.recipes.held_run import HeldRun, importable
+from tests.recipes.held_run import NO_ROOM, HeldRun, importable
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -77,6 +77,24 @@ def test_it_holds_and_makes_the_step_again_without_a_checkpoint(root: Path, run:
     assert mended["text"].startswith("step 7 went well on generation "), mended
     assert not run.events("begun_again", "respawned")
     assert [event["step"] for event in run.events("saved")] == [4, 8, 12, 14]
+
+
+@pytest.mark.long
+def test_where_hosts_have_no_room_a_checkpoint_is_written_before_new_code_is_tried(
+    root: Path, run: HeldRun
+) -> None:
+    name = rename_model(root, "llama_roomless")
+    text = (root / name).read_text() + NO_ROOM
+    (root / name).write_text(text)
+    run.at[6] = lambda: run.push(name, text.replace(LOSS, LOSS + "    import os; os._exit(3)\n"))
+    run.start()
+    assert run.when_held()["doing"] == "step 7"
+    assert run.push(name, text + "# fixed\n").ok
+    run.end()
+    assert run.error is None, run.error
+    run.said_of_room()
+    assert [event["step"] for event in run.events("saved")] == [4, 6, 8, 12, 14]
+    assert run.steps == list(range(1, 15)), "no step is made again"
 
 
 @pytest.mark.long

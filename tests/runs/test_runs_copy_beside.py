@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,13 @@ import torch
 from torch import nn
 
 from monarch.runs import copy_beside
-from monarch.runs.copy_beside import CopyBeside, NoRoom, begin_copy
+from monarch.runs.copy_beside import (
+    CopyBeside,
+    NoRoom,
+    begin_copy,
+    have_gpus_room,
+    why_no_room,
+)
 from monarch.runs.copy_room import HostRoom, room_in_cgroups, verdict_on_room
 from monarch.runs.run_memory import newest_of
 from monarch.runs.state_copies import Changed, PutBack, keep
@@ -211,6 +218,39 @@ def test_an_older_copy_stays_until_the_newer_is_whole(
 def test_without_room_it_says_so_with_the_numbers(trainer: Trainer) -> None:
     with pytest.raises(NoRoom, match=r"takes .* for 2 ranks, and the host has 1\.0 MB free"):
         kept(trainer, num_ranks=2, look=lambda: HostRoom(available=1e6))
+
+
+def test_whether_there_is_room_is_known_before_a_copy_is_begun(trainer: Trainer) -> None:
+    held = list(trainer.model.parameters())
+
+    def why(**room: float) -> str:
+        look = lambda: HostRoom(**room)  # noqa: E731
+        return why_no_room(trainer.memory, trainer.__state__(), held, num_ranks=2, look=look)
+
+    assert why() == ""
+    assert "the host has 1.0 MB free" in why(available=1e6)
+    assert trainer.memory._fd == -1, "it has taken none"
+    kept(trainer)
+    assert why(available=1e6) == "", "the memory is there already"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fits"),
+    [
+        ([("cuda:0", 400), ("cuda:0", 200)], True),  # beside 600, three times as much as 400 fits
+        ([("cuda:0", 400), ("cuda:0", 300)], False),
+        ([("cuda:0", 400), ("cuda:1", 200)], False),
+        ([("cuda:0", 400), ("cpu", 1)], False),
+        ([], False),
+    ],
+)
+def test_which_gpus_have_room_for_copies(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[str, int]], fits: bool
+) -> None:
+    free = {"cuda:0": 1400, "cuda:1": 500}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[str(device)], 10_000))
+    tensors = [SimpleNamespace(device=torch.device(one), nbytes=size) for one, size in sizes]
+    assert have_gpus_room(tensors) == fits
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ The rules:
   group is ended and started again, and no other; after a budget of restarts the run goes on
   without it.
 - A group that is started again heals from a living one. Where no group lives, all begin again from
-  the last checkpoint, together: each waits for the others before its first step, as at the start.
+  the newest copies in the hosts' memory, or the last checkpoint, together: each waits for the
+  others before its first step, as at the start, and heals from the furthest.
 - A lighthouse that dies is started again on its port. As it knows nothing of the one before, all
   groups join it anew, together.
 - An error of the model's or the data's code ends the run: it would be raised again. Where that code
@@ -431,7 +432,11 @@ class Controller(Actor):
                 details = lost.details if isinstance(lost, GroupLost) else ""
                 await self.groups.lose(group, str(lost), details)
                 if isinstance(lost, GroupLost):
-                    self.hold.begin_after_loss(group, lost, are_left=bool(self.groups.training()))
+                    goes_on_from = await self.groups.goes_on_from()
+                    self.hold.begin_after_loss(
+                        group, lost, are_left=bool(self.groups.training()),
+                        goes_on_from=goes_on_from,
+                    )  # fmt: skip
             except TaskError as error:
                 doing = f"step {group.step + 1}" if activity == STEP else f"setting up {group.name}"
                 await self.hold.begin_after_error(activity, doing, error, is_anew=True)
@@ -535,6 +540,9 @@ class Controller(Actor):
                 committed_at = unheld_time()
                 continue
             met = group.num_met
+            is_on_trial = self.hold.is_on_trial
+            if is_on_trial and ahead is None:
+                await self.save_without_room(group)
             asked, ahead = ahead, None
             asked = self.order(group, group.step + 1) if asked is None else asked
             try:
@@ -568,12 +576,36 @@ class Controller(Actor):
                 if ahead is None:
                     await self.evaluate_if_due(group)
                     await self.save_if_due(group)
+                    await self.shadow_if_due(group)
+                    await self.tell_of_copies(group, is_on_trial=is_on_trial)
                 continue
             group.discarded_at = unheld_time()
             self.event_log.discarded(group.number, group.step + 1, results, seconds)
             if unheld_time() - committed_at > self.limits.step_timeout_seconds:
                 raise GroupLost(f"nothing was committed for {self.limits.step_timeout_seconds:g} s")
             await self.give_up_or_pause(group)
+
+    async def shadow_if_due(self, group: Group) -> None:
+        """Have this group copy its state into its hosts' memory, beside its next step."""
+        is_over = group.step >= self.last_step
+        if not is_over and is_due(group.step, self.evaluations.extras.shadow_every):
+            await self.groups.ask(group, group.trials.shadow.call())
+
+    async def tell_of_copies(self, group: Group, *, is_on_trial: bool) -> None:
+        """What its ranks have to tell of the copies made for new code, each text once."""
+        if is_on_trial:
+            news = await self.groups.ask(group, group.trials.news.call())
+            self.event_log.tell_of_copies(text for some in news for text in some)
+
+    async def save_without_room(self, group: Group) -> None:
+        """Where its hosts have no room for copies, one group saves before new code is tried: the
+        others wait for it in that step."""
+        whys = await self.groups.ask(group, group.trials.why_no_copy.call(STEP))
+        if why := next(filter(None, whys), ""):
+            if not self.hold.edits.is_told_of_room:
+                self.hold.edits.is_told_of_room = True
+                self.event_log.tell("copies", why)
+            await self.save_once(group)
 
     async def give_up_or_pause(self, group: Group) -> None:
         """After a step of a group that was discarded: what fails for the same reason again and
@@ -620,7 +652,8 @@ class Controller(Actor):
         is_asked = self.is_stopping or self.is_save_wanted or self.groups.unsavable is not None
         if last_seconds > _AHEAD_SECONDS or is_edited or is_asked:
             return False
-        every = self.evaluations.every, self.checkpoint_every
+        shadow_every = self.evaluations.extras.shadow_every
+        every = self.evaluations.every, self.checkpoint_every, shadow_every
         is_faulty = any(fault.step <= step + 1 for fault in self.faults)
         return step < self.last_step and not (is_faulty or any(is_due(step, n) for n in every))
 
@@ -648,9 +681,16 @@ class Controller(Actor):
     async def save_if_due(self, group: Group) -> None:
         """One group saves: the first that has committed the step."""
         every, step, groups = self.checkpoint_every, group.step, self.groups
-        is_over = step <= groups.saved_step or step >= self.last_step
+        is_over = step >= self.last_step
         is_overdue = groups.unsavable is not None
         if is_over or not (is_due(step, every) or self.is_save_wanted or is_overdue):
+            return
+        await self.save_once(group)
+
+    async def save_once(self, group: Group) -> None:
+        """Have this group save its step, unless one has."""
+        step, groups = group.step, self.groups
+        if step <= groups.saved_step:
             return
         before, groups.saved_step, self.is_save_wanted = groups.saved_step, step, False
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from monarch.actor import Channel, Port
@@ -34,6 +34,7 @@ class EventLog:
     ) -> None:
         self.news = news
         self.discards = Discards()
+        self._told_of_copies: set[str] = set()
         self._collective_timeout_seconds = collective_timeout_seconds
         self.num_steps = num_steps
         self.newest_step = 0
@@ -44,6 +45,13 @@ class EventLog:
     def tell(self, kind: str, text: str, **data: Any) -> None:
         """An event of the run."""
         self.news.send(RunEvent(kind, text, data))
+
+    def tell_of_copies(self, texts: Iterable[str]) -> None:
+        """What ranks say of their copies in the hosts' memory, once in a run."""
+        for text in texts:
+            if text not in self._told_of_copies:
+                self._told_of_copies.add(text)
+                self.tell("copies", text)
 
     async def written(self) -> None:
         """Wait until all that was told is written down."""

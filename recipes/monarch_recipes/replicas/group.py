@@ -101,10 +101,13 @@ class Group:
         trainer_class: type[Actor],
         config: Any,
         checkpoint_dir: Path,
+        *,
+        copies_of: str,
+        num_procs_here: int,
     ) -> None:
-        """New processes with a trainer each; ``hosts`` are all that there are."""
-        place = self.place
-        mine = hosts.slice(hosts=slice(place.first_host, place.first_host + place.num_hosts))
+        """New processes with a trainer each; ``hosts`` are all that there are. Their copies in the
+        host's memory belong to ``copies_of``; one host has ``num_procs_here`` of all groups."""
+        place, mine = self.place, self.hosts_of(hosts)
         self.num_starts += 1
         self.procs = mine.spawn_procs(
             {"procs": place.procs_per_host},
@@ -129,8 +132,15 @@ class Group:
         self.bells = procs.spawn(f"bell{self.number}", Bell)
         self.witnesses = procs.spawn(f"witness{self.number}", Witness)
         # A step is committed by all groups, or by none: there is nothing to put back.
-        uid = self.trainers._ref.uid
-        self.trials = procs.spawn(f"trial{self.number}", Trial, uid, {}, keeps=False)
+        self.trials = procs.spawn(
+            f"trial{self.number}", Trial, self.trainers._ref.uid, {},
+            keeps=False, memory=copies_of, num_ranks_here=num_procs_here,
+        )  # fmt: skip
+
+    def hosts_of(self, hosts: HostMesh) -> HostMesh:
+        """Those of all hosts that this group is on."""
+        place = self.place
+        return hosts.slice(hosts=slice(place.first_host, place.first_host + place.num_hosts))
 
     def let_go(self) -> ProcMesh | None:
         """Forget the processes; they are returned, to be ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
@@ -16,6 +17,7 @@ from monarch.runs.places import in_short
 from monarch.runs.ranks import RunLost
 from monarch.runs.recovery import NotMade
 from monarch.runs.restarts import Restarts
+from monarch.runs.run_memory import HostCopies, RunMemory
 from monarch.runs.saving import shown
 from monarch.runs.slowness import Patience, Slowness, told_as_slow
 from monarch.runs.witness import looks_of, stacks_of, tell_stacks
@@ -38,7 +40,7 @@ from monarch_recipes.replicas.lighthouse import (
     peers_of,
 )
 from monarch_recipes.replicas.messages import TaskError, TrainerReady, Unsaved
-from monarch_recipes.replicas.placement import end_procs, place_groups
+from monarch_recipes.replicas.placement import end_procs, most_procs_on_a_host, place_groups
 from monarch_recipes.replicas.torchft_cures import BehindOthers
 
 _LOOK_SECONDS = 0.2
@@ -118,6 +120,8 @@ class Groups:
         self.all = [
             Group(number, place, limits.new_budget()) for number, place in enumerate(places)
         ]
+        self._num_procs_here = most_procs_on_a_host(places)
+        self._memory_owner = RunMemory.new_owner()
         self.saved_step = 0
         self.saved_path: Path | None = None
         self.is_saving = False
@@ -164,20 +168,26 @@ class Groups:
     # Starting and losing one.
 
     async def start(self, group: Group) -> None:
-        """New processes, which build the model and load the last checkpoint of this run.
+        """New processes, which build the model and load the last checkpoint of this run; or go on
+        from newer copies in the host's memory, where no group is left to heal from.
 
-        Before there is one, they load what the config asks for.
+        Before there is a checkpoint, they load what the config asks for.
         """
         group.lighthouse_number = self._keeper.number
         again = f" again, for the {_ordinal(group.num_starts)} time" if group.num_starts else ""
         group.does(f"is being started{again}")
         group.spawn(
-            self.hosts, len(self.all), self._trainer_class, self._config, self._checkpoint_dir
-        )
+            self.hosts, len(self.all), self._trainer_class, self._config, self._checkpoint_dir,
+            copies_of=self._memory_of(group).owner, num_procs_here=self._num_procs_here,
+        )  # fmt: skip
         await self.ask(group, group.trials.report.call())  # It is to see the events from now on.
-        ready = await self.set_up(group, self.saved_path)
+        copies = await self.copies_of(group)
+        ready = await self.set_up(group, self.saved_path, copies)
+        if copies is None and (copies := await self.copies_of(group)) is not None:
+            # Those from which it was to heal are lost since.
+            ready = await self.set_up(group, self.saved_path, copies)
         first = ready[0]
-        if self.saved_path is None:
+        if self.saved_path is None and not first.is_from_memory:
             self.saved_step, self.saved_path = first.step, first.resumed_from
             self._event_log.history = self._event_log.history or first.history
         self._event_log.recovery.ready(group.name, time.monotonic())
@@ -187,6 +197,8 @@ class Groups:
         text = f"{group.name} is {'there' if is_new else 'there again'}"
         if first.resumed_from is not None:
             text += f", with {shown(first.resumed_from)}, after step {first.step}"
+        elif first.is_from_memory:
+            text += f", and goes on from step {first.step}, from the host's memory"
         self._event_log.tell(
             "started" if is_new else "respawned", text, group=group.number, step=first.step,
             pids=[one.pid for one in ready], hosts=[one.hostname for one in ready],
@@ -194,10 +206,41 @@ class Groups:
         )  # fmt: skip
         group.is_set_up = True
 
-    async def set_up(self, group: Group, checkpoint: Path | None) -> list[TrainerReady]:
-        """Have its ranks build the model, and load the checkpoint, or the newest that their host
-        has. ``group.step`` is what all of them have then."""
-        ready: list[TrainerReady] = await self.ask(group, group.trainers.setup.call(checkpoint))
+    async def copies_of(self, group: Group) -> HostCopies | None:
+        """What its hosts have in memory of all processes of this group that were before, where no
+        group lives, and it is not older than the last checkpoint."""
+        is_one_left = any(one.is_training or one.has_finished for one in self.all)
+        if is_one_left or not group.lost_by:
+            return None
+        return await _newest_in(self._memory_of(group))
+
+    async def goes_on_from(self) -> str:
+        """What new processes of all groups would go on from, for people."""
+        copies = [await self.copies_of(group) for group in self.all if not group.is_given_up]
+        step = max((one.step for one in copies if one is not None), default=None)
+        return "the last checkpoint" if step is None else f"step {step}, from the host's memory"
+
+    def _memory_of(self, group: Group) -> RunMemory:
+        return RunMemory(
+            f"{self._memory_owner}.{group.number}",
+            group.hosts_of(self.hosts),
+            group.place.num_procs,
+            needs_all=True,
+            saved_step=lambda: self.saved_step,
+        )
+
+    async def set_up(
+        self, group: Group, checkpoint: Path | None, copies: HostCopies | None = None
+    ) -> list[TrainerReady]:
+        """Have its ranks build the model, and go on from ``copies``, where these are there for all;
+        else load the checkpoint, or the newest that their host has. ``group.step`` is what all of
+        them have then."""
+        setup = group.trainers.setup
+        ready: list[TrainerReady] = await self.ask(
+            group, setup.call(checkpoint) if copies is None else setup.call(checkpoint, copies)
+        )
+        if copies is not None and not all(one.is_from_memory for one in ready):
+            return await self.set_up(group, checkpoint)
         least = min(ready, key=lambda one: one.step)
         group.step, group.resumed_from = least.step, least.resumed_from
         group.gpus = tuple(one.gpu for one in ready)
@@ -226,6 +269,8 @@ class Groups:
         """
         furthest = max((self.all[number] for number in numbers), key=lambda group: group.step)
         if furthest.step >= self.saved_step:
+            if furthest.step < self._event_log.newest_step:
+                self._event_log.rolled_back(furthest.step)
             return
         lost, self.saved_step, self.saved_path = (
             self.saved_step, furthest.step, furthest.resumed_from
@@ -237,14 +282,14 @@ class Groups:
 
     async def lose(self, group: Group, why: str, details: str = "") -> None:
         """End what is left of a group."""
-        group.lost_by = why
+        group.lost_by, was_accused = why, group.accused_of is not None
         self._event_log.died(group.name, group.step, why, details, group=group.number)
         self._event_log.fingerprints.forget(group.number)
         await end_procs(group.let_go())
+        if was_accused:
+            self._memory_of(group).forget()  # Its copies may have come apart, too.
         # The client may have to bring its host up again.
         await self._event_log.written()
-        if not any(other.is_training or other.has_finished for other in self.all):
-            self._event_log.rolled_back(self.saved_step)
 
     async def may_restart(self, group: Group) -> bool:
         """Wait for a group's turn to be started again; false if it has none left."""
@@ -323,6 +368,9 @@ class Groups:
     async def end(self) -> None:
         """End all of them."""
         await end_procs(*(group.let_go() for group in self.all))
+        with contextlib.suppress(MonarchError, RuntimeError):  # as where the hosts are gone
+            for group in self.all:
+                self._memory_of(group).forget()
 
     # Asking one.
 
@@ -478,6 +526,11 @@ def _why_gone(group: Group, error: SupervisionError) -> Exception:
     ranks = ", ".join(map(str, fault.ranks))
     who = f"{group.name}, rank {ranks}" if ranks else group.name
     return TaskError(who, fault.error, in_short(fault.file), fault.line)
+
+
+async def _newest_in(memory: RunMemory) -> HostCopies | None:
+    """In a thread, because other groups must not wait."""
+    return await asyncio.to_thread(memory.newest)
 
 
 async def _stacks(group: Group) -> str:

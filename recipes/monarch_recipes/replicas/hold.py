@@ -80,10 +80,12 @@ class GroupsHold:
             return False
         return self.edits.policy == "hold" and await asyncio.to_thread(self._report.is_watched)
 
-    def begin_after_loss(self, group: Group, lost: GroupLost, *, are_left: bool) -> None:
+    def begin_after_loss(
+        self, group: Group, lost: GroupLost, *, are_left: bool, goes_on_from: str
+    ) -> None:
         """Hold where the code must be why a group was lost. A first death may be chance; a group
         that hangs, or dies again, on new code does so for that. ``are_left`` where others train
-        on."""
+        on; else all begin again from what ``goes_on_from`` says."""
         edits, generation = self.edits, process.current().generation
         doing = f"step {group.step + 1}"
         is_again = edits.is_lost_again(STEP, f"{doing} of {group.name}", generation)
@@ -92,15 +94,20 @@ class GroupsHold:
         if are_left:
             state = f"{group.name} is ended; after the mend it heals from the others, which wait"
         else:
-            state = "no group is left: after the mend all go on from the last checkpoint"
+            state = f"no group is left: after the mend all go on from {goes_on_from}"
         told, good = f"{group.name} was lost: {lost}", edits.good_before(STEP, generation)
         self._begin(self._failure_of(STEP, doing, told, good), state, in_place=are_left)
+
+    @property
+    def is_on_trial(self) -> bool:
+        """Whether no step has gone well on this code yet."""
+        return self.edits.is_new(STEP, process.current().generation)
 
     def patience(self) -> Patience | None:
         """How long a step may take on new code; None on code that has proved itself."""
         agent = process.current()
         generation = agent.generation
-        if not self.edits.is_new(STEP, generation):
+        if not self.is_on_trial:
             return None
         return self.edits.patience(
             STEP, generation, self._step_seconds * self._times, least=self._least * self._times,

@@ -50,6 +50,7 @@ class TrainerReady:
     skipped: tuple[str, ...]
     history: list[dict[str, float]] = field(default_factory=list)
     gpu: str = "cpu"  # as `gpu_of` names it
+    is_from_memory: bool = False  # it went on from its copy in the host's memory
 
 
 @dataclass(frozen=True)

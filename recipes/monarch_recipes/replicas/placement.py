@@ -5,6 +5,7 @@ lighthouse: what they begin with, and their end.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,15 @@ def place_groups(
             f"is room for {len(places)}. Give fewer groups, or more procs with --procs"
         )
     return places[:num_groups]
+
+
+def most_procs_on_a_host(places: Sequence[GroupPlace]) -> int:
+    """How many procs of all groups the fullest host has."""
+    counts: Counter[int] = Counter()
+    for place in places:
+        for host in range(place.first_host, place.first_host + place.num_hosts):
+            counts[host] += place.procs_per_host
+    return max(counts.values())
 
 
 def describe_places(places: Sequence[GroupPlace], num_procs: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,11 @@ class Driver:
     """Drives the trainers of all ranks from the client; from a notebook as well as from `run`."""
 
     def __init__(
-        self, procs: ProcMesh, record: Record | None = None, memory: RunMemory | None = None
+        self,
+        procs: ProcMesh,
+        record: Record | None = None,
+        memory: RunMemory | None = None,
+        save: Callable[[], object] | None = None,
     ) -> None:
         self.procs = procs
         self.trainers = procs.spawn("titan", TitanTrainer)
@@ -167,7 +172,7 @@ class Driver:
         if record is not None:
             self.holding = Holding(
                 procs, self.trainers, record,
-                rejoin=self._rejoin, alike=self._difference, memory=memory,
+                rejoin=self._rejoin, alike=self._difference, memory=memory, save=save,
             )  # fmt: skip
             self.alike = Alike(record, self.holding, self._fingerprints, self._take)
         self.witnesses = (
@@ -247,11 +252,16 @@ class Driver:
 
     def save(self) -> Path | None:
         """Save a checkpoint, where the config has them enabled. Raises RunFailed if it cannot."""
+        saved = self.save_if_possible()
+        if saved.failure:
+            raise RunFailed(f"could not save a checkpoint: {saved.failure}")
+        return saved.path
+
+    def save_if_possible(self) -> Saved:
+        """The same; what it gives says why there is none."""
         self._compare()
         saved: list[Saved] = self.ask(self.trainers.save, doing="saving a checkpoint")
-        if saved[0].failure:
-            raise RunFailed(f"could not save a checkpoint: {saved[0].failure}")
-        return saved[0].path
+        return saved[0]
 
     def shadow(self) -> None:
         """Have all ranks copy their state into their hosts' memory, beside the next step."""
@@ -335,7 +345,11 @@ def run(config: TitanConfig, hosts: HostMesh, record: Record) -> TitanOutcome:
 
 def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> TitanOutcome:
     """One attempt: to the end, until the record is stopping, or until a rank is lost."""
-    driver, saving = Driver(attempt.procs, record, attempt.memory), attempt.saving
+    saving = attempt.saving
+    may_save = config.checkpoint.enable and not config.checkpoint.load_only
+    driver = Driver(
+        attempt.procs, record, attempt.memory, save=(lambda: save_new_steps()) if may_save else None
+    )
     first_config = in_folder(config, record.folder)
     if attempt.saved_step is not None and config.checkpoint.load_step != -1:
         # Once this run has saved, it goes on from there, whatever it was to begin with; not by the
@@ -354,6 +368,12 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
     saving.resumed(
         setup.resumed_from, setup.first_step, setup.notes, is_from_memory=setup.is_from_memory
     )
+
+    def save_new_steps() -> None:
+        now = driver.step_now
+        if now not in (setup.first_step, saving.saved_step):
+            tell_saved(saving, now, driver.save_if_possible())
+
     step = setup.first_step
     last = {"loss": math.nan, "validation_loss": math.nan}
     generation = -1
