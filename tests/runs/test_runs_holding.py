@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -588,8 +589,12 @@ def test_who_interrupts_a_hold_is_not_told_of_the_failure_again(
     run.steps(1)
     run.push("def look(total):\n    return totol\n")
 
-    def interrupted(*ignored: Any) -> None:
-        raise KeyboardInterrupt
+    sleep = time.sleep
+
+    def interrupted(seconds: float) -> None:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        sleep(seconds)
 
     monkeypatch.setattr("monarch.runs.holding.time.sleep", interrupted)
     with pytest.raises(KeyboardInterrupt, match="step 2 was not made again") as caught:

@@ -549,10 +549,7 @@ class Controller(Actor):
                 started = time.monotonic()
                 if self.may_go_ahead(group, seconds):
                     ahead = self.order(group, group.step + 2)
-                results: list[GroupStep] = await self.groups.ask(
-                    group, asked, self.hold.patience, self.hold.slow,
-                    lambda: self.hold.is_given_up,
-                )  # fmt: skip
+                results: list[GroupStep] = await self.ask_in_step(group, asked)
                 seconds = time.monotonic() - started
             except TaskError as error:
                 # It is to make another, with the same code; or the mend may be of what it was
@@ -585,6 +582,12 @@ class Controller(Actor):
                 raise GroupLost(f"nothing was committed for {self.limits.step_timeout_seconds:g} s")
             await self.give_up_or_pause(group)
 
+    async def ask_in_step(self, group: Group, call: Any) -> list[Any]:
+        """The answers of all ranks; a person may end a step that waits for one too long."""
+        return await self.groups.ask(
+            group, call, self.hold.patience, self.hold.slow, lambda: self.hold.is_given_up
+        )
+
     async def shadow_if_due(self, group: Group) -> None:
         """Have this group copy its state into its hosts' memory, beside its next step."""
         is_over = group.step >= self.last_step
@@ -594,13 +597,13 @@ class Controller(Actor):
     async def tell_of_copies(self, group: Group, *, is_on_trial: bool) -> None:
         """What its ranks have to tell of the copies made for new code, each text once."""
         if is_on_trial:
-            news = await self.groups.ask(group, group.trials.news.call())
+            news = await self.ask_in_step(group, group.trials.news.call())
             self.event_log.tell_of_copies(text for some in news for text in some)
 
     async def save_without_room(self, group: Group) -> None:
         """Where its hosts have no room for copies, one group saves before new code is tried: the
         others wait for it in that step."""
-        whys = await self.groups.ask(group, group.trials.why_no_copy.call(STEP))
+        whys = await self.ask_in_step(group, group.trials.why_no_copy.call(STEP))
         if why := next(filter(None, whys), ""):
             if not self.hold.edits.is_told_of_room:
                 self.hold.edits.is_told_of_room = True
