@@ -20,6 +20,12 @@ from .random_programs import MODULES, Program
 
 # To look for more: RELOAD_SEEDS=1000:3000
 _FIRST, _, _LAST = os.environ.get("RELOAD_SEEDS", "0:40").partition(":")
+
+
+def _is_long(seed: int) -> bool:
+    return seed >= 12 and "RELOAD_SEEDS" not in os.environ
+
+
 _NUM_EDITS = 6
 _METHODS = (FunctionType, property)
 
@@ -114,7 +120,13 @@ def codes_in(thing: Any) -> list[tuple[str, list[int | None]]]:
     return [(thing.__code__.co_name, lines)]
 
 
-@pytest.mark.parametrize("seed", range(int(_FIRST), int(_LAST)))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.long] if _is_long(seed) else [])
+        for seed in range(int(_FIRST), int(_LAST))
+    ],
+)
 def test_a_reload_gives_what_a_new_process_would(seed: int, folder: Path) -> None:
     package = f"random_{seed}"
     program = Program(seed, package)

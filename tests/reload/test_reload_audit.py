@@ -445,6 +445,7 @@ def test_an_audit_looks_at_all_objects_once_and_holds_none_while_others_run(
     assert set(held_after[1:]) == {0}
 
 
+@pytest.mark.long  # What the process of the tests has imported is looked at, all of it.
 @pytest.mark.parametrize("when", ["before the first edit", "before the audit"])
 def test_what_gc_freeze_has_hidden_is_found(project: Project, when: str) -> None:
     module = project.load("audit_mod", CLOSURES)

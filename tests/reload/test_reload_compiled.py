@@ -155,7 +155,7 @@ def compilations() -> Iterator[list[str]]:
     torch._dynamo.reset()
 
 
-@pytest.fixture(params=["eager", "aot_eager"])
+@pytest.fixture(params=["eager", pytest.param("aot_eager", marks=pytest.mark.long)])
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
