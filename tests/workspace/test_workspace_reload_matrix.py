@@ -122,6 +122,7 @@ def test_compiled_code_follows_on_all_ranks(project: Project, hosts: HostMesh) -
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # 40 seconds of a processor: five minutes where ten want it
 def test_edits_of_people(project: Project, hosts: HostMesh) -> None:
     procs = hosts.spawn_procs({"gpus": 2}, name="trainers")
     cases = [*edits_of_files.CASES, *edits_of_definitions.CASES]
@@ -130,6 +131,7 @@ def test_edits_of_people(project: Project, hosts: HostMesh) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "edits",
     [edits_that_trip, edits_of_habits, edits_of_closures],
