@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -86,24 +85,23 @@ def test_old_code_is_told_by_rank_when_all_have_gone_on(project: Project, procs:
 def test_a_respawn_ends_old_code_though_no_file_has_changed(
     project: Project, procs: ProcMesh
 ) -> None:
-    project.write("audit_holder.py", HOLDER)
+    project.write("ended_holder.py", HOLDER)
     assert project.sync(procs).ok
-    holders: Any = procs.spawn("holders", project.load("audit_holder").Holder)
+    holders: Any = procs.spawn("holders", project.load("ended_holder").Holder)
     holders.hold.call(-1).get(timeout=60)
-    project.edit("audit_holder.py", "step / 10", "step / rate")
+    project.edit("ended_holder.py", "step / 10", "step / rate")
     report = project.sync(procs)
     assert report.wait_for_audit(30)
     assert report.stale
     assert "ends it" in str(report)
-    gc.collect()  # Among the objects of all tests, what is dead is not told from what lives.
     report = project.sync(procs, reload="respawn")
     assert report.ok, report
     assert report.actors_respawned == {"Holder": len(procs)}
     assert report.wait_for_audit(30)
     assert report.stale == []
     assert not project.sync(procs, reload="respawn").actors_respawned, "there is none any more"
-    project.edit("audit_holder.py", "rate = 10", "rate = 11")
-    assert project.sync(procs).modules_reloaded == ["audit_holder.py"]
+    project.edit("ended_holder.py", "rate = 10", "rate = 11")
+    assert project.sync(procs).modules_reloaded == ["ended_holder.py"]
 
 
 def test_a_removed_module_that_others_import_is_told(project: Project, procs: ProcMesh) -> None:
