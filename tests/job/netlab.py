@@ -160,6 +160,7 @@ class NetLab:
         # With no more of this program's environment than a login has: its files are its own.
         return [
             "nsenter", "-t", first, "-m", "-u", "-i", "-n", "-p", "--", "env", "-i", "HOME=/root",
+            "MONARCH_TRUST=1",
             f"PATH={os.environ['PATH']}:/usr/sbin", *command,
         ]  # fmt: skip
 
