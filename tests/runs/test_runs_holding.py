@@ -287,10 +287,10 @@ def test_a_right_edit_that_is_slow_is_told_of_and_goes_on(
     with configured(edit_patience_seconds=1.0):
         run.steps(1)
     assert not run.held()
-    first, *_, last = slow_events(run)
+    first, *_, last = told = slow_events(run)
     assert first.startswith("step 3 takes "), first
-    if text is SLEEPS:  # Ranks that work may be too busy to say where they are.
-        assert "all ranks are in `look`, amounts.py:" in first
+    # Ranks that work may at first be too busy to say where they are.
+    assert any("all ranks are in `look`, amounts.py:" in one for one in told), told
     assert "k holds it, + gives it more time" in first
     assert "edit_patience_seconds = 1" in first
     assert last.startswith("step 3 has ended after ")
