@@ -119,7 +119,11 @@ class Story:
         self.disks = disks
         limits = Limits.of(FaultTolerantConfig(num_groups=len(disks), num_steps=LAST_STEP))
         self.groups = Groups(
-            limits, ReplicaTrainer, None, SimpleNamespace(size=lambda: len(disks)),  # type: ignore[arg-type]
+            limits, ReplicaTrainer, None,
+            SimpleNamespace(  # type: ignore[arg-type]
+                size=lambda: len(disks),
+                slice=lambda hosts: SimpleNamespace(_sync_hosts=lambda: []),
+            ),
             procs_per_host=1, checkpoint_dir=Path("/runs"), event_log=self.book,
             keeper=SimpleNamespace(number=0),  # type: ignore[arg-type]
         )  # fmt: skip
@@ -167,7 +171,7 @@ def tell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Story]:
     def tell(*disks: tuple[Disk, ...]) -> Story:
         story = Story(monkeypatch, *disks)
 
-        def spawn(group: Group, *_: Any) -> None:
+        def spawn(group: Group, *_: Any, **more: Any) -> None:
             group.num_starts += 1
             group.trainers = FakeTrainers(*story.disks[group.number])
             group.trials = SimpleNamespace(
