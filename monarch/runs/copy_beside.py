@@ -51,6 +51,10 @@ from monarch.runs.state_memory import (
 QUICK_SECONDS = 0.03
 """A copy that takes no longer is waited for before the call."""
 
+# Or no longer than this share of a call: a thread beside would take as much from the call where all
+# cores are busy, needs sums before it, and is less exact.
+_QUICK_SHARE = 0.1
+
 # The same of memory of GPUs: where a kernel fails, the copy is lost with the context.
 _QUICK_CUDA_SECONDS = 0.2
 _FOUND_A_SECOND = 1e9  # bytes of memory that the host gives for the first time
@@ -129,7 +133,7 @@ class CopyBeside:
             self._target.back(self._target.text.num_bytes)
             if self._begun and self._pins:
                 self._target.pin()
-            began, num_bytes = time.monotonic(), 0
+            began, began_cpu, num_bytes = time.monotonic(), time.thread_time(), 0
             for device, event in self._begun.items():
                 streams[device] = torch.cuda.Stream(device)
                 streams[device].wait_event(event)
@@ -147,8 +151,9 @@ class CopyBeside:
             for stream in streams.values():
                 stream.synchronize()
             if num_bytes > _MEASURED_BYTES:
-                kind = "cuda" if streams else "cpu"
-                _speeds[kind] = num_bytes / max(time.monotonic() - began, 1e-6)
+                # On a CPU, how long it would take alone: the call and other ranks took their share.
+                seconds = time.monotonic() - began if streams else time.thread_time() - began_cpu
+                _speeds["cuda" if streams else "cpu"] = num_bytes / max(seconds, 1e-6)
             if any(_version_of(self._tensors[n]) != one for n, one in self._versions.items()):
                 self._error = SPOILT
             elif not self._is_cancelled:
@@ -260,7 +265,7 @@ def begin_copy(
     verdict = verdict_on_room(num_bytes, num_ranks, look())
     if not verdict.fits:
         raise NoRoom(verdict.why)
-    is_quick = is_quick_copy([tensors[number] for number in later], num_bytes)
+    is_quick = is_quick_copy([tensors[number] for number in later], num_bytes, call_seconds)
     if not is_quick:
         seconds = max(_SUMS_SECONDS, _SUMS_SHARE * call_seconds)
         sums = _sums_within(seconds, {number: tensors[number] for number in later})
@@ -309,16 +314,17 @@ def _laid_out(
     return packed.tensors, later, CopyText(packed.text, tuple(packed.places(set(later))), {})
 
 
-def is_quick_copy(tensors: Sequence[Any], num_new_bytes: int) -> bool:
+def is_quick_copy(tensors: Sequence[Any], num_new_bytes: int, call_seconds: float = 0.0) -> bool:
     """Whether a copy of these, at the speeds that were last measured, is waited for before the
-    call; ``num_new_bytes`` of its memory have to be found."""
+    call, which takes ``call_seconds``; ``num_new_bytes`` of its memory have to be found."""
     seconds: dict[str, float] = {}
     for tensor in tensors:
         kind = tensor.device.type
         seconds[kind] = seconds.get(kind, 0.0) + tensor.nbytes / _speeds.get(kind, 1e9)
     finding = num_new_bytes / _FOUND_A_SECOND
     on_cuda = seconds.pop("cuda", 0.0)
-    return finding + sum(seconds.values()) <= QUICK_SECONDS and (
+    quick_seconds = QUICK_SECONDS + _QUICK_SHARE * call_seconds
+    return finding + sum(seconds.values()) <= quick_seconds and (
         finding + on_cuda <= _QUICK_CUDA_SECONDS
     )
 

@@ -20,6 +20,9 @@ Digests = Mapping[str, str]
 Fingerprint = Mapping[str, Sums]
 """The same as numbers, by the names of tensors."""
 
+ONLY_WEIGHTS = "weights"
+"""The group whose digest leaves out what optimizers remember."""
+
 _NUM_NOTED = 100
 
 
@@ -50,7 +53,7 @@ class Alike:
                 by_group.setdefault(group, set()).add(digest)
         if any(len(digests) > 1 for digests in by_group.values()):
             self.is_suspected = True
-        elif by_group and not self.is_suspected:
+        elif by_group.keys() - {ONLY_WEIGHTS} and not self.is_suspected:
             self.agreed_step = step
         # Ranks that make the next step already are asked after it.
         if self.is_suspected and not self._holding.is_ahead:

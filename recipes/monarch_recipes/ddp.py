@@ -36,7 +36,7 @@ from monarch.runs.holding import Holding
 from monarch.runs.ranks import check_num_ranks, when_up
 from monarch.runs.run_memory import HostCopies
 from monarch.spmd import setup_torch_elastic_env
-from monarch_recipes.alike import Alike
+from monarch_recipes.alike import ONLY_WEIGHTS, Alike
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
@@ -262,6 +262,7 @@ class DDPTrainer(Actor):
         self.precision = Precision(config.precision, self.device)
         self.num_steps_done = 0
         self.generation = context().generation
+        self.are_only_weights_compared = False  # so far, of what new code has learned
         # Ranks draw their dropout from different streams.
         torch.manual_seed(config.seed + 1 + self.rank)
         is_from_memory = copies is not None and self.go_on_from(copies)
@@ -374,9 +375,7 @@ class DDPTrainer(Actor):
         self.num_steps_done = step
         self.profiler.after(step)
         means = tally.means(totals)
-        # New code is looked at at once.
-        is_compared = is_due(step, config.fingerprint_every) or generation != self.generation
-        self.generation = generation
+        fingerprint = self.to_compare(step, generation)
         return StepResult(
             step=step,
             loss=means.pop("loss"),
@@ -388,8 +387,25 @@ class DDPTrainer(Actor):
             busy_seconds=busy_seconds,
             generation=generation,
             unused=unused,
-            fingerprint={"": digest_of(self.sums())} if is_compared else {},
+            fingerprint=fingerprint,
         )
+
+    def to_compare(self, step: int, generation: int) -> dict[str, str]:
+        """The digest that is due after this step, if any.
+
+        After the first step on new code it is of the weights alone: a third of all with Adam, and
+        what comes apart there is in them. It is of all after the next.
+        """
+        is_new = generation != self.generation
+        is_all_due = (
+            is_due(step, self.config.fingerprint_every)
+            or self.are_only_weights_compared
+            or (is_new and step >= self.num_steps)
+        )
+        self.generation, self.are_only_weights_compared = generation, is_new and not is_all_due
+        if is_all_due:
+            return {"": digest_of(self.sums())}
+        return {ONLY_WEIGHTS: digest_of(sums_of(state_of(self.model)))} if is_new else {}
 
     def sums(self) -> Sums:
         """The fingerprint of what all ranks should have alike, by name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from monarch_recipes import fingerprint
+from monarch_recipes.alike import ONLY_WEIGHTS, Alike
+from monarch_recipes.ddp import DDPTrainer
 from monarch_recipes.fingerprint import differences, digest_of, state_of, sums_of
 
 DTYPES = (
@@ -150,3 +153,46 @@ def test_the_rank_that_differs_is_named_and_what_in() -> None:
     assert str(found) == "rank 1 differs from rank 0 in c"
     (found,) = differences({0: same, 1: {**same, "d": 4}})
     assert found.names == ("d",)
+
+
+def test_new_code_is_compared_by_its_weights_first_then_by_all() -> None:
+    trainer: Any = DDPTrainer.__new__(DDPTrainer)
+    trainer.model = nn.Linear(2, 2)
+    trainer.optimizer = torch.optim.AdamW(trainer.model.parameters())
+    trainer.model(torch.ones(1, 2)).sum().backward()
+    trainer.optimizer.step()
+    trainer.config = SimpleNamespace(fingerprint_every=10)
+    trainer.num_steps, trainer.generation, trainer.are_only_weights_compared = 25, 0, False
+
+    def groups(step: int, generation: int) -> list[str]:
+        return list(trainer.to_compare(step, generation))
+
+    assert groups(1, 0) == []
+    assert groups(10, 0) == [""]
+    assert groups(11, 1) == [ONLY_WEIGHTS]
+    assert groups(12, 1) == [""]
+    assert groups(13, 1) == []
+    assert groups(20, 2) == [""]  # All are due: nothing is left for the next.
+    assert groups(21, 2) == []
+    assert groups(23, 3) == [ONLY_WEIGHTS]
+    assert groups(24, 4) == [""]  # Newer code does not put it off.
+    assert groups(25, 5) == [""]  # There is no next.
+
+    before = trainer.to_compare(11, 6)
+    trainer.optimizer.state[trainer.model.weight]["exp_avg"] += 1
+    trainer.generation = 0
+    trainer.are_only_weights_compared = False
+    assert trainer.to_compare(11, 6) == before
+    with torch.no_grad():
+        trainer.model.bias += 1
+    trainer.generation, trainer.are_only_weights_compared = 0, False
+    assert trainer.to_compare(11, 6) != before
+
+
+def test_only_a_comparison_of_all_says_that_ranks_agree() -> None:
+    alike = Alike(SimpleNamespace(), SimpleNamespace(is_ahead=True), dict)  # type: ignore[arg-type]
+    alike.look(3, [{"": "a"}, {"": "a"}])
+    alike.look(4, [{ONLY_WEIGHTS: "b"}, {ONLY_WEIGHTS: "b"}])
+    assert (alike.agreed_step, alike.is_suspected) == (3, False)
+    alike.look(5, [{ONLY_WEIGHTS: "b"}, {ONLY_WEIGHTS: "c"}])
+    assert alike.is_suspected

@@ -20,6 +20,7 @@ from monarch.runs.copy_beside import (
     NoRoom,
     begin_copy,
     have_gpus_room,
+    is_quick_copy,
     why_no_room,
 )
 from monarch.runs.copy_room import HostRoom, room_in_cgroups, verdict_on_room
@@ -160,6 +161,15 @@ def test_a_weight_that_the_step_wrote_into_before_it_was_copied_is_not_put_back(
     else:
         with pytest.raises(IndexError):
             trainer.place()  # No other process goes on from it.
+
+
+def test_a_copy_is_quick_by_its_share_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(copy_beside._speeds, "cpu", 1e9)
+    some = [torch.empty(25_000_000, dtype=torch.uint8)]  # 25 ms
+    assert is_quick_copy(some, 0)
+    assert not is_quick_copy(some * 4, 0)
+    assert is_quick_copy(some * 4, 0, call_seconds=1.0)
+    assert not is_quick_copy(some * 4, 100_000_000, call_seconds=1.0)  # Memory is to be found.
 
 
 def test_a_quick_copy_is_made_before_the_call_whatever_that_does(trainer: Trainer) -> None:
