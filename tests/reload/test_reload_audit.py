@@ -417,6 +417,28 @@ def test_a_closure_whose_maker_is_gone_is_told_as_gone_where_others_have_its_nam
     del held
 
 
+def test_an_audit_of_much_that_is_old_lets_other_threads_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = project.load("audit_mod", CLOSURES)
+    old = frozen(module.make())
+    asked: list[int] = []
+    get_referrers = gc.get_referrers
+
+    def counted(*things: Any) -> list[Any]:
+        asked.append(len(things))
+        return get_referrers(*things)
+
+    project.replace("audit_mod", ("/ 10", "/ 20"))
+    held = [old() for _ in range(60)]
+    monkeypatch.setattr(gc, "get_referrers", counted)
+    pauses: list[int] = []
+    audit = project.reloader.audit(pause=lambda: pauses.append(len(asked)))
+    assert audit.findings[0].count == len(held)
+    assert max(asked) <= 25 < sum(asked)
+    assert set(range(len(asked))) <= set(pauses)  # before each
+
+
 def test_an_audit_looks_at_all_objects_once_and_holds_none_while_others_run(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

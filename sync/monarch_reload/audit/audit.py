@@ -375,8 +375,8 @@ class Audit:
             alive = [thing for thing, is_held in zip(things, held, strict=True) if is_held]
             if not alive:
                 break
-            self._pause()
-            newest = _holders([*alive, *newest], [*own, around, newest], namespaces)
+            known = {id(around), id(newest), id(alive), *map(id, own), *namespaces}
+            newest = self._holders((*alive, *newest), known)
             around += newest
             own += [one for one in newest if type(one).__module__.startswith("monarch_reload.")]
             del alive
@@ -385,18 +385,26 @@ class Audit:
             one.clear()
         return held
 
+    def _holders(self, things: tuple[Any, ...], known: set[int]) -> list[Any]:
+        """What the collector knows to hold one of these, without those of the ids ``known``."""
+        holders: list[Any] = []
+        known |= {id(things), id(holders)}
+        for start in range(0, len(things), _ASKED_AT_ONCE):
+            self._pause()
+            holders += (
+                one
+                for one in gc.get_referrers(*things[start : start + _ASKED_AT_ONCE])
+                if id(one) not in known and not is_a(one, (FrameType, ModuleType))
+            )
+            known.update(map(id, holders))
+        return holders[:_MOST_HOLDERS]
+
 
 _ROUNDS = 4
-_MOST_HOLDERS = 100  # The collector compares each reference with each of them.
-
-
-def _holders(things: list[Any], ours: list[Any], namespaces: Collection[int]) -> list[Any]:
-    """What the collector knows to hold one of these."""
-    known = {id(things), *map(id, ours), *namespaces}
-    holders = gc.get_referrers(*things)
-    return [
-        one for one in holders if id(one) not in known and not is_a(one, (FrameType, ModuleType))
-    ][:_MOST_HOLDERS]
+# The collector compares each reference of the process with each thing that it is asked about, and
+# lets no other thread run meanwhile.
+_ASKED_AT_ONCE = 25
+_MOST_HOLDERS = 100
 
 
 class _Origin(msgspec.Struct, frozen=True):
