@@ -739,6 +739,7 @@ def test_async_endpoints_of_one_actor_do_not_interleave(procs: ProcMesh) -> None
     assert log == [f"{what} {name}" for name in "abc" for what in ("start", "end")]
 
 
+@pytest.mark.long
 def test_endpoints_that_never_wait_leave_room_for_other_actors(procs: ProcMesh) -> None:
     class Hogs(Actor):
         """Its messages keep coming, and none of them awaits anything."""

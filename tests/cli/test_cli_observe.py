@@ -71,6 +71,7 @@ def test_status_goes_on_until_it_is_interrupted(
     assert watching.wait() == 0
 
 
+@pytest.mark.long
 def test_where_the_hosts_have_ended_that_is_said_and_nothing_is_said_to_be_set(
     folder: Folder,
 ) -> None:

@@ -39,6 +39,7 @@ def test_who_wants_no_output_gets_none(folder: Folder) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.long
 def test_who_has_read_enough_leaves_without_a_word(folder: Folder) -> None:
     for number in range(3000):
         (folder.path / f"{number}_with_a_long_name_that_fills_the_pipe.py").touch()

@@ -152,6 +152,7 @@ def test_what_a_host_kept_and_what_was_left_out_is_told(up: Folder, say: Say) ->
     assert re.search(r"changed on trainers0, kept as amounts.py.host-\w{8}\n", say("sync").out)
 
 
+@pytest.mark.long
 def test_what_cannot_be_read_stays_on_the_hosts_and_is_told(up: Folder, say: Say) -> None:
     def said(*arguments: str) -> Said:
         return unprivileged(lambda: say(*arguments))
@@ -230,6 +231,7 @@ def test_a_copy_inside_the_workspace_is_not_copied_into_itself(folder: Folder, s
         folder.monarch("kill")
 
 
+@pytest.mark.long
 def test_a_host_that_died_is_named_and_the_others_go_on_if_asked(up: Folder, say: Say) -> None:
     say("sync")
     up.write("amounts.py", "AMOUNT = 2\n")

@@ -51,6 +51,7 @@ def test_a_dry_run_says_so(up: Folder) -> None:
     assert "refused" not in up.monarch("sync", "--dry-run", "--allow-empty")
 
 
+@pytest.mark.long
 def test_who_says_so_may_and_a_rollback_brings_it_back_or_takes_it(up: Folder) -> None:
     assert up.monarch("sync", "--allow-empty").startswith("✓ gen 2")
     assert not (up.replica() / "data/a.txt").exists()

@@ -125,6 +125,7 @@ def counts(program: Program) -> list[str]:
     ("before", "told"), [(SLOW_FILES, "reading  "), (SLOW_CONTENT, "big.bin: ")]
 )
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.long
 def test_a_look_says_a_word_counts_and_ends_at_the_first_ctrl_c(
     folder: Path, program: Start, before: str, told: str, options: list[str]
 ) -> None:

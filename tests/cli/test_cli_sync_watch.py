@@ -526,6 +526,7 @@ def test_an_interrupted_push_leaves_hosts_as_they_were_and_says_so(
     assert "1 file → 2 hosts" in up.monarch("sync")
 
 
+@pytest.mark.long
 def test_its_own_log_in_the_workspace_is_none_of_it(up: Folder) -> None:
     log = up.path / "watch [1].log"
     with open(log, "w") as out:

@@ -185,6 +185,7 @@ def _wait_for_sessions(controller: Any, number: int) -> list[DebugSessionInfo]:
     return found
 
 
+@pytest.mark.long
 def test_ranks_are_stepped_left_and_taken_up_again_and_die_in_the_debugger() -> None:
     """Upstream's `test_debug`, with actors of ours."""
     procs = this_host().spawn_procs({"hosts": 2, "gpus": 2})
@@ -298,6 +299,7 @@ def test_a_controller_enters_sessions_and_writes_as_pdb_does() -> None:
     assert outputs[-1] == "Quitting debug session...\n"
 
 
+@pytest.mark.long
 def test_the_server_listens_only_where_a_port_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     class Served(DebugController):
         @endpoint

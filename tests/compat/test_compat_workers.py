@@ -52,6 +52,7 @@ def _use(worker: subprocess.Popen[bytes], url: str) -> None:
         shutdown_context().get(timeout=SECONDS)
 
 
+@pytest.mark.long
 def test_one_that_would_listen_everywhere_listens_where_its_clients_look() -> None:
     port = _free_port()
     url = f"tcp://127.0.0.1:{port}"

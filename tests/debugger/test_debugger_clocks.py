@@ -65,6 +65,7 @@ def _stands_still(clocked: Any) -> bool:
     return len({clocked.held_seconds.call_one().get(timeout=60) for _ in range(2)}) == 1
 
 
+@pytest.mark.long
 def test_a_push_waits_and_names_who_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

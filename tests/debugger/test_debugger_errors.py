@@ -56,6 +56,7 @@ def test_a_call_that_is_run_again_gives_its_value_and_no_error(
     wait_for_holds(0)
 
 
+@pytest.mark.long
 def test_a_redo_of_one_says_that_others_stand_in_the_way_of_new_code(procs: ProcMesh) -> None:
     answer = procs.spawn("stepper", Stepper).divide_until.call(1)
     wait_for_holds(2)

@@ -176,6 +176,7 @@ def test_another_version_there_is_mended_before_anything_starts(tmp_path: Path, 
         job.kill()
 
 
+@pytest.mark.long
 def test_a_home_that_takes_nothing_is_said_in_one_line(tmp_path: Path, make: Make) -> None:
     (tmp_path / "home").write_text("")
     job = make(_bare(tmp_path, tmp_path / "home"))
@@ -187,6 +188,7 @@ def test_a_home_that_takes_nothing_is_said_in_one_line(tmp_path: Path, make: Mak
     job.kill()
 
 
+@pytest.mark.long
 def test_a_host_takes_no_bundle_from_one_who_does_not_know_the_secret(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +219,7 @@ def _is_open(port: int) -> bool:
         return asking.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.long
 def test_an_architecture_without_wheels_is_said_in_one_line(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

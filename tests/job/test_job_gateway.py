@@ -55,6 +55,7 @@ def _gateway() -> Gateway:
     return gateway
 
 
+@pytest.mark.long
 def test_all_that_is_said_passes_the_gateway_and_a_break_of_the_login_is_not_noticed(
     mark: str,
 ) -> None:
@@ -202,6 +203,7 @@ def test_pods_are_reached_through_one_of_them_from_outside(
         job_load(cache).kill()
 
 
+@pytest.mark.long
 def test_where_pods_are_out_of_reach_the_first_is_the_gateway(
     mark: str, pods: KubeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def stored(server: KubeServer) -> list[str]:
     return [name for kind in server.stored.values() for _, name in kind if kind is not None]
 
 
+@pytest.mark.long
 def test_an_image_that_cannot_be_pulled(server: KubeServer) -> None:
     told = refusal(make(server, image="missing"))
     assert 'cannot start: ImagePullBackOff: Back-off pulling image "missing"' in told
@@ -168,6 +169,7 @@ def test_meshes_that_cannot_be(name: str, options: dict[str, Any], words: str) -
         KubernetesJob("default").add_mesh(name, 1, **options)
 
 
+@pytest.mark.long
 def test_attached_pods_go_on_when_the_job_is_killed(server: KubeServer, tmp_path: Path) -> None:
     maker = make(server)
     maker.state(cached_path=None)
@@ -221,6 +223,7 @@ def test_where_there_is_an_operator_it_makes_the_pods() -> None:
         shutdown_context().get()
 
 
+@pytest.mark.long
 def test_a_pod_that_is_deleted_comes_again_elsewhere(server: KubeServer, faults: Any) -> None:
     job = make(server)
     before = job.state(cached_path=None)

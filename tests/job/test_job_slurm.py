@@ -115,6 +115,7 @@ def test_the_machine_that_reaches_the_nodes_is_no_address() -> None:
         SlurmJob({"a": 1}, attach_to="tcp://127.0.0.1:45678")
 
 
+@pytest.mark.long
 def test_hosts_listen_where_the_job_says() -> None:
     port = free_port()
     job = SlurmJob({"a": 1}, sys.executable, monarch_port=port, bind_to="0.0.0.0")

@@ -35,6 +35,7 @@ def leave() -> Iterator[None]:
         shutdown_context().get()
 
 
+@pytest.mark.long
 def test_a_pod_that_is_deleted_warns_and_goes_on_for_its_grace(faults: Any) -> None:
     server = KubeServer()
     job = KubernetesJob(

@@ -277,6 +277,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.long
 def test_what_the_kernel_refuses_to_write_is_told_as_it_says_it(two: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SAVES_TOO_MUCH, str(two.parent)],

@@ -94,6 +94,7 @@ def test_an_edit_that_fails_holds_a_run_that_was_ahead(root: Path, ahead: list[b
     assert not any(ahead[num_asked:]), "newer code is on trial, one step after the other"
 
 
+@pytest.mark.long
 def test_a_run_that_is_stopped_saves_what_ranks_were_asked_for(root: Path) -> None:
     run = Shown(root)
     run.at[10] = run.record.stop

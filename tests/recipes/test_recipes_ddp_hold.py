@@ -195,6 +195,7 @@ def test_ctrl_c_while_it_holds_saves_what_was_learned(run: HeldRun, root: Path) 
     assert again.digest() == saved
 
 
+@pytest.mark.long
 def test_a_rank_that_dies_while_it_holds_is_told_and_the_mend_goes_on(run: HeldRun) -> None:
     run.settings["checkpoint_every"] = 4
     hold_after(run, 5)
@@ -275,6 +276,7 @@ AT_START = {
 }
 
 
+@pytest.mark.long
 def test_a_typo_that_is_saved_while_the_run_starts_does_not_end_it(run: HeldRun) -> None:
     began = begins(run)
     edits = [TASK.replace(old, new) for old, new, _ in AT_START.values()]
@@ -297,6 +299,7 @@ def test_a_typo_that_is_saved_while_the_run_starts_does_not_end_it(run: HeldRun)
     assert mended["text"].startswith("step 1 went well on"), mended
 
 
+@pytest.mark.long
 def test_code_of_the_start_waits_for_the_next_where_the_run_holds_in_place(run: HeldRun) -> None:
     hold_after(run, 5)
     again = broken().replace("Dropout(0.5)", "Dropout(0.4)")
@@ -329,6 +332,7 @@ def test_a_trainer_that_cannot_be_made_any_more_holds(run: HeldRun, root: Path) 
 
 
 @pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.long
 def test_code_that_cannot_start_and_was_never_edited_holds_where_a_person_watches(
     run: HeldRun, monkeypatch: pytest.MonkeyPatch, watched: bool
 ) -> None:

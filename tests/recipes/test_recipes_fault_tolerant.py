@@ -674,6 +674,7 @@ def test_what_cannot_work_is_told_at_once(folder: Path) -> None:
         one.go(task="no_such_task")
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_no_run_that_goes_on(folder: Path) -> None:
     def fill(one: Run) -> None:
         for event in one.events("started"):

@@ -255,6 +255,7 @@ def test_a_typo_that_is_saved_while_the_run_starts_does_not_end_it(run: HeldRun)
 
 
 @pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.long
 def test_code_that_was_never_edited_holds_where_a_person_watches(
     run: HeldRun, monkeypatch: pytest.MonkeyPatch, watched: bool
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_language_model_of_bytes_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.long
 def test_an_autoencoder_is_stopped_by_its_own_rule(tmp_path: Path) -> None:
     extras = Extras(patience=1)
     config = DDPConfig(task="denoise", num_epochs=30, evaluate_every=5, extras=extras)

@@ -276,6 +276,7 @@ ENDLESS = "def look(total):\n    while True:\n        pass\n"
 
 
 @pytest.mark.parametrize("text", [SLEEPS, WORKS], ids=["sleeps", "works"])
+@pytest.mark.long
 def test_a_right_edit_that_is_slow_is_told_of_and_goes_on(
     loop: Callable[[OnEditError], Loop], text: str
 ) -> None:
@@ -298,6 +299,7 @@ def test_a_right_edit_that_is_slow_is_told_of_and_goes_on(
     run.steps(2)
 
 
+@pytest.mark.long
 def test_nobody_ends_ranks_that_cannot_be_interrupted_before_there_is_a_mend(
     loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +318,7 @@ def test_nobody_ends_ranks_that_cannot_be_interrupted_before_there_is_a_mend(
 
 
 @pytest.mark.parametrize("policy", ["hold", "rollback"])
+@pytest.mark.long
 def test_a_loop_without_end_ends_some_time(
     loop: Callable[[OnEditError], Loop], policy: OnEditError
 ) -> None:
@@ -337,6 +340,7 @@ def test_a_loop_without_end_ends_some_time(
     assert run.total == 4
 
 
+@pytest.mark.long
 def test_where_nobody_sits_what_cannot_be_interrupted_ends_some_time(
     loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +366,7 @@ def test_where_nobody_sits_what_cannot_be_interrupted_ends_some_time(
     assert any("cannot be interrupted" in one for one in slow_events(run)), "not at once"
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_step_that_is_slow_leaves_it(loop: Callable[[OnEditError], Loop]) -> None:
     run = loop("hold")
     run.quick_steps()
@@ -401,6 +406,7 @@ def test_a_person_has_it_held_or_gives_it_more_time(
             assert any("to make progress" in one for one in slow_events(run))
 
 
+@pytest.mark.long
 def test_what_is_wanted_from_elsewhere_comes_by_a_bulletin(
     loop: Callable[[OnEditError], Loop],
 ) -> None:
@@ -423,6 +429,7 @@ def test_what_is_wanted_from_elsewhere_comes_by_a_bulletin(
     assert len(run.held()) == 1
 
 
+@pytest.mark.long
 def test_the_config_says_how_long_is_long_also_while_it_lasts(
     loop: Callable[[OnEditError], Loop], tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def test_after_a_step_that_was_cut_short_all_is_as_before(at: str, num_before: i
 
 
 @pytest.mark.usefixtures("group")
+@pytest.mark.long
 def test_a_watched_step_is_put_back_until_the_optimizer_has_made_one() -> None:
     losses, _ = undisturbed(4)
     trainer = Trainer()

@@ -56,6 +56,7 @@ def trained(steps: int) -> Trainer:
 @pytest.mark.parametrize(
     ("take", "until"), [(keep, "backward"), (keep, "optimizer"), (watch, "backward")]
 )
+@pytest.mark.long
 def test_a_step_that_failed_is_as_if_it_had_never_been(
     take: Callable[[object], Callable[[], object]], until: str
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_large_array_is_compared_by_samples_where_calls_are_short() -> None:
         put_back()
 
 
+@pytest.mark.long
 def test_tensors_of_any_size_are_sampled_within_their_memory() -> None:
     torch = pytest.importorskip("torch")
     for size in (1, 63, 64, 65, 128, 129, 150, 170, 171, 1000):

@@ -80,6 +80,7 @@ def test_what_members_of_an_enum_hold(take: Take) -> None:
     assert not hasattr(counted, "count")
 
 
+@pytest.mark.long
 def test_members_of_an_enum_stay_as_new_code_has_them(take: Take) -> None:
     member: Any = Mode.TRAIN
 
@@ -98,6 +99,7 @@ def test_an_object_that_became_of_another_class(take: Take) -> None:
     assert type(inner) is Holder
 
 
+@pytest.mark.long
 def test_a_namespace_that_was_replaced_as_a_whole(take: Take) -> None:
     inner = Holder(n=1)
     namespace = inner.__dict__
@@ -107,6 +109,7 @@ def test_a_namespace_that_was_replaced_as_a_whole(take: Take) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.long
 def test_a_quantized_tensor_ends_no_process() -> None:
     """`view` of one, by which all bits were compared, is a segmentation fault in torch."""
     values = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)

@@ -712,6 +712,7 @@ class Graph:
 
 
 @given(st.lists(st.integers(0, 999), min_size=60, max_size=160))
+@pytest.mark.long
 def test_any_graph_of_objects_is_as_it_was(draws: list[int]) -> None:
     graph = Graph(draws)
     actor = Node()

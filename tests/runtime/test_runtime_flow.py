@@ -341,6 +341,7 @@ def test_ctrl_c_ends_a_wait_for_room(program: Callable[..., Program]) -> None:
 @pytest.mark.parametrize(
     ("ahead", "size"), [(20_000, 4000), pytest.param(1_000_000, 500, marks=pytest.mark.huge)]
 )
+@pytest.mark.long
 def test_a_sender_far_ahead_of_its_receiver_needs_little_memory(ahead: int, size: int) -> None:
     with configured(flow_window_messages=1024, flow_patience_seconds=0.1):
         mesh: Any = this_host().spawn_procs({"gpus": 1}).spawn("counter", Counter)

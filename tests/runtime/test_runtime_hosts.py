@@ -143,6 +143,7 @@ def test_two_hosts_are_one_mesh_and_their_actors_meet(serve: Any, folder: Path) 
     assert one.echo.call_one(1).get(timeout=SECONDS) == 1
 
 
+@pytest.mark.long
 def test_a_host_hangs_up_on_procs_of_other_hosts_that_have_ended(serve: Any, folder: Path) -> None:
     agents = [serve(url) for url in (f"ipc://{folder}/one", f"ipc://{folder}/two")]
     hosts = attach(f"ipc://{folder}/one", f"ipc://{folder}/two")

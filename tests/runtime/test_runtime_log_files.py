@@ -283,6 +283,7 @@ def test_what_procs_of_actors_print_arrives_too(monkeypatch: pytest.MonkeyPatch)
     printed.wait_for(r"\[child 0\] from below\n")
 
 
+@pytest.mark.long
 def test_a_client_that_stops_reading_delays_no_actor_and_gets_the_end(tmp_path: Path) -> None:
     num_lines = 60_000
     script = f"""

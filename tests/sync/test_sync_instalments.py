@@ -110,6 +110,7 @@ def test_new_folders_are_put_together_beside_and_shown_whole(author: Author) -> 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(first=trees, then=trees, theirs=trees)
+@pytest.mark.long
 def test_whatever_becomes_of_it_meanwhile(first: Tree, then: Tree, theirs: Tree) -> None:
     """The author's folder becomes another tree after the look; the host has files of its own."""
     for at in ("", "x/y"):

@@ -525,6 +525,7 @@ def test_streams_lend_to_each_other(mesh: Any) -> None:
     assert inspect(x).tolist() == [10, 10, 10]
 
 
+@pytest.mark.long
 def test_a_borrow_that_is_forgotten_is_dropped_with_a_warning(mesh: Any) -> None:
     x = torch.ones(1)
     with warnings.catch_warnings(record=True) as caught:
@@ -632,6 +633,7 @@ def test_what_a_recording_made_ends_with_it(mesh: Any) -> None:
         leaks(torch.ones(2, requires_grad=True))
 
 
+@pytest.mark.long
 def test_a_number_that_a_recording_read_is_a_condition_of_it(mesh: Any) -> None:
     step = torch.tensor(1.0)
 

@@ -338,6 +338,7 @@ class Beside(Actor):
         return value
 
 
+@pytest.mark.long
 def test_a_rank_is_stopped_while_what_it_is_to_do_is_recorded(procs: ProcMesh, mesh: Any) -> None:
     """The recording is what it would have been, and is stopped in by a breakpoint of its own."""
     shown = []
@@ -399,6 +400,7 @@ cut = remote(rows)
 """
 
 
+@pytest.mark.long
 def test_a_reload_between_two_operations_is_on_all_ranks(procs: ProcMesh, project: Project) -> None:
     project.write("edited_functions.py", FUNCTIONS)
     assert project.sync(procs).ok

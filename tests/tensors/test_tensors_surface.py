@@ -49,6 +49,7 @@ def _all_totals() -> list[list[int]]:
     return remote("tests.tensors.test_tensors_surface._totals").call().get().values()
 
 
+@pytest.mark.long
 def test_a_class_whose_methods_run_on_the_workers(mesh: Any) -> None:
     counter, other = Counter(1), Counter(start=10)
     assert counter.mesh is mesh

@@ -435,6 +435,7 @@ def _check_program(mesh: Any, number: int) -> None:
             inspect(spoiled)
 
 
+@pytest.mark.long
 def test_random_programs_equal_plain_torch(four: ProcMesh) -> None:
     mesh = four.flatten("dp").slice(dp=slice(0, 2))._device_mesh
     for number in range(60):

@@ -115,6 +115,7 @@ def test_an_answer_is_waited_for_without_a_warning(shown: dict[str, list[Any]]) 
     assert text_of(shown["get"]) == "[2, 2, 2]\n"
 
 
+@pytest.mark.long
 def test_one_that_keeps_a_task_of_the_users_waiting_is_warned_of(
     shown: dict[str, list[Any]],
 ) -> None:

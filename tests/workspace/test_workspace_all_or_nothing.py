@@ -161,6 +161,7 @@ FAULTS: list[tuple[Callable[[Game], Callable[[], object]], str]] = [
 ]
 
 
+@pytest.mark.long
 def test_one_who_cannot_keeps_all_from_it(game: Game) -> None:
     for fault, reason in FAULTS:
         game.is_going_on()

@@ -229,6 +229,7 @@ def test_a_long_message_holds_others_up_for_a_while_only(sleepers: Sleepers) -> 
     assert all(len(set(values)) == 1 for values in calls.answers), "ranks differ"
 
 
+@pytest.mark.long
 def test_a_long_message_holds_others_of_its_process_up_for_a_while_only(
     project: Project,
 ) -> None:

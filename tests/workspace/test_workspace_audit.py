@@ -82,6 +82,7 @@ def test_old_code_is_told_by_rank_when_all_have_gone_on(project: Project, procs:
     assert report.stale == []
 
 
+@pytest.mark.long
 def test_a_respawn_ends_old_code_though_no_file_has_changed(
     project: Project, procs: ProcMesh
 ) -> None:

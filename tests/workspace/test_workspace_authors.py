@@ -190,6 +190,7 @@ def test_an_owner_that_goes_back_late_leaves_what_the_next_author_has_staged(
     wait_for((replica_of(job) / "a").exists, what="the file that the next push has staged")
 
 
+@pytest.mark.long
 def test_several_authors_at_once(
     project: Project,
     job: ProcessJob,

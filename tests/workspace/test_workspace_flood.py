@@ -115,6 +115,7 @@ def test_what_waits_for_a_slow_actor_still_runs_on_the_code_it_was_sent_for(
     assert flood.quick.read.call_one().get(timeout=30) == [(0, 1), *later]
 
 
+@pytest.mark.long
 def test_a_flood_in_front_of_a_switch_holds_others_up_for_a_while_only(flood: Flood) -> None:
     flood.push()
     with driven(lambda: flood.quick.mark.call_one().get(timeout=60)) as [calls]:

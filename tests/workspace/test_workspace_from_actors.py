@@ -51,6 +51,7 @@ def _amounts(steppers: Any) -> set[int]:
 
 @pytest.mark.parametrize("kind", ["Pusher", "AsyncPusher"])
 @pytest.mark.parametrize("where", ["beside", "elsewhere"])
+@pytest.mark.long
 def test_what_the_program_runs_changes_too(
     project: Project, procs: ProcMesh, kind: str, where: str
 ) -> None:

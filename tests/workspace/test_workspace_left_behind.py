@@ -72,6 +72,7 @@ def _players(project: Project, hosts: HostMesh) -> tuple[ProcMesh, Any]:
     return procs, procs.spawn("player", project.load("player").Player)
 
 
+@pytest.mark.long
 def test_a_host_that_hangs_does_not_hold_a_push_for_ever(
     project: Project, job: ProcessJob, hosts: HostMesh
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_host_that_hangs_at_the_commit_is_left_behind_with_what_runs_on_it(
     assert players.stamp.call().get(timeout=60).values() == [(again.generation, 1)] * 2
 
 
+@pytest.mark.long
 def test_a_push_says_whom_it_waits_for(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     # The procs say it each by its own clock; they are waited for here until all have.
     monkeypatch.setattr(busy_actors, "_GATHER_SECONDS", 600.0)

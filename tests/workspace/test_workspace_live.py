@@ -122,6 +122,7 @@ def test_an_actor_hears_of_new_code_before_its_next_message(
     assert _values(actors.told) == [[(2, ["reloading"])]] * 2
 
 
+@pytest.mark.long
 def test_a_removed_endpoint_is_refused_by_name(project: Project, procs: ProcMesh) -> None:
     steppers = _steppers(project, procs)
     start = STEPPER.index("    @endpoint\n    def stamp")
@@ -159,6 +160,7 @@ def test_a_syntax_error_changes_nobody(project: Project, procs: ProcMesh) -> Non
     assert _values(steppers.step) == [(30, 3)] * 2
 
 
+@pytest.mark.long
 def test_a_module_body_that_raises_changes_nobody(project: Project, procs: ProcMesh) -> None:
     steppers = _steppers(project, procs)
     stamps = _values(steppers.stamp)
@@ -301,6 +303,7 @@ def test_hosts_procs_actors_and_slices_sync(what: str, project: Project, hosts: 
     assert steppers.stamp.call_one().get(timeout=30) == (report.generation + 1, 2)
 
 
+@pytest.mark.long
 def test_later_procs_start_with_the_current_generation(
     project: Project, job: ProcessJob, hosts: HostMesh
 ) -> None:
@@ -319,6 +322,7 @@ def test_later_procs_start_with_the_current_generation(
         assert file == f"{replica}/late.py"
 
 
+@pytest.mark.long
 def test_two_folders_land_where_the_mapping_says(
     project: Project, job: ProcessJob, hosts: HostMesh, tmp_path: Path
 ) -> None:

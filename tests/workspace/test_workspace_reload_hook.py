@@ -215,6 +215,7 @@ def test_a_config_file_reaches_running_actors(project: Project, procs: ProcMesh)
     assert len(_values(trainers.read)[0][3]) == num_heard
 
 
+@pytest.mark.long
 def test_new_config_and_new_code_are_one_change(project: Project, procs: ProcMesh) -> None:
     project.write("runs/live.json", '{"rate": 1}')
     project.write("module.json", '{"rate": 5}')
@@ -256,6 +257,7 @@ class Gated(Actor):
 """
 
 
+@pytest.mark.long
 def test_no_rank_goes_on_before_all_have_switched(
     project: Project, hosts: HostMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:

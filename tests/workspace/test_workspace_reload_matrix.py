@@ -109,6 +109,7 @@ def _walked(level: int) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 def test_matrix(project: Project, hosts: HostMesh) -> None:
     procs = hosts.spawn_procs({"gpus": 2}, name="trainers")
     _walk_through(project, procs, CASES)

@@ -200,6 +200,7 @@ def test_calls_under_way_run_whole_on_one_code(
     assert [v[0] for v in _values(keepers.step)] == [8, 8]
 
 
+@pytest.mark.long
 def test_other_procs_are_patched_and_keep_their_state(
     project: Project, procs: ProcMesh, keepers: Any
 ) -> None:
@@ -223,6 +224,7 @@ async def _both(project: Project, procs: ProcMesh, others: ProcMesh) -> Any:
     return report
 
 
+@pytest.mark.long
 def test_patch_refuses_by_name(project: Project, procs: ProcMesh, keepers: Any) -> None:
     before = _values(keepers.step)
     _widen(project)
@@ -237,6 +239,7 @@ def test_patch_refuses_by_name(project: Project, procs: ProcMesh, keepers: Any) 
     assert [v[0] for v in _values(keepers.step)] == [8, 8]
 
 
+@pytest.mark.long
 def test_respawn_runs_init_again_on_patchable_code(
     project: Project, procs: ProcMesh, keepers: Any
 ) -> None:
@@ -347,6 +350,7 @@ def test_procs_that_an_actor_has_spawned(project: Project) -> None:
     assert owner.ask.call_one().get(timeout=30) == 9
 
 
+@pytest.mark.long
 def test_this_program_takes_new_endpoints_though_not_the_layout(
     project: Project, procs: ProcMesh, keepers: Any
 ) -> None:
@@ -383,6 +387,7 @@ def test_too_large_arguments_are_refused_before_anything_ends(project: Project) 
     assert _values(big.step)[0][2] == before[0][2]
 
 
+@pytest.mark.long
 def test_stopping_a_mesh_after_a_respawn_leaves_nothing(
     project: Project, procs: ProcMesh, keepers: Any
 ) -> None:
@@ -396,6 +401,7 @@ def test_stopping_a_mesh_after_a_respawn_leaves_nothing(
         keepers.step.call().get(timeout=30)
 
 
+@pytest.mark.long
 def test_along_a_tree_of_hosts(project: Project, job: ProcessJob) -> None:
     """Where messages go by way of host agents, those hold them back for the new procs."""
     project.write("layout.py", LAYOUT)
@@ -430,6 +436,7 @@ def test_along_a_tree_of_hosts(project: Project, job: ProcessJob) -> None:
         assert one.step.call_one().get(timeout=30)[0] == 6
 
 
+@pytest.mark.long
 def test_a_proc_that_dies_while_it_gives_way(project: Project, procs: ProcMesh) -> None:
     """It was to end in any case: its place is taken, and the others do not notice."""
     folder = f"FOLDER = {str(project.root.parent)!r}\n"
@@ -461,6 +468,7 @@ class SlowEnd(Bystander):
 """
 
 
+@pytest.mark.long
 def test_actors_that_are_still_being_made_run_the_new_code(
     project: Project, procs: ProcMesh
 ) -> None:
@@ -498,6 +506,7 @@ def test_a_proc_that_takes_the_place_of_another_has_the_variable_that_was_set_th
         agent.host_agent._later_env._set.clear()
 
 
+@pytest.mark.long
 def test_modules_that_are_imported_during_a_push(project: Project, procs: ProcMesh) -> None:
     """First imported between the two halves of a push, in some procs only."""
     assert project.sync(procs).ok

@@ -123,6 +123,7 @@ async def _awaited(counters: Any, new: type) -> Any:
     return await counters.upgrade(new)
 
 
+@pytest.mark.long
 def test_again_and_again_with_calls_under_way(counters: ActorMesh[Any]) -> None:
     calls = [counters.step.call() for _ in range(20)]
     first = counters.upgrade(_new_counter())

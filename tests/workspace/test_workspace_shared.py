@@ -85,6 +85,7 @@ def test_a_host_that_sees_the_folder_alone_and_comes_later(
     assert values == [(report.generation, 4)] * 2
 
 
+@pytest.mark.long
 def test_two_hosts_on_one_folder(
     project: Project, job: ProcessJob, tmp_path: Path, faults: list[Any]
 ) -> None:
@@ -134,6 +135,7 @@ def test_two_hosts_on_one_folder(
     assert player.stamp.call_one().get(timeout=60) == (report.generation, 4)
 
 
+@pytest.mark.long
 def test_a_host_on_the_authors_own_folder(
     project: Project, job: ProcessJob, faults: list[Any]
 ) -> None:

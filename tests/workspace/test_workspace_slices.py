@@ -57,6 +57,7 @@ def test_the_whole_cannot_be_called_until_all_are_one_again(
     assert _marks(players) == [1, 1]
 
 
+@pytest.mark.long
 def test_actors_are_refused_too_whenever_they_were_made(
     project: Project, trainers: tuple[ProcMesh, Any]
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_push_that_is_refused_divides_nobody(
     assert _marks(players) == [0, 0]
 
 
+@pytest.mark.long
 def test_a_call_that_is_under_way_meets_one_code_or_is_refused(
     project: Project, trainers: tuple[ProcMesh, Any]
 ) -> None:

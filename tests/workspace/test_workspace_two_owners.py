@@ -119,6 +119,7 @@ def two(
 
 
 @pytest.mark.parametrize("refuses", ["we", "they"])
+@pytest.mark.long
 def test_what_one_refuses_at_last_neither_runs_in_the_end(two: Two, refuses: str) -> None:
     """Also where the other one had switched by then."""
     trip = two.replicas[refuses == "they"] / "hook-trips"
