@@ -25,7 +25,13 @@ from monarch_reload.data_files import naming, reading_ahead
 from monarch_reload.errors import ReloadError
 from monarch_reload.live.classes import forget_subclass_checks, hooked_classes
 from monarch_reload.live.closures import Edit, Lineage, LiveClosures
-from monarch_reload.live.compiled import COMPILED, CONVERT_FRAME, CodeChanges, name_in
+from monarch_reload.live.compiled import (
+    COMPILED,
+    CONVERT_FRAME,
+    CodeChanges,
+    forget_scripts,
+    name_in,
+)
 from monarch_reload.live.holders import holders
 from monarch_reload.live.live_functions import Functions
 from monarch_reload.live.natives import kept_natively
@@ -153,6 +159,7 @@ class Prepared:
             raise
 
     def _stage_changes(self, changed: Mapping[str, ModuleSource], data: Collection[str]) -> None:
+        self._process.history.older_graphs.look()
         look_at = self._looking()
         live = self._live_modules(changed, look_at)
         self._move_files(changed)
@@ -498,6 +505,7 @@ class Prepared:
         if patched:
             forget_subclass_checks(patched)
         forget_bytecode(self._texts)
+        forget_scripts()
         importlib.invalidate_caches()
         return sorted({self._name_of(code) for code in COMPILED.forget(self._changes)})
 

@@ -10,6 +10,7 @@ What to open:
     expected      what a commit notes of objects that have no source to compare with
     literal_defaults  defaults of functions that a source writes out
     stale_caches  results that old code has made
+    graphs        what `torch.jit`, `torch.export` and `torch.fx` made of functions
     natives       copies of classes inside of native validators
     other_places  worker processes, and files that were run by their path
     held          whether what is old is alive, or only not yet collected

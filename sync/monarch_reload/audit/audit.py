@@ -17,6 +17,7 @@ import msgspec
 from monarch_reload.audit.expected import Expected, defaults_of, is_plain
 from monarch_reload.audit.findings import AuditFinding, AuditReport, Kind, counted, listed
 from monarch_reload.audit.fresh_codes import FreshCodes
+from monarch_reload.audit.graphs import OldGraph
 from monarch_reload.audit.held import held_by_others, notes
 from monarch_reload.audit.history import PastCode
 from monarch_reload.audit.literal_defaults import defaults_now
@@ -83,6 +84,7 @@ class Audit:
         followed = {self._sources[name].path for name, _ in self._sources.loaded()}
         findings += of_files(files, followed, self._pause)
         findings += of_workers(self._history.older_workers)
+        findings += self._graphs()
         looked_at = self._snapshot.num_functions + self._snapshot.num_classes
         return AuditReport(tuple(findings), looked_at, time.perf_counter() - started)
 
@@ -352,6 +354,22 @@ class Audit:
             if is_one and os.path.exists(path):
                 text = f"module `{name}` was loaded from {path} unseen, and runs its old code"
                 yield AuditFinding("module", name, 1, text)
+
+    def _graphs(self) -> Iterator[AuditFinding]:
+        texts = {name: self._source_of(name).text for name in self._names}
+        groups: Counter[OldGraph] = Counter(self._history.older_graphs.old(texts))
+        for graph, count in groups.items():
+            what = counted(count, "graph")
+            runs = "runs" if count == 1 else "run"
+            if graph.functions:
+                text = (
+                    f"{what} that {graph.maker} made of {listed(graph.functions)} {runs} the "
+                    f"code{_of(graph.label)}"
+                )
+                yield AuditFinding("graph", graph.functions[0], count, text)
+            else:
+                text = f"{what} of {graph.maker} {runs} what was traced before an edit"
+                yield AuditFinding("cache", graph.maker, count, text)
 
     # Both
 

@@ -9,12 +9,12 @@ import msgspec
 
 Kind = Literal[
     "code", "lines", "gone", "trial", "class", "native", "value", "module", "running", "default",
-    "cache",
+    "cache", "graph",
 ]  # fmt: skip
 
 # Old code that will run again. What is not among them is as docs/reload.md says.
 _STALE: frozenset[Kind] = frozenset(
-    {"code", "lines", "gone", "trial", "class", "native", "module", "default"}
+    {"code", "lines", "gone", "trial", "class", "native", "module", "default", "graph"}
 )
 
 

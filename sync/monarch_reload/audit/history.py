@@ -11,6 +11,7 @@ from functools import cached_property
 from types import CodeType
 from typing import Any
 
+from monarch_reload.audit.graphs import OlderGraphs
 from monarch_reload.audit.literal_defaults import literal_defaults
 from monarch_reload.live.patch import same_behaviour
 from monarch_reload.source.codes import Codes
@@ -73,6 +74,7 @@ class PastCode:
     def __init__(self) -> None:
         self._past: dict[str, deque[PastVersion]] = {}
         self.older_workers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.older_graphs = OlderGraphs()
         self.removed: dict[str, ModuleSource] = {}
 
     @property
@@ -82,6 +84,7 @@ class PastCode:
     def replaced(self, name: str, source: ModuleSource, label: str) -> None:
         """Note that a module runs this source no more."""
         self.older_workers.update(worker_processes())
+        self.older_graphs.note(name, source.text, source.path, label)
         versions = self._past.setdefault(name, deque(maxlen=_MOST_VERSIONS))
         versions.append(PastVersion(source, label))
 

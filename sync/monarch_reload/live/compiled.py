@@ -162,6 +162,19 @@ class CompiledCode:
                 yield code
 
 
+def forget_scripts() -> None:
+    """Have `torch.jit.script` compile anew: what it has compiled it goes by the function or class,
+    which are the same after an edit."""
+    state: Any = sys.modules.get("torch.jit._state")
+    recursive: Any = sys.modules.get("torch.jit._recursive")
+    if state is None or recursive is None or not state._python_cu.get_functions():
+        return
+    state._jit_caching_layer.clear()
+    state._jit_function_overload_caching.clear()
+    state._clear_class_state()
+    recursive.concrete_type_store = recursive.ConcreteTypeStore()
+
+
 def name_in(code: CodeType) -> str:
     """The qualified name of a function, that of the whole where dynamo resumes a part of it."""
     name = str(getattr(code, "co_qualname", code.co_name))  # not in Python 3.10

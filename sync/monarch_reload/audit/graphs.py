@@ -1,0 +1,220 @@
+"""Graphs that torch has made of code: by `torch.jit`, `torch.export` and `torch.fx`.
+
+A graph is a copy of what functions did when it was made. No edit reaches it, and it holds none of
+them. `torch.jit` writes into its graphs which lines they come from, `torch.export` some of them,
+`torch.fx` none. What `torch.compile` makes follows edits (see ``live/compiled``), and is not looked
+at here.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+import weakref
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from monarch_reload.live.all_objects import objects_of, with_subclasses
+
+_JIT_PLACE = re.compile(r" # (.+):(\d+):\d+$", re.MULTILINE)
+_FX_PLACE = re.compile(r'File "(.+?)", line (\d+)')
+_MADE_BY_DYNAMO = "dynamo_compile_id"
+
+
+class SourceOutline:
+    """The functions of a text, and the values that it gives to names, to compare two versions."""
+
+    def __init__(self, text: bytes) -> None:
+        try:
+            self._tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            self._tree = ast.Module([], [])
+
+    @cached_property
+    def functions(self) -> Mapping[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Those of the module and of its classes, by qualified name."""
+        return {f"{before}{one.name}": one for before, one in self._statements if _is_function(one)}
+
+    @cached_property
+    def values(self) -> Mapping[str, str]:
+        """What is assigned to names of the module and of its classes, by the name alone."""
+        values: dict[str, str] = {}
+        for _, statement in self._statements:
+            targets: list[Any] = []
+            if isinstance(statement, ast.Assign):
+                targets = statement.targets
+            elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
+                targets = [statement.target]
+            for target in targets:
+                for name in _names_in(target):
+                    values[name] = values.get(name, "") + ast.dump(statement)
+        return values
+
+    @cached_property
+    def _statements(self) -> list[tuple[str, Any]]:
+        """Those of the module and of its classes, with what stands before a name there."""
+        found: list[tuple[str, Any]] = []
+        pending: list[tuple[str, Any]] = [("", one) for one in self._tree.body]
+        while pending:
+            before, statement = pending.pop(0)
+            found.append((before, statement))
+            if isinstance(statement, ast.ClassDef):
+                pending += [(f"{before}{statement.name}.", one) for one in statement.body]
+            elif not _is_function(statement):
+                pending += [(before, one) for one in ast.iter_child_nodes(statement)]
+        return found
+
+    def changed_at(self, lines: Collection[int], now: SourceOutline) -> list[str]:
+        """The functions at these lines that do something else now, or read another value."""
+        changed = []
+        values = {
+            name for name, value in self.values.items() if now.values.get(name, value) != value
+        }
+        for name, function in self.functions.items():
+            first = min(one.lineno for one in (function, *function.decorator_list))
+            if not any(first <= line <= (function.end_lineno or first) for line in lines):
+                continue
+            other = now.functions.get(name)
+            if (
+                other is None
+                or ast.dump(other) != ast.dump(function)
+                or _names_in(function) & values
+            ):
+                changed.append(name)
+        return changed
+
+
+@dataclass
+class MadeGraph:
+    """A graph, and what the modules ran when it was made, of those that were replaced since."""
+
+    graph: weakref.ref[Any]
+    maker: str
+    made_on: dict[str, tuple[bytes, str, str]] = field(default_factory=dict)
+    """The text, its path and its label, by module."""
+
+    @cached_property
+    def places(self) -> Mapping[str, frozenset[int]]:
+        """The lines that it says it comes from, by file."""
+        lines: dict[str, set[int]] = {}
+        for path, line in _places_of(self.graph()):
+            lines.setdefault(os.path.realpath(path), set()).add(int(line))
+        return {path: frozenset(some) for path, some in lines.items()}
+
+
+@dataclass(frozen=True)
+class OldGraph:
+    """A graph that lives on; ``functions`` are those in it that have changed, qualified, if it can
+    be told. ``label`` says which version the first of them was."""
+
+    maker: str
+    functions: tuple[str, ...]
+    label: str
+
+
+class OlderGraphs:
+    """The graphs that were there when code was replaced."""
+
+    def __init__(self) -> None:
+        self._there: list[MadeGraph] = []
+
+    def look(self) -> None:
+        """Before new code is tried, which makes graphs of its own."""
+        known = {id(graph): one for one in self._there if (graph := one.graph()) is not None}
+        self._there = [
+            known.get(id(graph)) or MadeGraph(weakref.ref(graph), _maker_of(graph))
+            for graph in _graphs()
+        ]
+
+    def note(self, module: str, text: bytes, path: str, label: str) -> None:
+        """This module runs another text than this from now on."""
+        for made in self._there:
+            made.made_on.setdefault(module, (text, path, label))
+
+    def old(self, texts: Mapping[str, bytes]) -> Iterator[OldGraph]:
+        """Those that are alive, and older than what modules run now: ``texts``, by name."""
+        outlines: dict[bytes, SourceOutline] = {}
+        for made in self._there:
+            if made.graph() is None:
+                continue
+            functions, labels = [], []
+            for module, (text, path, label) in made.made_on.items():
+                if module not in texts or text == texts[module]:
+                    continue
+                before, now = (
+                    outlines.setdefault(one, SourceOutline(one)) for one in (text, texts[module])
+                )
+                lines = made.places.get(os.path.realpath(path), ())
+                functions += [f"{module}.{name}" for name in before.changed_at(lines, now)]
+                labels.append(label)
+            if functions or (labels and made.maker != "torch.jit"):
+                yield OldGraph(made.maker, tuple(functions), labels[0])
+
+
+def _graphs() -> list[Any]:
+    """The graphs of this process, but for parts of others and those of `torch.compile`."""
+    kinds: list[type] = []
+    state: Any = sys.modules.get("torch.jit._state")
+    if state is not None and state._python_cu.get_functions():
+        jit: Any = sys.modules["torch.jit"]
+        kinds += [jit.ScriptFunction, *with_subclasses(jit.ScriptModule)]
+    fx: Any = sys.modules.get("torch.fx.graph_module")
+    # Each graph module has a class of its own, so that without one nothing is searched for.
+    if fx is not None and (made := with_subclasses(fx.GraphModule)[1:]):
+        kinds += made
+        export: Any = sys.modules.get("torch.export.exported_program")
+        kinds += [] if export is None else [export.ExportedProgram]
+    graphs = [one for one in objects_of(kinds) if _maker_of(one)]
+    parts = {id(part) for graph in graphs for part in _parts_of(graph)}
+    return [one for one in graphs if id(one) not in parts]
+
+
+def _parts_of(graph: Any) -> list[Any]:
+    own = getattr(graph, "__dict__", {})
+    children = getattr(graph, "children", list)
+    return [own.get("_graph_module"), own.get("_actual_script_module"), *children()]
+
+
+def _maker_of(graph: Any) -> str:
+    """The part of torch by which it was made; "" for what is made again where it has to be."""
+    module, name = type(graph).__module__, type(graph).__name__
+    if module.startswith("torch.jit"):
+        return "torch.jit"
+    if name == "ExportedProgram" or any(
+        one.__module__ == "torch.export._unlift" for one in type(graph).__mro__
+    ):
+        return "torch.export"
+    tracer = getattr(graph.graph, "_tracer_cls", None)
+    is_compiled = tracer is None or tracer.__module__ == "torch.fx.experimental.proxy_tensor"
+    return "" if is_compiled or _MADE_BY_DYNAMO in graph.meta else "torch.fx"
+
+
+def _places_of(graph: Any) -> Iterator[tuple[str, str]]:
+    if graph is None:
+        return
+    if _maker_of(graph) == "torch.jit":
+        module = getattr(graph, "_c", None)
+        methods = [graph] if module is None else map(module._get_method, module._method_names())
+        for method in methods:
+            yield from _JIT_PLACE.findall(str(method.inlined_graph))
+        return
+    graph = getattr(graph, "graph_module", graph)
+    for node in graph.graph.nodes:
+        yield from _FX_PLACE.findall(node.stack_trace or "")
+
+
+def _is_function(node: Any) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    """The names and attributes that it mentions."""
+    return {
+        one.id if isinstance(one, ast.Name) else one.attr
+        for one in ast.walk(node)
+        if isinstance(one, (ast.Name, ast.Attribute))
+    }
