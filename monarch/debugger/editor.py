@@ -154,9 +154,8 @@ class EditorBridge:
             if request.has_passed and not was_attached:
                 threading.Thread(target=self._join_children, daemon=True).start()
 
-    def _on_bytes(self, envelope: Envelope) -> None:
+    def _on_bytes(self, envelope: Envelope[DapBytes]) -> None:
         told = envelope.message
-        assert isinstance(told, DapBytes)
         tunnel = self._tunnels.get(told.channel)
         if tunnel is None:
             return

@@ -55,9 +55,8 @@ class MemoryService:
         node.handle(AskMemory, self._on_ask)
         process.current().at_close.append(self.close)
 
-    def _on_ask(self, envelope: Envelope) -> None:
+    def _on_ask(self, envelope: Envelope[AskMemory]) -> None:
         ask = envelope.message
-        assert isinstance(ask, AskMemory)
         thread = threading.Thread(
             target=self._answer, args=(ask,), name="monarch-rdma-ask", daemon=True
         )

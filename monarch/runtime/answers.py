@@ -79,10 +79,9 @@ class Answers:
         node.handle(Answer, self.on_answer)
         node.handle(PortMark, self.on_port_mark)
 
-    def on_reply(self, envelope: Envelope) -> None:
+    def on_reply(self, envelope: Envelope[Reply]) -> None:
         """One answer of one actor."""
         reply = envelope.message
-        assert isinstance(reply, Reply)
         raw = RawReply(
             envelope.payload,
             envelope.buffers,
@@ -93,10 +92,9 @@ class Answers:
         )
         self._node.calls.receive(reply.port, reply.rank, raw)
 
-    def on_replies(self, envelope: Envelope) -> None:
+    def on_replies(self, envelope: Envelope[Replies]) -> None:
         """Answers of several ranks, gathered on the way."""
         replies = envelope.message
-        assert isinstance(replies, Replies)
         frames, start = envelope.buffers, 0
         for item in replies.items:
             end = start + 1 + item.num_buffers
@@ -112,17 +110,15 @@ class Answers:
             start = end
             self._node.calls.receive(replies.port, item.rank, raw)
 
-    def on_answer(self, envelope: Envelope) -> None:
+    def on_answer(self, envelope: Envelope[Answer]) -> None:
         """The answer to a control request; it is a sign of life, too."""
         answer = envelope.message
-        assert isinstance(answer, Answer)
         self._detector.heard(answer.sender)
         self._node.calls.receive(answer.port, 0, Response(answer.body, answer.error))
 
-    def on_port_mark(self, envelope: Envelope) -> None:
+    def on_port_mark(self, envelope: Envelope[PortMark]) -> None:
         """A sender into a port asks to be told when everything so far has been taken."""
         mark = envelope.message
-        assert isinstance(mark, PortMark)
         node = self._node
 
         def answer() -> None:

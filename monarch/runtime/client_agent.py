@@ -120,8 +120,9 @@ class ClientAgent(ProcAgent):
         self._rings_told = RingsTold()
         node.handle(RingFound, self._on_ring_found)
         node.handle(LogWindow, self._on_log_window)
-        for kind in (Order, Waiting, Bring):
-            node.handle(kind, self._on_first_reload)
+        node.handle(Order, self._on_first_reload)
+        node.handle(Waiting, self._on_first_reload)
+        node.handle(Bring, self._on_first_reload)
         for name, spawn in _made_on_demand.items():
             self.on_demand(f"{node.uid}.{name}", functools.partial(spawn, self))
 
@@ -184,7 +185,7 @@ class ClientAgent(ProcAgent):
             self.workspaces.found(link.address.uid, generation, str(digest))
             self.code_states.found(link.address.uid, generation, str(digest))
 
-    def _on_first_reload(self, envelope: Envelope) -> None:
+    def _on_first_reload(self, envelope: Envelope[Order | Waiting | Bring]) -> None:
         """Another author pushed code for what we run, before we did ourselves."""
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.runtime.workspace.session import session_of
@@ -235,13 +236,11 @@ class ClientAgent(ProcAgent):
         self.host_agent.bind_host = bind.removeprefix("tcp://").rpartition(":")[0]
         self.node.listen(bind, advertise=advertise)
 
-    def _on_log(self, envelope: Envelope) -> None:
+    def _on_log(self, envelope: Envelope[Log]) -> None:
         log = envelope.message
-        assert isinstance(log, Log)
         self.printer.print(log, bytes(envelope.payload))
 
-    def _on_log_window(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, LogWindow)
+    def _on_log_window(self, envelope: Envelope[LogWindow]) -> None:
         self.printer.set_window(envelope.message)
 
     def _printed(self, host: Uid, num_bytes: int) -> None:
@@ -261,13 +260,11 @@ class ClientAgent(ProcAgent):
     def _flush(self, port: int) -> FlushLogs:
         return FlushLogs(port, self.node.uid)
 
-    def _on_notice(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, Notice)
+    def _on_notice(self, envelope: Envelope[Notice]) -> None:
         _log.warning("%s", envelope.message.text)
 
-    def _on_ring_found(self, envelope: Envelope) -> None:
+    def _on_ring_found(self, envelope: Envelope[RingFound]) -> None:
         found = envelope.message
-        assert isinstance(found, RingFound)
         if self._rings_told.is_new(found.path, self.node.loop.time()):
             _log.warning("%s", in_words(found.path))
 

@@ -40,7 +40,7 @@ from monarch.runtime.links.waiting_switches import ends_fence
 from monarch.runtime.promise import Promise
 from monarch.runtime.run_gate import RunGate
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.codec import Bytes, Envelope, OtherVersion, as_text, pack, unpack
+from monarch.wire.codec import Bytes, Envelope, M_co, OtherVersion, as_text, pack, unpack
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
     Answer,
@@ -58,7 +58,7 @@ _log = logging.getLogger("monarch.node")
 if TYPE_CHECKING:
     from monarch.net.gateway import Gateway
 
-Handler = Callable[[Envelope], None]
+Handler = Callable[[Envelope[Any]], None]
 
 
 class Node:
@@ -174,7 +174,13 @@ class Node:
     def replace_address(self, **changes: Any) -> None:
         self.address = msgspec.structs.replace(self.address, **changes)
 
-    def handle(self, kind: type, handler: Handler, *, on_any_thread: bool = False) -> None:
+    def handle(
+        self,
+        kind: type[M_co],
+        handler: Callable[[Envelope[M_co]], None],
+        *,
+        on_any_thread: bool = False,
+    ) -> None:
         """Call ``handler`` for messages of ``kind``.
 
         A message to ourselves is handled on the I/O loop, unless ``on_any_thread``: then at
@@ -206,7 +212,7 @@ class Node:
         elif ends_fence(message):
             self.peer_down.held_from.pop(to.uid, None)
 
-    def transmit(self, to: ProcAddress, envelope: Envelope) -> None:
+    def transmit(self, to: ProcAddress, envelope: Envelope[AnyMessage]) -> None:
         """Hand a message to the connection with another process."""
         peer = self.address_book.meet(to)
         message = envelope.message
@@ -223,13 +229,13 @@ class Node:
             peer.hold()
             self.peer_down.held_from[to.uid] = self.calls.next_port()
 
-    def _carry(self, peer: Peer, envelope: Envelope) -> None:
+    def _carry(self, peer: Peer, envelope: Envelope[AnyMessage]) -> None:
         if envelope.buffers or len(envelope.payload) >= BULK_BYTES:
             self.bulk_sender.send(peer, envelope)
         else:
             peer.send(pack(envelope))
 
-    def way_to(self, to: ProcAddress) -> Callable[[Envelope], None]:
+    def way_to(self, to: ProcAddress) -> Callable[[Envelope[AnyMessage]], None]:
         """A function that takes messages for a process, valid as long as its peer is the same.
 
         Buffers that are borrowed have been taken when it returns.
@@ -238,9 +244,11 @@ class Node:
             return self._carry_here
         return functools.partial(self._carry, self.address_book.meet(to))
 
-    def _carry_here(self, envelope: Envelope) -> None:
+    def _carry_here(self, envelope: Envelope[AnyMessage]) -> None:
         if envelope.buffers:
-            envelope = envelope._replace(buffers=self.bulk_sender.take(envelope.buffers))
+            envelope = msgspec.structs.replace(
+                envelope, buffers=self.bulk_sender.take(envelope.buffers)
+            )
         self.dispatch(envelope)
 
     def report_down(self, down: ProcDown) -> None:
@@ -321,7 +329,7 @@ class Node:
         else:
             self._try(envelope)
 
-    def _try(self, envelope: Envelope) -> None:
+    def _try(self, envelope: Envelope[AnyMessage]) -> None:
         """Handle a message; one that fails is logged, and answered with the error where an answer
         is waited for."""
         try:
@@ -335,12 +343,12 @@ class Node:
                 asker = message.client if isinstance(message, Attach) else sender
                 self.answer(asker, port, error=f"it failed there: {type(error).__name__}: {error}")
 
-    def receive(self, envelope: Envelope) -> None:
+    def receive(self, envelope: Envelope[AnyMessage]) -> None:
         """Handle a whole message in its sender's order. On the I/O loop."""
         if not (self._held_back and self.bulk_receiver.hold_back(envelope)):
             self._try(envelope)
 
-    def dispatch(self, envelope: Envelope) -> None:
+    def dispatch(self, envelope: Envelope[AnyMessage]) -> None:
         handler = self._handlers.get(type(envelope.message))
         if handler is None:
             name = type(envelope.message).__name__

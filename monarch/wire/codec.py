@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from monarch.errors import WireError
 from monarch.wire.address import Uid
-from monarch.wire.message import PROTOCOL_VERSION, AnyMessage, Hello
+from monarch.wire.message import PROTOCOL_VERSION, AnyMessage, Hello, Message
 
 Bytes = bytes | bytearray | memoryview
 
@@ -32,11 +32,14 @@ def message_decoder() -> msgspec.msgpack.Decoder[AnyMessage]:
     return msgspec.msgpack.Decoder(AnyMessage)
 
 
-class Envelope(NamedTuple):
+M_co = TypeVar("M_co", bound=Message, covariant=True)
+
+
+class Envelope(msgspec.Struct, Generic[M_co], frozen=True):
     """A message with what travels beside it."""
 
     route: Uid
-    message: AnyMessage
+    message: M_co
     payload: Bytes = b""
     buffers: Sequence[Bytes] = ()
 
@@ -52,10 +55,10 @@ class OtherVersion(WireError):
         self.hello = hello
 
 
-def pack(envelope: Envelope) -> list[Bytes]:
+def pack(envelope: Envelope[AnyMessage]) -> list[Bytes]:
     """The frames of a message; buffers are passed on as they are, not copied."""
-    route, message, payload, buffers = envelope
-    return [route.encode(), _VERSION + _encoder.encode(message), payload, *buffers]
+    header = _VERSION + _encoder.encode(envelope.message)
+    return [envelope.route.encode(), header, envelope.payload, *envelope.buffers]
 
 
 def pack_header(message: AnyMessage) -> bytes:
@@ -88,7 +91,7 @@ def decode(data: bytes) -> AnyMessage:
         raise WireError(f"a peer sent a malformed header: {error}") from None
 
 
-def unpack(frames: Sequence[Bytes]) -> Envelope:
+def unpack(frames: Sequence[Bytes]) -> Envelope[AnyMessage]:
     """A message from its frames. Raises ``WireError`` for anything that is not one."""
     if len(frames) < 3:
         raise WireError(f"a message has at least three frames, not {len(frames)}")

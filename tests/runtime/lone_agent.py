@@ -62,9 +62,8 @@ class LoneAgent:
         self.peer.handle(ProcDown, lambda envelope: self.downs.append(envelope.message))
         self.downs: list[Any] = []
 
-    def _on_inspect(self, envelope: Envelope) -> None:
+    def _on_inspect(self, envelope: Envelope[Inspect]) -> None:
         order = envelope.message
-        assert isinstance(order, Inspect)
         self.node.answer(order.sender, order.port, self.agent.describe())
 
     def send(self, one: Any) -> None:

@@ -17,7 +17,7 @@ from monarch.runtime.links.address_book import PeerTable
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import PROTOCOL_VERSION, Hello, Inspect, ProcDown, Watch
+from monarch.wire.message import PROTOCOL_VERSION, AnyMessage, Hello, Inspect, ProcDown, Watch
 from tests.support import wait_for
 
 MAX_DEAD = 5
@@ -192,7 +192,7 @@ def test_who_asks_a_forgotten_one_hears_of_its_end_from_its_host(
     host.listen(f"ipc://{tmp_path}/h")
     one.listen(f"ipc://{tmp_path}/me")
 
-    def tell(envelope: Envelope) -> None:
+    def tell(envelope: Envelope[AnyMessage]) -> None:
         watch: Any = envelope.message
         host.send(watch.watcher, ProcDown(watch.uid, "it had ended"))
 
@@ -214,7 +214,7 @@ def test_a_forgotten_one_of_our_own_host_is_asked_about_here(node: Any) -> None:
     one = node("me")
     asked: list[str] = []
 
-    def tell(envelope: Envelope) -> None:
+    def tell(envelope: Envelope[AnyMessage]) -> None:
         watch: Any = envelope.message
         asked.append(watch.uid)
         one.send(watch.watcher, ProcDown(watch.uid, "it had ended"))

@@ -155,7 +155,7 @@ class Stamps:
         for kind in self._before:
             self._node.handle(kind, self._watch, on_any_thread=kind is Reply)
 
-    def _watch(self, envelope: Envelope) -> None:
+    def _watch(self, envelope: Envelope[AnyMessage]) -> None:
         message = envelope.message
         if isinstance(message, Reply):
             if not message.refused:

@@ -31,7 +31,7 @@ from monarch.runtime.waits import Wait, waits
 from monarch.wire import payload
 from monarch.wire.address import PortAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import Call, StopActor
+from monarch.wire.message import AnyMessage, Call, StopActor
 
 _log = logging.getLogger("monarch.actor")
 
@@ -175,7 +175,7 @@ class ActorCell:
         elif self.failure is None:
             await self._construct(work)
 
-    async def _construct(self, envelope: Envelope) -> None:
+    async def _construct(self, envelope: Envelope[AnyMessage]) -> None:
         record = self.record
         try:
             if self._host.spoiled:
@@ -198,7 +198,7 @@ class ActorCell:
         finally:
             self.is_made = True
 
-    async def _call(self, envelope: Envelope, call: Call) -> bool:
+    async def _call(self, envelope: Envelope[AnyMessage], call: Call) -> bool:
         if self.failure is not None or self._is_cut_off:
             self.answers.give_back(call, self.failure)
             return False
@@ -229,7 +229,9 @@ class ActorCell:
             # Not any awaitable: a mesh is one, and may be what the endpoint returns.
             if inspect.iscoroutine(result):
                 if spec.is_concurrent:
-                    self._tasks.start(call, result, self._complete(envelope, spec, result, lent))
+                    self._tasks.start(
+                        call, result, self._complete(envelope, call, spec, result, lent)
+                    )
                     return False
                 result = await self._settle(result)
             if self._host.watch is not None:
@@ -251,10 +253,13 @@ class ActorCell:
         self._mailbox.put_back(item)
 
     async def _complete(
-        self, envelope: Envelope, spec: EndpointSpec, result: Awaitable[Any], lent: Any
+        self,
+        envelope: Envelope[AnyMessage],
+        call: Call,
+        spec: EndpointSpec,
+        result: Awaitable[Any],
+        lent: Any,
     ) -> None:
-        call = envelope.message
-        assert isinstance(call, Call)
         try:
             value = await result
             if self._host.watch is not None:

@@ -123,9 +123,8 @@ class RingWatch:
         elif path:
             self._node.send(asked.proc, Chase(path, attempt))
 
-    def _on_ask(self, envelope: Envelope) -> None:
+    def _on_ask(self, envelope: Envelope[AskWait]) -> None:
         ask = envelope.message
-        assert isinstance(ask, AskWait)
         cell = self._cells.get(ask.actor)
         waiter = self._waiter(cell) if cell is not None and _holds_up(cell, ask.method) else None
         body: dict[str, Any] = {}
@@ -136,9 +135,8 @@ class RingWatch:
             }  # fmt: skip
         self._node.answer(ask.sender, ask.port, body)
 
-    def _on_chase(self, envelope: Envelope) -> None:
+    def _on_chase(self, envelope: Envelope[Chase]) -> None:
         chase = envelope.message
-        assert isinstance(chase, Chase)
         cell = self._still(chase.path[-1]) if chase.path else None
         if cell is not None:
             self._chase(cell, chase.path, chase.attempt)

@@ -81,14 +81,12 @@ class Bulletins:
                 left = msgspec.structs.replace(one, kind="left", text="", stands=False, data={})
                 self.add(left)
 
-    def _on_post(self, envelope: Envelope) -> None:
+    def _on_post(self, envelope: Envelope[Post]) -> None:
         order = envelope.message
-        assert isinstance(order, Post)
         self.add(order.bulletin, order.sender)
 
-    def _on_listen(self, envelope: Envelope) -> None:
+    def _on_listen(self, envelope: Envelope[Listen]) -> None:
         order = envelope.message
-        assert isinstance(order, Listen)
         if not order.port:
             self._heard.pop(order.sender, None)
             return

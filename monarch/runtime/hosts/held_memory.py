@@ -37,9 +37,8 @@ class HeldMemory:
         node.handle(FindMemory, self._on_find)
         node.handle(DropMemory, self._on_drop)
 
-    def _on_keep(self, envelope: Envelope) -> None:
+    def _on_keep(self, envelope: Envelope[KeepMemory]) -> None:
         order = envelope.message
-        assert isinstance(order, KeepMemory)
         proc, error = self._procs.get(order.sender), ""
         try:
             if proc is None or not proc.pid:
@@ -54,9 +53,8 @@ class HeldMemory:
             error = str(failed)
         self._node.answer(order.sender, order.port, error=error)
 
-    def _on_find(self, envelope: Envelope) -> None:
+    def _on_find(self, envelope: Envelope[FindMemory]) -> None:
         order = envelope.message
-        assert isinstance(order, FindMemory)
         kept = self._fds.get(order.owner, {})
         self._node.answer(order.sender, order.port, {
             "pid": os.getpid(),
@@ -68,9 +66,8 @@ class HeldMemory:
             },
         })  # fmt: skip
 
-    def _on_drop(self, envelope: Envelope) -> None:
+    def _on_drop(self, envelope: Envelope[DropMemory]) -> None:
         order = envelope.message
-        assert isinstance(order, DropMemory)
         self._let_go(order.owner)
         self._node.answer(order.sender, order.port)
 

@@ -129,14 +129,13 @@ class HostAgent:
         """Tell the listeners of this host."""
         self.bulletins.add(bulletin)
 
-    def _on_spawn(self, envelope: Envelope) -> None:
+    def _on_spawn(self, envelope: Envelope[SpawnProcs]) -> None:
         if not self.waiting.holds(envelope):
             self.start_procs(envelope)
 
-    def start_procs(self, envelope: Envelope) -> None:
+    def start_procs(self, envelope: Envelope[SpawnProcs]) -> None:
         """Make the procs of an order that need not wait."""
         spawn = envelope.message
-        assert isinstance(spawn, SpawnProcs)
         setup = bytes(envelope.payload)
         for spec in spawn.procs:
             if spec.uid in self.procs:
@@ -181,9 +180,8 @@ class HostAgent:
         changed = {*spec.env, *(learned.drift() if self.follows_client else ())}
         return settings().learn_imports and not (spec.bind or any(map(is_read_at_import, changed)))
 
-    def _on_imported(self, envelope: Envelope) -> None:
+    def _on_imported(self, envelope: Envelope[Imported]) -> None:
         told = envelope.message
-        assert isinstance(told, Imported)
         proc = self.procs.get(told.uid)
         if proc is not None and settings().learn_imports:
             self.templates.learn(proc.launcher, told.modules)
@@ -227,9 +225,8 @@ class HostAgent:
         host = beyond[0].rpartition(":")[0]
         return (local, f"{host}:0@tcp://{self.bind_host}:0")
 
-    def _on_preload(self, envelope: Envelope) -> None:
+    def _on_preload(self, envelope: Envelope[Preload]) -> None:
         order = envelope.message
-        assert isinstance(order, Preload)
         template = self.templates.ahead(order.modules)
 
         def done(errors: dict[str, str]) -> None:
@@ -243,9 +240,8 @@ class HostAgent:
         if proc is not None:
             proc.pid, proc.started = pid, started
 
-    def _on_proc_up(self, envelope: Envelope) -> None:
+    def _on_proc_up(self, envelope: Envelope[ProcUp]) -> None:
         up = envelope.message
-        assert isinstance(up, ProcUp)
         self.node.address_book.peer_up(up.proc)
         self.others.is_up(up)
         proc = self.procs.get(up.proc.uid)
@@ -255,9 +251,8 @@ class HostAgent:
             self._replacements.is_up(proc.uid)
             self.watchers.up(up)
 
-    def _on_watch(self, envelope: Envelope) -> None:
+    def _on_watch(self, envelope: Envelope[Watch]) -> None:
         watch = envelope.message
-        assert isinstance(watch, Watch)
         if watch.uid == self.node.uid:
             self.others.introduce(watch.watcher)
         else:
@@ -340,9 +335,8 @@ class HostAgent:
         if self.client is not None:
             self.node.send(self.client, Notice(text))
 
-    def _on_stop(self, envelope: Envelope) -> None:
+    def _on_stop(self, envelope: Envelope[StopProcs]) -> None:
         order = envelope.message
-        assert isinstance(order, StopProcs)
 
         def done() -> None:
             self.node.answer(order.sender, order.port)
@@ -362,9 +356,8 @@ class HostAgent:
         self._replacements.cancel(uids)
         self._stops.stop(uids, grace_seconds, reason, lambda: self.logs.after_output(done))
 
-    def _on_inspect(self, envelope: Envelope) -> None:
+    def _on_inspect(self, envelope: Envelope[Inspect]) -> None:
         order = envelope.message
-        assert isinstance(order, Inspect)
         self.node.answer(order.sender, order.port, self.describe(packages=order.packages))
 
     def describe(self, *, packages: bool = False) -> dict[str, Any]:

@@ -27,9 +27,8 @@ class HostDoor:
         self._node.handle(Detach, self._on_detach)
         self._node.peer_down.on_down.append(self._on_peer_down)
 
-    def _on_attach(self, envelope: Envelope) -> None:
+    def _on_attach(self, envelope: Envelope[Attach]) -> None:
         attach = envelope.message
-        assert isinstance(attach, Attach)
         holder = self.client
         if holder is not None and holder.client.uid != attach.client.uid:
             if not attach.takeover:
@@ -55,8 +54,7 @@ class HostDoor:
     def _process_ended(self, uid: Uid) -> None:
         self._node.peer_down.report(ProcDown(uid, "the client's process ended", expected=True))
 
-    def _on_detach(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, Detach)
+    def _on_detach(self, envelope: Envelope[Detach]) -> None:
         self._see_off(envelope.message.client, settings().exit_timeout_seconds)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:

@@ -186,9 +186,8 @@ class HostWatch:
         node.handle(WatchHost, self._on_watch_host)
         node.peer_down.on_down.append(self._on_peer_down)
 
-    def _on_watch_host(self, envelope: Envelope) -> None:
+    def _on_watch_host(self, envelope: Envelope[WatchHost]) -> None:
         order = envelope.message
-        assert isinstance(order, WatchHost)
         host, watcher = order.host, order.watcher
         known = self._for.setdefault(host.uid, {})
         known[watcher.uid] = watcher

@@ -64,17 +64,15 @@ class HostService:
         self.agent.others.say_goodbye()
         self._over()
 
-    def _on_shutdown(self, envelope: Envelope) -> None:
+    def _on_shutdown(self, envelope: Envelope[Shutdown]) -> None:
         order = envelope.message
-        assert isinstance(order, Shutdown)
         self.agent.others.say_goodbye()
         self.agent.close()
         self.node.answer(order.sender, order.port)
         self._over()
 
-    def _on_inspect(self, envelope: Envelope) -> None:
+    def _on_inspect(self, envelope: Envelope[Inspect]) -> None:
         order = envelope.message
-        assert isinstance(order, Inspect)
         holder = self._door.client
         body = {"client": holder.name, "client_address": holder.client} if holder else {}
         about = {"client": "", "programs": self.programs.describe()} | self._idle.describe()

@@ -52,9 +52,8 @@ class IdleWatch:
             self._used_at = now
         return now - self._used_at
 
-    def _on_limit(self, envelope: Envelope) -> None:
+    def _on_limit(self, envelope: Envelope[IdleLimit]) -> None:
         order = envelope.message
-        assert isinstance(order, IdleLimit)
         self._seconds = order.seconds
         self._others = tuple(one for one in order.others if one.uid != self._node.uid)
         self._used_at = self._node.loop.time()

@@ -188,7 +188,7 @@ class Trees:
         found = place_of(uid)
         return found is not None and found[0] in self._routes
 
-    def send(self, to: ProcAddress, envelope: Envelope) -> bool:
+    def send(self, to: ProcAddress, envelope: Envelope[AnyMessage]) -> bool:
         """Send an agent's message along the tree that leads to a proc, if there is one.
 
         So it keeps its place among the calls. Answers belong to no order, and go directly, as do

@@ -96,9 +96,8 @@ class DapTunnel:
                 self._close()
                 return
 
-    def _on_bytes(self, envelope: Envelope) -> None:
+    def _on_bytes(self, envelope: Envelope[DapBytes]) -> None:
         told = envelope.message
-        assert isinstance(told, DapBytes)
         ours = self._ours
         if ours is None or told.channel != self._channel:
             return

@@ -71,9 +71,8 @@ class HoldBook:
         if how is not Gone.EXPECTED and uid in self._holds:
             self._node.loop.call_soon(lambda: self.forget(uid))
 
-    def _on_changed(self, envelope: Envelope) -> None:
+    def _on_changed(self, envelope: Envelope[HoldsChanged]) -> None:
         told = envelope.message
-        assert isinstance(told, HoldsChanged)
         if told.holds:
             self._holds[told.proc] = told.holds
         else:
@@ -112,18 +111,16 @@ class HoldBook:
         for sentence in begun(new):
             self.tell(sentence)
 
-    def _on_asked(self, envelope: Envelope) -> None:
+    def _on_asked(self, envelope: Envelope[HoldsAsked]) -> None:
         order = envelope.message
-        assert isinstance(order, HoldsAsked)
         holds = [msgspec.to_builtins(hold) for hold in self.all()]
         at = {proc: self._node.address_of(proc) for proc in list(self._holds)}
         lost = [msgspec.to_builtins(one) for one in self._lost]
         body = {"holds": holds, "procs": at, "lost": lost}
         self._node.answer(order.sender, order.port, body)
 
-    def _on_source(self, envelope: Envelope) -> None:
+    def _on_source(self, envelope: Envelope[SourceAsked]) -> None:
         order = envelope.message
-        assert isinstance(order, SourceAsked)
 
         def answer() -> None:
             text, error = "", ""

@@ -227,9 +227,8 @@ class ProcHolds:
         else:
             self._is_watching = False
 
-    def _on_line(self, envelope: Envelope) -> None:
+    def _on_line(self, envelope: Envelope[HoldLine]) -> None:
         order = envelope.message
-        assert isinstance(order, HoldLine)
         call = self._calls.get(order.hold)
         if call is None:
             self._node.answer(order.sender, order.port, error="the call has ended")
@@ -237,9 +236,8 @@ class ProcHolds:
         call.type(order.line, "" if order.is_quiet else order.who)
         self._node.answer(order.sender, order.port)
 
-    def _on_text(self, envelope: Envelope) -> None:
+    def _on_text(self, envelope: Envelope[HoldText]) -> None:
         order = envelope.message
-        assert isinstance(order, HoldText)
         if not self._answer_text(order):
             self._asked.append(order)
             seconds = min(order.seconds, _MOST_SECONDS)
@@ -273,9 +271,8 @@ class ProcHolds:
         self._node.answer(order.sender, order.port, body)
         return True
 
-    def _on_names(self, envelope: Envelope) -> None:
+    def _on_names(self, envelope: Envelope[HoldNames]) -> None:
         order = envelope.message
-        assert isinstance(order, HoldNames)
         call = self._calls.get(order.hold)
         names = [] if call is None else call.pdb.names(order.text)
         self._node.answer(order.sender, order.port, {"names": names[:500]})

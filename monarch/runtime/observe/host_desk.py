@@ -156,14 +156,12 @@ class HostDesk:
         if not up:
             finish()
 
-    def _on_ask_clock(self, envelope: Envelope) -> None:
+    def _on_ask_clock(self, envelope: Envelope[AskClock]) -> None:
         order = envelope.message
-        assert isinstance(order, AskClock)
         self._node.answer(order.sender, order.port, {"now": time.monotonic_ns()})
 
-    def _on_look(self, envelope: Envelope) -> None:
+    def _on_look(self, envelope: Envelope[LookAtHost]) -> None:
         order = envelope.message
-        assert isinstance(order, LookAtHost)
 
         def done(found: Mapping[Uid, Response]) -> None:
             procs = [self._proc(proc, found.get(proc.uid)) for proc in self._host.procs.values()]
@@ -189,9 +187,8 @@ class HostDesk:
             "answers": bool(body), "address": proc.address, **process_state(proc.pid), **body,
         }  # fmt: skip
 
-    def _on_py_spy(self, envelope: Envelope) -> None:
+    def _on_py_spy(self, envelope: Envelope[PySpyAsked]) -> None:
         order = envelope.message
-        assert isinstance(order, PySpyAsked)
         known = {uid: proc.pid for uid, proc in self._host.procs.items() if uid in order.procs}
 
         def done(dumps: dict[str, str], errors: dict[str, str]) -> None:
@@ -200,9 +197,8 @@ class HostDesk:
 
         dump_aside(known, order.native, done)
 
-    def _on_drain(self, envelope: Envelope) -> None:
+    def _on_drain(self, envelope: Envelope[DrainHost]) -> None:
         order = envelope.message
-        assert isinstance(order, DrainHost)
         takes = self._keep_seconds > 0
 
         def done(found: Mapping[Uid, Response]) -> None:
@@ -245,9 +241,8 @@ class HostDesk:
         self._kept.extend(_Kept(now, uid, rows) for uid, rows in told.items() if rows)
         return []
 
-    def _on_keep(self, envelope: Envelope) -> None:
+    def _on_keep(self, envelope: Envelope[KeepRows]) -> None:
         order = envelope.message
-        assert isinstance(order, KeepRows)
         self._keep_seconds = min(max(order.seconds, 0.0), _MOST_KEPT_SECONDS)
         if not self._keep_seconds:
             self._kept.clear()
@@ -256,9 +251,8 @@ class HostDesk:
             self._tick()
         self._node.answer(order.sender, order.port)
 
-    def _on_last(self, envelope: Envelope) -> None:
+    def _on_last(self, envelope: Envelope[LastRows]) -> None:
         last = envelope.message
-        assert isinstance(last, LastRows)
         if self._keep_seconds and envelope.payload:
             self._kept.append(_Kept(self._node.loop.time(), last.proc, bytes(envelope.payload)))
 

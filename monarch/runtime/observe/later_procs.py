@@ -40,9 +40,8 @@ class LaterEnvironment:
             if not setting.ranks or rank in setting.ranks
         }
 
-    def _on_set(self, envelope: Envelope) -> None:
+    def _on_set(self, envelope: Envelope[EnvSet]) -> None:
         order = envelope.message
-        assert isinstance(order, EnvSet)
         for name, value in order.values.items():
             if not order.ranks:
                 self._set = [(other, kept) for other, kept in self._set if other != name]
@@ -72,9 +71,8 @@ class LaterBreaks:
             if is_in(parse_set(place.ranks), rank, labels, sizes)
         )
 
-    def _on_place(self, envelope: Envelope) -> None:
+    def _on_place(self, envelope: Envelope[BreakPlace]) -> None:
         order = envelope.message
-        assert isinstance(order, BreakPlace)
         error = ""
         try:
             parse_set(order.ranks)

@@ -30,6 +30,7 @@ from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     AbortGroups,
+    AnyMessage,
     BreakPlace,
     DapOpened,
     EnvAsked,
@@ -58,7 +59,7 @@ class Looks:
         self._stops = Stops(self._stand)
         self._tunnel = DapTunnel(agent.node)
 
-    def take(self, envelope: Envelope) -> None:
+    def take(self, envelope: Envelope[AnyMessage]) -> None:
         """Answer one question."""
         order = envelope.message
         if isinstance(order, EnvAsked):

@@ -85,7 +85,7 @@ class ProcAgent:
         self.kept_spawns = KeptSpawns(self.supervisor.has_living)
         self._cells = CellTable(self)
         self.rings = RingWatch(node, self._cells, lambda: self.root)
-        self._held: list[Envelope] | None = None
+        self._held: list[Envelope[SpawnActor]] | None = None
         self._root: ProcAddress | None = None
         self.on_demand = self._cells.on_demand
         self._loops = ActorLoops()
@@ -253,9 +253,8 @@ class ProcAgent:
             for envelope in held:
                 self.on_spawn(envelope)
 
-    def on_spawn(self, envelope: Envelope) -> None:
+    def on_spawn(self, envelope: Envelope[SpawnActor]) -> None:
         spawn = envelope.message
-        assert isinstance(spawn, SpawnActor)
         with self._lock:
             if self._held is not None and spawn.owner.uid != self.node.uid:
                 self._held.append(envelope)
@@ -275,9 +274,8 @@ class ProcAgent:
         cell = make_cell(record, spawn, self, self.actor_loop)
         self._cells.enter(cell, envelope, lambda: self.fences.begins(cell, spawn.owner.uid))
 
-    def _on_returned(self, envelope: Envelope) -> None:
+    def _on_returned(self, envelope: Envelope[Returned]) -> None:
         returned = envelope.message
-        assert isinstance(returned, Returned)
         self._on_undelivered(returned.actor, returned.target, returned.method, returned.reason)
 
     def _on_undelivered(self, actor: Uid, target: str, method: str, reason: str) -> None:
@@ -286,17 +284,15 @@ class ProcAgent:
             message = Undelivered(cell.record.title, target, method, reason)
             cell.deliver(Delivery("undelivered", message, is_urgent=True))
 
-    def _on_ask_origin(self, envelope: Envelope) -> None:
+    def _on_ask_origin(self, envelope: Envelope[AskOrigin]) -> None:
         order = envelope.message
-        assert isinstance(order, AskOrigin)
         data = payload.dump(self.spawned_on.get(order.actor))
         self.send_reply(
             self.node.address_of(order.sender), Reply(order.port, 0, self.node.uid), data
         )
 
-    def _on_inspect(self, envelope: Envelope) -> None:
+    def _on_inspect(self, envelope: Envelope[Inspect]) -> None:
         order = envelope.message
-        assert isinstance(order, Inspect)
         actors = [{"name": c.record.name, "rank": c.record.rank} for c in self.cells]
         body = {
             "generation": self.generation, "actors": actors, "spoiled": self.spoiled,

@@ -108,9 +108,8 @@ class HostPrograms:
             if self._node.failure_of(to.uid) is None:
                 self._node.send(to, message, payload)
 
-    def _on_run(self, envelope: Envelope) -> None:
+    def _on_run(self, envelope: Envelope[RunProgram]) -> None:
         order = envelope.message
-        assert isinstance(order, RunProgram)
         script = bytes(envelope.payload) if order.has_script else None
         self._soon(lambda: self._start(order, script))
 
@@ -239,9 +238,8 @@ class HostPrograms:
             if by == owner:
                 one.close()
 
-    def _on_view(self, envelope: Envelope) -> None:
+    def _on_view(self, envelope: Envelope[ViewProgram]) -> None:
         order = envelope.message
-        assert isinstance(order, ViewProgram)
         self._soon(lambda: self._view(order))
 
     def _view(self, order: ViewProgram) -> None:
@@ -253,9 +251,8 @@ class HostPrograms:
         self._answer(order.viewer, order.port)
         program.view(order.viewer, order.rows, order.columns)
 
-    def _on_leave(self, envelope: Envelope) -> None:
+    def _on_leave(self, envelope: Envelope[LeaveProgram]) -> None:
         order = envelope.message
-        assert isinstance(order, LeaveProgram)
 
         def leave() -> None:
             if order.uid in self._programs:
@@ -267,14 +264,12 @@ class HostPrograms:
 
         self._soon(leave)
 
-    def _on_signal(self, envelope: Envelope) -> None:
+    def _on_signal(self, envelope: Envelope[SignalProgram]) -> None:
         order = envelope.message
-        assert isinstance(order, SignalProgram)
         self._with(order.uid, lambda program: program.signal(order.number))
 
-    def _on_resize(self, envelope: Envelope) -> None:
+    def _on_resize(self, envelope: Envelope[ResizeTerminal]) -> None:
         order = envelope.message
-        assert isinstance(order, ResizeTerminal)
         self._with(order.uid, lambda program: program.resize(order.rows, order.columns))
 
     def _with(self, uid: Uid, action: Callable[[RunningProgram], object]) -> None:
@@ -284,9 +279,8 @@ class HostPrograms:
 
         self._soon(act)
 
-    def _on_open_port(self, envelope: Envelope) -> None:
+    def _on_open_port(self, envelope: Envelope[OpenPort]) -> None:
         order = envelope.message
-        assert isinstance(order, OpenPort)
         # To connect may take a while.
         threading.Thread(
             target=self._connect, args=(order,), name="monarch-connect", daemon=True
@@ -321,9 +315,8 @@ class HostPrograms:
         self._answer(owner, order.port)
         one.start()
 
-    def _on_stream(self, envelope: Envelope) -> None:
+    def _on_stream(self, envelope: Envelope[StreamData | StreamRoom | StreamEnd]) -> None:
         message, data = envelope.message, bytes(envelope.payload)
-        assert isinstance(message, StreamData | StreamRoom | StreamEnd)
 
         def pass_on() -> None:
             program = self._programs.get(message.uid)

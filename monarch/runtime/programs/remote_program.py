@@ -74,9 +74,8 @@ class Streams:
             there, int(answer.body["pid"]), lambda: node.peer_down.report(down)
         )
 
-    def _on_stream(self, envelope: Envelope) -> None:
+    def _on_stream(self, envelope: Envelope[StreamData | StreamRoom | StreamEnd]) -> None:
         message = envelope.message
-        assert isinstance(message, StreamData | StreamRoom | StreamEnd)
         stream = self._streams.get(message.uid)
         if stream is None:
             return
@@ -87,9 +86,8 @@ class Streams:
         else:
             stream.on_end(message.stream)
 
-    def _on_program_ended(self, envelope: Envelope) -> None:
+    def _on_program_ended(self, envelope: Envelope[ProgramEnded]) -> None:
         message = envelope.message
-        assert isinstance(message, ProgramEnded)
         stream = self._streams.pop(message.uid, None)
         if stream is not None:
             stream.on_over(message.status, message.reason)

@@ -26,7 +26,7 @@ from monarch.runtime.workspace.pushing.shared_folder import SharedFolder
 from monarch.runtime.workspace.pushing.spreading import pass_on
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.codec import Bytes, Envelope
-from monarch.wire.message import Share, Sync, TakeBack
+from monarch.wire.message import AnyMessage, Share, Sync, TakeBack
 from monarch_sync.errors import BadMessage, ReplicaBusy
 from monarch_sync.manifest import Manifest, encode_paths
 from monarch_sync.messages import (
@@ -78,8 +78,8 @@ class ReplicaAgent:
         self._lease = Lease(host)
         self._thread.start()
         host.node.handle(Sync, self._on_sync)
-        for kind in (Share, TakeBack):
-            host.node.handle(kind, self._on_order)
+        host.node.handle(Share, self._on_order)
+        host.node.handle(TakeBack, self._on_order)
 
     @property
     def generation(self) -> int:
@@ -158,17 +158,15 @@ class ReplicaAgent:
         """Where the workspace's folders have landed: what procs put in front of `sys.path`."""
         return tuple(import_place(self.root, self.state_folder, f) for f in self._folders)
 
-    def _on_sync(self, envelope: Envelope) -> None:
+    def _on_sync(self, envelope: Envelope[Sync]) -> None:
         order = envelope.message
-        assert isinstance(order, Sync)
         if order.onward:
             # First of all: the others have their disks to write, too.
             pass_on(self._agent.node, order, envelope.payload, envelope.buffers)
         self._orders.put(lambda: self._answer(envelope))
 
-    def _on_order(self, envelope: Envelope) -> None:
+    def _on_order(self, envelope: Envelope[Share | TakeBack]) -> None:
         order = envelope.message
-        assert isinstance(order, Share | TakeBack)
         self._orders.put(lambda: self._do(order, envelope.payload))
 
     def _share(self, order: Share, payload: Bytes) -> str:
@@ -212,9 +210,8 @@ class ReplicaAgent:
             self._environment.settle()
         return self._orders.get()
 
-    def _answer(self, envelope: Envelope) -> None:
+    def _answer(self, envelope: Envelope[Sync]) -> None:
         order = envelope.message
-        assert isinstance(order, Sync)
         node = self._agent.node
         try:
             message = decode(bytes(envelope.payload))
@@ -253,7 +250,7 @@ class ReplicaAgent:
             "busy", f"{lease.author} pushes generation {lease.generation} at this moment"
         )
 
-    def _take(self, order: Sync, message: Message, envelope: Envelope) -> Message:
+    def _take(self, order: Sync, message: Message, envelope: Envelope[AnyMessage]) -> Message:
         if isinstance(message, Instalment | StageRequest):
             self._follow_state_folder()
         replica, lease = self._write_if_free(_LOCK_SECONDS), self._lease

@@ -98,9 +98,8 @@ class Audits:
         for hear in self.on_found:
             hear(plan.generation, outcome)
 
-    def _on_asked(self, envelope: Envelope) -> None:
+    def _on_asked(self, envelope: Envelope[AuditAsked]) -> None:
         order = envelope.message
-        assert isinstance(order, AuditAsked)
         promise = self.of(order.generation)
         promise.on_set(
             lambda: self._node.answer(order.sender, order.port, msgspec.to_builtins(promise.value))

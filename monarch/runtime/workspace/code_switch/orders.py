@@ -25,9 +25,8 @@ class SwitchOrders:
         self._node.handle(HeldUp, self._on_held_up)
         self._node.handle(LeftBehind, self._on_left_behind)
 
-    def _on_order(self, envelope: Envelope) -> None:
+    def _on_order(self, envelope: Envelope[Order]) -> None:
         order = envelope.message
-        assert isinstance(order, Order)
         asker, reply = self._asker(order.sender), self._answered(order.sender, order.port)
         if order.kind is SwitchOrder.PREPARE:
             plan = ReloadPlan.decode(envelope.payload)
@@ -49,19 +48,16 @@ class SwitchOrders:
             # A fence goes up at once, on the receiving thread: that is its place.
             self._switch.obey(order, asker, reply)
 
-    def _on_waiting(self, envelope: Envelope) -> None:
+    def _on_waiting(self, envelope: Envelope[Waiting]) -> None:
         message = envelope.message
-        assert isinstance(message, Waiting)
         self._switch.waits(message.generation, message.busy, message.seconds)
 
-    def _on_held_up(self, envelope: Envelope) -> None:
+    def _on_held_up(self, envelope: Envelope[HeldUp]) -> None:
         message = envelope.message
-        assert isinstance(message, HeldUp)
         self._switch.held_up(message.generation, message.attempt)
 
-    def _on_left_behind(self, envelope: Envelope) -> None:
+    def _on_left_behind(self, envelope: Envelope[LeftBehind]) -> None:
         message = envelope.message
-        assert isinstance(message, LeftBehind)
         self._switch.left_behind(message.codes)
 
     def _asker(self, sender: Uid) -> Uid:

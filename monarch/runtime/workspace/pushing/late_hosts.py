@@ -30,9 +30,8 @@ class LateHosts:
         self._authors = authors
         self._node.handle(Bring, self._on_bring)
 
-    def _on_bring(self, envelope: Envelope) -> None:
+    def _on_bring(self, envelope: Envelope[Bring]) -> None:
         order = envelope.message
-        assert isinstance(order, Bring)
 
         def run() -> None:
             body: dict[str, Any] = {}
