@@ -120,14 +120,12 @@ class EditorBridge:
         self._tunnels[channel], self._procs[channel] = tunnel, proc
         answer = visit.begin(
             proc.uid,
-            lambda port: DapOpened(
+            DapOpened(
                 channel=channel,
                 token=self._token,
                 parent=self._parent,
                 client=visit.address,
                 pid=os.getpid(),
-                port=port,
-                sender=visit.uid,
             ),
         )
         # Only now: what the adapter says first must not overtake that order.

@@ -265,7 +265,7 @@ def _follow_log_level(agent: ProcAgent, config: ProcConfig) -> None:
     def set_level(envelope: Envelope[SetLogLevel]) -> None:
         order = envelope.message
         logging.getLogger().setLevel(order.level)
-        agent.node.answer(order.sender, order.port)
+        agent.node.answer(order)
 
     agent.node.handle(SetLogLevel, set_level)
 

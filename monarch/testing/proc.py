@@ -189,7 +189,7 @@ class InProcessProc:
     def _keep_log_level(self, envelope: Envelope[SetLogLevel]) -> None:
         # It would be that of the test's process, and so everybody's.
         order = envelope.message
-        self.node.answer(order.sender, order.port)
+        self.node.answer(order)
 
     def _write(self, stream: int, data: bytes) -> None:
         poll = select.poll()

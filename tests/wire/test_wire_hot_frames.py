@@ -12,7 +12,6 @@ from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope, pack, unpack
 from monarch.wire.message import (
     Answer,
-    AnyMessage,
     BulkChunk,
     Call,
     Cast,
@@ -22,6 +21,7 @@ from monarch.wire.message import (
     Heartbeat,
     Hello,
     Log,
+    Message,
     Parcel,
     PortMark,
     ProcDown,
@@ -39,7 +39,7 @@ _PROC = ProcAddress(
     "proc-1", ("ipc:///run/a", "tcp://10.0.0.1:7"), "machine", "host-1", ("tcp://h:1",)
 )
 
-_FRAMES: list[tuple[AnyMessage, str]] = [
+_FRAMES: list[tuple[Message, str]] = [
     (
         Call(actor="actor-1", method="step", rank=3, sender="client"),
         "01dc001002a76163746f722d31a473746570039090a6636c69656e74a000c0c200a000a000",
@@ -164,6 +164,6 @@ _FRAMES: list[tuple[AnyMessage, str]] = [
 @pytest.mark.parametrize(
     ("message", "frame"), _FRAMES, ids=[type(message).__name__ for message, _ in _FRAMES]
 )
-def test_a_hot_message_has_the_frame_that_it_always_had(message: AnyMessage, frame: str) -> None:
+def test_a_hot_message_has_the_frame_that_it_always_had(message: Message, frame: str) -> None:
     assert pack(Envelope("to", message))[1].hex() == frame
     assert unpack([b"to", bytes.fromhex(frame), b""]).message == message

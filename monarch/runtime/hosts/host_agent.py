@@ -12,7 +12,6 @@ import os
 import re
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -44,6 +43,7 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
+    HostState,
     Imported,
     Inspect,
     Notice,
@@ -51,6 +51,7 @@ from monarch.wire.message import (
     ProcAgain,
     ProcDown,
     ProcSpec,
+    ProcState,
     ProcUp,
     ReplaceProcs,
     SpawnProcs,
@@ -101,7 +102,7 @@ class HostAgent:
         self._stops = ProcStops(node, self.procs, self._on_exited)
         self._hangs = HangWatch(node, self.procs, self._stacks_path, self._tell_client)
         self.memory = HeldMemory(node, self.procs)
-        self.desk = HostDesk(self, self._hangs.text)
+        self.desk = HostDesk(self)
         node.handle(SpawnProcs, self._on_spawn)
         node.handle(StopProcs, self._on_stop)
         node.handle(Watch, self._on_watch)
@@ -231,7 +232,7 @@ class HostAgent:
 
         def done(errors: dict[str, str]) -> None:
             text = "; ".join(f"{name}: {error}" for name, error in errors.items())
-            self.node.answer(order.sender, order.port, error=text)
+            self.node.answer(order, error=text)
 
         template.preload(order.modules, done)
 
@@ -339,7 +340,7 @@ class HostAgent:
         order = envelope.message
 
         def done() -> None:
-            self.node.answer(order.sender, order.port)
+            self.node.answer(order)
 
         self.stop(order.uids, order.grace_seconds, order.reason, done)
 
@@ -358,36 +359,48 @@ class HostAgent:
 
     def _on_inspect(self, envelope: Envelope[Inspect]) -> None:
         order = envelope.message
-        self.node.answer(order.sender, order.port, self.describe(packages=order.packages))
+        self.node.answer(order, self.describe(packages=order.packages))
 
-    def describe(self, *, packages: bool = False) -> dict[str, Any]:
+    def describe(self, *, packages: bool = False) -> HostState:
         """The state of this host, for ``monarch status``; with ``packages`` also what is
         installed."""
         workspace = self.workspace
-        body = workspace.packages() if packages else {}
         is_there = os.path.isdir(workspace.root)  # else it has nothing, even if it was told so
         replica, writes = workspace.replica
-        return body | {
-            "host": self.name,
-            "pid": os.getpid(),
-            "machine": self.node.address.machine,
-            "workspace": workspace.root,
-            "state": workspace.state_folder,
-            "generation": workspace.generation,
-            "digest": workspace.digest if is_there else "",
-            "staged_bytes": workspace.staged_bytes,
-            "replica": replica,
-            "writes": writes,
-            "logs": self.logs.directory,
-            "bulletins": self.bulletins.standing(),
-            "procs": [
-                {"uid": p.uid, "name": p.label, "mesh": p.spawn.name,
-                 "rank": p.spec.rank, "pid": p.pid, "is_up": p.address is not None,
-                 "hangs": self._hangs.text(p.uid), "address": p.address,
-                 "labels": p.spawn.labels, "sizes": p.spawn.sizes}
-                for p in self.procs.values()
-            ],
-        }  # fmt: skip
+        return HostState(
+            host=self.name,
+            pid=os.getpid(),
+            machine=self.node.address.machine,
+            uid=self.node.uid,
+            workspace=workspace.root,
+            state=workspace.state_folder,
+            generation=workspace.generation,
+            digest=workspace.digest if is_there else "",
+            staged_bytes=workspace.staged_bytes,
+            replica=replica,
+            writes=writes,
+            logs=self.logs.directory,
+            bulletins=tuple(self.bulletins.standing()),
+            procs=tuple(self.proc_state(proc) for proc in self.procs.values()),
+            packages=workspace.packages() if packages else None,
+        )
+
+    def proc_state(self, proc: HostProc) -> ProcState:
+        spawn, spec = proc.spawn, proc.spec
+        return ProcState(
+            uid=proc.uid,
+            label=proc.label,
+            name=spawn.name,
+            mesh=spawn.mesh,
+            rank=spec.rank,
+            pid=proc.pid,
+            is_up=proc.address is not None,
+            hangs=self._hangs.text(proc.uid),
+            address=proc.address,
+            labels=spawn.labels,
+            sizes=spawn.sizes,
+            life=proc.life,
+        )
 
     def close(self) -> None:
         """Kill every proc and template. On the loop."""

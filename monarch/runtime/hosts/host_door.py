@@ -9,7 +9,7 @@ from monarch.config import settings
 from monarch.runtime.hosts.host_agent import HostAgent
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import Attach, Detach, ProcDown
+from monarch.wire.message import Attach, Attached, Detach, ProcDown
 
 
 class HostDoor:
@@ -33,7 +33,7 @@ class HostDoor:
         if holder is not None and holder.client.uid != attach.client.uid:
             if not attach.takeover:
                 taken = f"in use by {holder.name}"
-                self._node.answer(attach.client, attach.port, {"holder": holder.name}, taken)
+                self._node.answer(attach, Attached(holder=holder.name), taken)
                 return
             self._see_off(holder.client.uid)
         self.client = attach
@@ -41,15 +41,15 @@ class HostDoor:
         node = self._node
         uid = attach.client.uid
         node.failure_detector.watch(attach.client, attach.pid, lambda: self._process_ended(uid))
-        about = {
-            "machine": node.address.machine,
-            "pid": os.getpid(),
-            "host": self._agent.name,
-            "workspace": self._agent.workspace.root,
-            "generation": self._agent.workspace.generation,
-            "digest": self._agent.workspace.digest,
-        }
-        node.answer(attach.client, attach.port, about)
+        about = Attached(
+            machine=node.address.machine,
+            pid=os.getpid(),
+            host=self._agent.name,
+            workspace=self._agent.workspace.root,
+            generation=self._agent.workspace.generation,
+            digest=self._agent.workspace.digest,
+        )
+        node.answer(attach, about)
 
     def _process_ended(self, uid: Uid) -> None:
         self._node.peer_down.report(ProcDown(uid, "the client's process ended", expected=True))

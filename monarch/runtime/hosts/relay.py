@@ -21,12 +21,12 @@ from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope, decode
 from monarch.wire.message import (
-    AnyMessage,
     Call,
     Cast,
     FoldedReply,
     Grow,
     Introduce,
+    Message,
     ProcAgain,
     Replies,
     SpawnActor,
@@ -148,7 +148,7 @@ class Relay:
                     self._dead.add(uid)
                     self._node.calls.down(uid, MeshFailure(uid, (), "its client lost it"))
 
-    def _to_pass_on(self, envelope: Envelope[AnyMessage], num_receivers: int) -> Payload:
+    def _to_pass_on(self, envelope: Envelope[Message], num_receivers: int) -> Payload:
         """The message inside a cast; its large parts are copied once for all receivers here."""
         data, buffers = envelope.payload, envelope.buffers
         why = self._node.bulk_sender.why_not(len(data) + sum(map(len, buffers)))
@@ -197,7 +197,7 @@ class Relay:
         self._node.dispatch(Envelope(self._node.uid, order, setup))
 
 
-def _for_rank(message: AnyMessage, rank: int) -> AnyMessage:
+def _for_rank(message: Message, rank: int) -> Message:
     if isinstance(message, SpawnActor):
         # Of one member alone the rank is given.
         return msgspec.structs.replace(message, rank=message.rank + rank)

@@ -67,7 +67,7 @@ class Replacements:
         self._orders = [order for order in self._orders if order.missing]
         for order in done:
             error = f"not replaced: {'; '.join(order.lost)}" if order.lost else ""
-            self._node.answer(order.message.sender, order.message.port, error=error)
+            self._node.answer(order.message, error=error)
 
 
 class _Replacing:

@@ -86,16 +86,14 @@ class WaitingSpawns:
         host, root = self._host, order.root or order.owner
         self._asked = order.digest
         node = host.node
-        answer = node.request(
+        answer = node.ask(
             root,
-            lambda port: Bring(
+            Bring(
                 host=node.address,
                 generation=host.workspace.generation,
                 digest=host.workspace.digest,
                 wanted=order.digest,
                 num_running=host.num_running,
-                port=port,
-                sender=node.uid,
             ),
         )
 
@@ -104,11 +102,11 @@ class WaitingSpawns:
 
         answer.on_set(answered)
 
-    def _answered(self, answer: Promise[Response]) -> None:
+    def _answered(self, answer: Promise[Response[str]]) -> None:
         wanted, self._asked = self._asked, ""
         now = self._host.workspace.digest
         outcome = answer.value
-        if outcome.body.get("digest") == now:
+        if outcome.or_else("") == now:
             # This is what the others have, too: another author has pushed it.
             wanted_now = [e for e in self._orders if e.message.digest == wanted]
             self._orders = [e for e in self._orders if e not in wanted_now]

@@ -7,7 +7,7 @@ import msgspec
 from monarch.errors import WireError
 from monarch.wire import payload
 from monarch.wire.codec import Bytes, Envelope
-from monarch.wire.message import AnyMessage, Replies
+from monarch.wire.message import Message, Replies
 
 
 class _Broken:
@@ -29,7 +29,7 @@ def broken_payload(why: str) -> Bytes:
     return payload.dump(_Broken(why)).data
 
 
-def broken(inner: Envelope[AnyMessage], why: str) -> Envelope[AnyMessage]:
+def broken(inner: Envelope[Message], why: str) -> Envelope[Message]:
     """The same message, with such a payload; of folded answers, each gets one."""
     data = broken_payload(why)
     message = inner.message

@@ -23,10 +23,10 @@ from monarch.wire import layout
 from monarch.wire.address import Uid
 from monarch.wire.codec import Bytes, Envelope, pack, pack_header
 from monarch.wire.message import (
-    AnyMessage,
     BulkChunk,
     Consignment,
     Credit,
+    Message,
     Parcel,
     Retire,
     Unmapped,
@@ -75,7 +75,7 @@ class BulkSender:
         node.handle(Credit, self.on_credit)
         node.handle(Unmapped, self.on_unmapped)
 
-    def send(self, peer: Peer, envelope: Envelope[AnyMessage]) -> None:
+    def send(self, peer: Peer, envelope: Envelope[Message]) -> None:
         """Send a message to ``peer``. The contents of its buffers are taken before this returns.
 
         Raises ``ValueError`` for a message beyond the limit.
@@ -174,7 +174,7 @@ class BulkSender:
     def _frames(
         self,
         peer: Peer,
-        small: Envelope[AnyMessage],
+        small: Envelope[Message],
         has_payload: bool,
         cargo: _Cargo | None,
         pieces: Sequence[Bytes],

@@ -201,7 +201,7 @@ class LogSender:
             uids = options.uids or (self._node.uid, *self._sources)
             window = LogWindow(uids, options.group, options.window_seconds)
             self._node.send(client, window)
-        self._node.answer(options.sender, options.port)
+        self._node.answer(options)
 
     def _chosen(self, uids: Sequence[Uid]) -> list[_LogSource]:
         if not uids:
@@ -210,7 +210,7 @@ class LogSender:
 
     def _on_flush(self, envelope: Envelope[FlushLogs]) -> None:
         flush = envelope.message
-        self.after_output(lambda: self._node.answer(flush.sender, flush.port))
+        self.after_output(lambda: self._node.answer(flush))
 
     def after_output(self, action: Callable[[], None]) -> None:
         """Run ``action`` once what the procs have printed by now is sent, also those that have

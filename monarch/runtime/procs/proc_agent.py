@@ -47,10 +47,12 @@ from monarch.wire.message import (
     Call,
     ClocksStand,
     Command,
-    Inspect,
+    InspectProc,
     ProcAgain,
     ProcDown,
+    ProcReport,
     Reply,
+    Request,
     Returned,
     SpawnActor,
     StopActor,
@@ -101,7 +103,7 @@ class ProcAgent:
         node.handle(Call, self._cells.take_call, on_any_thread=True)
         node.handle(SpawnActor, self.on_spawn, on_any_thread=True)
         node.handle(StopActor, self._cells.take_stop, on_any_thread=True)
-        node.handle(Inspect, self._on_inspect)
+        node.handle(InspectProc, self._on_inspect)
         node.handle(Returned, self._on_returned)
         node.on_undelivered = self._on_undelivered
         node.handle(AskOrigin, self._on_ask_origin)
@@ -164,7 +166,7 @@ class ProcAgent:
         if cell is not None and failed:
             cell.doom(reason)
         elif cell is not None:
-            stop = StopActor(actor, reason, 0, "")
+            stop = StopActor(actor, reason)
             cell.deliver(Delivery("itself", Envelope("", stop)))
 
     def own_procs(self, procs: Sequence[ProcAddress]) -> None:
@@ -291,21 +293,17 @@ class ProcAgent:
             self.node.address_of(order.sender), Reply(order.port, 0, self.node.uid), data
         )
 
-    def _on_inspect(self, envelope: Envelope[Inspect]) -> None:
+    def _on_inspect(self, envelope: Envelope[InspectProc]) -> None:
         order = envelope.message
-        actors = [{"name": c.record.name, "rank": c.record.rank} for c in self.cells]
-        body = {
-            "generation": self.generation, "actors": actors, "spoiled": self.spoiled,
-            "workspace": os.environ.get("WORKSPACE_DIR", ""),
-        }  # fmt: skip
-        self.node.answer(order.sender, order.port, body)
+        where = os.environ.get("WORKSPACE_DIR", "")
+        self.node.answer(order, ProcReport(self.generation, self.spoiled, where))
 
     def stop_all(self, timeout_seconds: float) -> None:
         """Stop every actor, each with its ``__cleanup__``, within ``timeout_seconds``."""
         cells = self.cells
         deadline = time.monotonic() + timeout_seconds
         for cell in cells:
-            stop = StopActor(cell.record.uid, "the process ends", 0, "")
+            stop = StopActor(cell.record.uid, "the process ends")
             cell.deliver(Delivery("stop", Envelope("", stop)))
         for cell in cells:
             cell.ended.wait(max(0.0, deadline - time.monotonic()))
@@ -331,8 +329,8 @@ class ProcAgent:
     def address_of(self, uid: Uid) -> ProcAddress:
         return self.node.address_of(uid)
 
-    def answer(self, uid: Uid, port: int, error: str = "") -> None:
-        self.node.answer(uid, port, error=error)
+    def answer(self, request: Request[Any], error: str = "") -> None:
+        self.node.answer(request, error=error)
 
     def later(self, seconds: float, action: Callable[[], None]) -> Timer:
         return self.node.loop.call_later(seconds, action)

@@ -27,7 +27,7 @@ class SwitchOrders:
 
     def _on_order(self, envelope: Envelope[Order]) -> None:
         order = envelope.message
-        asker, reply = self._asker(order.sender), self._answered(order.sender, order.port)
+        asker, reply = self._asker(order.sender), self._answered(order)
         if order.kind is SwitchOrder.PREPARE:
             plan = ReloadPlan.decode(envelope.payload)
             self._switch.ordered_to_prepare(plan, asker, reply)
@@ -40,9 +40,7 @@ class SwitchOrders:
             self._switch.ordered_to_switch(
                 order.generation,
                 asker,
-                lambda switched: self._node.answer(
-                    order.sender, order.port, msgspec.to_builtins(switched)
-                ),
+                lambda switched: self._node.answer(order, msgspec.to_builtins(switched)),
             )
         else:
             # A fence goes up at once, on the receiving thread: that is its place.
@@ -68,7 +66,5 @@ class SwitchOrders:
         self._switch.author_gone(uid)
         self._node.peer_down.left(uid)
 
-    def _answered(self, sender: Uid, port: int) -> OpenOrder:
-        return OpenOrder(
-            lambda outcome: self._node.answer(sender, port, msgspec.to_builtins(outcome))
-        )
+    def _answered(self, order: Order) -> OpenOrder:
+        return OpenOrder(lambda outcome: self._node.answer(order, msgspec.to_builtins(outcome)))
