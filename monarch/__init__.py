@@ -3,7 +3,8 @@
 Import what you use from its homes: ``monarch.actor`` (actors and meshes), ``monarch.job``
 (allocations of machines), ``monarch.spmd`` (torch.distributed environments). Nothing here
 imports torch. ``errors`` has every error that users meet, ``ours`` proves what may be removed,
-``python_start`` starts each Python of ours, ``offers`` has what layers offer to those below;
+``python_start`` starts each Python of ours, ``offers`` has what layers offer to those below,
+``whole_file`` writes files whole or not at all;
 ARCHITECTURE.md tells which folder holds what.
 """
 
