@@ -24,13 +24,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from monarch import __version__
 from monarch.errors import JobError
 from monarch.runtime.workspace.packages.cache_folder import cache_folder
 from monarch.runtime.workspace.packages.environment import EnvironmentFailed, HostPython, build
 from monarch.runtime.workspace.packages.lock_files import Needs
 from monarch.runtime.workspace.packages.python_here import normalized, python_tag
 from monarch.runtime.workspace.packages.wheels import BadWheel, unpack
+from monarch.version import __version__
 from monarch.whole_file import write_whole
 
 _OURS = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
