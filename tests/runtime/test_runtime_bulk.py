@@ -549,7 +549,7 @@ def test_a_stop_keeps_its_place_behind_a_large_call(
     stops: list[Envelope[Message]] = []
     receiver.node.handle(StopActor, stops.append)
     sender.send(receiver, bytes(2 * LARGE), "large")
-    sender.node.send(receiver.node.address, StopActor("actor", ""))
+    sender.node.send(receiver.node.address, StopActor("actor", "", sender=sender.node.uid))
     sender.node.send(receiver.node.address, Heartbeat(sender.node.uid))
     wait_for(lambda: credits and receiver.heartbeats)
     assert not stops
