@@ -46,13 +46,12 @@ def _median(work: Callable[[], object], rounds: int) -> float:
 def _line(visit: Visit, hold: HoldNote, line: str) -> None:
     """Type a line, and wait until the debugger waits again."""
     ask = visit.ask
-    begun = ask(hold.proc, lambda p: HoldText(hold.id, -1, False, 0.0, p, visit.uid))
-    number, is_waiting = int(begun["number"]), False
-    ask(hold.proc, lambda p: HoldLine(hold.id, line, "", p, visit.uid, True))
+    begun = ask(hold.proc, HoldText(hold.id, -1, False, 0.0))
+    number, is_waiting = begun.number, False
+    ask(hold.proc, HoldLine(hold.id, line, "", True))
     while not is_waiting:
-        at = number
-        body = ask(hold.proc, lambda p, n=at: HoldText(hold.id, n, False, 5.0, p, visit.uid), 9.0)
-        number, is_waiting = int(body["number"]), bool(body["is_waiting"])
+        output = ask(hold.proc, HoldText(hold.id, number, False, 5.0), 9.0)
+        number, is_waiting = output.number, output.is_waiting
 
 
 def main() -> None:
@@ -71,14 +70,13 @@ def main() -> None:
         time.sleep(0.01)
     print(f"all stand after               {(time.perf_counter() - began) * 1000:8.1f} ms")
     hold, seen = visit.holds()[0], visit.procs()
-    uid = visit.uid
     rows = {
         "list": lambda: visit.holds(),
         "a line, to its answer": lambda: _line(visit, hold, "p number"),
         "a step": lambda: _line(visit, hold, "w"),
-        "stacks of all procs": lambda: visit.ask_many(seen, lambda p: StacksAsked(False, p, uid)),
+        "stacks of all procs": lambda: visit.ask_many(seen, StacksAsked(False)),
         "environment of all procs": lambda: visit.ask_many(
-            seen, lambda p: EnvAsked(("PATH",), False, "s", False, p, uid)
+            seen, EnvAsked(("PATH",), False, "s", False)
         ),
     }
     for name, work in rows.items():
@@ -90,7 +88,7 @@ def main() -> None:
 
     print(f"monarch debug, to its end     {_median(prompt, 5):8.1f} ms")
     for one in visit.holds():
-        visit.ask(one.proc, lambda p, h=one: HoldLine(h.id, "c", "", p, uid, True))
+        visit.ask(one.proc, HoldLine(one.id, "c", "", True))
     answer.get(timeout=30)
     print(f"{given.procs} procs, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
 

@@ -3,12 +3,14 @@
 Import what you use from its homes: ``monarch.actor`` (actors and meshes), ``monarch.job``
 (allocations of machines), ``monarch.spmd`` (torch.distributed environments). Nothing here
 imports torch. ``errors`` has every error that users meet, ``ours`` proves what may be removed,
-``python_start`` starts each Python of ours, ``offers`` has what layers offer to those below;
+``python_start`` starts each Python of ours, ``offers`` has what layers offer to those below,
+``whole_file`` writes files whole or not at all, ``version`` is that of the package;
 ARCHITECTURE.md tells which folder holds what.
 """
 
 from monarch.compat.finder import install
 from monarch.offers import offer
+from monarch.version import __version__
 
 TYPE_CHECKING = False  # as `typing` has it, which takes a while to import
 if TYPE_CHECKING:
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
 # First of all, so that whatever this program imports next finds Monarch's addresses.
 install()
 
-__version__ = "0.2.0"
 
 __all__ = [
     "Extent",

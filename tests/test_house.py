@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import re
 import subprocess
 from collections import defaultdict
@@ -20,6 +21,7 @@ HOMES = {
     "monarch_recipes": ROOT / "recipes",
 }
 MOST_ARGUMENTS_BY_ORDER = 5
+_NAMED = r"monarch[\w.]*:\w+"  # something in a module, which is imported when it is used
 # What a checkout brings along for ever: no packages, data or builds.
 MOST_BYTES_OF_A_TRACKED_FILE = 200_000
 ROOT_FILES = {
@@ -119,3 +121,89 @@ def test_a_name_in_a_string_points_down_too(modules: dict[str, Path]) -> None:
             if here and there and here != there and height[there] >= height[here]:
                 wrong.append(f"{module} -> {target.value}")
     assert wrong == []
+
+
+def _arrows(module: str, path: Path, modules: dict[str, Path]) -> set[str]:
+    """What a module names to be imported, anywhere in it, by a string too: the argument of
+    ``import_module``, or ``"module:attribute"``. Not what is only for annotations."""
+    found: set[str] = set()
+
+    def add(name: str) -> None:
+        found.update(fnmatch.filter(modules, name) if "*" in name else {name} & modules.keys())
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING":
+            return
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                add(alias.name if "." in alias.name else "")  # `import monarch`: for its folder
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                add(whole if whole in modules else node.module)
+        elif isinstance(node, ast.Call) and node.args:
+            if _last_name(node.func) in ("import_module", "__import__"):
+                add(_text(node.args[0], module))
+        elif isinstance(node, ast.Constant) and re.fullmatch(_NAMED, str(node.value)):
+            add(str(node.value).partition(":")[0])
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return found - {module}
+
+
+def _last_name(node: ast.expr) -> str:
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def _text(node: ast.expr, module: str) -> str:
+    """A string as far as it is written out; ``*`` stands for the rest."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if not isinstance(node, ast.JoinedStr):
+        return ""
+    parts = (
+        str(part.value)
+        if isinstance(part, ast.Constant)
+        else module
+        if ast.unparse(part) in ("{__name__}", "f'{__name__}'")
+        else "*"
+        for part in node.values
+    )
+    return "".join(parts)
+
+
+def _circles(arrows: dict[str, set[str]]) -> list[set[str]]:
+    """The modules that lead to each other: what is left where those that lead nowhere, or that
+    nothing leads to, are taken away again and again."""
+    left = {module: set(named) for module, named in arrows.items()}
+    while True:
+        led_to = set().union(*left.values()) if left else set()
+        ends = {module for module, named in left.items() if not named or module not in led_to}
+        if not ends:
+            return [set(left)] if left else []
+        left = {module: named - ends for module, named in left.items() if module not in ends}
+
+
+def test_there_is_no_circle_with_names_in_strings_either(modules: dict[str, Path]) -> None:
+    """The package itself is above all layers: it may name each, and none may import from it."""
+    arrows = {module: _arrows(module, path, modules) for module, path in modules.items()}
+    assert {module for module, named in arrows.items() if "monarch" in named} == set()
+    assert "monarch.runs.record" in arrows["monarch.runs"], "a package's names are found lazily"
+    assert _circles(arrows) == []
+
+
+def test_a_circle_by_a_string_is_found(tmp_path: Path) -> None:
+    sources = {
+        "monarch.a": "import monarch.b",
+        "monarch.b": 'import_module(f"monarch.{name}_library")',
+        "monarch.c_library": "def f():\n    from monarch.b import x",
+        "monarch.d": 'NAMES = ["monarch.a:x"]',
+    }
+    modules = {}
+    for name, source in sources.items():
+        modules[name] = tmp_path / name
+        modules[name].write_text(source)
+    arrows = {module: _arrows(module, path, modules) for module, path in modules.items()}
+    assert _circles(arrows) == [{"monarch.b", "monarch.c_library"}]

@@ -162,7 +162,7 @@ def stop_actors(ref: MeshRef, reason: str) -> Future[None]:
     seconds = settings().stop_timeout_seconds
     outcomes = []
     for rank, proc in enumerate(ref.procs):
-        outcome = node.request(proc, lambda port: StopActor(uid, reason, port, node.uid, seconds))
+        outcome = node.ask(proc, StopActor(uid, reason, seconds))
         node.outboxes.behind_fence.sent([proc.uid])
         late = (
             f"rank {rank} has not stopped within {seconds:g} s: it is still busy with what it was "
@@ -170,7 +170,7 @@ def stop_actors(ref: MeshRef, reason: str) -> Future[None]:
         )
         outcomes.append(within(node.loop, outcome, seconds + _CUT_OFF_SECONDS, late))
 
-    def check(outcome: Response) -> None:
+    def check(outcome: Response[None]) -> None:
         if outcome.error and not outcome.is_down:
             raise SupervisionError(f"{ref.name} did not stop as it should: {outcome.error}")
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import getpass
 import html
 import secrets
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from monarch.core.environment import EnvRow, lines_of, rows_of
 from monarch.errors import SupervisionError
 from monarch.runtime import process
-from monarch.runtime.answers import Response
+from monarch.runtime.answers import Response, collect
 from monarch.wire.address import ProcAddress
-from monarch.wire.message import AnyMessage, EnvAsked, EnvSet
+from monarch.wire.message import EnvAsked, EnvSet, Request
 
+A = TypeVar("A")
 _SECONDS = 5.0
 
 
@@ -67,19 +68,12 @@ def ask_environment(
     procs: Sequence[ProcAddress], patterns: Sequence[str], *, at_start: bool
 ) -> EnvReport:
     """Asks these procs for their variables; a rank is a place in ``procs``."""
-    salt, uid = secrets.token_hex(8), process.current().node.uid
+    salt = secrets.token_hex(8)
     answers = _ask(
         procs,
-        lambda port: EnvAsked(
-            patterns=tuple(patterns),
-            at_start=at_start,
-            salt=salt,
-            versions=False,
-            port=port,
-            sender=uid,
-        ),
+        EnvAsked(patterns=tuple(patterns), at_start=at_start, salt=salt, versions=False),
     )
-    told = {rank: dict(one.body["env"]) for rank, one in answers.items() if not one.error}
+    told = {rank: one.answer for rank, one in answers.items() if not one.error}
     return EnvReport(told, {rank: one.error for rank, one in answers.items() if one.error})
 
 
@@ -88,19 +82,12 @@ def change_environment_of(procs: Sequence[ProcAddress], values: Mapping[str, str
     for name, value in values.items():
         if not isinstance(name, str) or not (value is None or isinstance(value, str)):
             raise TypeError(f"{name!r} takes text, or None to unset it, not {value!r}")
-    uid = process.current().node.uid
-    answers = _ask(procs, lambda port: EnvSet(dict(values), getpass.getuser(), (), port, uid))
+    answers = _ask(procs, EnvSet(dict(values), getpass.getuser(), ()))
     failed = {rank: one.error for rank, one in answers.items() if one.error}
     if failed:
         raise SupervisionError("; ".join(f"rank {rank}: {why}" for rank, why in failed.items()))
 
 
-def _ask(procs: Sequence[ProcAddress], make: Callable[[int], AnyMessage]) -> dict[int, Response]:
+def _ask(procs: Sequence[ProcAddress], request: Request[A]) -> dict[int, Response[A]]:
     node = process.current().node
-    asked = [node.request(proc, make) for proc in procs]
-    deadline = time.monotonic() + _SECONDS
-    found = {}
-    for rank, answer in enumerate(asked):
-        is_there = answer.wait(max(0.0, deadline - time.monotonic()))
-        found[rank] = answer.value if is_there else Response({}, "it does not answer")
-    return found
+    return collect({rank: node.ask(proc, request) for rank, proc in enumerate(procs)}, _SECONDS)

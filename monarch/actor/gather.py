@@ -12,12 +12,16 @@ from monarch.net.loop import Loop
 from monarch.runtime.answers import Response
 from monarch.runtime.promise import Promise
 
+A = TypeVar("A")
+
 T = TypeVar("T")
 
 
-def within(loop: Loop, outcome: Promise[Response], seconds: float, error: str) -> Promise[Response]:
+def within(
+    loop: Loop, outcome: Promise[Response[A]], seconds: float, error: str
+) -> Promise[Response[A]]:
     """``outcome``, which is ``error`` when it is not there in time."""
-    timer = loop.call_later(seconds, lambda: outcome.set(Response({}, error)))
+    timer = loop.call_later(seconds, lambda: outcome.set(Response(None, error)))
     outcome.on_set(timer.cancel)
     return outcome
 
@@ -45,9 +49,6 @@ def gather(promises: Sequence[Promise[T]], check: Callable[[T], Any]) -> Future[
             check(promise.value)
 
     return make_future(done, resolve)
-
-
-A = TypeVar("A")
 
 
 class Accumulator(Generic[A]):

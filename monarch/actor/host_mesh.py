@@ -146,10 +146,7 @@ class HostMesh(StartingMesh):
     def preload(self, modules: Sequence[str]) -> Future[None]:
         """Import heavy modules in each host's template process, ahead of the first spawn."""
         node = process.current().node
-        outcomes = [
-            node.request(host.address, lambda port: Preload(tuple(modules), port, node.uid))
-            for host in self._hosts
-        ]
+        outcomes = [node.ask(host.address, Preload(tuple(modules))) for host in self._hosts]
         return gather(outcomes, _check)
 
     @property
@@ -200,10 +197,7 @@ class HostMesh(StartingMesh):
         if isinstance(agent, ClientAgent):
             for host in self._hosts:
                 agent.expect_end(host.url)
-        outcomes = [
-            node.request(host.address, lambda port: Shutdown(port, node.uid))
-            for host in self._hosts
-        ]
+        outcomes = [node.ask(host.address, Shutdown()) for host in self._hosts]
         return gather(outcomes, lambda outcome: None)
 
     def _check_owned(self, doing: str) -> None:
@@ -284,7 +278,7 @@ def _received(name: str, shape: Shape, hosts: Sequence[Host], command: Command |
     return HostMesh(name, shape, hosts, command=command)
 
 
-def _check(outcome: Response) -> None:
+def _check(outcome: Response[None]) -> None:
     if outcome.error:
         raise MonarchError(outcome.error)
 

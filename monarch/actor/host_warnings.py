@@ -14,7 +14,7 @@ from monarch.runtime.answers import Response
 from monarch.runtime.hosts.end_notice import ENDING
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import Listen
+from monarch.wire.message import Heard, Listen
 
 _log = logging.getLogger("monarch.host")
 _LISTEN_SECONDS = 30.0
@@ -79,20 +79,20 @@ class WarningSubscription:
         with contextlib.suppress(MonarchError):
             if self._is_closed:
                 if number:  # It has answered: so that it does not wait for us with its end.
-                    node.send(host, Listen(number, 0.0, 0, node.uid))
+                    node.order(host, Listen(number, 0.0))
                 return
-            answer = node.request(host, lambda port: Listen(number, seconds, port, node.uid))
+            answer = node.ask(host, Listen(number, seconds))
             answer.on_set(lambda: self._heard(host, answer.value))
 
-    def _heard(self, host: ProcAddress, answer: Response) -> None:
+    def _heard(self, host: ProcAddress, answer: Response[Heard]) -> None:
         if answer.error:
             # It is gone; another agent may come up in its place.
             self._node.loop.call_later(_AGAIN_SECONDS, lambda: self._listen(host, 0, 0.0))
             return
-        for told in answer.body["bulletins"]:
-            key = host.uid, int(told["number"])
-            if told["kind"] == ENDING and key not in self._told:
+        for bulletin in answer.answer.bulletins:
+            key = host.uid, bulletin.number
+            if bulletin.kind == ENDING and key not in self._told:
                 self._told.add(key)
-                data = told["data"]
+                data = bulletin.data
                 self._warnings.put(HostWarning(data["host"], data["why"], data["seconds"]))
-        self._listen(host, int(answer.body["number"]), _LISTEN_SECONDS)
+        self._listen(host, answer.answer.number, _LISTEN_SECONDS)

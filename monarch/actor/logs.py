@@ -45,16 +45,14 @@ async def set_logging(
         uids = tuple(proc.uid for proc in procs if proc.host_uid == host.uid)
         named = () if later_procs else uids
         outcomes.append(
-            node.request(
+            node.ask(
                 host,
-                lambda port, named=named: LogOptions(  # type: ignore[misc]
+                LogOptions(
                     uids=named,
                     group=group,
                     stream_to_client=stream_to_client,
                     window_seconds=window,
                     level=level,
-                    port=port,
-                    sender=node.uid,
                 ),
             )
         )
@@ -62,7 +60,7 @@ async def set_logging(
         if proc.uid == node.uid:
             logging.getLogger().setLevel(level)
             continue
-        outcomes.append(node.request(proc, lambda port: SetLogLevel(level, port, node.uid)))
+        outcomes.append(node.ask(proc, SetLogLevel(level)))
     # A proc that is dead has no level; that is for its calls to say.
     await gather(outcomes, lambda outcome: None)
 

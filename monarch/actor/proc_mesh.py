@@ -33,7 +33,7 @@ from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.by_value import dump_arguments, is_by_value
-from monarch.wire.message import Ancestor, Inspect, SpawnActor, StopProcs
+from monarch.wire.message import Ancestor, InspectProc, ProcReport, SpawnActor, StopProcs
 
 if TYPE_CHECKING:
     from monarch.actor.env_report import EnvReport
@@ -231,19 +231,17 @@ class ProcMesh(StartingMesh):
         Raises ``SupervisionError`` if one never came up, ``ActorError`` if its bootstrap raised.
         """
         node = process.current().node
-        outcomes = [
-            node.request(proc, lambda port: Inspect(port, node.uid)) for proc in self._procs
-        ]
+        outcomes = [node.ask(proc, InspectProc()) for proc in self._procs]
         return gather(outcomes, self._check_up).then(lambda _: True)
 
-    def _check_up(self, outcome: Response) -> None:
+    def _check_up(self, outcome: Response[ProcReport]) -> None:
         if outcome.error:
             agent = process.current()
             if running.get() is None:
                 uids = [proc.uid for proc in self._procs]
                 agent.heard_of([uid for uid in uids if agent.node.failure_of(uid) is not None])
             raise SupervisionError(f"a proc of {self._name} is not there: {outcome.error}")
-        spoiled = outcome.body.get("spoiled")
+        spoiled = outcome.answer.spoiled
         if spoiled:
             message = f"A proc of {self._name} cannot be used."
             raise ActorError(RuntimeError(spoiled), message, spoiled)
@@ -364,27 +362,20 @@ def stop_procs(procs: Sequence[ProcAddress], reason: str) -> Future[None]:
     for uid, members in by_host.items():
         host = ProcAddress(uid, members[0].host_urls, members[0].machine)
         uids = tuple(proc.uid for proc in members)
-        make = _stop_message(uids, reason, grace, node.uid)
         late = (
             f"procs on {members[0].host_urls} have not ended, though they were killed: a process "
             "that the kernel holds (look for state D in ps) cannot be"
         )
         # Behind the order to make them, where that went along a tree.
         via = members[0] if node.trees.leads_to(members[0].uid) else None
-        outcome = node.request(host, make, via=via)
+        outcome = node.ask(host, StopProcs(uids, reason, grace), via=via)
         outcomes.append(within(node.loop, outcome, grace + _KILL_SECONDS, late))
     return gather(outcomes, _check_ended)
 
 
-def _check_ended(outcome: Response) -> None:
+def _check_ended(outcome: Response[None]) -> None:
     if outcome.error and not outcome.is_down:
         raise SupervisionError(outcome.error)
-
-
-def _stop_message(
-    uids: tuple[Uid, ...], reason: str, grace: float, sender: Uid
-) -> Callable[[int], StopProcs]:
-    return lambda port: StopProcs(uids, reason, grace, port, sender)
 
 
 def _stop_quietly(ref: MeshRef) -> Promise[Any]:

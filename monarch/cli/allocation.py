@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import click
 from rich.console import Console
@@ -23,16 +22,17 @@ from monarch.cli.project import (
     other_states,
 )
 from monarch.cli.trust import require_trust
-from monarch.cli.users import named, users_of
+from monarch.cli.users import users_of
 from monarch.cli.volume import is_quiet, say
 from monarch.config.duration import parse_duration
 from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.job import JobTrait
 from monarch.job.contexts import DEFAULT_CONTEXT, current_context, spec_of, write_spec
 from monarch.job.current_job import job_named
+from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import client
-from monarch.runtime.hosts.asking import ask_hosts
-from monarch.wire.message import IdleLimit
+from monarch.runtime.hosts.asking import inspect_hosts
+from monarch.wire.message import HostState, IdleLimit
 from monarch_sync.words import counted, plain, took
 
 _POLL_SECONDS = 0.1
@@ -103,10 +103,7 @@ def _limit_idleness(job: JobTrait, seconds: float | None) -> None:
     if not addresses:
         raise JobError(f"a {job.kind} job has no hosts that outlive this command")
     node = client().node
-    answers = [
-        node.request(one, lambda port: IdleLimit(seconds, addresses, port, node.uid))
-        for one in addresses
-    ]
+    answers = [node.ask(one, IdleLimit(seconds, addresses)) for one in addresses]
     for url, answer in zip(job.urls(), answers, strict=True):
         if not answer.wait(_ANSWER_SECONDS) or answer.value.error:
             name = job.names_by_url().get(url, url)
@@ -119,7 +116,7 @@ def _limit_idleness(job: JobTrait, seconds: float | None) -> None:
 
 def _show_unasked(job: JobTrait) -> None:
     if not is_quiet():
-        _show(job, inspect_hosts(job))
+        _show(job, inspect_job(job))
 
 
 def _is_repaired(job: JobTrait) -> bool:
@@ -185,8 +182,8 @@ def status(watch: bool = False) -> None:
 
 def _status_once() -> None:
     job = noted_job()
-    found = {} if job is None else inspect_hosts(job)
-    if job is None or not (job.is_running() or any("error" not in one for one in found.values())):
+    found = {} if job is None else inspect_job(job)
+    if job is None or not (job.is_running() or any(not told.error for told in found.values())):
         raise no_allocation()
     _show(job, found)
 
@@ -214,27 +211,27 @@ def host(address: str) -> None:
         raise click.ClickException(reason or str(error)) from None
 
 
-def _show(job: JobTrait, found: Mapping[str, Mapping[str, Any]]) -> None:
+def _show(job: JobTrait, found: Mapping[str, Response[HostState]]) -> None:
     """A table of hosts, by URL, and what runs on them."""
     names = job.names_by_url()
     # A host without a user's name is free.
-    users = {url: dict(answer) | {"client": named(answer)} for url, answer in found.items()}
-    show_hosts(users, names)
-    standing = [one for answer in found.values() for one in answer.get("bulletins", ())]
-    for kind, text in dict.fromkeys((str(one["kind"]), str(one["text"])) for one in standing):
+    show_hosts(found, names)
+    states = {url: told.answer for url, told in found.items() if not told.error}
+    standing = [bulletin for state in states.values() for bulletin in state.bulletins]
+    for kind, text in dict.fromkeys((bulletin.kind, bulletin.text) for bulletin in standing):
         if kind == "watching":
             click.echo(f"watched by {text}")
         else:
             Console().print(plain(text), style="red", highlight=False, markup=False)
-    for url, answer in found.items():
-        for proc in answer.get("procs", ()):
-            if proc.get("hangs"):
-                who = f"{proc['name']} (pid {proc['pid']}) on {names.get(url, url)}"
-                stuck = f"{who} does not answer: {proc['hangs']}"
+    for url, state in states.items():
+        for proc in state.procs:
+            if proc.hangs:
+                who = f"{proc.label} (pid {proc.pid}) on {names.get(url, url)}"
+                stuck = f"{who} does not answer: {proc.hangs}"
                 Console().print(stuck, style="yellow", highlight=False, markup=False)
 
 
-def inspect_hosts(job: JobTrait) -> dict[str, dict[str, Any]]:
+def inspect_job(job: JobTrait) -> dict[str, Response[HostState]]:
     """Asks each host agent of a job for its state, by URL, without becoming their client."""
     addresses = {url: job.visit(url) for url in job.urls()}
-    return ask_hosts(client().node, addresses, may_come_up=may_come_up(job))
+    return inspect_hosts(client().node, addresses, may_come_up=may_come_up(job))

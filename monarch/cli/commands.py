@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from monarch import __version__
 from monarch.cli.debug_commands import debug, env, stacks
 from monarch.cli.host_commands import HOST_COMMANDS
 from monarch.cli.observe.commands import dashboard, hang, query, top, trace
@@ -21,6 +20,7 @@ from monarch.cli.runs_commands import runs
 from monarch.cli.sync.commands import sync
 from monarch.cli.volume import reset, with_volume
 from monarch.errors import JobError
+from monarch.version import __version__
 
 _JSON = "--json"
 

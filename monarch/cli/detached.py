@@ -86,7 +86,7 @@ def start(given: Mapping[str, Any]) -> None:
         raise JobError(f"there is no file {recipe}")
     check_free(job, request.command)
     host = all_live(job, hosts_of(job)[:1])[0]
-    is_here = host.about["machine"] == machine_id()
+    is_here = host.state.machine == machine_id()
     words = ["run", *_words(given)]
     uid = new_uid()
     env = {PROGRAM_VARIABLE: f"{uid} {host.host.url}"}
@@ -98,7 +98,7 @@ def start(given: Mapping[str, Any]) -> None:
         _check_in_workspace(recipe, config_file)
         state_file = _bring_project(job, host)
         command = module_arguments("monarch.cli.main", *words)
-        directory = str(host.about["workspace"])
+        directory = host.state.workspace
         env |= {
             name: value for name, value in os.environ.items()
             if name.startswith(_PASSED_ON) and name not in _NOT_PASSED_ON
@@ -279,8 +279,7 @@ def refresh() -> None:
 
 
 def _goes_on(host: LiveHost, uid: str) -> bool:
-    programs: Sequence[dict[str, Any]] = host.about.get("programs", ())
-    return any(one["uid"] == uid and one["status"] is None for one in programs)
+    return any(one["uid"] == uid and one["status"] is None for one in host.state.programs)
 
 
 def attach(name: str) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import click
 
@@ -92,9 +91,7 @@ def change(words: Sequence[str], mesh: str, *, new_only: bool, is_unset: bool) -
     order_ranks = () if ranks == "all" else tuple(sorted({proc.rank for proc in procs}))
     who = visit.who.partition(":")[0]
 
-    def order(port: int) -> EnvSet:
-        return EnvSet(values, who, order_ranks, port, visit.uid)
-
+    order = EnvSet(values, who, order_ranks)
     places = visit.places()
     if not places:
         raise JobError("no allocation is up for this folder, and no program of yours runs here")
@@ -104,9 +101,9 @@ def change(words: Sequence[str], mesh: str, *, new_only: bool, is_unset: bool) -
     if not new_only:
         answers = visit.ask_many(procs, order)
         failed = {
-            f"{proc.mesh} {proc.rank}": answers[proc.uid]["error"]
+            f"{proc.mesh} {proc.rank}": answers[proc.uid].error
             for proc in procs
-            if "error" in answers[proc.uid]
+            if answers[proc.uid].error
         }
     verb = "unset" if is_unset else "set"
     whom = "no proc that runs" if new_only or not procs else _named(procs)
@@ -155,27 +152,20 @@ def _head(mesh: str, procs: Sequence[SeenProc]) -> None:
 def _ask(
     visit: Visit, procs: Sequence[SeenProc], patterns: tuple[str, ...],
     *, at_start: bool = False, versions: bool = False, salt: str = "",
-) -> dict[int, dict[str, Any]]:  # fmt: skip
+) -> dict[int, dict[str, str]]:  # fmt: skip
     salt = salt or secrets.token_hex(8)
     answers = visit.ask_many(
         procs,
-        lambda port: EnvAsked(
-            patterns=patterns,
-            at_start=at_start,
-            salt=salt,
-            versions=versions,
-            port=port,
-            sender=visit.uid,
-        ),
+        EnvAsked(patterns=patterns, at_start=at_start, salt=salt, versions=versions),
         _VERSIONS_SECONDS if versions else 3.0,
     )
     found = {}
     for proc in procs:
         answer = answers[proc.uid]
-        if "error" in answer:
-            click.echo(f"{proc.mesh} {proc.rank} (pid {proc.pid}): {answer['error']}", err=True)
+        if answer.error:
+            click.echo(f"{proc.mesh} {proc.rank} (pid {proc.pid}): {answer.error}", err=True)
         else:
-            found[proc.rank] = answer["env"]
+            found[proc.rank] = answer.answer
     return found
 
 

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -21,9 +20,10 @@ from monarch.job.commands import open_shell, python_or_not
 from monarch.job.exec_run import Program, check_program, run_and_show
 from monarch.job.ranks import JobHost, chosen, hosts_of, parse_point, ranks_on
 from monarch.runtime.client_agent import client
-from monarch.runtime.hosts.asking import ask_hosts
+from monarch.runtime.hosts.asking import inspect_hosts
 from monarch.runtime.programs.port_forward import PortForward
 from monarch.wire.address import ProcAddress
+from monarch.wire.message import HostState
 
 _LOOK_SECONDS = 0.5
 
@@ -31,8 +31,8 @@ _LOOK_SECONDS = 0.5
 class LiveHost:
     """A host that has answered just now."""
 
-    def __init__(self, host: JobHost, address: ProcAddress, about: dict[str, Any]) -> None:
-        self.host, self.address, self.about = host, address, about
+    def __init__(self, host: JobHost, address: ProcAddress, state: HostState) -> None:
+        self.host, self.address, self.state = host, address, state
 
 
 def up_job() -> JobTrait:
@@ -46,13 +46,13 @@ def up_job() -> JobTrait:
 def ask(job: JobTrait, hosts: Sequence[JobHost]) -> tuple[list[LiveHost], dict[str, str]]:
     """The hosts that answer, and what is wrong with the others, by name."""
     addresses = {host.url: job.visit(host.url) for host in hosts}
-    found = ask_hosts(client().node, addresses, may_come_up=may_come_up(job))
+    found = inspect_hosts(client().node, addresses, may_come_up=may_come_up(job))
     live = [
-        LiveHost(host, addresses[host.url], found[host.url])
+        LiveHost(host, addresses[host.url], found[host.url].answer)
         for host in hosts
-        if "error" not in found[host.url]
+        if not found[host.url].error
     ]
-    wrong = {h.name: str(found[h.url]["error"]) for h in hosts if "error" in found[h.url]}
+    wrong = {h.name: found[h.url].error for h in hosts if found[h.url].error}
     return live, wrong
 
 
@@ -116,9 +116,7 @@ def exec_(
     urls = {rank.host.uid for rank in meant}
     live = {one.host.url: one for one in all_live(job, [h for h in hosts if h.url in urls])}
     ranks = [
-        rank._replace(
-            host=live[rank.host.uid].address, host_name=str(live[rank.host.uid].about["host"])
-        )
+        rank._replace(host=live[rank.host.uid].address, host_name=live[rank.host.uid].state.host)
         for rank in meant
     ]
     takes_input = len(ranks) == 1 and script != "-" and not _is_terminal(0)
@@ -188,7 +186,7 @@ def forward(ports: Sequence[str], mesh: str | None, point: str | None, bind: str
     """Ports of a host, here, until Ctrl-C."""
     wanted = [_ports(text) for text in ports]
     host = one_host(mesh, point)
-    node, name = client().node, str(host.about["host"])
+    node, name = client().node, host.state.host
     forwards: list[PortForward] = []
     try:
         for here, there in wanted:

@@ -51,9 +51,9 @@ def logs(
     shown = _Shown()
     runs = []
     for one in live:
-        name, pid = str(one.about["host"]), int(one.about["pid"])
+        name, pid = one.state.host, one.state.pid
         rank = ranks_on([(one.address, name)], {})
-        program = Program((str(one.about["logs"]), str(pid), *options), {}, "/", script, True)
+        program = Program((one.state.logs, str(pid), *options), {}, "/", script, True)
         runs.append((name, ExecRun(node, rank, program)))
     try:
         for _, run in runs:

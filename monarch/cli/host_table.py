@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from monarch.cli.users import named
 from monarch.mesh.ranges import ranges_in_words
+from monarch.runtime.answers import Response
+from monarch.wire.message import HostState
 
 _NOTHING = "-"
 
 
 def show_hosts(
-    found: Mapping[str, Mapping[str, Any]],
+    found: Mapping[str, Response[HostState]],
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Print what the host agents, by URL, have said of themselves, or why they have not; ``names``,
@@ -28,19 +30,20 @@ def show_hosts(
         table.add_column(column, overflow="fold")
     users: dict[str, str] = {}
     for url, answer in found.items():
-        if "error" in answer:
+        if answer.error:
             table.add_row(
                 Text(names.get(url, url)),
                 _NOTHING,
                 _NOTHING,
-                Text(str(answer["error"]), style="red"),
+                Text(answer.error, style="red"),
             )
             continue
-        name, client = str(answer["host"]), str(answer["client"] or "")
-        users[name] = client
-        procs = in_short([str(proc["name"]) for proc in answer["procs"]])
-        generation = str(answer["generation"] or _NOTHING)
-        table.add_row(Text(name), str(answer["pid"]), generation, Text(procs or _NOTHING))
+        state = answer.answer
+        # A host without a user's name is free.
+        users[state.host] = named(state)
+        procs = in_short([proc.label for proc in state.procs])
+        generation = str(state.generation or _NOTHING)
+        table.add_row(Text(state.host), str(state.pid), generation, Text(procs or _NOTHING))
     console = Console()
     with console.capture() as lines:
         console.print(table)

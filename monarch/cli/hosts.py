@@ -38,18 +38,18 @@ def hosts(is_json: bool) -> None:
         if host.name in wrong:
             row["error"] = wrong[host.name]
         else:
-            about, machine = found[host.name].about, told.get(host.name, {})
+            state, machine = found[host.name].state, told.get(host.name, {})
             row |= {
-                "host": about["host"], "pid": about["pid"], "user": named(about),
-                "generation": about["generation"], "workspace": about["workspace"],
-                "num_procs": len(about["procs"]), "num_programs": len(about.get("programs", ())),
+                "host": state.host, "pid": state.pid, "user": named(state),
+                "generation": state.generation, "workspace": state.workspace,
+                "num_procs": len(state.procs), "num_programs": len(state.programs),
                 "machine": {what: machine.get(what) for what in _SHOWN},
                 "gpus": [gpu["name"] for gpu in machine.get("gpus", {}).get("found", ())],
                 "torch": machine.get("packages", {}).get("torch"),
                 "addresses": machine.get("addresses", []),
             }  # fmt: skip
-            if "idle_limit" in about:
-                row["idle_limit"] = about["idle_limit"]
+            if state.idle_limit is not None:
+                row["idle_limit"] = state.idle_limit
         rows.append(row)
     if is_json:
         click.echo(json.dumps(rows, indent=2))

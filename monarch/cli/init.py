@@ -19,7 +19,8 @@ from monarch.cli.trust import note_trust
 from monarch.cli.volume import say
 from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError
-from monarch.runs.whole_file import write_whole, writing
+from monarch.runs.writing import writing
+from monarch.whole_file import OF_PEOPLE, write_whole
 
 _HOSTS = 2
 
@@ -83,7 +84,7 @@ def init(folder: Path | None, hosts: int | None) -> None:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in zip(names, texts, strict=True):
-            write_whole(folder / name, text)
+            write_whole(folder / name, text, mode=OF_PEOPLE)
     note_trust(load_project(str(folder / PROJECT_FILE)))
     say(f"wrote {folder / PROJECT_FILE}: the hosts, and what they get a copy of")
     say(f"wrote {folder / 'task.py'}: your model and loss")

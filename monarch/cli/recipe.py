@@ -18,7 +18,8 @@ from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError, MonarchError
 from monarch.runs.catalog import built_in_recipes, summary_of
 from monarch.runs.outline import Outline, outline_of, preload_of
-from monarch.runs.whole_file import write_whole, writing
+from monarch.runs.writing import writing
+from monarch.whole_file import OF_PEOPLE, write_whole
 
 if TYPE_CHECKING:
     from monarch.runs.recipe import Recipe
@@ -52,7 +53,7 @@ def cp(name: str, file: Path | None, force: bool) -> None:
         raise JobError(f"{target} is there already; --force writes over it")
     if target.suffix == ".toml":
         with writing(target):
-            write_whole(target, _config_file(found, name, target))
+            write_whole(target, _config_file(found, name, target), mode=OF_PEOPLE)
         say(f"wrote {target}, all keys of {name} with their defaults. Run it:")
         say(f"    monarch run {name} --config {target}")
         return
@@ -65,7 +66,7 @@ def cp(name: str, file: Path | None, force: bool) -> None:
         if is_folder:
             target.mkdir(exist_ok=True)
         for source, copy in _copies(found.path, target):
-            write_whole(copy, source.read_text(encoding="utf-8"))
+            write_whole(copy, source.read_text(encoding="utf-8"), mode=OF_PEOPLE)
     say(f"wrote {target}, the whole recipe, to be made your own. Run it:")
     say(f"    monarch run {target}")
 

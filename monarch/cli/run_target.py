@@ -24,7 +24,7 @@ from monarch.runs.code import RunCode
 from monarch.runs.detached import THERE_VARIABLE
 from monarch.runs.recipe import Recipe
 from monarch.runtime.client_agent import client
-from monarch.runtime.hosts.asking import ask_hosts
+from monarch.runtime.hosts.asking import inspect_hosts
 from monarch.runtime.observe.machine_state import num_visible_gpus
 from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.session import session_of
@@ -136,10 +136,10 @@ def _code_of(hosts: HostMesh, workspace: Workspace, generation: int) -> RunCode:
     some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
     past = HostHistory(client().node, some, _PATIENCE_SECONDS)
     code = RunCode(past, workspace, generation, lambda: client().gate.code_generation)
-    told = ask_hosts(
+    told = inspect_hosts(
         client().node, {one.urls[0]: one for one in some.values() if one.urls}
     ).values()
-    code.copies = frozenset(str(one["workspace"]) for one in told if "error" not in one)
+    code.copies = frozenset(one.answer.workspace for one in told if not one.error)
     return code
 
 
@@ -181,11 +181,11 @@ def _procs_on_host(job: JobTrait, num_hosts: int) -> int:
     """
     node = client().node
     for url in job.running_urls()[:1]:
-        answer = node.request(job.visit(url), lambda port: LookAtHost(port, node.uid))
+        answer = node.ask(job.visit(url), LookAtHost())
         if answer.wait(_PATIENCE_SECONDS) and not answer.value.error:
             # Hosts of kind process share one machine.
             num_sharing = num_hosts if job.kind == "process" else 1
-            num_gpus = int(answer.value.body.get("num_gpus", 0))
+            num_gpus = int(answer.value.answer.machine.get("num_gpus", 0))
             if num_gpus:
                 return max(1, num_gpus // num_sharing)
     return _LOCAL_PROCS if num_hosts == 1 else 1

@@ -25,7 +25,8 @@ from monarch.runs.logs import Line, PrintedLines
 from monarch.runs.measured import curve, last_measured, names_measured
 from monarch.runs.plot import smoothed, svg_chart, text_chart
 from monarch.runs.report import figures, worth_telling, write_report
-from monarch.runs.whole_file import write_whole, writing
+from monarch.runs.writing import writing
+from monarch.whole_file import OF_PEOPLE, write_whole
 from monarch_sync.words import byte_size, counted, plain
 
 _MAX_NAME = 24
@@ -124,7 +125,7 @@ def plot(names: tuple[str, ...], metric: str, is_log: bool, smooth: int, file: P
             "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1
         )
         with writing(file):
-            write_whole(file, drawn)
+            write_whole(file, drawn, mode=OF_PEOPLE)
         click.echo(str(file))
         return
     width = shutil.get_terminal_size().columns

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from monarch.errors import JobError
 from monarch.job import JobTrait
 from monarch.runs.folder import RUNS, runs_in
 from monarch.runtime.client_agent import client
-from monarch.runtime.hosts.asking import ask_hosts
+from monarch.runtime.hosts.asking import inspect_hosts
 from monarch.runtime.hosts.host_link import who_am_i
+from monarch.wire.message import HostState
 
 _WHO = re.compile(r"(?P<program>.*) \((?P<where>pid (?P<pid>\d+), user .*)\)", re.DOTALL)
 _PID = re.compile(r"pid (\d+), user ")
@@ -25,19 +25,19 @@ def users_of(job: JobTrait) -> list[str]:
         return []
     addresses = {url: job.visit(url) for url in job.urls()}
     # A host that says nothing at once is not worth waiting for: it cannot be asked for its user.
-    found = ask_hosts(client().node, addresses, silent=addresses)
-    return list(dict.fromkeys(named(answer) for answer in found.values() if served(answer)))
+    found = inspect_hosts(client().node, addresses, silent=addresses)
+    states = [told.answer for told in found.values() if not told.error]
+    return list(dict.fromkeys(named(state) for state in states if served(state)))
 
 
-def served(answer: Mapping[str, Any]) -> str:
+def served(state: HostState) -> str:
     """The program that a host serves, in its own words; "" for none, and for this one."""
-    who = str(answer.get("client") or "")
-    return "" if who == who_am_i() else who
+    return "" if state.client == who_am_i() else state.client
 
 
-def named(answer: Mapping[str, Any], runs: Path = RUNS) -> str:
+def named(state: HostState, runs: Path = RUNS) -> str:
     """As ``served``, with the run's name in front, where the program trains one of this folder."""
-    who = served(answer)
+    who = served(state)
     found = _WHO.fullmatch(who)
     if found is None:
         return who

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from monarch.compat.debug_io import DebugIO
 from monarch.core.rank_sets import RanksType, is_in
@@ -14,7 +14,9 @@ from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.wire.hold import HoldNote
-from monarch.wire.message import AnyMessage, HoldLine, HoldText
+from monarch.wire.message import HoldLine, HoldOutput, HoldText, Request
+
+A = TypeVar("A")
 
 _LISTEN_SECONDS = 20.0
 
@@ -87,11 +89,11 @@ class DebugSession:
         self._was_attached = True
         is_waiting = False
         while True:
-            body = await self._text(is_waiting)
-            for chunk in _chunks(body):
+            output = await self._text(is_waiting)
+            for chunk in _chunks(output):
                 await say(chunk)
-            self._number, is_waiting = int(body["number"]), bool(body["is_waiting"])
-            if body["is_over"]:
+            self._number, is_waiting = output.number, output.is_waiting
+            if output.is_over:
                 break
             if not is_waiting:
                 continue
@@ -109,31 +111,14 @@ class DebugSession:
         await say(f"Detaching from debug session for {title} ({self.hostname})\n")
         await say(f"Detached from debug session for {title} ({self.hostname})\n")
 
-    async def _text(self, was_waiting: bool) -> dict[str, Any]:
+    async def _text(self, was_waiting: bool) -> HoldOutput:
         hold = self._held()
-        answer = await _asked(
-            hold,
-            lambda port, uid: HoldText(
-                hold=hold.id,
-                number=self._number,
-                was_waiting=was_waiting,
-                seconds=_LISTEN_SECONDS,
-                port=port,
-                sender=uid,
-            ),
-        )
-        if answer.error:
-            return {"number": self._number, "text": "", "is_waiting": False, "is_over": True}
-        return answer.body
+        answer = await _asked(hold, HoldText(hold.id, self._number, was_waiting, _LISTEN_SECONDS))
+        return answer.or_else(HoldOutput(self._number, "", is_waiting=False, is_over=True))
 
     async def _type(self, line: str) -> None:
         hold = self._held()
-        await _asked(
-            hold,
-            lambda port, uid: HoldLine(
-                hold=hold.id, line=line, who="", port=port, sender=uid, is_quiet=True
-            ),
-        )
+        await _asked(hold, HoldLine(hold.id, line, "", is_quiet=True))
 
     def _held(self) -> HoldNote:
         if self.hold is None:
@@ -141,21 +126,21 @@ class DebugSession:
         return self.hold
 
 
-def _chunks(body: dict[str, Any]) -> list[str]:
+def _chunks(output: HoldOutput) -> list[str]:
     """The text as it was written, piece by piece."""
-    text, found, start = str(body["text"]), [], 0
-    for end in body.get("cuts", ()):
+    text, found, start = output.text, [], 0
+    for end in output.cuts:
         found.append(text[start:end])
         start = end
     return [chunk for chunk in [*found, text[start:]] if chunk]
 
 
-async def _asked(hold: HoldNote, make: Callable[[int, str], AnyMessage]) -> Response:
+async def _asked(hold: HoldNote, request: Request[A]) -> Response[A]:
     """Returns the answer of a hold's proc."""
     node: Node = process.current().node
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    promise = node.request(node.address_of(hold.proc), lambda port: make(port, node.uid))
+    promise = node.ask(node.address_of(hold.proc), request)
 
     def finish() -> None:
         if not done.done():

@@ -102,7 +102,7 @@ class Attachment:
     def _send(self, line: str) -> None:
         visit, hold = self._visit, self._hold
         try:
-            visit.ask(hold.proc, lambda port: HoldLine(hold.id, line, visit.who, port, visit.uid))
+            visit.ask(hold.proc, HoldLine(hold.id, line, visit.who))
         except NotAnswered as error:
             with self._state:
                 self.is_over, self.why = True, f"{hold.actor} {hold.rank}: {error}"
@@ -110,38 +110,27 @@ class Attachment:
     def _names(self, text: str) -> list[str]:
         visit, hold = self._visit, self._hold
         try:
-            body = visit.ask(hold.proc, lambda port: HoldNames(hold.id, text, port, visit.uid))
+            names = visit.ask(hold.proc, HoldNames(hold.id, text))
         except NotAnswered:
             return []
-        return [str(name) for name in body.get("names", ())]
+        return list(names)
 
     def _listen(self) -> None:
         """Shows the debugger's output until the call ends. On a thread of its own."""
         visit, hold = self._visit, self._hold
         was_waiting = False
         while not self._detached.is_set():
-            number, was = self._number, was_waiting
+            question = HoldText(hold.id, self._number, was_waiting, _LISTEN_SECONDS)
             try:
-                body = visit.ask(
-                    hold.proc,
-                    lambda port, n=number, w=was: HoldText(  # type: ignore[misc]
-                        hold=hold.id,
-                        number=n,
-                        was_waiting=w,
-                        seconds=_LISTEN_SECONDS,
-                        port=port,
-                        sender=visit.uid,
-                    ),
-                    _LISTEN_SECONDS,
-                )
+                output = visit.ask(hold.proc, question, _LISTEN_SECONDS)
             except NotAnswered as error:
                 self._end(f"{hold.actor} {hold.rank} is gone: {error}")
                 return
             if self._detached.is_set():
                 return
-            self._number, was_waiting = int(body["number"]), bool(body["is_waiting"])
-            self._show(str(body["text"]), is_waiting=was_waiting)
-            if body["is_over"]:
+            self._number, was_waiting = output.number, output.is_waiting
+            self._show(output.text, is_waiting=was_waiting)
+            if output.is_over:
                 self._end("")
                 return
 

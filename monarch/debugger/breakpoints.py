@@ -35,17 +35,11 @@ class Breakpoints:
     def _known(self, ask: BreakPlace | None = None) -> dict[int, BreakPlace]:
         """The breakpoints that the hosts remember, after they were told of one."""
         visit = self._visit
-        told = ask or BreakPlace(
-            number=0, file="", line=0, condition="", is_gone=False, port=0, sender=visit.uid
-        )
+        told = ask or BreakPlace(number=0, file="", line=0, condition="", is_gone=False)
         found: dict[int, BreakPlace] = {}
-        answers = visit.ask_places(
-            visit.places(), lambda port: msgspec.structs.replace(told, port=port)
-        )
-        for body in answers:
-            for one in body.get("breaks", ()):
-                place = msgspec.convert(one, BreakPlace)
-                found[place.number] = place
+        answers = visit.ask_places(visit.places(), told)
+        for answer in answers:
+            found.update({place.number: place for place in answer.breaks})
         return dict(sorted(found.items()))
 
     def _list(self) -> None:
@@ -72,8 +66,6 @@ class Breakpoints:
             line=line,
             condition=condition,
             is_gone=False,
-            port=0,
-            sender=visit.uid,
             ranks=ranks,
             text="",
             who=who,
@@ -92,7 +84,7 @@ class Breakpoints:
         if not set(numbers) <= set(known) or (text and not text.isdigit()):
             raise NotAnswered(f"there is no breakpoint {text}")
         for number in numbers:
-            gone = msgspec.structs.replace(known[number], is_gone=True, sender=self._visit.uid)
+            gone = msgspec.structs.replace(known[number], is_gone=True)
             self._known(gone)
             self._send(self._visit.procs(), gone)
         self._screen.write(f"{len(numbers)} taken away\n")
@@ -100,10 +92,9 @@ class Breakpoints:
     def _send(self, procs: list[SeenProc], place: BreakPlace) -> list[str]:
         """Sends the breakpoint to these procs; returns the text of that line, as each that arms it
         has it."""
-        answers = self._visit.ask_many(
-            procs, lambda port: msgspec.structs.replace(place, port=port)
-        )
-        return [str(one.get("text", "")) for one in answers.values() if one.get("is_armed")]
+        answers = self._visit.ask_many(procs, place)
+        armed = [told.answer for told in answers.values() if not told.error]
+        return [answer.text for answer in armed if answer.is_armed]
 
 
 def _told(place: BreakPlace) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from monarch.core.grouping import SameAnswer, group, table
 from monarch.core.holds import named
@@ -18,7 +17,7 @@ from monarch.debugger.running import RunningRanks
 from monarch.debugger.screen import ReadInterrupted, Screen
 from monarch.debugger.visit import NotAnswered, Visit
 from monarch.wire.hold import HoldNote, LostHold
-from monarch.wire.message import HoldLine, HoldNames, HoldText
+from monarch.wire.message import HoldLine, HoldNames, HoldOutput, HoldText
 
 _STEP_SECONDS = 1.0
 _REDO_SECONDS = 10.0
@@ -219,12 +218,7 @@ class Console:
         visit = self._visit
         numbers = {h.id: self._text(h, -1, 0.0) for h in holds}
         for hold in holds:
-            visit.begin(
-                hold.proc,
-                lambda port, h=hold: HoldLine(  # type: ignore[misc]
-                    hold=h.id, line=line, who=visit.who, port=port, sender=visit.uid, is_quiet=True
-                ),
-            )
+            visit.begin(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
         deadline = time.monotonic() + seconds
         found: dict[tuple[str, int], str | None] = {}
         for hold in holds:
@@ -238,35 +232,24 @@ class Console:
         while True:
             left = max(0.0, deadline - time.monotonic())
             try:
-                body = self._ask_text(hold, number, left)
+                output = self._ask_text(hold, number, left)
             except NotAnswered:
                 return ""
-            number, text = int(body["number"]), text + str(body["text"])
-            if body["is_over"]:
+            number, text = output.number, text + output.text
+            if output.is_over:
                 return ""
-            if body["is_waiting"] and text.endswith(PDB_PROMPT):
+            if output.is_waiting and text.endswith(PDB_PROMPT):
                 return text.removesuffix(PDB_PROMPT).removeprefix(f"{line}\n").rstrip("\n")
             if left <= 0:
                 return None
 
     def _text(self, hold: HoldNote, number: int, seconds: float) -> tuple[int, bool]:
-        body = self._ask_text(hold, number, seconds)
-        return int(body["number"]), bool(body["is_waiting"])
+        output = self._ask_text(hold, number, seconds)
+        return output.number, output.is_waiting
 
-    def _ask_text(self, hold: HoldNote, number: int, seconds: float) -> dict[str, Any]:
-        visit = self._visit
-        return visit.ask(
-            hold.proc,
-            lambda port: HoldText(
-                hold=hold.id,
-                number=number,
-                was_waiting=False,
-                seconds=seconds,
-                port=port,
-                sender=visit.uid,
-            ),
-            seconds,
-        )
+    def _ask_text(self, hold: HoldNote, number: int, seconds: float) -> HoldOutput:
+        question = HoldText(hold.id, number, was_waiting=False, seconds=seconds)
+        return self._visit.ask(hold.proc, question, seconds)
 
     def _continue(self, typed: Typed) -> None:
         """All of them: one that has ended meanwhile keeps no other standing."""
@@ -274,17 +257,7 @@ class Console:
         for line in ("clear", "continue"):
             for hold in self._standing() if line == "clear" else self._seen:
                 try:
-                    visit.ask(
-                        hold.proc,
-                        lambda port, h=hold, text=line: HoldLine(  # type: ignore[misc]
-                            hold=h.id,
-                            line=text,
-                            who=visit.who,
-                            port=port,
-                            sender=visit.uid,
-                            is_quiet=True,
-                        ),
-                    )
+                    visit.ask(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
                 except NotAnswered as error:
                     failed[named([hold])] = error
         for who, why in failed.items():
@@ -347,10 +320,10 @@ class Console:
     def _names_in(self, hold: HoldNote, text: str) -> list[str]:
         visit = self._visit
         try:
-            body = visit.ask(hold.proc, lambda p: HoldNames(hold.id, f"p {text}", p, visit.uid))
+            names = visit.ask(hold.proc, HoldNames(hold.id, f"p {text}"))
         except NotAnswered:
             return []
-        return [str(name) for name in body["names"]]
+        return list(names)
 
 
 def _answer(actor: str, one: SameAnswer[str]) -> str:

@@ -120,14 +120,12 @@ class EditorBridge:
         self._tunnels[channel], self._procs[channel] = tunnel, proc
         answer = visit.begin(
             proc.uid,
-            lambda port: DapOpened(
+            DapOpened(
                 channel=channel,
                 token=self._token,
                 parent=self._parent,
                 client=visit.address,
                 pid=os.getpid(),
-                port=port,
-                sender=visit.uid,
             ),
         )
         # Only now: what the adapter says first must not overtake that order.
@@ -154,9 +152,8 @@ class EditorBridge:
             if request.has_passed and not was_attached:
                 threading.Thread(target=self._join_children, daemon=True).start()
 
-    def _on_bytes(self, envelope: Envelope) -> None:
+    def _on_bytes(self, envelope: Envelope[DapBytes]) -> None:
         told = envelope.message
-        assert isinstance(told, DapBytes)
         tunnel = self._tunnels.get(told.channel)
         if tunnel is None:
             return

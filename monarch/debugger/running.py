@@ -63,11 +63,10 @@ class RunningRanks:
         meshes = {proc.uid: proc.mesh for proc in procs}
         wanted = {meshes.get(one.proc) for one in seen if one.collective or one.may_be_in_one}
         asked = [proc for proc in procs if proc.mesh in wanted]
-        uid = self._visit.uid
-        answers = self._visit.ask_many(
-            asked, lambda port: LookAtProc(port, uid, True, places=False)
+        answers = self._visit.ask_many(asked, LookAtProc(True, places=False))
+        flights = Flights(
+            {p.uid: (p.mesh, answers[p.uid].or_else({}).get("flight") or {}) for p in asked}
         )
-        flights = Flights({p.uid: (p.mesh, answers[p.uid].get("flight") or {}) for p in asked})
         return [flights.named(state) for state in seen], flights
 
     def in_collectives(self, holds: Sequence[HoldNote]) -> str:
@@ -111,13 +110,13 @@ class RunningRanks:
         visit = self._visit
         who = visit.who.partition(":")[0]
         procs = chosen(self._visit.procs(), typed.ranks)
-        answers = visit.ask_many(procs, lambda port: StopAt("", who, port, visit.uid))
+        answers = visit.ask_many(procs, StopAt("", who))
         told: dict[str, dict[int, str]] = {}
         for proc in procs:
             answer = answers[proc.uid]
-            if "error" in answer:
-                told.setdefault(proc.mesh, {})[proc.rank] = _why_not_stopped(answer["error"])
-            for actor, how in answer.get("how", {}).items():
+            if answer.error:
+                told.setdefault(proc.mesh, {})[proc.rank] = _why_not_stopped(answer.error)
+            for actor, how in answer.or_else({}).items():
                 text = (
                     "stops at its next line; where it waits in C, when that is over"
                     if how == "now"
@@ -140,22 +139,16 @@ class RunningRanks:
         procs = chosen(everybody, typed.ranks)
         meshes = {proc.mesh for proc in procs}
         all_of = [proc for proc in everybody if proc.mesh in meshes]
-        told = visit.ask_many(all_of, lambda port: AbortGroups((), True, port, visit.uid))
-        ends = {
-            (tuple(there), tuple(here))
-            for body in told.values()
-            for here, there in body.get("connections", ())
-        }
+        told = visit.ask_many(all_of, AbortGroups((), True))
+        ends = {(there, here) for answer in told.values() for here, there in answer.or_else(())}
         mine = tuple(
             (here, there)
             for proc in procs
-            for here, there in told[proc.uid].get("connections", ())
-            if (tuple(here), tuple(there)) in ends
+            for here, there in told[proc.uid].or_else(())
+            if (here, there) in ends
         )
-        answers = visit.ask_many(
-            procs, lambda port: AbortGroups(mine, False, port, visit.uid), _ABORT_SECONDS
-        )
-        done = {proc.rank: answers[proc.uid].get("error", "") for proc in procs}
+        answers = visit.ask_many(procs, AbortGroups(mine, False), _ABORT_SECONDS)
+        done = {proc.rank: answers[proc.uid].error for proc in procs}
         for one in group(done):
             self._screen.write(
                 f"{one.who} not aborted: {one.answer}\n"
@@ -187,10 +180,8 @@ class RunningRanks:
 
     def _peek_line(self, state: ActorState, number: int, line: str) -> tuple[int, str]:
         visit = self._visit
-        body = visit.ask(
-            state.proc, lambda port: PeekLine(state.actor, number, line, port, visit.uid)
-        )
-        return int(body.get("number", number)), str(body["text"])
+        peeked = visit.ask(state.proc, PeekLine(state.actor, number, line))
+        return peeked.number, peeked.text
 
     def tell_missing(self, missing: Sequence[HoldNote]) -> None:
         """Tells of ranks that have not stopped again: where they are, and for which others they
@@ -266,10 +257,10 @@ class ActorState(NamedTuple):
 
 def states_of(visit: Visit, procs: Sequence[SeenProc], ranks: RanksType) -> list[ActorState]:
     """The states of the actors of these ranks, but for our own actors."""
-    answers = visit.ask_many(procs, lambda port: StacksAsked(False, port, visit.uid))
+    answers = visit.ask_many(procs, StacksAsked(False))
     found = []
     for proc in procs:
-        for actor in answers[proc.uid].get("actors", ()):
+        for actor in answers[proc.uid].or_else({}).get("actors", ()):
             if not is_in(ranks, actor["rank"], actor["labels"], actor["sizes"]):
                 continue
             frames = actor["frames"]
@@ -300,9 +291,9 @@ def _collective(frames: Sequence[dict[str, Any]]) -> str:
 def stacks_lines(visit: Visit, procs: Sequence[SeenProc], *, with_locals: bool) -> list[str]:
     """The stacks of all actors that do something, and of the other threads; equal ones are shown
     once."""
-    answers = visit.ask_many(procs, lambda port: StacksAsked(with_locals, port, visit.uid))
+    answers = visit.ask_many(procs, StacksAsked(with_locals))
     found = [
-        ProcStacks(proc.uid, proc.mesh, proc.rank, proc.pid, answers[proc.uid]) for proc in procs
+        ProcStacks.of(proc.uid, proc.mesh, proc.rank, proc.pid, answers[proc.uid]) for proc in procs
     ]
     return stacks_in_words(found)
 

@@ -10,7 +10,7 @@ import getpass
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -18,19 +18,19 @@ from monarch.config import runtime_dir
 from monarch.core.rank_sets import RanksType, in_ranges, is_in, unknown_dims
 from monarch.errors import MonarchError
 from monarch.net.machine import machine_id
-from monarch.runtime.answers import Response
+from monarch.runtime.answers import Response, collect, wait_for
 from monarch.runtime.ends.process_start import is_there
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.hold import HoldNote, LostHold
-from monarch.wire.message import AnyMessage, EnvSet, HoldsAsked, Inspect
+from monarch.wire.message import EnvSet, HoldsAsked, Inspect, Request
 
 _SECONDS = 3.0
 _PROGRAM_SECONDS = 0.5
 NO_ANSWER = "does not answer"
 
-Ask = Callable[[int], AnyMessage]
+A = TypeVar("A")
 
 
 class NotAnswered(MonarchError):
@@ -110,14 +110,12 @@ class Visit:
         """All calls that stand, by actor and rank. Those whose process ended, by then ``lost``."""
         found: dict[str, HoldNote] = {}
         lost: dict[str, LostHold] = {}
-        for body in self._ask_all(self.places(), lambda port: HoldsAsked(port, self.uid)).values():
-            for uid, address in body.get("procs", {}).items():
-                self._met.setdefault(uid, msgspec.convert(address, ProcAddress))
-            for told in body.get("holds", ()):
-                hold = msgspec.convert(told, HoldNote)
+        for calls in self.ask_places(self.places(), HoldsAsked()):
+            for uid, address in calls.procs.items():
+                self._met.setdefault(uid, address)
+            for hold in calls.holds:
                 found.setdefault(hold.id, hold)
-            for told in body.get("lost", ()):
-                one = msgspec.convert(told, LostHold)
+            for one in calls.lost:
                 lost.setdefault(one.hold.id, one)
         self.lost = sorted(lost.values(), key=lambda one: one.when)
         return sorted(found.values(), key=lambda hold: (hold.actor, hold.rank, hold.since))
@@ -125,91 +123,82 @@ class Visit:
     def procs(self) -> list[SeenProc]:
         """All procs that are up, by mesh and rank."""
         found: dict[Uid, SeenProc] = {}
-        for body in self._ask_all(self.places(), lambda port: Inspect(port, self.uid)).values():
-            for proc in body.get("procs", ()):
-                if not proc.get("address"):
+        for host in self.ask_places(self.places(), Inspect()):
+            for proc in host.procs:
+                if proc.address is None:
                     continue
-                address = msgspec.convert(proc["address"], ProcAddress)
-                self._met[address.uid] = address
-                found[address.uid] = SeenProc(
-                    uid=address.uid,
-                    mesh=str(proc["mesh"]),
-                    rank=int(proc["rank"]),
-                    host=str(body["host"]),
-                    pid=int(proc["pid"]),
-                    address=address,
-                    labels=tuple(proc.get("labels", ())),
-                    sizes=tuple(proc.get("sizes", ())),
-                    workspace=str(body.get("workspace") or ""),
+                self._met[proc.uid] = proc.address
+                found[proc.uid] = SeenProc(
+                    uid=proc.uid,
+                    mesh=proc.name,
+                    rank=proc.rank,
+                    host=host.host,
+                    pid=proc.pid,
+                    address=proc.address,
+                    labels=proc.labels,
+                    sizes=proc.sizes,
+                    workspace=host.workspace,
                 )
         return sorted(found.values(), key=lambda proc: (proc.mesh, proc.rank))
 
-    def ask_places(self, places: Iterable[ProcAddress], make: Ask) -> list[dict[str, Any]]:
+    def ask_places(self, places: Iterable[ProcAddress], request: Request[A]) -> list[A]:
         """The answers of hosts and programs, without those that give none."""
-        return list(self._ask_all(places, make).values())
+        answers = self._ask_all(places, request, self._seconds).values()
+        return [told.answer for told in answers if not told.error]
 
     def env_notes(self) -> dict[str, str]:
         """The variables that were set for procs that start later, with a note of the user and the
         time."""
         found: dict[str, str] = {}
-        bodies = self.ask_places(self.places(), lambda port: EnvSet({}, "", (), port, self.uid))
-        for body in bodies:
-            found.update(body.get("notes", {}))
+        for notes in self.ask_places(self.places(), EnvSet({}, "", ())):
+            found.update(notes)
         return found
 
-    def ask(self, proc: Uid, make: Ask, more_seconds: float = 0.0) -> dict[str, Any]:
+    def ask(self, proc: Uid, request: Request[A], more_seconds: float = 0.0) -> A:
         """The answer of one proc, which may take ``more_seconds`` than usual. Raises
         ``NotAnswered``."""
-        answer = self.begin(proc, make)
+        answer = self.begin(proc, request)
         if not answer.wait(self._seconds + more_seconds):
             raise NotAnswered("it does not answer")
         if answer.value.error:
             raise NotAnswered(answer.value.error)
-        return answer.value.body
+        return answer.value.answer
 
-    def begin(self, proc: Uid, make: Ask) -> Promise[Response]:
+    def begin(self, proc: Uid, request: Request[A]) -> Promise[Response[A]]:
         """Ask a proc, and go on."""
         address = self._met.get(proc)
         if address is None:
             raise NotAnswered("it is not known where that runs")
-        return self._request(address, make)
+        return self._request(address, request)
 
     def ask_many(
-        self, procs: Iterable[SeenProc], make: Ask, seconds: float | None = None
-    ) -> dict[Uid, dict[str, Any]]:
+        self, procs: Iterable[SeenProc], request: Request[A], seconds: float | None = None
+    ) -> dict[Uid, Response[A]]:
         """The answers of procs, by uid; those that give none within ``seconds`` have an
         ``error``."""
-        return self._ask_all([proc.address for proc in procs], make, seconds, with_errors=True)
+        seconds = self._seconds if seconds is None else seconds
+        return self._ask_all([proc.address for proc in procs], request, seconds)
 
     def _ask_all(
-        self, places: Iterable[ProcAddress], make: Ask, seconds: float | None = None,
-        *, with_errors: bool = False,
-    ) -> dict[Uid, dict[str, Any]]:  # fmt: skip
+        self, places: Iterable[ProcAddress], request: Request[A], seconds: float
+    ) -> dict[Uid, Response[A]]:
         began = time.monotonic()
-        seconds = self._seconds if seconds is None else seconds
-        asked = {place.uid: self._request(place, make) for place in places}
-        found: dict[Uid, dict[str, Any]] = {}
-        for uid, answer in asked.items():
-            # A program here that was silent before may be one of another version.
-            patience = min(seconds, _PROGRAM_SECONDS) if uid in self._silent else seconds
-            if not answer.wait(max(0.0, began + patience - time.monotonic())):
-                body = {"error": NO_ANSWER}
-                if uid in self._programs:
-                    self._silent.add(uid)
-            else:
-                told = answer.value
-                self._silent.discard(uid)
-                body = {"error": told.error} if told.error else told.body
-            if with_errors or "error" not in body:
-                found[uid] = body
-        return found
+        asked = {place.uid: self._request(place, request) for place in places}
+        # A program here that was silent before may be one of another version.
+        silent = [asked[uid] for uid in asked if uid in self._silent]
+        wait_for([asked[uid] for uid in asked if uid not in self._silent], seconds)
+        wait_for(silent, began + min(seconds, _PROGRAM_SECONDS) - time.monotonic())
+        answered = {uid for uid, answer in asked.items() if answer.is_set}
+        self._silent -= answered
+        self._silent |= self._programs & (asked.keys() - answered)
+        return collect(asked, 0.0, NO_ANSWER)
 
-    def _request(self, address: ProcAddress, make: Ask) -> Promise[Response]:
+    def _request(self, address: ProcAddress, request: Request[A]) -> Promise[Response[A]]:
         book = self._node.address_book
         if book.peers.get(address.uid) is None and address.urls:
             book.expect(address)
             book.peer_up(address)
-        return self._node.request(address, make)
+        return self._node.ask(address, request)
 
 
 def _user() -> str:

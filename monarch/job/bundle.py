@@ -14,7 +14,6 @@ import hashlib
 import importlib.util
 import io
 import json
-import os
 import re
 import sys
 import tarfile
@@ -25,13 +24,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from monarch import __version__
 from monarch.errors import JobError
 from monarch.runtime.workspace.packages.cache_folder import cache_folder
 from monarch.runtime.workspace.packages.environment import EnvironmentFailed, HostPython, build
 from monarch.runtime.workspace.packages.lock_files import Needs
 from monarch.runtime.workspace.packages.python_here import normalized, python_tag
 from monarch.runtime.workspace.packages.wheels import BadWheel, unpack
+from monarch.version import __version__
+from monarch.whole_file import write_whole
 
 _OURS = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
 _NAME = "monarch-loop"
@@ -118,7 +118,7 @@ def _make(tag: str, platforms: Sequence[str]) -> str:
                                if path.is_file()))  # fmt: skip
     digest = hashlib.sha256(made).hexdigest()[:32]
     _folder().mkdir(parents=True, exist_ok=True)
-    _write(_folder() / f"{digest}.tar.gz", made)
+    write_whole(_folder() / f"{digest}.tar.gz", made)
     try:
         index = json.loads((_folder() / _INDEX).read_bytes())
     except (OSError, ValueError):
@@ -126,23 +126,12 @@ def _make(tag: str, platforms: Sequence[str]) -> str:
     # The oldest are forgotten: each edit of a checkout makes another.
     now = index.pop(_state(), {}) | {tag: digest}
     index = dict([*index.items(), (_state(), now)][-_MAX_STATES:])
-    _write(_folder() / _INDEX, json.dumps(index).encode())
+    write_whole(_folder() / _INDEX, json.dumps(index).encode())
     wanted = {one for digests in index.values() for one in digests.values()}
     for path in _folder().glob("*.tar.gz"):
         if path.name.removesuffix(".tar.gz") not in wanted:
             path.unlink(missing_ok=True)
     return digest
-
-
-def _write(path: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
-            file.write(data)
-            file.flush()
-            os.replace(file.name, path)
-        except OSError:
-            os.unlink(file.name)
-            raise
 
 
 def _archive(files: Sequence[tuple[str, Path]]) -> bytes:

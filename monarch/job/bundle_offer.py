@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from monarch import __version__
 from monarch.errors import JobError
 from monarch.job.bundle import bundle_for, known_bundles
 from monarch.net.gateway import Gateway
 from monarch.python_start import ALONE
 from monarch.runtime.hosts import bundle_place, bundle_seeker
 from monarch.runtime.hosts.bundle_seeker import GREETING, proof
+from monarch.version import __version__
 
 _CONNECT_SECONDS = 3.0
 _SEND_SECONDS = 600.0

@@ -136,7 +136,7 @@ class LoginJob(RemoteJob):
             addresses[url]: f"{_why_closed(url)} at {url}, though one can log in: "
             f"{self._why_unreachable(addresses[url])}"
             for url, answer in found.items()
-            if "error" in answer
+            if answer.error
         }
         if wrong:
             raise JobError(_told("cannot reach the host agent on", wrong))

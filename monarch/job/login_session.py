@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
-from monarch import __version__
 from monarch.errors import JobError
 from monarch.job.bundle import bundle_for, known_bundles
 from monarch.python_start import ALONE
 from monarch.runtime.hosts import bundle_place
+from monarch.version import __version__
 
 END_SECONDS = 30.0
 _CUT_OFF_SECONDS = 1.0

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from monarch.job.places import OUR_FOLDER, path_for_people
+from monarch.whole_file import write_whole
 
 _ABOUT = (
     "For people. Nothing reads this file: what counts is kept in `state`, for this very folder on "
@@ -34,13 +33,7 @@ def write_note(path: Path, record: Path, job: Mapping[str, Any]) -> None:
             folder.mkdir(exist_ok=True)
             keep_from_git(folder)
         about = {"about": _ABOUT, **job, "state": str(record)}
-        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(json.dumps(about, indent=2))
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)
+        write_whole(path, json.dumps(about, indent=2))
 
 
 def remove_note(record: Path, apply_id: str | None) -> None:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from monarch.actor import attach_to_workers
 from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
 from monarch.net.identifiers import new_secret
+from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import client
-from monarch.runtime.hosts.asking import ask_hosts, closed_of
+from monarch.runtime.hosts.asking import closed_of, inspect_hosts
 from monarch.wire.address import ProcAddress
+from monarch.wire.message import HostState
 
 
 class RemoteHost(Protocol):
@@ -106,23 +108,22 @@ class RemoteJob(JobTrait):
     def names_by_url(self) -> dict[str, str]:
         return {host.url: host.name for host in self.hosts}
 
-    def ask(self, urls: Sequence[str], *, patiently: bool = False) -> dict[str, dict[str, Any]]:
-        """The state of host agents, as they tell it, by URL; of one that gives no answer, the
-        ``error``.
+    def ask(
+        self, urls: Sequence[str], *, patiently: bool = False
+    ) -> dict[str, Response[HostState]]:
+        """The state of host agents, by URL.
 
         ``patiently`` where the first connection is still to be made, perhaps over a long way.
         """
         if not urls:
             return {}
         addresses = {url: self.visit(url) for url in urls}
-        return ask_hosts(client().node, addresses, silent=() if patiently else urls)
+        return inspect_hosts(client().node, addresses, silent=() if patiently else urls)
 
     def ended(self) -> list[str]:
         """The URLs at which no process listens any more."""
         found = self.ask(self.urls())
-        closed = closed_of(
-            [url for url, answer in found.items() if "error" in answer], client().node
-        )
+        closed = closed_of([url for url, answer in found.items() if answer.error], client().node)
         return [url for url in found if url in closed]
 
     def running_urls(self) -> list[str]:

@@ -113,7 +113,7 @@ class ScheduledJob(RemoteJob):
             self._hosts = self._place()
             self._bring_bundles()
             found = self.ask(self.urls())
-            silent = {url: str(found[url]["error"]) for url in found if "error" in found[url]}
+            silent = {url: told.error for url, told in found.items() if told.error}
             if not silent:
                 self._has_been_up = True
                 return

@@ -13,12 +13,12 @@ import json
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from monarch.errors import JobError
+from monarch.whole_file import write_whole
 
 _KEY = "key"
 _KEY_BYTES = 32
@@ -80,21 +80,8 @@ def check_state_folder() -> None:
 
 def write_private(path: Path, data: bytes) -> None:
     """Write a file of mode 0600, in one step. Raises ``OSError`` that names ``path``."""
-    temporary = None
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A new file of mode 0600, under a name that no other program could have prepared.
-        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException as error:
-        if isinstance(error, OSError):
-            error.filename = str(path)  # The error of a full disk names no file.
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_whole(path, data)
 
 
 def read_private(path: Path) -> bytes:

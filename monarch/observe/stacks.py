@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from monarch.core.grouping import group
+from monarch.runtime.answers import Response
+from monarch.wire.message import Body
 
 
 class ProcStacks(NamedTuple):
@@ -17,6 +19,11 @@ class ProcStacks(NamedTuple):
     rank: int
     pid: int
     answer: Mapping[str, Any]
+    error: str = ""
+
+    @classmethod
+    def of(cls, uid: str, mesh: str, rank: int, pid: int, response: Response[Body]) -> ProcStacks:
+        return cls(uid, mesh, rank, pid, response.or_else({}), response.error)
 
 
 def stacks_in_words(found: Iterable[ProcStacks]) -> list[str]:
@@ -26,9 +33,9 @@ def stacks_in_words(found: Iterable[ProcStacks]) -> list[str]:
     lines = []
     for proc in found:
         answer = proc.answer
-        if "error" in answer:
+        if proc.error:
             lines.append(
-                f"{proc.mesh} {proc.rank} (pid {proc.pid}) {answer['error']}: it is stopped, or a "
+                f"{proc.mesh} {proc.rank} (pid {proc.pid}) {proc.error}: it is stopped, or a "
                 "thread holds the GIL; `monarch stacks --native` may show where"
             )
         for actor in answer.get("actors", ()):

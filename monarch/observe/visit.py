@@ -8,38 +8,38 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from monarch.config import runtime_dir
 from monarch.net.machine import machine_id
 from monarch.observe.stacks import ProcStacks
-from monarch.runtime.answers import Response
+from monarch.runtime.answers import Response, collect
 from monarch.runtime.client_agent import ClientAgent
-from monarch.runtime.hosts.asking import NOBODY_THERE, closed_of
+from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.node import Node
 from monarch.runtime.observe.drain import pack_lines, row_objects, unpack_rows
-from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import (
-    AnyMessage,
     AskClock,
     DrainHost,
     DrainProc,
+    HostLook,
     KeepRows,
     LookAtHost,
     LookAtProc,
     ProfileProc,
     PySpyAsked,
+    PySpyDumps,
+    Request,
     StacksAsked,
 )
 
-_FIRST_SECONDS = 0.15
-_ANSWER_SECONDS = 5.0
+A = TypeVar("A")
+_LATE = "no answer in time"
 _CLIENT_SECONDS = 1.0
 _NUM_PINGS = 8
 _STACKS_SECONDS = 3.0
@@ -149,86 +149,72 @@ class MeshVisit:
         """The state of each host at this moment, as `runtime.observe.host_desk` has it, or an
         ``error``; each with its ``url``, its ``offset`` from our clock, and the ``client_state`` of
         the program that it serves. ``flight``: with torch's last collectives."""
-        uid = self._node.uid
-        answers = self._ask_hosts(lambda port: LookAtHost(port, uid, flight))
-        looks = []
+        looks: list[dict[str, Any]] = []
         clients: dict[str, dict[str, Any]] = {}
-        for url, response in answers.items():
-            body: dict[str, Any] = (
-                {"error": response.error} if response.error else dict(response.body)
-            )
-            body["url"] = url
-            client = _address(body.get("client"))
+        for url, response in ask_hosts(self._node, self._hosts, LookAtHost(flight)).items():
+            if response.error:
+                looks.append({"error": response.error, "url": url, "client_state": None})
+                continue
+            client = response.answer.state.client_address
             if client is not None and client.uid not in clients:
-                asked = self._ask(client, lambda port: LookAtProc(port, uid), _CLIENT_SECONDS)
-                clients[client.uid] = asked.body
-            body["client_state"] = clients.get(client.uid) if client is not None else None
-            if not response.error:
-                body["offset"], body["clock_error"] = self._clock(url)
-            looks.append(body)
+                asked = self._ask(client, LookAtProc(), _CLIENT_SECONDS)
+                clients[client.uid] = asked.or_else({})
+            look = _flat(response.answer)
+            look["url"] = url
+            look["client_state"] = clients.get(client.uid) if client is not None else None
+            look["offset"], look["clock_error"] = self._clock(url)
+            looks.append(look)
         return looks
 
     def drain(self) -> Drained:
         """The last events of all processes: the procs, their hosts, and their client."""
         found = Drained()
         clients: set[str] = set()
-        for url, response in self._ask_hosts(lambda port: DrainHost(port, self._node.uid)).items():
+        for url, response in ask_hosts(self._node, self._hosts, DrainHost()).items():
             if response.error:
                 found.silent.append(f"{url}: {response.error}")
                 continue
-            body = response.body
-            found.rows += [(uid, bytes(rows)) for uid, rows in body.get("rows", ())]
-            found.about.append(pack_lines([*body.get("about", ()), self._clock_row(url, body)]))
-            found.silent += [f"{label}: no answer in time" for label in body.get("silent", ())]
-            client = _address(body.get("client"))
+            told = response.answer
+            found.rows += told.rows
+            found.about.append(pack_lines([*told.about, self._clock_row(url, told.host)]))
+            found.silent += [f"{label}: no answer in time" for label in told.silent]
+            client = told.client
             if client is not None and client.uid not in clients:
                 clients.add(client.uid)
                 self._drain_client(client, found)
         return found
 
     def _drain_client(self, client: ProcAddress, found: Drained) -> None:
-        asked = self._ask(client, lambda port: DrainProc(port, self._node.uid), _CLIENT_SECONDS)
+        asked = self._ask(client, DrainProc(), _CLIENT_SECONDS)
         now = time.monotonic_ns()
         about = {
             "k": "proc", "p": client.uid, "t": now, "offset": time.time_ns() - now,
             "name": "client", "mesh": "", "rank": 0, "life": 0,
         }  # fmt: skip
         found.about.append(pack_lines([about]))
-        found.rows.append((client.uid, bytes(asked.body.get("rows", b""))))
+        found.rows.append((client.uid, asked.or_else(b"")))
 
     def keep(self, seconds: float) -> None:
         """Have the hosts keep the rows of their procs so long, so that dead ones' are there."""
-        self._ask_hosts(lambda port: KeepRows(seconds, port, self._node.uid))
+        ask_hosts(self._node, self._hosts, KeepRows(seconds))
 
     def profile(self, procs: Sequence[ProcAddress], seconds: float) -> dict[str, tuple[bytes, str]]:
         """torch's trace of each of ``procs``, by uid, packed by zstd; or why there is none."""
-        uid = self._node.uid
-        asked = {
-            proc.uid: self._node.request(proc, lambda port: ProfileProc(seconds, port, uid))
-            for proc in procs
-        }
-        deadline = time.monotonic() + seconds + 60.0
-        found = {}
-        for name, promise in asked.items():
-            response = _outcome(promise, deadline, "no answer in time")
-            found[name] = bytes(response.body.get("trace", b"")), response.error
-        return found
+        asked = {proc.uid: self._node.ask(proc, ProfileProc(seconds)) for proc in procs}
+        answers = collect(asked, seconds + 60.0, _LATE)
+        return {uid: (told.or_else(b""), told.error) for uid, told in answers.items()}
 
     def stacks(self, procs: Iterable[Mapping[str, Any]]) -> list[ProcStacks]:
         """Where the actors and threads of each of ``procs`` are (see `procs_of`)."""
-        uid = self._node.uid
-        asked = [
-            (proc, self._node.request(address, lambda port: StacksAsked(False, port, uid)))
-            for proc in procs
-            if (address := _address(proc.get("address"))) is not None
+        up = {proc["uid"]: proc for proc in procs if proc.get("address")}
+        asked = {
+            uid: self._node.ask(proc["address"], StacksAsked(False)) for uid, proc in up.items()
+        }
+        answers = collect(asked, _STACKS_SECONDS, "does not answer")
+        return [
+            ProcStacks.of(uid, up[uid]["name"], up[uid]["rank"], up[uid]["pid"], told)
+            for uid, told in answers.items()
         ]
-        deadline = time.monotonic() + _STACKS_SECONDS
-        found = []
-        for proc, promise in asked:
-            told = _outcome(promise, deadline, "does not answer")
-            answer = {"error": told.error} if told.error else told.body
-            found.append(ProcStacks(proc["uid"], proc["name"], proc["rank"], proc["pid"], answer))
-        return found
 
     def py_spy(self, procs: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
         """The stacks of each of ``procs`` that py-spy reads, by uid: its JSON, or why there is
@@ -236,25 +222,22 @@ class MeshVisit:
         by_host: dict[str, list[str]] = defaultdict(list)
         for proc in procs:
             by_host[proc["url"]].append(proc["uid"])
-        uid = self._node.uid
-        asked = {}
-        for url, uids in by_host.items():
-            make = partial(_py_spy_asked, tuple(uids), uid)
-            asked[url] = self._node.request(self._known[url], make)
-        deadline = time.monotonic() + _PY_SPY_SECONDS
+        asked = {
+            url: self._node.ask(self._known[url], PySpyAsked(tuple(uids), False))
+            for url, uids in by_host.items()
+        }
         found: dict[str, tuple[str, str]] = {}
-        for url, promise in asked.items():
-            told = _outcome(promise, deadline, "no answer in time")
-            dumps, errors = told.body.get("dumps", {}), told.body.get("errors", {})
-            for name in by_host[url]:
-                found[name] = dumps.get(name, ""), errors.get(name, told.error)
+        for url, told in collect(asked, _PY_SPY_SECONDS, _LATE).items():
+            seen = told.or_else(PySpyDumps({}, {}))
+            for uid in by_host[url]:
+                found[uid] = seen.dumps.get(uid, ""), seen.errors.get(uid, told.error)
         return found
 
-    def _clock_row(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _clock_row(self, url: str, host: str) -> dict[str, Any]:
         """From the clock of a host to the time since 1970 of this machine."""
         offset, error = self._clock(url)
         epoch = time.time_ns() - time.monotonic_ns()
-        return {"k": "clock", "host": body.get("host"), "offset": offset + epoch, "run": error}
+        return {"k": "clock", "host": host, "offset": offset + epoch, "run": error}
 
     def _clock(self, url: str) -> ClockOffset:
         if self._known[url].machine == self._node.address.machine:
@@ -267,47 +250,30 @@ class MeshVisit:
 
     def _ping(self, url: str) -> Ping | None:
         sent = time.monotonic_ns()
-        asked = self._ask(
-            self._known[url], lambda port: AskClock(port, self._node.uid), _CLIENT_SECONDS
-        )
+        asked = self._ask(self._known[url], AskClock(), _CLIENT_SECONDS)
         answered = time.monotonic_ns()
-        theirs = asked.body.get("now")
-        return Ping(sent, theirs, answered) if isinstance(theirs, int) else None
+        return None if asked.error else Ping(sent, asked.answer, answered)
 
-    def _ask(self, to: ProcAddress, make: Callable[[int], AnyMessage], seconds: float) -> Response:
-        promise = self._node.request(to, make)
-        return _outcome(promise, time.monotonic() + seconds, "no answer in time")
-
-    def _ask_hosts(self, make: Callable[[int], AnyMessage]) -> dict[str, Response]:
-        """However many do not answer, it takes no longer than one; less where none listens."""
-        began = time.monotonic()
-        asked = {url: self._node.request(to, make) for url, to in self._hosts.items()}
-        _wait(asked.values(), began + _FIRST_SECONDS)
-        late = [url for url, promise in asked.items() if not promise.is_set and "://" in url]
-        closed = closed_of(late, self._node) if late else set()
-        found = {}
-        for url, promise in asked.items():
-            if url in closed and not promise.is_set:
-                found[url] = Response({}, NOBODY_THERE)
-            else:
-                found[url] = _outcome(promise, began + _ANSWER_SECONDS, "no answer in time")
-        return found
+    def _ask(self, to: ProcAddress, request: Request[A], seconds: float) -> Response[A]:
+        return collect({to.uid: self._node.ask(to, request)}, seconds, _LATE)[to.uid]
 
 
-def _py_spy_asked(procs: tuple[str, ...], sender: str, port: int) -> AnyMessage:
-    return PySpyAsked(procs, False, port, sender)
-
-
-def _outcome(promise: Promise[Response], deadline: float, late: str) -> Response:
-    promise.wait(max(0.0, deadline - time.monotonic()))
-    return promise.value if promise.is_set else Response({}, late)
-
-
-def _wait(promises: Iterable[Promise[Response]], deadline: float) -> None:
-    for promise in promises:
-        promise.wait(max(0.0, deadline - time.monotonic()))
-
-
-def _address(found: Any) -> ProcAddress | None:
-    """An address out of a body, where addresses are lists."""
-    return msgspec.convert(found, ProcAddress) if found else None
+def _flat(look: HostLook) -> dict[str, Any]:
+    """A host as those who show it read it, each proc with what it says of itself."""
+    state = look.state
+    procs = [
+        {
+            "uid": proc.uid, "name": proc.name, "rank": proc.rank, "pid": proc.pid,
+            "mesh": proc.mesh, "labels": proc.labels, "sizes": proc.sizes, "is_up": proc.is_up,
+            "life": proc.life, "hangs": proc.hangs, "answers": bool(look.seen[proc.uid][1]),
+            "address": proc.address, **look.seen[proc.uid][0], **look.seen[proc.uid][1],
+        }
+        for proc in state.procs
+    ]  # fmt: skip
+    return {
+        "host": state.host, "pid": state.pid, "now": look.now, "epoch": look.epoch,
+        "client": state.client_address, "procs": procs, "uid": state.uid,
+        "holds": [msgspec.to_builtins(hold) for hold in look.holds],
+        "notices": [msgspec.to_builtins(bulletin) for bulletin in state.bulletins],
+        **look.machine,
+    }  # fmt: skip

@@ -24,7 +24,7 @@ def ask_owner(
     ``BackendUnavailable`` where the owner cannot do it, ``TimeoutError``."""
     node = process.current().node
     told = {**about, "slot": region.slot, "key": region.key, "sender": node.uid}
-    asked = node.request(region.owner, lambda port: AskMemory(what, told, port, node.address))
+    asked = node.ask(region.owner, AskMemory(what, told))
     if not asked.wait(max(0.0, deadline - time.monotonic())):
         raise TimeoutError(
             f"the owner of {region} has not answered in time: its host is busy or cut off. Try "
@@ -37,7 +37,7 @@ def ask_owner(
         if response.error.startswith(_CANNOT):
             raise BackendUnavailable(response.error)
         raise region.error(response.error)
-    return response.body
+    return response.answer
 
 
 _CANNOT = ("BackendUnavailable", "VerbsFailed", "KeyError")

@@ -31,7 +31,7 @@ def is_ibverbs_available() -> bool:
 @functools.cache
 def _has_device() -> bool:
     # Imported when used: it looks for libraries.
-    from monarch.rdma.verbs.devices import find_library
+    from monarch.rdma.verbs.installed import find_library
 
     return sys.platform.startswith("linux") and find_library() is not None
 

@@ -217,9 +217,7 @@ class RDMABuffer:
             return _done(None)
         node = process.current().node
         about = {"slot": region.slot, "key": region.key}
-        asked = node.request(
-            region.owner, lambda port: AskMemory("drop", about, port, node.address)
-        )
+        asked = node.ask(region.owner, AskMemory("drop", about))
 
         def check(response: Any) -> None:
             if response.error and not response.is_down:

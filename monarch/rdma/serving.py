@@ -55,9 +55,8 @@ class MemoryService:
         node.handle(AskMemory, self._on_ask)
         process.current().at_close.append(self.close)
 
-    def _on_ask(self, envelope: Envelope) -> None:
+    def _on_ask(self, envelope: Envelope[AskMemory]) -> None:
         ask = envelope.message
-        assert isinstance(ask, AskMemory)
         thread = threading.Thread(
             target=self._answer, args=(ask,), name="monarch-rdma-ask", daemon=True
         )
@@ -75,11 +74,11 @@ class MemoryService:
                 body = {}
             else:
                 body = answers[ask.what](ask.about)
-            node.answer(ask.sender, ask.port, body)
+            node.answer(ask, body)
         except RemoteMemoryError as error:
-            node.answer(ask.sender, ask.port, error=error.reason)
+            node.answer(ask, error=error.reason)
         except Exception as error:
-            node.answer(ask.sender, ask.port, error=f"{type(error).__name__}: {error}")
+            node.answer(ask, error=f"{type(error).__name__}: {error}")
 
     def _ticket(self, node: Node) -> Answer:
         encrypted = settings().rdma_tcp_encrypted

@@ -120,9 +120,7 @@ class Tcp:
 
     def _connect(self, region: RemoteRegion, deadline: float) -> socket.socket:
         node = process.current().node
-        answer = node.request(
-            region.owner, lambda port: AskMemory("stream", {}, port, node.address)
-        )
+        answer = node.ask(region.owner, AskMemory("stream", {}))
         if not answer.wait(max(0.0, deadline - time.monotonic())):
             raise TimeoutError(
                 f"the owner of {region} has not answered in time: its host is busy or cut off. Try "
@@ -133,7 +131,7 @@ class Tcp:
             raise region.orphaned(f"its process is gone: {response.error}")
         if response.error:
             raise BackendUnavailable(response.error)
-        body = response.body
+        body = response.answer
         ticket = Ticket(body["number"], body["secret"])
         place = body["host"], body["port"]
         try:

@@ -62,7 +62,7 @@ class Ways:
     @staticmethod
     def _open_verbs(on_gone: list[Callable[[Uid, Gone], None]]) -> Verbs:
         # Imported when used: most machines have no such device.
-        from monarch.rdma.verbs.devices import find_library
+        from monarch.rdma.verbs.installed import find_library
         from monarch.rdma.verbs.verbs_backend import Verbs
 
         library = find_library()

@@ -7,7 +7,7 @@ What to open:
     session                one go of a run, and which process may run in a folder
     folder                 run folders, and which command goes on with which run
     record                 what a run writes down and shows; what it is asked
-    rows, whole_file       files of JSON lines; files that are written whole or not at all
+    rows, writing          files of JSON lines; errors of writing, for people
     logs                   output of ranks, written and read
     telemetry              rows of the run's processes
     loggers                TensorBoard, Weights & Biases

@@ -27,8 +27,9 @@ from monarch.errors import JobError
 from monarch.observe.json_rows import json_rows, parsed_json
 from monarch.observe.kept_files import leads_out, read_kept
 from monarch.runs.rows import EVENTS, METRICS
-from monarch.runs.whole_file import write_whole, writing
+from monarch.runs.writing import writing
 from monarch.runtime.ends.process_start import is_running
+from monarch.whole_file import OF_PEOPLE, write_whole
 
 # Checkpoints, logs and chosen variables are nobody else's, unless the user says otherwise.
 _MODE = "MONARCH_RUNS_MODE"
@@ -203,7 +204,7 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write one of its files, whole or not at all."""
-        write_whole(self.path / name, text)
+        write_whole(self.path / name, text, mode=OF_PEOPLE)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")

@@ -19,11 +19,11 @@ from monarch.runs.slowness import ASKED, KEYS
 from monarch.runs.state_copies import SAMPLED
 from monarch.runtime import process
 from monarch.runtime.answers import Response
-from monarch.runtime.hosts.asking import ask_hosts
+from monarch.runtime.hosts.asking import inspect_hosts
 from monarch.runtime.hosts.bulletins import post
 from monarch.runtime.promise import Promise
 from monarch.wire.bulletin import Bulletin
-from monarch.wire.message import Listen
+from monarch.wire.message import Heard, Listen
 from monarch_sync.errors import SyncError
 from monarch_sync.words import some
 
@@ -65,7 +65,7 @@ class HoldReport:
         self._next_look = 0.0
         self._heard: set[int] = set()  # answers of watches, by number
         self._keys: PressedKeys | None = None
-        self._question: Promise[Response] | None = None
+        self._question: Promise[Response[Heard]] | None = None
         self._asked_at = 0.0
         self._newest = 0  # the number of the last bulletin
 
@@ -76,13 +76,13 @@ class HoldReport:
 
     def is_watched(self) -> bool:
         """Whether a watch follows the saves of a person, so that a mend can come by itself."""
-        return any(one["kind"] == "watching" for one in self._standing())
+        return any(one.kind == "watching" for one in self._standing())
 
-    def _standing(self) -> list[dict[str, Any]]:
+    def _standing(self) -> list[Bulletin]:
         """The bulletins that hold now, on all hosts."""
         addresses = {one.urls[0]: one for one in self._hosts if one.urls}
-        said = ask_hosts(process.current().node, addresses).values()
-        return [bulletin for one in said for bulletin in one.get("bulletins", ())]
+        told = inspect_hosts(process.current().node, addresses).values()
+        return [one for host in told if not host.error for one in host.answer.bulletins]
 
     @property
     def is_of_this_program(self) -> bool:
@@ -134,15 +134,13 @@ class HoldReport:
             if now - self._asked_at >= _ASK_SECONDS and self._hosts:
                 node, number, self._asked_at = process.current().node, self._newest, now
                 with contextlib.suppress(MonarchError):
-                    self._question = node.request(
-                        self._hosts[0], lambda port: Listen(number, 0.0, port, node.uid)
-                    )
+                    self._question = node.ask(self._hosts[0], Listen(number, 0.0))
         elif self._question.is_set:
             said, self._question = self._question.value, None
             if not said.error:
-                is_first, self._newest = not self._newest, int(said.body["number"])
-                told = () if is_first else said.body["bulletins"]
-                yield from (one["kind"] for one in told if one["key"] == ASKED)
+                is_first, self._newest = not self._newest, said.answer.number
+                told = () if is_first else said.answer.bulletins
+                yield from (one.kind for one in told if one.key == ASKED)
 
     def _has_checkpoint(self) -> bool:
         return self._record is not None and RunFolder(self._record.folder).has_checkpoint
@@ -243,7 +241,7 @@ class HoldReport:
             "Ctrl-C in the terminal of the run stops it, and saves nothing of that."
         )
         # Answers to earlier questions do not count.
-        self._heard = {one["number"] for one in self._answers()}
+        self._heard = {one.number for one in self._answers()}
         if self._record is not None:
             RunFolder(self._record.folder).take_answer()
         self._alarm("held", failure, failure.told(what_now), in_place=False, choices=list(choices))
@@ -278,11 +276,11 @@ class HoldReport:
         if time.monotonic() < self._next_look:
             return ""
         self._next_look = time.monotonic() + _FAR_LOOK_SECONDS
-        new = [one["text"] for one in self._answers() if one["number"] not in self._heard]
-        return str(new[-1]) if new else ""
+        new = [one.text for one in self._answers() if one.number not in self._heard]
+        return new[-1] if new else ""
 
-    def _answers(self) -> list[dict[str, Any]]:
-        return [one for one in self._standing() if one["kind"] == "answer"]
+    def _answers(self) -> list[Bulletin]:
+        return [one for one in self._standing() if one.kind == "answer"]
 
     def wait(self, failure: Failure, *, in_place: bool) -> bool:
         """Until there is newer code than that which failed: whether the ranks are still in place.

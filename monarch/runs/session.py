@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from monarch import __version__
 from monarch.config_file import LoadedConfig, load_config, to_toml
 from monarch.errors import JobError
 from monarch.observe.query import TELEMETRY
@@ -31,6 +30,7 @@ from monarch.runs.report import write_report
 from monarch.runs.telemetry import RunTelemetry
 from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.uninterrupted import Uninterrupted
+from monarch.version import __version__
 
 
 class RunLock:

@@ -12,9 +12,9 @@ from monarch.config import settings
 from monarch.observe.hang_report import hang_report
 from monarch.observe.query import PACKED, TELEMETRY, live_rows
 from monarch.observe.visit import MeshVisit, hosts_of
-from monarch.runs.whole_file import write_whole
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
+from monarch.whole_file import OF_PEOPLE, write_whole
 
 HANG_REPORT = "hang.json"
 _KEPT_SECONDS = 3600.0
@@ -47,10 +47,12 @@ class RunTelemetry:
         rows = [*drained.packed, live_rows(looks)]
         with self._writing:
             self._path.parent.mkdir(exist_ok=True)
-            write_whole(self._path, b"".join(rows))
+            write_whole(self._path, b"".join(rows), mode=OF_PEOPLE)
             report = hang_report(looks)
             if report.is_hang:
-                write_whole(self._path.parent / HANG_REPORT, json.dumps(report.to_data()))
+                write_whole(
+                    self._path.parent / HANG_REPORT, json.dumps(report.to_data()), mode=OF_PEOPLE
+                )
 
     def write_soon(self) -> None:
         """On a thread of its own; what goes wrong there is passed over: the run's end tells it."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
 
 from monarch.errors import MeshFailure
 from monarch.runtime.links.failure_detector import FailureDetector
@@ -11,6 +15,9 @@ from monarch.runtime.promise import Promise
 from monarch.wire.address import Uid
 from monarch.wire.codec import Bytes, Envelope
 from monarch.wire.message import Answer, PortMark, Replies, Reply
+
+A = TypeVar("A")
+K = TypeVar("K")
 
 
 class RawReply:
@@ -38,33 +45,49 @@ class RawReply:
         self.generation = generation
 
 
-class Response:
-    """The response to a control request: a body, or an error text.
+class Response(Generic[A]):
+    """The response to a request: an answer, or an error text, or both.
 
     ``is_down``: the process that was asked is gone.
     """
 
-    def __init__(self, body: dict[str, Any], error: str = "", is_down: bool = False) -> None:
-        self.body = body
+    def __init__(self, answer: A | None, error: str = "", is_down: bool = False) -> None:
+        self._answer = answer
         self.error = error
         self.is_down = is_down
 
+    @property
+    def answer(self) -> A:
+        """What was answered. Only where there is no error, or beside one that brings an answer."""
+        return cast(A, self._answer)
 
-class AnswerSink:
-    """Waits for the one answer to a control message."""
+    def or_else(self, answer: A) -> A:
+        """What was answered; ``answer`` where an error came alone."""
+        return answer if self._answer is None else self._answer
 
-    def __init__(self, target: Uid) -> None:
+
+class AnswerSink(Generic[A]):
+    """Waits for the one answer to a request."""
+
+    def __init__(self, target: Uid, answer_type: Any) -> None:
         self._target = target
-        self.promise: Promise[Response] = Promise()
+        self._answer_type = answer_type
+        self.promise: Promise[Response[A]] = Promise()
 
-    def receive(self, rank: int, answer: Response) -> bool:
-        self.promise.set(answer)
+    def receive(self, rank: int, answer: Answer) -> bool:
+        body, error = answer.body, answer.error
+        if not (error and body is None):
+            try:
+                body = msgspec.convert(body, self._answer_type)
+            except msgspec.ValidationError as wrong:
+                body, error = None, f"its answer is not of this version: {wrong}"
+        self.promise.set(Response(body, error))
         return True
 
     def down(self, uid: Uid, failure: MeshFailure) -> bool:
         if uid != self._target:
             return False
-        self.promise.set(Response({}, failure.reason, is_down=True))
+        self.promise.set(Response(None, failure.reason, is_down=True))
         return True
 
 
@@ -79,10 +102,9 @@ class Answers:
         node.handle(Answer, self.on_answer)
         node.handle(PortMark, self.on_port_mark)
 
-    def on_reply(self, envelope: Envelope) -> None:
+    def on_reply(self, envelope: Envelope[Reply]) -> None:
         """One answer of one actor."""
         reply = envelope.message
-        assert isinstance(reply, Reply)
         raw = RawReply(
             envelope.payload,
             envelope.buffers,
@@ -93,10 +115,9 @@ class Answers:
         )
         self._node.calls.receive(reply.port, reply.rank, raw)
 
-    def on_replies(self, envelope: Envelope) -> None:
+    def on_replies(self, envelope: Envelope[Replies]) -> None:
         """Answers of several ranks, gathered on the way."""
         replies = envelope.message
-        assert isinstance(replies, Replies)
         frames, start = envelope.buffers, 0
         for item in replies.items:
             end = start + 1 + item.num_buffers
@@ -112,20 +133,37 @@ class Answers:
             start = end
             self._node.calls.receive(replies.port, item.rank, raw)
 
-    def on_answer(self, envelope: Envelope) -> None:
+    def on_answer(self, envelope: Envelope[Answer]) -> None:
         """The answer to a control request; it is a sign of life, too."""
         answer = envelope.message
-        assert isinstance(answer, Answer)
         self._detector.heard(answer.sender)
-        self._node.calls.receive(answer.port, 0, Response(answer.body, answer.error))
+        self._node.calls.receive(answer.port, 0, answer)
 
-    def on_port_mark(self, envelope: Envelope) -> None:
+    def on_port_mark(self, envelope: Envelope[PortMark]) -> None:
         """A sender into a port asks to be told when everything so far has been taken."""
         mark = envelope.message
-        assert isinstance(mark, PortMark)
         node = self._node
 
         def answer() -> None:
             node.send(node.address_of(mark.sender), Reply(mark.answer_port, 0, node.uid))
 
         node.calls.mark(mark.port, answer)
+
+
+def collect(
+    asked: Mapping[K, Promise[Response[A]]], seconds: float, late: str = "it does not answer"
+) -> dict[K, Response[A]]:
+    """What was answered to a question to many, by whom; ``late`` is the error of those that have
+    not answered within ``seconds``. However many are silent, it takes no longer."""
+    wait_for(asked.values(), seconds)
+    return {
+        who: answer.value if answer.is_set else Response(None, late)
+        for who, answer in asked.items()
+    }
+
+
+def wait_for(asked: Iterable[Promise[Response[A]]], seconds: float) -> None:
+    """Wait until all of them have answered, and no longer than so many seconds."""
+    deadline = time.monotonic() + seconds
+    for answer in asked:
+        answer.wait(max(0.0, deadline - time.monotonic()))

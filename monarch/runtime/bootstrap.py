@@ -244,9 +244,8 @@ def mark_output(
     """Say in the output, before an actor can print, that what follows is its; and to ``expect``
     what its label is."""
 
-    def spawned(envelope: Envelope) -> None:
+    def spawned(envelope: Envelope[SpawnActor]) -> None:
         spawn = envelope.message
-        assert isinstance(spawn, SpawnActor)
         if not spawn.class_name.startswith(_WATCHES_OTHERS):
             label = label_of(spawn.name, spawn.rank, math.prod(spawn.sizes))
             mark(label)
@@ -263,11 +262,10 @@ def _follow_log_level(agent: ProcAgent, config: ProcConfig) -> None:
         logging.lastResort.setLevel(logging.NOTSET)
     logging.getLogger().setLevel(config.log_level)
 
-    def set_level(envelope: Envelope) -> None:
+    def set_level(envelope: Envelope[SetLogLevel]) -> None:
         order = envelope.message
-        assert isinstance(order, SetLogLevel)
         logging.getLogger().setLevel(order.level)
-        agent.node.answer(order.sender, order.port)
+        agent.node.answer(order)
 
     agent.node.handle(SetLogLevel, set_level)
 

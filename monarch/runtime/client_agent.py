@@ -8,8 +8,7 @@ import functools
 import logging
 import sys
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from monarch.config import settings
@@ -21,7 +20,7 @@ from monarch.net.identifiers import new_uid
 from monarch.net.io_loop import IoLoop
 from monarch.net.machine import machine_id
 from monarch.runtime import process
-from monarch.runtime.answers import Response
+from monarch.runtime.answers import wait_for
 from monarch.runtime.ends.end_program import prepare_to_end
 from monarch.runtime.ends.unhandled_faults import Lost, UnhandledFaults
 from monarch.runtime.node import Node
@@ -120,8 +119,9 @@ class ClientAgent(ProcAgent):
         self._rings_told = RingsTold()
         node.handle(RingFound, self._on_ring_found)
         node.handle(LogWindow, self._on_log_window)
-        for kind in (Order, Waiting, Bring):
-            node.handle(kind, self._on_first_reload)
+        node.handle(Order, self._on_first_reload)
+        node.handle(Waiting, self._on_first_reload)
+        node.handle(Bring, self._on_first_reload)
         for name, spawn in _made_on_demand.items():
             self.on_demand(f"{node.uid}.{name}", functools.partial(spawn, self))
 
@@ -179,12 +179,11 @@ class ClientAgent(ProcAgent):
     def _attached(self, link: HostLink) -> None:
         """A host has taken us: what it has is what others are to have, if nothing was pushed."""
         if link.ready.value is None:
-            generation, digest = link.info.get("generation", 0), link.info.get("digest", "")
-            assert isinstance(generation, int)
-            self.workspaces.found(link.address.uid, generation, str(digest))
-            self.code_states.found(link.address.uid, generation, str(digest))
+            generation, digest = link.info.generation, link.info.digest
+            self.workspaces.found(link.address.uid, generation, digest)
+            self.code_states.found(link.address.uid, generation, digest)
 
-    def _on_first_reload(self, envelope: Envelope) -> None:
+    def _on_first_reload(self, envelope: Envelope[Order | Waiting | Bring]) -> None:
         """Another author pushed code for what we run, before we did ourselves."""
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.runtime.workspace.session import session_of
@@ -235,13 +234,11 @@ class ClientAgent(ProcAgent):
         self.host_agent.bind_host = bind.removeprefix("tcp://").rpartition(":")[0]
         self.node.listen(bind, advertise=advertise)
 
-    def _on_log(self, envelope: Envelope) -> None:
+    def _on_log(self, envelope: Envelope[Log]) -> None:
         log = envelope.message
-        assert isinstance(log, Log)
         self.printer.print(log, bytes(envelope.payload))
 
-    def _on_log_window(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, LogWindow)
+    def _on_log_window(self, envelope: Envelope[LogWindow]) -> None:
         self.printer.set_window(envelope.message)
 
     def _printed(self, host: Uid, num_bytes: int) -> None:
@@ -251,23 +248,18 @@ class ClientAgent(ProcAgent):
 
     def flush_logs(self) -> None:
         """Print what our procs have printed until now. Takes a second at most, if hosts hang."""
-        flushes = [self.node.request(self.host, self._flush)]
+        flushes = [self.node.ask(self.host, FlushLogs())]
         for link in self.links.values():
             if link.ready.is_set and not link.is_lost:
-                flushes.append(self.node.request(link.address, self._flush))
-        _wait_for(flushes, _FLUSH_SECONDS)
+                flushes.append(self.node.ask(link.address, FlushLogs()))
+        wait_for(flushes, _FLUSH_SECONDS)
         self.printer.flush()
 
-    def _flush(self, port: int) -> FlushLogs:
-        return FlushLogs(port, self.node.uid)
-
-    def _on_notice(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, Notice)
+    def _on_notice(self, envelope: Envelope[Notice]) -> None:
         _log.warning("%s", envelope.message.text)
 
-    def _on_ring_found(self, envelope: Envelope) -> None:
+    def _on_ring_found(self, envelope: Envelope[RingFound]) -> None:
         found = envelope.message
-        assert isinstance(found, RingFound)
         if self._rings_told.is_new(found.path, self.node.loop.time()):
             _log.warning("%s", in_words(found.path))
 
@@ -331,23 +323,10 @@ class ClientAgent(ProcAgent):
             procs = [p for p in self.owned_procs() if p.host_uid == link.address.uid]
             is_there = link.ready.is_set and not link.is_lost
             if procs and is_there and not self.node.peer_down.expects_end(link.address.uid):
-                ends.append(self._request_end(link, procs, grace_seconds))
-        _wait_for(ends, grace_seconds + 1.0)
-
-    def _request_end(
-        self, link: HostLink, procs: Sequence[ProcAddress], grace_seconds: float
-    ) -> Promise[Response]:
-        uids, uid = tuple(proc.uid for proc in procs), self.node.uid
-        return self.node.request(
-            link.address,
-            lambda port: StopProcs(uids, "the client ends", grace_seconds, port, uid),
-        )
-
-
-def _wait_for(promises: Sequence[Promise[Response]], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    for promise in promises:
-        promise.wait(max(0.0, deadline - time.monotonic()))
+                uids = tuple(proc.uid for proc in procs)
+                stop = StopProcs(uids, "the client ends", grace_seconds)
+                ends.append(self.node.ask(link.address, stop))
+        wait_for(ends, grace_seconds + 1.0)
 
 
 def client() -> ClientAgent:

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -40,17 +40,17 @@ from monarch.runtime.links.waiting_switches import ends_fence
 from monarch.runtime.promise import Promise
 from monarch.runtime.run_gate import RunGate
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.codec import Bytes, Envelope, OtherVersion, as_text, pack, unpack
+from monarch.wire.codec import Bytes, Envelope, M_co, OtherVersion, as_text, pack, unpack
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
     Answer,
-    AnyMessage,
-    Attach,
-    Call,
+    Message,
     Order,
     ProcDown,
     Reply,
+    Request,
     StopSelf,
+    answer_type,
 )
 
 _log = logging.getLogger("monarch.node")
@@ -58,7 +58,8 @@ _log = logging.getLogger("monarch.node")
 if TYPE_CHECKING:
     from monarch.net.gateway import Gateway
 
-Handler = Callable[[Envelope], None]
+A = TypeVar("A")
+Handler = Callable[[Envelope[Any]], None]
 
 
 class Node:
@@ -174,7 +175,13 @@ class Node:
     def replace_address(self, **changes: Any) -> None:
         self.address = msgspec.structs.replace(self.address, **changes)
 
-    def handle(self, kind: type, handler: Handler, *, on_any_thread: bool = False) -> None:
+    def handle(
+        self,
+        kind: type[M_co],
+        handler: Callable[[Envelope[M_co]], None],
+        *,
+        on_any_thread: bool = False,
+    ) -> None:
         """Call ``handler`` for messages of ``kind``.
 
         A message to ourselves is handled on the I/O loop, unless ``on_any_thread``: then at
@@ -185,7 +192,7 @@ class Node:
             self._anywhere.add(kind)
 
     def send(
-        self, to: ProcAddress, message: AnyMessage, payload: Bytes = b"", buffers: Any = ()
+        self, to: ProcAddress, message: Message, payload: Bytes = b"", buffers: Any = ()
     ) -> None:
         """Send a message. In order for each receiver; never waits for it."""
         envelope = Envelope(to.uid, message, payload, buffers)
@@ -206,7 +213,7 @@ class Node:
         elif ends_fence(message):
             self.peer_down.held_from.pop(to.uid, None)
 
-    def transmit(self, to: ProcAddress, envelope: Envelope) -> None:
+    def transmit(self, to: ProcAddress, envelope: Envelope[Message]) -> None:
         """Hand a message to the connection with another process."""
         peer = self.address_book.meet(to)
         message = envelope.message
@@ -223,13 +230,13 @@ class Node:
             peer.hold()
             self.peer_down.held_from[to.uid] = self.calls.next_port()
 
-    def _carry(self, peer: Peer, envelope: Envelope) -> None:
+    def _carry(self, peer: Peer, envelope: Envelope[Message]) -> None:
         if envelope.buffers or len(envelope.payload) >= BULK_BYTES:
             self.bulk_sender.send(peer, envelope)
         else:
             peer.send(pack(envelope))
 
-    def way_to(self, to: ProcAddress) -> Callable[[Envelope], None]:
+    def way_to(self, to: ProcAddress) -> Callable[[Envelope[Message]], None]:
         """A function that takes messages for a process, valid as long as its peer is the same.
 
         Buffers that are borrowed have been taken when it returns.
@@ -238,9 +245,11 @@ class Node:
             return self._carry_here
         return functools.partial(self._carry, self.address_book.meet(to))
 
-    def _carry_here(self, envelope: Envelope) -> None:
+    def _carry_here(self, envelope: Envelope[Message]) -> None:
         if envelope.buffers:
-            envelope = envelope._replace(buffers=self.bulk_sender.take(envelope.buffers))
+            envelope = msgspec.structs.replace(
+                envelope, buffers=self.bulk_sender.take(envelope.buffers)
+            )
         self.dispatch(envelope)
 
     def report_down(self, down: ProcDown) -> None:
@@ -272,41 +281,44 @@ class Node:
                 break
         return port
 
-    def request(
+    def ask(
         self,
         to: ProcAddress,
-        make: Callable[[int], AnyMessage],
+        request: Request[A],
         payload: Bytes = b"",
         buffers: Any = (),
         *,
         via: ProcAddress | None = None,
-    ) -> Promise[Response]:
-        """Send a control message, made from the number of the port that awaits its answer.
+    ) -> Promise[Response[A]]:
+        """Send a request, of which each process that is asked gets a copy of its own.
 
         ``via`` is a proc of the host agent ``to`` whose way the message takes, to keep its place.
         """
-        sink = AnswerSink(to.uid)
+        sink: AnswerSink[A] = AnswerSink(to.uid, answer_type(type(request)))
         port = self.open_port(sink, [to.uid])
         if not sink.promise.is_set:
-            self.send(via or to, make(port), payload, buffers)
+            asked = msgspec.structs.replace(request, port=port, sender=self.uid)
+            self.send(via or to, asked, payload, buffers)
         return sink.promise
 
-    def answer(
-        self,
-        to: ProcAddress | Uid,
-        port: int,
-        body: dict[str, Any] | None = None,
-        error: str = "",
+    def order(
+        self, to: ProcAddress, request: Request[Any], payload: Bytes = b"", buffers: Any = ()
     ) -> None:
-        """Answer a control message. ``port`` 0 means that no answer is waited for."""
-        if port:
-            address = to if isinstance(to, ProcAddress) else self.address_of(to)
-            try:
-                self.send(address, Answer(port, self.uid, body or {}, error))
-            except UnicodeEncodeError:
-                # It names a file whose name is no text; the request is answered all the same.
-                told = {name: as_text(value) for name, value in (body or {}).items()}
-                self.send(address, Answer(port, self.uid, told, as_text(error)))
+        """Send a request whose answer nobody waits for."""
+        self.send(to, msgspec.structs.replace(request, sender=self.uid), payload, buffers)
+
+    def answer(self, request: Request[A], body: A | None = None, error: str = "") -> None:
+        """Answer a request. ``port`` 0 means that no answer is waited for."""
+        if not request.port:
+            return
+        asker = request.asker
+        address = asker if isinstance(asker, ProcAddress) else self.address_of(asker)
+        try:
+            self.send(address, Answer(request.port, self.uid, body, error))
+        except UnicodeEncodeError:
+            # It names a file whose name is no text; the request is answered all the same.
+            told = as_text(msgspec.to_builtins(body))
+            self.send(address, Answer(request.port, self.uid, told, as_text(error)))
 
     def _receive(self, frames: Frames) -> None:
         try:
@@ -321,7 +333,7 @@ class Node:
         else:
             self._try(envelope)
 
-    def _try(self, envelope: Envelope) -> None:
+    def _try(self, envelope: Envelope[Message]) -> None:
         """Handle a message; one that fails is logged, and answered with the error where an answer
         is waited for."""
         try:
@@ -330,17 +342,15 @@ class Node:
             message = envelope.message
             name = type(message).__name__
             self._rare.exception((name, type(error)), "could not handle a message (%s)", name)
-            port, sender = getattr(message, "port", 0), getattr(message, "sender", "")
-            if port and not isinstance(message, Call | Reply | Answer):
-                asker = message.client if isinstance(message, Attach) else sender
-                self.answer(asker, port, error=f"it failed there: {type(error).__name__}: {error}")
+            if isinstance(message, Request):
+                self.answer(message, error=f"it failed there: {type(error).__name__}: {error}")
 
-    def receive(self, envelope: Envelope) -> None:
+    def receive(self, envelope: Envelope[Message]) -> None:
         """Handle a whole message in its sender's order. On the I/O loop."""
         if not (self._held_back and self.bulk_receiver.hold_back(envelope)):
             self._try(envelope)
 
-    def dispatch(self, envelope: Envelope) -> None:
+    def dispatch(self, envelope: Envelope[Message]) -> None:
         handler = self._handlers.get(type(envelope.message))
         if handler is None:
             name = type(envelope.message).__name__

@@ -73,7 +73,7 @@ class InProcessAgent(ProcAgent):
                 ).start()
             return self._loop
 
-    def _take_scripted(self, envelope: Envelope) -> None:
+    def _take_scripted(self, envelope: Envelope[Call]) -> None:
         route_output()
         self._cells.take_call(self.world.script.applied(self.uid, envelope))
 
@@ -186,11 +186,10 @@ class InProcessProc:
             for stream in (1, 2):
                 self._write(stream, label_mark(label))
 
-    def _keep_log_level(self, envelope: Envelope) -> None:
+    def _keep_log_level(self, envelope: Envelope[SetLogLevel]) -> None:
         # It would be that of the test's process, and so everybody's.
         order = envelope.message
-        assert isinstance(order, SetLogLevel)
-        self.node.answer(order.sender, order.port)
+        self.node.answer(order)
 
     def _write(self, stream: int, data: bytes) -> None:
         poll = select.poll()

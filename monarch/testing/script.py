@@ -35,10 +35,10 @@ class Script:
             for proc in procs:
                 self._rules.setdefault((proc, actor, method), []).append(_ScriptRule(nth, does))
 
-    def applied(self, proc: Uid, envelope: Envelope) -> Envelope:
+    def applied(self, proc: Uid, envelope: Envelope[Call]) -> Envelope[Call]:
         """The call as it is to be handled in ``proc``."""
         call = envelope.message
-        if not self._rules or not isinstance(call, Call):
+        if not self._rules:
             return envelope
         with self._lock:
             rules = self._rules.get((proc, call.actor, call.method), [])
@@ -61,7 +61,7 @@ class _ScriptRule:
 
 
 _numbers = itertools.count()
-_deeds: dict[int, tuple[Callable[[], object], Envelope]] = {}
+_deeds: dict[int, tuple[Callable[[], object], Envelope[Call]]] = {}
 
 
 class _Instead:
@@ -70,7 +70,7 @@ class _Instead:
     The deed itself need not be picklable.
     """
 
-    def __init__(self, does: Callable[[], object], envelope: Envelope) -> None:
+    def __init__(self, does: Callable[[], object], envelope: Envelope[Call]) -> None:
         self._number = next(_numbers)
         _deeds[self._number] = does, envelope
 

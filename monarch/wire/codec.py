@@ -7,14 +7,15 @@ forwards need not decode the rest. The header's first byte is the protocol versi
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from monarch.errors import WireError
 from monarch.wire.address import Uid
-from monarch.wire.message import PROTOCOL_VERSION, AnyMessage, Hello
+from monarch.wire.message import PROTOCOL_VERSION, Hello, Message, kinds
 
 Bytes = bytes | bytearray | memoryview
 
@@ -24,19 +25,22 @@ _hello_decoder = msgspec.msgpack.Decoder(Hello)
 
 
 @functools.cache
-def message_decoder() -> msgspec.msgpack.Decoder[AnyMessage]:
+def message_decoder() -> msgspec.msgpack.Decoder[Any]:
     """Made when it is first used: for so many kinds it takes longer than any import of ours.
 
     A template makes it ahead of its procs.
     """
-    return msgspec.msgpack.Decoder(AnyMessage)
+    return msgspec.msgpack.Decoder(functools.reduce(operator.or_, kinds()))
 
 
-class Envelope(NamedTuple):
+M_co = TypeVar("M_co", bound=Message, covariant=True)
+
+
+class Envelope(msgspec.Struct, Generic[M_co], frozen=True):
     """A message with what travels beside it."""
 
     route: Uid
-    message: AnyMessage
+    message: M_co
     payload: Bytes = b""
     buffers: Sequence[Bytes] = ()
 
@@ -52,13 +56,13 @@ class OtherVersion(WireError):
         self.hello = hello
 
 
-def pack(envelope: Envelope) -> list[Bytes]:
+def pack(envelope: Envelope[Message]) -> list[Bytes]:
     """The frames of a message; buffers are passed on as they are, not copied."""
-    route, message, payload, buffers = envelope
-    return [route.encode(), _VERSION + _encoder.encode(message), payload, *buffers]
+    header = _VERSION + _encoder.encode(envelope.message)
+    return [envelope.route.encode(), header, envelope.payload, *envelope.buffers]
 
 
-def pack_header(message: AnyMessage) -> bytes:
+def pack_header(message: Message) -> bytes:
     """The header of a message."""
     return _VERSION + _encoder.encode(message)
 
@@ -74,21 +78,21 @@ def as_text(value: Any) -> Any:
     return value
 
 
-def encode(message: AnyMessage) -> bytes:
+def encode(message: Message) -> bytes:
     """A header to be carried inside another one."""
     return _encoder.encode(message)
 
 
-def decode(data: bytes) -> AnyMessage:
+def decode(data: bytes) -> Message:
     """A header that was carried inside another one. Raises ``WireError``."""
     try:
-        message: AnyMessage = message_decoder().decode(data)
+        message: Message = message_decoder().decode(data)
         return message
     except (msgspec.MsgspecError, RecursionError) as error:
         raise WireError(f"a peer sent a malformed header: {error}") from None
 
 
-def unpack(frames: Sequence[Bytes]) -> Envelope:
+def unpack(frames: Sequence[Bytes]) -> Envelope[Message]:
     """A message from its frames. Raises ``WireError`` for anything that is not one."""
     if len(frames) < 3:
         raise WireError(f"a message has at least three frames, not {len(frames)}")

@@ -26,6 +26,7 @@ from monarch.errors import MonarchError
 from monarch.observe.kept_files import leads_out
 from monarch.runs.saving import UnsavableState
 from monarch.runtime.uninterrupted import Uninterrupted
+from monarch.whole_file import OF_PEOPLE, replacing, sync_folder
 from monarch_recipes.savable import savable
 
 _NAME = re.compile(r"step-(\d{8,})\.pt")
@@ -92,21 +93,19 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: in
     path = checkpoint_path(folder, step)
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
-        with unfinished.open("wb") as file:
+        with replacing(path, mode=OF_PEOPLE, is_durable=True, beside=unfinished) as file:
             torch.save(state, file)
             file.flush()
-            os.fsync(file.fileno())
-        _check_structure(unfinished)
-        _be_newest(unfinished, checkpoint_paths(folder))
-        os.replace(unfinished, path)
+            _check_structure(unfinished)
+            _be_newest(unfinished, checkpoint_paths(folder))
     except BaseException as error:
-        unfinished.unlink(missing_ok=True)
         # Where a write fails, torch complains of its own books; the reason is behind that.
         cause = error.__context__ if isinstance(error, RuntimeError) else error
         if isinstance(cause, OSError):
             raise CannotWrite(cause.errno, cause.strerror, cause.filename) from None
         raise
-    _sync_folder(folder)
+    with Uninterrupted():  # Ctrl-C just after it was opened would leave it open.
+        sync_folder(folder)
     proof = threading.Thread(
         target=_read_back_then_delete, args=(path, num_kept), name="read back", daemon=True
     )
@@ -357,12 +356,3 @@ def _be_newest(path: Path, others: Sequence[Path]) -> None:
     newest = max((other.stat().st_mtime_ns for other in others), default=0)
     if path.stat().st_mtime_ns <= newest:
         os.utime(path, ns=(newest + 1, newest + 1))
-
-
-def _sync_folder(folder: Path) -> None:
-    with Uninterrupted():  # Ctrl-C just after it was opened would leave it open.
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

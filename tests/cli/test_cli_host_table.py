@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from monarch.cli.host_table import in_short, show_hosts, usage
+from monarch.runtime.answers import Response
+from monarch.wire.message import HostState, ProcState
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,20 @@ def test_the_table_of_a_busy_allocation_fits_80_columns(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     client = "train.py (pid 1234567, user somebody.with.a.name)"
-    found: dict[str, dict[str, Any]] = {
-        f"tcp://10.0.0.{number}:26600": {
-            "host": f"trainers{number}", "pid": 1000 + number, "generation": 12,
-            "client": client,
-            "procs": [{"name": f"trainer {8 * number + place}"} for place in range(8)],
-        }
-        for number in range(2)
-    }  # fmt: skip
-    found["tcp://10.0.0.9:26600"] = {"error": "no answer within 5 s [gone?]"}
+    found: dict[str, Response[HostState]] = {}
+    for number in range(2):
+        labels = [f"trainer {8 * number + place}" for place in range(8)]
+        state = HostState(
+            host=f"trainers{number}",
+            pid=1000 + number,
+            machine="",
+            uid="",
+            generation=12,
+            client=client,
+            procs=tuple(ProcState("", label, "trainer", "", 0, 1, True) for label in labels),
+        )
+        found[f"tcp://10.0.0.{number}:26600"] = Response(state)
+    found["tcp://10.0.0.9:26600"] = Response(None, "no answer within 5 s [gone?]")
     show_hosts(found)
     assert capsys.readouterr().out.splitlines() == [
         "host                  pid   generation  procs",

@@ -8,20 +8,20 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from monarch.actor import shutdown_context
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up
-from monarch.cli.sync import pusher
 from monarch.cli.sync.output import Lines
 from monarch.cli.sync.pusher import Pusher
 from monarch.cli.terminal import Terminal
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, ProcessJob
 from monarch.job.places import record_of
-from monarch.runtime.answers import Response
+from monarch.runtime.answers import Response, collect
 from monarch.runtime.hosts import asking
 from monarch.runtime.hosts.asking import NOBODY_THERE
 from monarch.runtime.promise import Promise
@@ -30,19 +30,15 @@ from monarch_sync import SyncReport, Workspace
 from tests.support import Program, wait_for
 
 
-def test_many_that_are_silent_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_that_are_silent_are_waited_for_together() -> None:
     """One after the other they would take longer than any test may."""
-    monkeypatch.setattr(pusher, "_ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(pusher, "_EACH_SECONDS", 0.0)
-    asked: dict[int, Promise[Response]] = {number: Promise() for number in range(2_000)}
-    asked[0].set(Response({"generation": 3}))
-    asked[1_999].set(Response({"generation": 4}))
-    asked[7].set(Response({}, error="it is ending"))
-    found = pusher._bodies(asked)
-    assert {uid: body for uid, body in found.items() if body} == {
-        0: {"generation": 3},
-        1_999: {"generation": 4},
-    }
+    asked: dict[int, Promise[Response[int]]] = {number: Promise() for number in range(2_000)}
+    asked[0].set(Response(3))
+    asked[1_999].set(Response(4))
+    asked[7].set(Response(None, error="it is ending"))
+    found = collect(asked, 0.2, "late")
+    assert {uid: told.answer for uid, told in found.items() if not told.error} == {0: 3, 1_999: 4}
+    assert (found[7].error, found[8].error) == ("it is ending", "late")
 
 
 class Standing(JobTrait):
@@ -76,7 +72,7 @@ def test_a_dead_host_of_a_job_that_counts_as_running_costs_no_wait(
     os.utime(record_of(note), (hour_ago, hour_ago))
     monkeypatch.setattr(asking, "_COMING_UP_SECONDS", 600.0)  # longer than a test may take
     (answer,) = Pusher(job).ask().values()
-    assert answer == {"error": NOBODY_THERE}
+    assert answer.error == NOBODY_THERE
     shutdown_context().get(timeout=20)
 
 
@@ -106,14 +102,14 @@ def test_a_push_right_after_the_start_waits_for_an_agent_that_comes_up_late(
     fresh: Fresh, program: Callable[..., Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = threading.Event()
-    real = asking._wait
+    real = asking.wait_for
 
-    def wait(answers: Iterable[Promise[Response]], deadline: float) -> None:
-        if deadline > time.monotonic() + 60.0:  # it is found not to be there, and waited for
+    def wait(answers: Iterable[Promise[Response[Any]]], seconds: float) -> None:
+        if seconds > 60.0:  # it is found not to be there, and waited for
             waits.set()
-        real(answers, deadline)
+        real(answers, seconds)
 
-    monkeypatch.setattr(asking, "_wait", wait)
+    monkeypatch.setattr(asking, "wait_for", wait)
     monkeypatch.setattr(asking, "_COMING_UP_SECONDS", 600.0)  # longer than a test may take
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "a.py").write_text("1")

@@ -22,6 +22,7 @@ from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import client
 from monarch.runtime.observe.break_places import moved_line
 from monarch.wire.address import ProcAddress
+from monarch.wire.message import HeldCalls
 from tests.debugger.held_actors import AsyncStepper, Stepper
 from tests.debugger.typist import Typist, console, type_into, visit_self, wait_for_holds
 from tests.support import Printed, wait_for
@@ -343,14 +344,15 @@ def test_a_program_that_was_silent_is_waited_for_less(monkeypatch: pytest.Monkey
     waited: list[float] = []
 
     class Asked:
-        value = Response({"holds": []}, "")
+        value = Response(HeldCalls())
 
         def __init__(self, answers: bool) -> None:
-            self.answers = answers
+            self.is_set = answers
 
         def wait(self, seconds: float) -> bool:
-            waited.append(seconds)
-            return self.answers
+            if seconds > 0:
+                waited.append(seconds)
+            return self.is_set
 
     visit, answers = visit_self(), iter([False, False, True, False])
     other = ProcAddress("another", ("ipc:///nowhere",), visit.address.machine)

@@ -71,9 +71,9 @@ def test_a_dead_rank_is_told_of(procs: ProcMesh, monkeypatch: pytest.MonkeyPatch
 def test_what_is_set_for_later_is_there_in_procs_that_start_later() -> None:
     node = process.current().node
     order = {"MT_LATER": "5", "HOME": None}
-    asked = node.request(node.address, lambda port: EnvSet(dict(order), "anna", (), port, node.uid))
+    asked = node.ask(node.address, EnvSet(dict(order), "anna", ()))
     assert asked.wait(60)
-    assert asked.value.body["notes"]["MT_LATER"].startswith("set by anna ")
+    assert asked.value.answer["MT_LATER"].startswith("set by anna ")
     try:
         later = this_host().spawn_procs({"gpus": 2}).env("MT_LATER", "HOME")
         assert later["MT_LATER"] == {0: "5", 1: "5"}

@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,9 +24,10 @@ from monarch.job import (
 )
 from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.runtime.client_agent import client
-from monarch.runtime.hosts.asking import ask_hosts
+from monarch.runtime.hosts.asking import inspect_hosts
 from monarch.runtime.process import is_bootstrapped
 from monarch.tools.network import free_port
+from monarch.wire.message import HostState
 from tests.job.fakes.kube_server import KubeServer
 from tests.job.kube_cluster import KubeCluster, pod_template
 from tests.job.ray_cluster import RayCluster
@@ -245,13 +245,13 @@ KINDS_OF_PROGRAMS = [
 def agent_pids(job: JobTrait) -> list[int]:
     """Of the host agents that answer; all hosts are this machine."""
     addresses = {url: job.visit(url) for url in job.urls()}
-    found = ask_hosts(client().node, addresses)
-    return [_pid_here(answer) for answer in found.values() if "error" not in answer]
+    found = inspect_hosts(client().node, addresses)
+    return [_pid_here(told.answer) for told in found.values() if not told.error]
 
 
-def _pid_here(answer: Mapping[str, Any]) -> int:
+def _pid_here(host: HostState) -> int:
     """The pid of an agent in the numbers of this machine: a pod has its own."""
-    inside, pod = int(answer["pid"]), f"MONARCH_POD_NAME={answer['host']}".encode()
+    inside, pod = host.pid, f"MONARCH_POD_NAME={host.host}".encode()
     for folder in Path("/proc").iterdir():
         try:
             numbers = re.search(r"NSpid:\s+(.*)", (folder / "status").read_text())

@@ -110,9 +110,7 @@ def test_a_call_that_stands_is_told_by_all_views_and_so_is_where_it_stands(
         assert "stopping in step, rank 0" in stacks
         assert f"{__file__}:" in stacks
         ((proc, _, _), hold), node = *holds_of(visit.look()).items(), client().node
-        go_on = node.request(
-            node.address_of(proc), lambda port: HoldLine(hold.id, "c", "me", port, node.uid)
-        )
+        go_on = node.ask(node.address_of(proc), HoldLine(hold.id, "c", "me"))
         assert go_on.wait(SECONDS)
         assert asked.get(timeout=SECONDS) == 7
         wait_for(lambda: not report().held)

@@ -62,17 +62,16 @@ class LoneAgent:
         self.peer.handle(ProcDown, lambda envelope: self.downs.append(envelope.message))
         self.downs: list[Any] = []
 
-    def _on_inspect(self, envelope: Envelope) -> None:
+    def _on_inspect(self, envelope: Envelope[Inspect]) -> None:
         order = envelope.message
-        assert isinstance(order, Inspect)
-        self.node.answer(order.sender, order.port, self.agent.describe())
+        self.node.answer(order, self.agent.describe())
 
     def send(self, one: Any) -> None:
         self.peer.send(self.node.address, one)
 
     def answers(self) -> None:
         """It still answers a question."""
-        outcome = self.peer.request(self.node.address, lambda port: Inspect(port, "peer"))
+        outcome = self.peer.ask(self.node.address, Inspect())
         assert outcome.wait(_SECONDS)
         assert not outcome.value.error
 

@@ -17,7 +17,7 @@ from monarch.runtime.links.address_book import PeerTable
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import PROTOCOL_VERSION, Hello, Inspect, ProcDown, Watch
+from monarch.wire.message import PROTOCOL_VERSION, Hello, Inspect, Message, ProcDown, Watch
 from tests.support import wait_for
 
 MAX_DEAD = 5
@@ -101,7 +101,7 @@ def test_the_living_procs_of_a_host_are_found_without_a_look_at_the_others() -> 
 def test_a_peer_whose_host_is_learnt_later_is_lost_with_it(node: Any, tmp_path: Path) -> None:
     one, other = node("me"), node("p")
     other.listen(f"ipc://{tmp_path}/p")
-    one.transmit(ProcAddress("p"), Envelope("p", Inspect(0, "me")))
+    one.transmit(ProcAddress("p"), Envelope("p", Inspect()))
     assert one.address_book.peers.on_host("host") == []
     one.address_book.peer_up(
         ProcAddress("p", other.address.urls, "", "host", ("ipc:///nowhere/host",))
@@ -192,7 +192,7 @@ def test_who_asks_a_forgotten_one_hears_of_its_end_from_its_host(
     host.listen(f"ipc://{tmp_path}/h")
     one.listen(f"ipc://{tmp_path}/me")
 
-    def tell(envelope: Envelope) -> None:
+    def tell(envelope: Envelope[Message]) -> None:
         watch: Any = envelope.message
         host.send(watch.watcher, ProcDown(watch.uid, "it had ended"))
 
@@ -204,7 +204,7 @@ def test_who_asks_a_forgotten_one_hears_of_its_end_from_its_host(
     if late_hello:
         one.dispatch(Envelope("me", Hello(dead, PROTOCOL_VERSION)))
         assert one.address_book.peers.get("p") is None
-    outcome = one.request(dead, lambda port: Inspect(port, "me"))
+    outcome = one.ask(dead, Inspect())
     assert outcome.wait(20.0), "it waits for ever"
     assert outcome.value.is_down
     assert one.failure_of("p") is not None
@@ -214,7 +214,7 @@ def test_a_forgotten_one_of_our_own_host_is_asked_about_here(node: Any) -> None:
     one = node("me")
     asked: list[str] = []
 
-    def tell(envelope: Envelope) -> None:
+    def tell(envelope: Envelope[Message]) -> None:
         watch: Any = envelope.message
         asked.append(watch.uid)
         one.send(watch.watcher, ProcDown(watch.uid, "it had ended"))
@@ -222,7 +222,7 @@ def test_a_forgotten_one_of_our_own_host_is_asked_about_here(node: Any) -> None:
     one.handle(Watch, tell)
     dead = ProcAddress("p", (), "", "me")
     forgotten(one, dead)
-    outcome = one.request(dead, lambda port: Inspect(port, "me"))
+    outcome = one.ask(dead, Inspect())
     assert outcome.wait(20.0), "it waits for ever"
     assert asked == ["p"]
 
@@ -238,7 +238,7 @@ def test_a_forgotten_one_of_a_lost_host_is_given_up_after_a_silence(tmp_path: Pa
             one.address_book.peer_up(host)
             one.peer_down.report(ProcDown("host", "it was switched off"))
             forgotten(one, dead)
-            outcome = one.request(dead, lambda port: Inspect(port, "me"))
+            outcome = one.ask(dead, Inspect())
             assert outcome.wait(20.0), "it waits for ever"
             wait_for(lambda: one.failure_of("p") is not None)
         finally:

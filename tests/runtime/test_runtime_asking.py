@@ -10,7 +10,7 @@ import pytest
 
 from monarch.net.machine import machine_id
 from monarch.runtime.hosts import asking
-from monarch.runtime.hosts.asking import NOBODY_THERE, ask_hosts
+from monarch.runtime.hosts.asking import NOBODY_THERE, inspect_hosts
 from monarch.runtime.node import Node
 from monarch.tools.network import free_port
 from monarch.wire.host_url import HostUrl
@@ -33,8 +33,8 @@ def ask(node: Node, *urls: str) -> list[str]:
     for address in addresses.values():
         node.address_book.expect(address)
         node.address_book.peer_up(address)
-    found = ask_hosts(node, addresses)
-    return [str(found[url].get("error", "")) for url in urls]
+    found = inspect_hosts(node, addresses)
+    return [found[url].error for url in urls]
 
 
 def test_where_nobody_listens_is_found_without_waiting(

@@ -70,17 +70,17 @@ def test_the_death_of_nobody_takes_nobody_with_it(agent: LoneAgent) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda port: Attach(ProcAddress("peer"), -1, "me", port),
-        lambda port: Attach(ProcAddress("peer"), 2**63, "me", port),
-        lambda port: Preload(("no.such\0module",), port, "peer"),
-        lambda port: StopProcs(("nobody",), "because", 1.0, port, "peer"),
-        lambda port: StopProcs((), "because", float("inf"), port, "peer"),
+        Attach(ProcAddress("peer"), -1, "me"),
+        Attach(ProcAddress("peer"), 2**63, "me"),
+        Preload(("no.such\0module",)),
+        StopProcs(("nobody",), "because", 1.0),
+        StopProcs((), "because", float("inf")),
     ],
     ids=["pid -1", "pid 2**63", "odd module", "stop a stranger", "stop for ever"],
 )
 def test_a_question_that_cannot_be_answered_is_answered_so(agent: LoneAgent, make: Any) -> None:
     agent.answers()
-    outcome = agent.peer.request(agent.node.address, make)
+    outcome = agent.peer.ask(agent.node.address, make)
     assert outcome.wait(SECONDS), "the peer waits for ever"
     agent.answers()
 

@@ -33,6 +33,7 @@ from monarch.wire.message import (
     Credit,
     FoldedReply,
     Heartbeat,
+    Message,
     Parcel,
     ProcDown,
     Replies,
@@ -53,8 +54,8 @@ class End:
         self.url = "tcp://127.0.0.1:0" if is_far else f"ipc://{folder}/{uid}"
         if is_far:
             self.node.replace_address(machine=f"the machine of {uid}")
-        self.calls: list[Envelope] = []
-        self.heartbeats: list[Envelope] = []
+        self.calls: list[Envelope[Message]] = []
+        self.heartbeats: list[Envelope[Message]] = []
         self.node.handle(Call, self.calls.append)
         self.node.handle(Heartbeat, self.heartbeats.append)
         self.node.start()
@@ -297,10 +298,10 @@ def test_what_a_dead_sender_sent_stays_valid(make: Make) -> None:
 
 
 @pytest.fixture
-def halted(make: Make) -> tuple[End, End, list[Envelope]]:
+def halted(make: Make) -> tuple[End, End, list[Envelope[Message]]]:
     """Two ends without shared memory, the sender of which keeps the credits it gets to itself."""
     sender, receiver = make(shared_memory_bytes=0).listen(), make().listen()
-    credits: list[Envelope] = []
+    credits: list[Envelope[Message]] = []
     sender.node.handle(Credit, credits.append)
     sender.send(receiver, 0, "hello")
     receiver.take(1)
@@ -308,7 +309,7 @@ def halted(make: Make) -> tuple[End, End, list[Envelope]]:
 
 
 def test_bulk_on_its_way_holds_back_its_senders_calls_and_nothing_else(
-    halted: tuple[End, End, list[Envelope]], make: Make
+    halted: tuple[End, End, list[Envelope[Message]]], make: Make
 ) -> None:
     sender, receiver, credits = halted
     sender.send(receiver, bytes(5 * LARGE), "large")
@@ -327,10 +328,10 @@ def test_bulk_on_its_way_holds_back_its_senders_calls_and_nothing_else(
 
 
 def test_no_more_is_on_its_way_than_was_asked_for(
-    halted: tuple[End, End, list[Envelope]],
+    halted: tuple[End, End, list[Envelope[Message]]],
 ) -> None:
     sender, receiver, credits = halted
-    chunks: list[Envelope] = []
+    chunks: list[Envelope[Message]] = []
     receiver.node.handle(BulkChunk, chunks.append)
     sender.send(receiver, bytes(100 * LARGE), "large")
     wait_for(lambda: credits)
@@ -342,7 +343,7 @@ def test_no_more_is_on_its_way_than_was_asked_for(
 
 
 def test_a_sender_that_dies_midway_takes_its_message_and_what_came_after_with_it(
-    halted: tuple[End, End, list[Envelope]],
+    halted: tuple[End, End, list[Envelope[Message]]],
 ) -> None:
     sender, receiver, credits = halted
     sender.send(receiver, bytes(5 * LARGE), "large")
@@ -358,7 +359,7 @@ def test_a_sender_that_dies_midway_takes_its_message_and_what_came_after_with_it
 
 
 def test_a_receiver_that_dies_midway_is_sent_nothing_more(
-    halted: tuple[End, End, list[Envelope]],
+    halted: tuple[End, End, list[Envelope[Message]]],
 ) -> None:
     sender, receiver, credits = halted
     sender.send(receiver, bytes(5 * LARGE), "large")
@@ -391,7 +392,7 @@ def test_a_receiver_with_a_lower_limit_says_so_to_whoever_wants_the_value(make: 
 def test_all_that_arrives_at_once_is_bounded_like_one_message(make: Make) -> None:
     sender = make(**by("chunks")).listen()
     receiver = make(max_message_bytes=5 * LARGE).listen()
-    credits: list[Envelope] = []
+    credits: list[Envelope[Message]] = []
     sender.node.handle(Credit, credits.append)
     for index in range(4):
         sender.send(receiver, bytes(2 * LARGE), str(index))
@@ -542,13 +543,13 @@ def test_idle_memory_is_given_back_on_both_sides(
 
 
 def test_a_stop_keeps_its_place_behind_a_large_call(
-    halted: tuple[End, End, list[Envelope]],
+    halted: tuple[End, End, list[Envelope[Message]]],
 ) -> None:
     sender, receiver, credits = halted
-    stops: list[Envelope] = []
+    stops: list[Envelope[Message]] = []
     receiver.node.handle(StopActor, stops.append)
     sender.send(receiver, bytes(2 * LARGE), "large")
-    sender.node.send(receiver.node.address, StopActor("actor", "", 0, sender.node.uid))
+    sender.node.send(receiver.node.address, StopActor("actor", "", sender=sender.node.uid))
     sender.node.send(receiver.node.address, Heartbeat(sender.node.uid))
     wait_for(lambda: credits and receiver.heartbeats)
     assert not stops
@@ -559,7 +560,7 @@ def test_a_stop_keeps_its_place_behind_a_large_call(
 
 
 def test_what_was_lost_with_one_who_handed_it_on_holds_back_nobody(
-    halted: tuple[End, End, list[Envelope]], make: Make
+    halted: tuple[End, End, list[Envelope[Message]]], make: Make
 ) -> None:
     relay, receiver, credits = halted
     data = payload.dump(bytes(5 * LARGE))

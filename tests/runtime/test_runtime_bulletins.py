@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
+from monarch.runtime.answers import Response
 from monarch.runtime.hosts.bulletins import post
 from monarch.runtime.promise import Promise
 from monarch.wire.bulletin import Bulletin
-from monarch.wire.message import Attach, Detach, Listen
+from monarch.wire.message import Attach, Detach, Heard, Listen
 from tests.runtime.lone_agent import LoneAgent
 from tests.support import wait_for
 
@@ -23,17 +20,15 @@ def tell(agent: LoneAgent, *bulletins: Bulletin) -> None:
     agent.answers()
 
 
-def asked(agent: LoneAgent, number: int, seconds: float = 0.0) -> Promise[Any]:
-    return agent.peer.request(
-        agent.node.address, lambda port: Listen(number, seconds, port, "peer")
-    )
+def asked(agent: LoneAgent, number: int, seconds: float = 0.0) -> Promise[Response[Heard]]:
+    return agent.peer.ask(agent.node.address, Listen(number, seconds))
 
 
 def heard(agent: LoneAgent, number: int, seconds: float = 0.0) -> tuple[int, list[Bulletin]]:
     answer = asked(agent, number, seconds)
     assert answer.wait(30.0)
-    body = answer.value.body
-    return body["number"], [msgspec.convert(one, Bulletin) for one in body["bulletins"]]
+    heard = answer.value.answer
+    return heard.number, list(heard.bulletins)
 
 
 def test_what_stands_is_told_to_who_comes_late_and_the_rest_only_to_who_was_there(
@@ -49,7 +44,7 @@ def test_what_stands_is_told_to_who_comes_late_and_the_rest_only_to_who_was_ther
     assert heard(agent, 0)[1] == []
     assert [one.kind for one in heard(agent, first)[1]] == ["held", "mended"]
     assert [one.kind for one in heard(agent, last)[1]] == ["mended"]
-    assert agent.agent.describe()["bulletins"] == []
+    assert agent.agent.describe().bulletins == ()
 
 
 def test_who_listens_is_answered_as_it_happens_or_when_his_time_is_over(agent: LoneAgent) -> None:
@@ -60,27 +55,27 @@ def test_who_listens_is_answered_as_it_happens_or_when_his_time_is_over(agent: L
     assert not waiting.is_set
     tell(agent, HELD)
     assert waiting.wait(30.0)
-    assert [one["kind"] for one in waiting.value.body["bulletins"]] == ["held"]
+    assert [one.kind for one in waiting.value.answer.bulletins] == ["held"]
 
 
 def test_what_a_client_told_does_not_outlive_it(agent: LoneAgent) -> None:
-    agent.send(Attach(agent.peer.address, 0, "peer", 0))
+    agent.send(Attach(agent.peer.address, 0, "peer"))
     tell(agent, HELD)
     number, (held,) = heard(agent, 0)
-    assert agent.agent.describe()["bulletins"] == [msgspec.to_builtins(held)]
+    assert agent.agent.describe().bulletins == (held,)
     waiting = asked(agent, number, 30.0)
     agent.send(Detach("peer"))
     assert waiting.wait(30.0)
-    (left,) = waiting.value.body["bulletins"]
-    assert (left["key"], left["kind"], left["stands"]) == ("run a", "left", False)
-    assert agent.agent.describe()["bulletins"] == []
+    (left,) = waiting.value.answer.bulletins
+    assert (left.key, left.kind, left.stands) == ("run a", "left", False)
+    assert agent.agent.describe().bulletins == ()
 
 
 def test_what_a_watch_told_does_not_outlive_it(agent: LoneAgent) -> None:
     tell(agent, Bulletin("watch peer", "watching", "a watch", stands=True))
-    assert [one["kind"] for one in agent.agent.describe()["bulletins"]] == ["watching"]
+    assert [one.kind for one in agent.agent.describe().bulletins] == ["watching"]
     agent.node.peer_down.left("peer")  # as where the end of its process was noticed
-    wait_for(lambda: not agent.agent.describe()["bulletins"])
+    wait_for(lambda: not agent.agent.describe().bulletins)
 
 
 def test_only_the_last_hundred_are_kept(agent: LoneAgent) -> None:

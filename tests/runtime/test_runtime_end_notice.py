@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from monarch.runtime.answers import Response
 from monarch.runtime.hosts import end_notice
 from monarch.runtime.hosts.end_notice import ENDING, EndNotice, obey_notices
 from monarch.runtime.promise import Promise
-from monarch.wire.message import Listen
+from monarch.wire.message import Heard, Listen
 from tests.runtime.lone_agent import LoneAgent
 
 SECONDS = 30.0
@@ -31,15 +32,15 @@ class Announced:
         notice = EndNotice("it is wanted elsewhere", seconds, is_last=True)
         os.write(self._notices, f"{json.dumps(notice._asdict())}\n".encode())
 
-    def ask(self, number: int, seconds: float) -> Promise[object]:
+    def ask(self, number: int, seconds: float) -> Promise[Response[Heard]]:
         peer, host = self._lone.peer, self._lone.node.address
-        return peer.request(host, lambda port: Listen(number, seconds, port, peer.uid))
+        return peer.ask(host, Listen(number, seconds))
 
     def hear(self, number: int, seconds: float = SECONDS) -> tuple[int, list[str]]:
         answer = self.ask(number, seconds)
         assert answer.wait(SECONDS)
-        body = answer.value.body  # type: ignore[attr-defined]
-        return body["number"], [one["kind"] for one in body["bulletins"]]
+        heard = answer.value.answer
+        return heard.number, [one.kind for one in heard.bulletins]
 
     def close(self) -> None:
         os.close(self._notices)
@@ -88,7 +89,7 @@ def test_a_listener_that_listens_no_more_is_not_waited_for(
     if is_gone:
         agent.node.peer_down.left("peer")
     else:
-        agent.send(Listen(first, 0.0, 0, "peer"))
+        agent.peer.order(agent.node.address, Listen(first, 0.0))
     assert host.over.wait(SECONDS)
 
 

@@ -36,7 +36,7 @@ holds.initialized.get(timeout=30)
 print("pids", *echo.pid.call().get(timeout=30).values(), flush=True)
 
 def told():
-    return [p["hangs"] for p in process.current().host_agent.describe()["procs"]]
+    return [proc.hangs for proc in process.current().host_agent.describe().procs]
 """
 
 

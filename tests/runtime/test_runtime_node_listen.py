@@ -12,7 +12,7 @@ from monarch.net.transport import Connection, Receive
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope, pack
-from monarch.wire.message import Introduce
+from monarch.wire.message import Introduce, Message
 
 URL = "ipc:///nowhere/here"
 
@@ -55,7 +55,7 @@ def test_nothing_is_received_before_the_address_says_where(node: Node) -> None:
     known: list[tuple[str, ...]] = []
     received = threading.Event()
 
-    def note(envelope: Envelope) -> None:
+    def note(envelope: Envelope[Message]) -> None:
         known.append(node.address.urls)
         received.set()
 

@@ -13,7 +13,7 @@ from monarch.core.call_table import CallTable
 from monarch.runtime.links.outboxes import Outboxes
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import PING, Call, Order, Reply, SwitchOrder
+from monarch.wire.message import PING, Call, Message, Order, Reply, SwitchOrder
 
 THERE = ProcAddress("there")
 
@@ -46,13 +46,13 @@ class Wire:
     def open_port(self, sink: Any, targets: list[str]) -> int:
         return self.calls.open(sink)
 
-    def way_to(self, to: ProcAddress) -> Callable[[Envelope], None]:
+    def way_to(self, to: ProcAddress) -> Callable[[Envelope[Message]], None]:
         return self._leave
 
-    def transmit(self, to: ProcAddress, envelope: Envelope) -> None:
+    def transmit(self, to: ProcAddress, envelope: Envelope[Message]) -> None:
         self._leave(envelope)
 
-    def _leave(self, envelope: Envelope) -> None:
+    def _leave(self, envelope: Envelope[Message]) -> None:
         message = envelope.message
         if not isinstance(message, Call):
             self.sent.append(type(message).__name__)

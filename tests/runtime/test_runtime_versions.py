@@ -52,7 +52,7 @@ def test_who_asks_a_host_of_another_version_hears_both_and_what_to_do(
     for _ in range(2):
         asker.address_book.expect(host)
         asker.address_book.peer_up(host)
-        asked = asker.request(host, lambda port: Inspect(port, asker.uid))
+        asked = asker.ask(host, Inspect())
         assert asked.wait(SECONDS)
         assert f"version {OTHER}, this process {PROTOCOL_VERSION}" in asked.value.error
         assert "install the same release" in asked.value.error

@@ -98,7 +98,7 @@ def test_a_host_agent_that_meets_a_proc_of_its_own_is_told_of_it_once(
 
     def meet() -> None:
         agent.node.address_book.introduce(late)
-        agent.node.transmit(ProcAddress("late"), Envelope("late", Inspect(0, "host")))
+        agent.node.transmit(ProcAddress("late"), Envelope("late", Inspect()))
         agent.answers()
 
     steps = {

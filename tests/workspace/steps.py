@@ -17,7 +17,7 @@ from monarch.runtime import process
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import AnyMessage, Inspect, Order, Replies, Reply, Sync
+from monarch.wire.message import Inspect, Message, Order, Replies, Reply, Sync
 from monarch_sync.messages import decode
 from tests.support import wait_for
 
@@ -79,7 +79,7 @@ STEPS = ["StageRequest", "prepare", "fence", "halt", "Commit", "patch"]
 """What the author of a push asks of hosts and procs, in order."""
 
 
-def step_of(message: AnyMessage, payload: Any) -> str:
+def step_of(message: Message, payload: Any) -> str:
     """Which step of a push a message is; empty for none."""
     if isinstance(message, Sync):
         return type(decode(bytes(payload))).__name__
@@ -101,33 +101,33 @@ class Strike(NamedTuple):
 def struck(strike: Strike) -> Iterator[list[str]]:
     """Within the block the strike hits this process's pushes; gives the steps that were sent."""
     node = process.current().node
-    request = node.request
+    ask = node.ask
     seen: list[str] = []
     lock = threading.Lock()
     has_struck = False
 
     def watched(
-        to: ProcAddress, make: Any, payload: Any = b"", buffers: Any = (), **how: Any
+        to: ProcAddress, request: Any, payload: Any = b"", buffers: Any = (), **how: Any
     ) -> Any:
         nonlocal has_struck
-        step = step_of(make(0), payload)
+        step = step_of(request, payload)
         with lock:
             seen.append(step)
             is_due = step == strike.step and strike.target in ("", to.uid) and not has_struck
             has_struck = has_struck or is_due
         if is_due and not strike.is_after:
             strike.action()
-        answer = request(to, make, payload, buffers, **how)
+        answer = ask(to, request, payload, buffers, **how)
         if is_due and strike.is_after:
             answer.wait(30.0)
             strike.action()
         return answer
 
-    node.request = watched  # type: ignore[method-assign]
+    node.ask = watched  # type: ignore[method-assign]
     try:
         yield seen
     finally:
-        del node.request  # type: ignore[method-assign]
+        del node.ask  # type: ignore[method-assign]
     assert has_struck, f"no {strike.step} was sent: {seen}"
 
 
@@ -155,7 +155,7 @@ class Stamps:
         for kind in self._before:
             self._node.handle(kind, self._watch, on_any_thread=kind is Reply)
 
-    def _watch(self, envelope: Envelope) -> None:
+    def _watch(self, envelope: Envelope[Message]) -> None:
         message = envelope.message
         if isinstance(message, Reply):
             if not message.refused:

@@ -16,6 +16,7 @@ from monarch.runtime.workspace.code_switch.audits import Audits
 from monarch.runtime.workspace.preparing import AuditEndedError, Breaks
 from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress
+from monarch.wire.message import Body
 from monarch_reload import Reloader
 from tests.support import wait_for
 from tests.workspace.conftest import Project
@@ -124,7 +125,7 @@ class OneProcess:
     """A process with one proc, which is asked for its audit and says nothing, unless told to."""
 
     def __init__(self) -> None:
-        self.asked: list[Promise[Response]] = []
+        self.asked: list[Promise[Response[Body]]] = []
         self.uid = "us"
         node: Any = self
         here: Any = SimpleNamespace(audit=self.audit)
@@ -136,7 +137,7 @@ class OneProcess:
     def handle(self, kind: type, handler: Callable[[Any], None]) -> None:
         pass
 
-    def request(self, to: object, make: Callable[[int], object]) -> Promise[Response]:
+    def ask(self, to: object, request: object) -> Promise[Response[Body]]:
         self.asked.append(Promise())
         return self.asked[-1]
 
@@ -174,7 +175,7 @@ def test_an_audit_does_without_procs_that_are_gone_or_say_nothing(
 ) -> None:
     process = OneProcess()
     outcome = process.begin(1)
-    process.asked[0].set(Response({}, "it died", is_down=True))
+    process.asked[0].set(Response(None, "it died", is_down=True))
     assert outcome.wait(10)
     assert outcome.value.stale == {"here": ["us"]}
     monkeypatch.setattr("monarch.runtime.workspace.code_switch.audits._ANSWER_SECONDS", 0.01)

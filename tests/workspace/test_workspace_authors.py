@@ -18,7 +18,7 @@ from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import client
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.session import session_of
-from monarch.wire.message import Sync, TakeBack
+from monarch.wire.message import Sync, SyncAnswer, TakeBack
 from monarch_sync.messages import (
     AskHistory,
     AskState,
@@ -161,17 +161,18 @@ def test_questions_are_answered_while_somebody_pushes(job: ProcessJob, hosts: Ho
     """And do not end that push: whoever asks may be the one who pushes."""
     node, host = process.current().node, client().visit(job.hosts[0].url)
 
-    def say(sender: str, message: Message) -> Promise[Response]:
-        return node.request(host, lambda port: Sync(port, sender), encode(message), [b"1"])
+    def say(message: Message) -> Promise[Response[SyncAnswer]]:
+        return node.ask(host, Sync(), encode(message), [b"1"])
 
-    say("somebody", stage_message(1, manifest_of({"a": b"1"}), [b"1"]))
+    stage = stage_message(1, manifest_of({"a": b"1"}), [b"1"])
+    node.send(host, Sync(sender="somebody"), encode(stage), [b"1"])
     for question, kind in ((AskState(0), StateReply), (AskHistory(5), HistoryReply)):
-        answer = say(node.uid, question)
+        answer = say(question)
         assert answer.wait(20)
-        assert isinstance(decode(answer.value.body["reply"]), kind)
-        refused = say(node.uid, stage_message(2, manifest_of({"b": b"1"}), [b"1"]))
+        assert isinstance(decode(answer.value.answer.reply), kind)
+        refused = say(stage_message(2, manifest_of({"b": b"1"}), [b"1"]))
         assert refused.wait(20)
-        reply = decode(refused.value.body["reply"])
+        reply = decode(refused.value.answer.reply)
         assert isinstance(reply, Refused)
         assert reply.code == "busy"
 
@@ -182,11 +183,11 @@ def test_an_owner_that_goes_back_late_leaves_what_the_next_author_has_staged(
     """Its own author has died, so the host is free, and the next push has the same number."""
     node, host = process.current().node, client().visit(job.hosts[0].url)
     stage = stage_message(1, manifest_of({"a": b"1"}), [b"1"])
-    node.request(host, lambda port: Sync(port, "the next"), encode(stage), [b"1"])
-    back = node.request(host, lambda port: TakeBack(1, port, node.uid, "who died"))
+    node.send(host, Sync(sender="the next"), encode(stage), [b"1"])
+    back = node.ask(host, TakeBack(1, "who died"))
     assert back.wait(20)
     assert not back.value.error
-    node.request(host, lambda port: Sync(port, "the next"), encode(Commit(1)))
+    node.send(host, Sync(sender="the next"), encode(Commit(1)))
     wait_for((replica_of(job) / "a").exists, what="the file that the next push has staged")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -12,19 +12,21 @@ from monarch.actor import HostMesh
 from monarch.job import ProcessJob
 from monarch.runtime import process
 from monarch.runtime.answers import Response
-from monarch.wire.message import Message, Share, Sync, TakeBack
+from monarch.wire.message import Request, Share, Sync, TakeBack
 from monarch_sync.entry import Entry, EntryKind
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Refused, StageRequest, decode, encode
 from tests.workspace.conftest import Project, replica_of
 
+A = TypeVar("A")
+
 SECONDS = 30
 SOUND = encode(StageRequest(1, "me", "", b"", b"", [], [], []))
 
 
-def ask(hosts: HostMesh, make: Callable[[int], Message], payload: bytes) -> Response:
+def ask(hosts: HostMesh, request: Request[A], payload: bytes) -> Response[A]:
     (host, *_) = hosts._sync_hosts()
-    answer = process.current().node.request(host, make, payload)
+    answer = process.current().node.ask(host, request, payload)
     assert answer.wait(SECONDS), "the host leaves its peer to wait"
     return answer.value
 
@@ -51,9 +53,8 @@ def stage_of(*entries: Entry) -> bytes:
 def test_a_push_that_is_none_is_refused_in_words(
     project: Project, hosts: HostMesh, payload: bytes, says: str
 ) -> None:
-    sender = process.current().node.uid
-    outcome = ask(hosts, lambda port: Sync(port, sender), payload)
-    reply = decode(outcome.body["reply"])
+    outcome = ask(hosts, Sync(), payload)
+    reply = decode(outcome.answer.reply)
     assert isinstance(reply, Refused)
     assert says in reply.reason + reply.path
     assert project.sync(hosts).ok
@@ -70,9 +71,8 @@ def test_who_is_to_look_at_a_file_that_is_none_says_so(
     assert project.sync(hosts).ok
     pipe = os.fsencode(replica_of(job)) + b"/pipe\xff"
     os.mkfifo(pipe)
-    sender = process.current().node.uid
     payload = msgspec.msgpack.encode([(path, b"x" * 16)])
-    outcome = ask(hosts, lambda port: Share(9, "d", ("",), port, sender), payload)
+    outcome = ask(hosts, Share(9, "d", ("",)), payload)
     assert outcome.error
     os.unlink(pipe)
     assert project.sync(hosts).ok
@@ -80,8 +80,7 @@ def test_who_is_to_look_at_a_file_that_is_none_says_so(
 
 def test_orders_that_make_no_sense_are_answered(project: Project, hosts: HostMesh) -> None:
     assert project.sync(hosts).ok
-    sender = process.current().node.uid
-    outcome = ask(hosts, lambda port: Share(9, "d", ("",), port, sender), b"\xc1")
+    outcome = ask(hosts, Share(9, "d", ("",)), b"\xc1")
     assert "it failed there" in outcome.error
-    ask(hosts, lambda port: TakeBack(1 << 62, port, sender), b"")
+    ask(hosts, TakeBack(1 << 62), b"")
     assert project.sync(hosts).ok

@@ -493,9 +493,7 @@ def test_a_proc_that_takes_the_place_of_another_has_the_variable_that_was_set_th
     agent: Any = process.current()
     node = agent.node
     order = {"MT_RANK": "7"}
-    set_there = node.request(
-        node.address, lambda port: EnvSet(dict(order), "anna", (1,), port, node.uid)
-    )
+    set_there = node.ask(node.address, EnvSet(dict(order), "anna", (1,)))
     assert set_there.wait(5)
     try:
         project.edit("plain.py", "STEP = 1", "STEP = 5")

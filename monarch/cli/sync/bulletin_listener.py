@@ -6,15 +6,12 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
-
-import msgspec
 
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress
 from monarch.wire.bulletin import Bulletin
-from monarch.wire.message import Listen
+from monarch.wire.message import Heard, Listen
 
 _LISTEN_SECONDS = 20.0
 _PATIENCE_SECONDS = 10.0  # beyond that, for the answer
@@ -67,18 +64,18 @@ class BulletinListener:
 
     def _listen_to(self, host: ProcAddress) -> None:
         """As long as it answers."""
-        body = self._ask(host, 0, 0.0)
-        while body is not None and not self._over.is_set():
-            for told in body["bulletins"]:
-                self._found.put(msgspec.convert(told, Bulletin))
-            if body["bulletins"]:
+        heard = self._ask(host, 0, 0.0)
+        while heard is not None and not self._over.is_set():
+            for bulletin in heard.bulletins:
+                self._found.put(bulletin)
+            if heard.bulletins:
                 self._told()
-            body = self._ask(host, int(body["number"]), _LISTEN_SECONDS)
+            heard = self._ask(host, heard.number, _LISTEN_SECONDS)
 
-    def _ask(self, host: ProcAddress, number: int, seconds: float) -> dict[str, Any] | None:
+    def _ask(self, host: ProcAddress, number: int, seconds: float) -> Heard | None:
         node = self._node
         with contextlib.suppress(MonarchError):
-            answer = node.request(host, lambda port: Listen(number, seconds, port, node.uid))
+            answer = node.ask(host, Listen(number, seconds))
             if answer.wait(seconds + _PATIENCE_SECONDS) and not answer.value.error:
-                return answer.value.body
+                return answer.value.answer
         return None

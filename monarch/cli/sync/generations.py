@@ -93,7 +93,7 @@ def go_back(
     rows = timeline(pusher.past(found).histories(WHOLE_HISTORY))
     current = next((row for row in rows if row.is_current), None)
     if generation is None:
-        held = (one for body in found.values() for one in body.get("bulletins", ()))
+        held = (one for state in found.values() for one in state.bulletins)
         generation = good_for(held, {row.told.generation for row in rows if row.can_go_back})
     wanted = goal(rows, generation)
     report = pusher.roll_back(workspace, wanted, output, best_effort=best_effort)

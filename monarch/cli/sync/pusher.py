@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 from monarch.cli.interrupts import asked_to_end, at_once_from_here, push_taken_back
 from monarch.cli.large_files import LargeFiles
@@ -18,24 +17,22 @@ from monarch.cli.sync.output import Output
 from monarch.cli.sync.timeline import like_now, others_line, timeline
 from monarch.errors import JobError
 from monarch.job import JobTrait
-from monarch.runtime.answers import Response
+from monarch.runtime.answers import Response, collect
 from monarch.runtime.client_agent import ClientAgent, client
-from monarch.runtime.hosts.asking import ask_hosts
+from monarch.runtime.hosts.asking import inspect_hosts
 from monarch.runtime.hosts.bulletins import post
-from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.pushing.rollback import roll_back
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.bulletin import Bulletin
-from monarch.wire.message import Inspect, ProcDown
+from monarch.wire.message import HostState, Inspect, InspectProc, ProcDown
 from monarch_sync import SyncReport, Workspace
 from monarch_sync.progress import Progress, followed_by
 from monarch_sync.words import counted, printable
 
 WHOLE_HISTORY = 1000  # generations; hosts remember fewer
 
-_Key = TypeVar("_Key")
 _ANSWER_SECONDS = 1.0
 _LOOKING = ("", "scan")  # steps of a push in which no host has been asked for anything
 _EACH_SECONDS = 0.005  # more, for each that is asked
@@ -146,20 +143,20 @@ class Pusher:
         """Tell all hosts."""
         post(self._agent.node, self.addresses().values(), bulletin)
 
-    def past(self, found: dict[str, dict[str, Any]] | None = None) -> HostHistory:
+    def past(self, found: Mapping[str, HostState] | None = None) -> HostHistory:
         """The generations that hosts remember; ``found`` is what they have just said of
         themselves."""
         addresses = self.addresses()
         found = found or self.inspect()
-        names = {str(body["host"]): url for url, body in found.items()}
+        names = {state.host: url for url, state in found.items()}
         if len(names) < len(found):
             names = {url: url for url in found}
         return HostHistory(self._agent.node, {name: addresses[url] for name, url in names.items()})
 
-    def like_now(self, found: dict[str, dict[str, Any]]) -> dict[str, frozenset[int]]:
+    def like_now(self, found: Mapping[str, Response[HostState]]) -> dict[str, frozenset[int]]:
         """Which generations of each host with procs, by URL, were what it has now."""
         addresses = self.addresses()
-        asked = {url: addresses[url] for url, body in found.items() if body.get("procs")}
+        asked = {url: addresses[url] for url, state in states_of(found).items() if state.procs}
         told = HostHistory(self._agent.node, asked).histories(WHOLE_HISTORY)
         return {url: like_now(one) for url, one in told.items()}
 
@@ -178,31 +175,31 @@ class Pusher:
                 return others_line(rows, made, len(past.hosts))
             time.sleep(_LOOK_SECONDS)
 
-    def inspect(self) -> dict[str, dict[str, Any]]:
-        """The state of each host, as it tells it, by URL. Raises ``JobError`` if one does not
+    def inspect(self) -> dict[str, HostState]:
+        """The state of each host, by URL. Raises ``JobError`` if one does not
         answer."""
         found = self.ask()
-        for url, answer in found.items():
-            if "error" in answer:
+        for url, told in found.items():
+            if told.error:
                 raise JobError(
-                    f"{self.name_of(url)}: {answer['error']}.\n"
+                    f"{self.name_of(url)}: {told.error}.\n"
                     "`monarch sync --best-effort` goes on without it, `monarch apply` starts anew"
                 )
-        return found
+        return states_of(found)
 
-    def answering(self) -> dict[str, dict[str, Any]]:
+    def answering(self) -> dict[str, HostState]:
         """The state of each host that answers, by URL."""
-        return {url: body for url, body in self.ask().items() if "error" not in body}
+        return states_of(self.ask())
 
-    def _split(self, *, best_effort: bool) -> tuple[dict[str, dict[str, Any]], dict[Uid, str]]:
+    def _split(self, *, best_effort: bool) -> tuple[dict[str, HostState], dict[Uid, str]]:
         """The hosts that answer, and why the others, by uid, do not; all have to, unless it is for
         the best effort."""
         if not best_effort:
             return self.inspect(), {}
         found = self.ask()
         by_url = self.addresses()
-        silent = {by_url[url].uid: str(b["error"]) for url, b in found.items() if "error" in b}
-        return {url: body for url, body in found.items() if "error" not in body}, silent
+        silent = {by_url[url].uid: told.error for url, told in found.items() if told.error}
+        return states_of(found), silent
 
     def name_of(self, url: str) -> str:
         """A host, for people, also one that does not answer any more."""
@@ -221,39 +218,40 @@ class Pusher:
     def generations(self) -> str:
         """Which generation the hosts have, in words, as far as they answer."""
         found = self.ask()
-        numbers = sorted({int(body.get("generation", -1)) for body in found.values()})
-        if len(numbers) == 1 and numbers[0] >= 0:
+        states = states_of(found)
+        numbers = sorted({state.generation for state in states.values()})
+        num_silent = len(found) - len(states)
+        if len(numbers) == 1 and not num_silent:
             at = f"gen {numbers[0]}" if numbers[0] else "no generation yet"
             hosts = "the host has" if len(found) == 1 else f"all {len(found)} hosts have"
             return f"{hosts} {at}"
-        silent = sum("error" in body for body in found.values())
-        some = f"; {counted(silent, 'host')} gave no answer" if silent else ""
-        known = ", ".join(str(number) for number in numbers if number >= 0)
+        some = f"; {counted(num_silent, 'host')} gave no answer" if num_silent else ""
+        known = ", ".join(map(str, numbers))
         return f"hosts have gen {known or 'unknown'}{some}: `monarch sync` brings them in line"
 
-    def ask(self) -> dict[str, dict[str, Any]]:
+    def ask(self) -> dict[str, Response[HostState]]:
         """The state of each host, by URL; for one that does not answer, the ``error``."""
         addresses = self.addresses()
-        found = ask_hosts(
+        found = inspect_hosts(
             self._agent.node, addresses, silent=self.silent, may_come_up=may_come_up(self.job)
         )
-        for url, body in found.items():
-            if "error" in body:
+        for url, told in found.items():
+            if told.error:
                 # It may be another process that comes up there.
                 self._addresses.pop(url, None)
             else:
-                self._names[url] = str(body["host"])
-                self._watch(addresses[url], body)
-        self.silent = {url: str(b["error"]) for url, b in found.items() if "error" in b}
+                self._names[url] = told.answer.host
+                self._watch(addresses[url], told.answer)
+        self.silent = {url: told.error for url, told in found.items() if told.error}
         return found
 
     def silence(self) -> list[str]:
         """Which hosts gave no answer when they were last asked, and why."""
         return [f"{self.name_of(url)}: {error}" for url, error in self.silent.items()]
 
-    def _watch(self, host: ProcAddress, body: Mapping[str, Any]) -> None:
+    def _watch(self, host: ProcAddress, state: HostState) -> None:
         """Notice when a host is lost, so that its answers are not waited for."""
-        pid = int(body["pid"])
+        pid = state.pid
         if self._pids.get(host.uid) == pid:
             return
         self._pids[host.uid] = pid
@@ -263,25 +261,25 @@ class Pusher:
             reason = "the host agent's process ended"
             node.peer_down.report(ProcDown(host.uid, reason, expected=True))
 
-        there = ProcAddress(host.uid, host.urls, str(body.get("machine", "")))
+        there = ProcAddress(host.uid, host.urls, state.machine)
         node.failure_detector.watch(there, pid, gone)
 
     def _lose(self, uid: Uid, down: ProcDown) -> None:
         self._num_lost += 1
 
-    def proc_generations(self, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The state of each proc on these hosts, by its uid; nothing where it is silent."""
+    def proc_generations(self, found: Mapping[str, Response[HostState]]) -> dict[Uid, int]:
+        """What each proc on these hosts runs, by its uid; nothing where it is silent."""
         node = self._agent.node
         asked = {}
-        for body in found.values():
-            for proc in body.get("procs", ()):
-                if proc.get("address"):
-                    uid, urls, machine, *_ = proc["address"]
-                    address = ProcAddress(uid, tuple(urls), machine)
+        for state in states_of(found).values():
+            for proc in state.procs:
+                if proc.address is not None:
+                    address = ProcAddress(proc.uid, proc.address.urls, proc.address.machine)
                     node.address_book.expect(address)
                     node.address_book.peer_up(address)
-                    asked[proc["uid"]] = node.request(address, lambda port: Inspect(port, node.uid))
-        return {uid: body for uid, body in _bodies(asked).items() if body is not None}
+                    asked[proc.uid] = node.ask(address, InspectProc())
+        told = collect(asked, _patience(len(asked)))
+        return {uid: one.answer.generation for uid, one in told.items() if not one.error}
 
     @contextmanager
     def _followed(self, output: Output, addresses: list[ProcAddress]) -> Iterator[Progress]:
@@ -296,9 +294,9 @@ class Pusher:
             if progress.step != "stage" or not progress.bytes_to_send:
                 return progress, 0
             sent = sender.num_chunk_bytes - sent_before
-            inspected = {a: node.request(a, lambda port: Inspect(port, node.uid)) for a in asked}
-            bodies = _bodies(inspected).values()
-            staged = sum(int(body.get("staged_bytes", 0)) for body in bodies if body is not None)
+            inspected = {a: node.ask(a, Inspect()) for a in asked}
+            told = collect(inspected, _patience(len(inspected))).values()
+            staged = sum(one.answer.staged_bytes for one in told if not one.error)
             if len(asked) < len(addresses):
                 staged = staged * len(addresses) // len(asked)
             return progress, max(staged, sent)
@@ -312,15 +310,13 @@ class Pusher:
             yield progress
 
 
-def _bodies(asked: Mapping[_Key, Promise[Response]]) -> dict[_Key, dict[str, Any] | None]:
-    """The answers, None where nothing was answered; however many are silent, it takes no longer."""
-    deadline = time.monotonic() + _ANSWER_SECONDS + len(asked) * _EACH_SECONDS
-    return {
-        key: answer.value.body
-        if answer.wait(max(0.0, deadline - time.monotonic())) and not answer.value.error
-        else None
-        for key, answer in asked.items()
-    }
+def states_of(found: Mapping[str, Response[HostState]]) -> dict[str, HostState]:
+    """Of the hosts that have answered."""
+    return {url: told.answer for url, told in found.items() if not told.error}
+
+
+def _patience(num_asked: int) -> float:
+    return _ANSWER_SECONDS + num_asked * _EACH_SECONDS
 
 
 @contextmanager

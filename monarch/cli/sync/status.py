@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from monarch.cli.host_table import in_short
+from monarch.runtime.answers import Response
+from monarch.wire.message import HostState
 from monarch_sync.words import counted, num_cells
 
 
@@ -29,28 +31,28 @@ class Standing(NamedTuple):
 
 
 def standings(
-    found: Mapping[str, Mapping[str, Any]],
-    procs: Mapping[str, Mapping[str, Any]],
+    found: Mapping[str, Response[HostState]],
+    procs: Mapping[str, int],
     like_now: Mapping[str, Collection[int]] = MappingProxyType({}),
     name_of: Callable[[str], str] = str,
 ) -> list[Standing]:
-    """Made of what hosts, by URL, and procs have said of themselves. ``like_now``: by URL, which
-    generations were what a host has now; a proc that runs one of them runs the host's code of now.
+    """Made of what hosts, by URL, have said of themselves; ``procs`` are the generations of procs,
+    by uid. ``like_now``: by URL, which generations were what a host has
+    now; a proc that runs one of them runs the host's code of now.
     ``name_of``: how the host at a URL is called that does not say so itself."""
     made = []
-    for url, body in found.items():
-        if "error" in body:
-            made.append(Standing(name_of(url), 0, "", {}, str(body["error"])))
+    for url, told in found.items():
+        if told.error:
+            made.append(Standing(name_of(url), 0, "", {}, told.error))
             continue
-        host, generation = str(body["host"]), int(body["generation"])
+        state = told.answer
         running: dict[int | None, list[str]] = {}
-        for proc in body["procs"]:
-            answer = procs.get(str(proc["uid"]))
-            at = None if answer is None else int(answer["generation"])
+        for proc in state.procs:
+            at = procs.get(proc.uid)
             if at in like_now.get(url, ()):
-                at = generation
-            running.setdefault(at, []).append(str(proc["name"]))
-        made.append(Standing(host, generation, str(body["digest"]), running))
+                at = state.generation
+            running.setdefault(at, []).append(proc.label)
+        made.append(Standing(state.host, state.generation, state.digest, running))
     return made
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from monarch.errors import JobError
+from monarch.wire.bulletin import Bulletin
 from monarch_sync.messages import HistoryReply, ToldGeneration
 from monarch_sync.words import clipped, counted, num_cells, printable
 
@@ -88,12 +89,12 @@ def goal(rows: list[Row], generation: int | None) -> int:
     return generation
 
 
-def good_for(bulletins: Iterable[Mapping[str, Any]], known: Collection[int]) -> int | None:
+def good_for(bulletins: Iterable[Bulletin], known: Collection[int]) -> int | None:
     """The generation that went well in the run that holds, if one does and it is ``known``: of
     those between, one may be as bad as another."""
     for one in bulletins:
-        good = int(one["data"].get("good", 0)) if one["kind"] == "held" else 0
-        if good in known and good < int(one["generation"]):
+        good = int(one.data.get("good", 0)) if one.kind == "held" else 0
+        if good in known and good < one.generation:
             return good
     return None
 

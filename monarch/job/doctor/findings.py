@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from monarch import __version__
+from monarch.version import __version__
 from monarch_sync.words import byte_size
 
 Level = Literal["ok", "note", "warning", "failure"]

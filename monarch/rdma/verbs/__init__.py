@@ -8,4 +8,5 @@ What to open:
     library                            what is used of libibverbs; a fake:
                                        `monarch/testing/fake_verbs.py`
     pyverbs_library, ibverbs_library   libibverbs by two Python packages
+    installed                          which of the two is there
 """

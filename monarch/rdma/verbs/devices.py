@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import importlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -13,27 +11,12 @@ from typing import Any
 
 from monarch.config import upstream_value
 from monarch.rdma.gpu import gpu
-from monarch.rdma.verbs.library import MemoryKeys, VerbsDevice, VerbsFailed, VerbsLibrary
+from monarch.rdma.verbs.library import MemoryKeys, VerbsDevice, VerbsFailed
 
 _log = logging.getLogger("monarch.rdma")
 _SYS = Path("/sys/class/infiniband")
 _DMA_BUF_FD = 1
 _PEER_MEMORY = "/sys/module/nvidia_peermem"
-_LIBRARIES = ("pyverbs_library", "ibverbs_library")
-
-
-@functools.cache
-def find_library() -> VerbsLibrary | None:
-    """The first binding that is installed and sees a device."""
-    for module in _LIBRARIES:
-        try:
-            library: VerbsLibrary = importlib.import_module(f"monarch.rdma.verbs.{module}").LIBRARY
-        except ImportError:
-            # Of pyverbs, also one that is built for another libibverbs.
-            continue
-        if usable(library.list_devices()):
-            return library
-    return None
 
 
 def usable(names: Sequence[str]) -> list[str]:

@@ -31,7 +31,12 @@ from monarch.runtime.waits import Wait, waits
 from monarch.wire import payload
 from monarch.wire.address import PortAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import Call, StopActor
+from monarch.wire.message import (
+    Call,
+    Message,
+    Request,
+    StopActor,
+)
 
 _log = logging.getLogger("monarch.actor")
 
@@ -56,7 +61,7 @@ class CellHost(Carrier, Protocol):
 
     def cell_ended(self, cell: ActorCell) -> None: ...
 
-    def answer(self, uid: str, port: int, error: str = "") -> None: ...
+    def answer(self, request: Request[Any], error: str = "") -> None: ...
 
     def later(self, seconds: float, action: Callable[[], None]) -> Timer: ...
 
@@ -175,7 +180,7 @@ class ActorCell:
         elif self.failure is None:
             await self._construct(work)
 
-    async def _construct(self, envelope: Envelope) -> None:
+    async def _construct(self, envelope: Envelope[Message]) -> None:
         record = self.record
         try:
             if self._host.spoiled:
@@ -198,7 +203,7 @@ class ActorCell:
         finally:
             self.is_made = True
 
-    async def _call(self, envelope: Envelope, call: Call) -> bool:
+    async def _call(self, envelope: Envelope[Message], call: Call) -> bool:
         if self.failure is not None or self._is_cut_off:
             self.answers.give_back(call, self.failure)
             return False
@@ -229,7 +234,9 @@ class ActorCell:
             # Not any awaitable: a mesh is one, and may be what the endpoint returns.
             if inspect.iscoroutine(result):
                 if spec.is_concurrent:
-                    self._tasks.start(call, result, self._complete(envelope, spec, result, lent))
+                    self._tasks.start(
+                        call, result, self._complete(envelope, call, spec, result, lent)
+                    )
                     return False
                 result = await self._settle(result)
             if self._host.watch is not None:
@@ -251,10 +258,13 @@ class ActorCell:
         self._mailbox.put_back(item)
 
     async def _complete(
-        self, envelope: Envelope, spec: EndpointSpec, result: Awaitable[Any], lent: Any
+        self,
+        envelope: Envelope[Message],
+        call: Call,
+        spec: EndpointSpec,
+        result: Awaitable[Any],
+        lent: Any,
     ) -> None:
-        call = envelope.message
-        assert isinstance(call, Call)
         try:
             value = await result
             if self._host.watch is not None:
@@ -350,7 +360,7 @@ class ActorCell:
                 _log.error("%s", trouble)
             self._host.cell_ended(self)
             self.end()
-            self._host.answer(stop.sender, stop.port, error=trouble)
+            self._host.answer(stop, error=trouble)
 
         ends = self._host.cell_ending(self)
         await self._tasks.cancel()
@@ -385,7 +395,7 @@ class ActorCell:
         if isinstance(work, Envelope) and isinstance(work.message, Call):
             self.answers.give_back(work.message, self.failure)
         elif isinstance(work, Envelope) and isinstance(work.message, StopActor):
-            self._host.answer(work.message.sender, work.message.port)
+            self._host.answer(work.message)
         elif isinstance(work, Reloaded):
             work.heard(None)
 

@@ -13,7 +13,7 @@ from monarch.runtime.cells.actor_cell import ActorCell, CellHost
 from monarch.runtime.cells.cell_answers import CellAnswers, Named
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import Call, StopActor
+from monarch.wire.message import Call, Message, StopActor
 
 _log = logging.getLogger("monarch.actor")
 
@@ -32,7 +32,7 @@ class CellTable:
         # For as long as the process lives: a late call that found nothing here would wait for the
         # order to make its actor, for ever. So it is little; those of one name share the texts.
         self._ended: dict[Uid, Named] = {}
-        self._early: dict[Uid, list[Envelope]] = {}
+        self._early: dict[Uid, list[Envelope[Message]]] = {}
         self._on_demand: dict[Uid, Callable[[], None]] = {}
 
     def all(self) -> list[ActorCell]:
@@ -45,7 +45,7 @@ class CellTable:
         """``spawn`` makes the actor of this uid, whenever it is called and is not there."""
         self._on_demand[actor] = spawn
 
-    def enter(self, cell: ActorCell, order: Envelope, first: Callable[[], None]) -> None:
+    def enter(self, cell: ActorCell, order: Envelope[Message], first: Callable[[], None]) -> None:
         """An actor comes with the order to make it; ``first`` is done before it gets anything."""
         record = cell.record
         actor, owner = record.uid, record.owner
@@ -72,9 +72,8 @@ class CellTable:
                 names = Named(sys.intern(record.name), sys.intern(record.title))
                 self._ended[record.uid] = names
 
-    def take_call(self, envelope: Envelope) -> None:
+    def take_call(self, envelope: Envelope[Call]) -> None:
         call = envelope.message
-        assert isinstance(call, Call)
         if (ring := self._host.ring) is not None:
             call.arrived = ring.clock()
         cell = self._cells.get(call.actor) or self._wait_for_spawn(call.actor, envelope)
@@ -85,12 +84,11 @@ class CellTable:
         elif call.actor in self._ended:
             CellAnswers(self._ended[call.actor], self._host).give_back(call, None)
 
-    def take_stop(self, envelope: Envelope) -> None:
+    def take_stop(self, envelope: Envelope[StopActor]) -> None:
         stop = envelope.message
-        assert isinstance(stop, StopActor)
         cell = self._cells.get(stop.actor)
         if cell is None:
-            self._host.answer(stop.sender, stop.port)
+            self._host.answer(stop)
         else:
             if stop.seconds:
                 cell.ended.on_set(
@@ -113,7 +111,7 @@ class CellTable:
             self._host.cell_ended(cell)
             cell.end()
 
-    def _wait_for_spawn(self, actor: Uid, envelope: Envelope) -> ActorCell | None:
+    def _wait_for_spawn(self, actor: Uid, envelope: Envelope[Message]) -> ActorCell | None:
         with self.lock:
             cell = self._cells.get(actor)
             is_first = cell is None and actor not in self._early

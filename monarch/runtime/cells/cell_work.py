@@ -10,7 +10,7 @@ from monarch.core.mailbox import Delivery, Fence, Halt, Lift, Resume
 from monarch.errors import MeshFailure, SupervisionError
 from monarch.runtime.cells.undelivered import Undelivered
 from monarch.wire.codec import Envelope
-from monarch.wire.message import Call
+from monarch.wire.message import Call, Message
 
 
 class Judge(NamedTuple):
@@ -41,7 +41,7 @@ class Fail(NamedTuple):
         return SupervisionError(self.cause.report(), failure=self.cause)
 
 
-Work = Envelope | Judge | Reloaded | Fail | Undelivered
+Work = Envelope[Message] | Judge | Reloaded | Fail | Undelivered
 
 Event = Delivery | Fence | Lift | Halt | Resume
 """An entry of an actor's inbox; the work is in the deliveries."""

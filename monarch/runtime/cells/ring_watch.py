@@ -5,10 +5,7 @@ No actor is looked at before one waits. Everything here runs on the node's I/O l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import msgspec
+from collections.abc import Callable
 
 from monarch.core.call_table import LIFE_BITS
 from monarch.core.rings import MOST_ASKED, Asked, Path, Waits, follow
@@ -20,7 +17,7 @@ from monarch.runtime.node import Node
 from monarch.runtime.waits import Wait
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import AskWait, Chase, RingFound, Waiter
+from monarch.wire.message import AnswerWaits, AskWait, Chase, RingFound, Waiter
 
 _LOOK_SECONDS = 0.5
 
@@ -104,9 +101,7 @@ class RingWatch:
         return []
 
     def _ask(self, path: Path, attempt: int, asked: Asked) -> None:
-        outcome = self._node.request(
-            asked.proc, lambda port: AskWait(asked.actor, asked.method, port, self._node.uid)
-        )
+        outcome = self._node.ask(asked.proc, AskWait(asked.actor, asked.method))
 
         def answered() -> None:
             # Never here: this may be deep in the code that has sent the question.
@@ -114,31 +109,38 @@ class RingWatch:
 
         outcome.on_set(answered)
 
-    def _answered(self, path: Path, attempt: int, asked: Asked, outcome: Response) -> None:
-        if outcome.error or not outcome.body or self._still(path[-1]) is None:
+    def _answered(
+        self, path: Path, attempt: int, asked: Asked, outcome: Response[AnswerWaits | None]
+    ) -> None:
+        wait = outcome.or_else(None)
+        if wait is None or self._still(path[-1]) is None:
             return
-        path, is_ring = follow(path, asked, _read(asked, outcome.body))
+        waiter = Waiter(
+            proc=asked.proc,
+            actor=asked.actor,
+            number=wait.number,
+            name=wait.name,
+            rank=wait.rank,
+            endpoint=wait.endpoint,
+        )
+        path, is_ring = follow(path, asked, waiter)
         if is_ring:
             self._node.send(self._root(), RingFound(path))
         elif path:
             self._node.send(asked.proc, Chase(path, attempt))
 
-    def _on_ask(self, envelope: Envelope) -> None:
+    def _on_ask(self, envelope: Envelope[AskWait]) -> None:
         ask = envelope.message
-        assert isinstance(ask, AskWait)
         cell = self._cells.get(ask.actor)
         waiter = self._waiter(cell) if cell is not None and _holds_up(cell, ask.method) else None
-        body: dict[str, Any] = {}
-        if waiter is not None:
-            body = {
-                "number": waiter.number, "name": waiter.name, "rank": waiter.rank,
-                "endpoint": waiter.endpoint,
-            }  # fmt: skip
-        self._node.answer(ask.sender, ask.port, body)
+        if waiter is None:
+            self._node.answer(ask)
+            return
+        wait = AnswerWaits(waiter.number, waiter.name, waiter.rank, waiter.endpoint)
+        self._node.answer(ask, wait)
 
-    def _on_chase(self, envelope: Envelope) -> None:
+    def _on_chase(self, envelope: Envelope[Chase]) -> None:
         chase = envelope.message
-        assert isinstance(chase, Chase)
         cell = self._still(chase.path[-1]) if chase.path else None
         if cell is not None:
             self._chase(cell, chase.path, chase.attempt)
@@ -150,10 +152,3 @@ def _holds_up(cell: ActorCell, method: str) -> bool:
         return False
     spec = endpoint_specs(cell.cls).get(method)
     return spec is None or not (spec.explicit_response_port or spec.is_concurrent)
-
-
-def _read(asked: Asked, body: Mapping[str, Any]) -> Waiter:
-    found = {"proc": asked.proc, "actor": asked.actor, **body}
-    return msgspec.convert(
-        [found[name] for name in ("proc", "actor", "number", "name", "rank", "endpoint")], Waiter
-    )

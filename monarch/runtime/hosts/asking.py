@@ -8,16 +8,16 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-from monarch.runtime.answers import Response
+from monarch.runtime.answers import Response, collect, wait_for
 from monarch.runtime.node import Node
-from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
 from monarch.wire.host_url import HostUrl
-from monarch.wire.message import Inspect
+from monarch.wire.message import HostState, Inspect, Request
 
+A = TypeVar("A")
 NOBODY_THERE = "nobody listens there: its host agent has ended, or its machine"
 
 _SECONDS = 5.0
@@ -31,46 +31,51 @@ _FAR_KNOCK_SECONDS = 1.5  # by way of a gateway
 def ask_hosts(
     node: Node,
     addresses: Mapping[str, ProcAddress],
+    request: Request[A],
     *,
     silent: Collection[str] = (),
     may_come_up: bool = False,
-) -> dict[str, dict[str, Any]]:
-    """The state of each host, as it tells it, by URL; of one that gives none, the ``error``.
+) -> dict[str, Response[A]]:
+    """The answer of each host, by URL.
 
     However many are dead, it takes no longer than one: at once where no process listens any more,
     or after 15 s where an agent ``may_come_up``; 5 s where an agent listens, and says nothing,
     but less for one that was ``silent`` the last time.
     """
     began = time.monotonic()
-    asked = {
-        url: node.request(address, lambda port: Inspect(port, node.uid))
-        for url, address in addresses.items()
+    asked = {url: node.ask(address, request) for url, address in addresses.items()}
+
+    def wait_until(seconds: float, urls: Iterable[str]) -> None:
+        wait_for([asked[url] for url in urls], began + seconds - time.monotonic())
+
+    wait_until(_FIRST_SECONDS, asked)
+    if may_come_up:
+        wait_until(_COMING_UP_SECONDS, asked)
+    silent_urls = [url for url, answer in asked.items() if not answer.is_set and "://" in url]
+    closed = closed_of(silent_urls, node)
+    wait_until(_SILENT_SECONDS, set(silent) & asked.keys())
+    wait_until(_SECONDS, asked.keys() - closed - set(silent))
+    late = (
+        f"no answer within {_SECONDS:.0f} s, though somebody listens there: its host agent hangs "
+        "or is stopped"
+    )
+    answers = collect(asked, 0.0, late)
+    nobody: Response[A] = Response(None, NOBODY_THERE)
+    return {
+        url: nobody if url in closed and not asked[url].is_set else answer
+        for url, answer in answers.items()
     }
-    _wait(asked.values(), began + _FIRST_SECONDS)
-    if may_come_up and not all(answer.is_set for answer in asked.values()):
-        _wait(asked.values(), began + _COMING_UP_SECONDS)
-    closed = closed_of([url for url, answer in asked.items() if not answer.is_set], node)
-    _wait((a for url, a in asked.items() if url in silent), began + _SILENT_SECONDS)
-    given_up = closed.union(silent)
-    _wait((a for url, a in asked.items() if url not in given_up), began + _SECONDS)
-    found: dict[str, dict[str, Any]] = {}
-    for url, answer in asked.items():
-        if answer.is_set:
-            error = answer.value.error
-            found[url] = {"error": error} if error else answer.value.body
-        else:
-            found[url] = {
-                "error": NOBODY_THERE
-                if url in closed
-                else f"no answer within {_SECONDS:.0f} s, though somebody listens there: its host "
-                "agent hangs or is stopped"
-            }
-    return found
 
 
-def _wait(answers: Iterable[Promise[Response]], deadline: float) -> None:
-    for answer in answers:
-        answer.wait(max(0.0, deadline - time.monotonic()))
+def inspect_hosts(
+    node: Node,
+    addresses: Mapping[str, ProcAddress],
+    *,
+    silent: Collection[str] = (),
+    may_come_up: bool = False,
+) -> dict[str, Response[HostState]]:
+    """The state of each host, by URL, as `ask_hosts` gets it."""
+    return ask_hosts(node, addresses, Inspect(), silent=silent, may_come_up=may_come_up)
 
 
 def closed_of(urls: Collection[str], node: Node) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import msgspec
 
@@ -14,7 +13,7 @@ from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.codec import Envelope
-from monarch.wire.message import Listen, Post
+from monarch.wire.message import Heard, Listen, Post
 
 _MAX_KEPT = 100
 _MAX_SECONDS = 60.0
@@ -49,9 +48,9 @@ class Bulletins:
         An answer that was sent may still be lost with this process."""
         return all(number >= self._number for number in self._heard.values())
 
-    def standing(self) -> list[dict[str, Any]]:
+    def standing(self) -> list[Bulletin]:
         """The bulletins that hold now, for a single look."""
-        return [msgspec.to_builtins(one) for _, one in self._standing.values()]
+        return [one for _, one in self._standing.values()]
 
     def add(self, bulletin: Bulletin, sender: Uid = "") -> None:
         """Tell all listeners."""
@@ -81,14 +80,12 @@ class Bulletins:
                 left = msgspec.structs.replace(one, kind="left", text="", stands=False, data={})
                 self.add(left)
 
-    def _on_post(self, envelope: Envelope) -> None:
+    def _on_post(self, envelope: Envelope[Post]) -> None:
         order = envelope.message
-        assert isinstance(order, Post)
         self.add(order.bulletin, order.sender)
 
-    def _on_listen(self, envelope: Envelope) -> None:
+    def _on_listen(self, envelope: Envelope[Listen]) -> None:
         order = envelope.message
-        assert isinstance(order, Listen)
         if not order.port:
             self._heard.pop(order.sender, None)
             return
@@ -110,9 +107,7 @@ class Bulletins:
             self._answer(listen, [])
 
     def _answer(self, listen: Listen, found: Iterable[Bulletin]) -> None:
-        told = [msgspec.to_builtins(one) for one in found]
-        body = {"number": self._number, "bulletins": told}
-        self._node.answer(listen.sender, listen.port, body)
+        self._node.answer(listen, Heard(self._number, tuple(found)))
 
 
 def post(node: Node, hosts: Iterable[ProcAddress], bulletin: Bulletin) -> None:

@@ -7,7 +7,7 @@ import time
 
 from monarch.config import settings
 from monarch.runtime.hosts.host_agent import HostAgent
-from monarch.wire.message import Inspect
+from monarch.wire.message import Inspect, InspectProc
 
 
 def given_workspaces(agent: HostAgent) -> list[str]:
@@ -21,16 +21,16 @@ def given_workspaces(agent: HostAgent) -> list[str]:
     found: dict[str, None] = {}
     deadline = time.monotonic() + settings().reload_timeout_seconds
     # Orders to spawn are messages to ourselves: what was ordered so far is known after this one.
-    node.request(node.address, lambda port: Inspect(port, node.uid)).wait(_left(deadline))
+    node.ask(node.address, Inspect()).wait(_left(deadline))
     for proc in list(agent.procs.values()):
         if named := proc.spec.env.get("WORKSPACE_DIR"):
             found[named] = None
         if proc.setup:
             address = node.address_of(proc.uid)
-            asked.append(node.request(address, lambda port: Inspect(port, node.uid)))
+            asked.append(node.ask(address, InspectProc()))
     for answer in asked:
         if answer.wait(_left(deadline)) and not answer.value.error:
-            named = answer.value.body.get("workspace")
+            named = answer.value.answer.workspace
             if named and named != os.environ.get("WORKSPACE_DIR"):
                 found[named] = None
     return list(found)

@@ -16,7 +16,7 @@ from monarch.runtime.answers import Response
 from monarch.runtime.ends.stacks import ask_for_stacks, innermost_of_users, read_stacks
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import Inspect
+from monarch.wire.message import InspectProc, ProcReport
 
 _STACKS_SECONDS = 0.2
 
@@ -93,14 +93,14 @@ class HangWatch:
     def _ask(self, uid: Uid) -> None:
         address = self._procs[uid].address
         assert address is not None
-        outcome = self._node.request(address, lambda port: Inspect(port, self._node.uid))
+        outcome = self._node.ask(address, InspectProc())
 
         def answered() -> None:
             self._node.loop.call_soon(lambda: self._answered(uid, outcome.value))
 
         outcome.on_set(answered)
 
-    def _answered(self, uid: Uid, outcome: Response) -> None:
+    def _answered(self, uid: Uid, outcome: Response[ProcReport]) -> None:
         silence = self._hangs.answered(uid, self._node.loop.time())
         self._texts.pop(uid, None)
         if silence is not None and not outcome.error and uid in self._procs:

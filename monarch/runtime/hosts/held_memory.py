@@ -19,7 +19,7 @@ from monarch.runtime.hosts.host_proc import HostProc
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import DropMemory, FindMemory, KeepMemory
+from monarch.wire.message import DropMemory, FindMemory, KeepMemory, MemoryFound
 
 NUM_MARKS = 12
 MARKS = struct.Struct(f"={NUM_MARKS}q")
@@ -37,9 +37,8 @@ class HeldMemory:
         node.handle(FindMemory, self._on_find)
         node.handle(DropMemory, self._on_drop)
 
-    def _on_keep(self, envelope: Envelope) -> None:
+    def _on_keep(self, envelope: Envelope[KeepMemory]) -> None:
         order = envelope.message
-        assert isinstance(order, KeepMemory)
         proc, error = self._procs.get(order.sender), ""
         try:
             if proc is None or not proc.pid:
@@ -52,27 +51,19 @@ class HeldMemory:
                 os.close(before)
         except OSError as failed:
             error = str(failed)
-        self._node.answer(order.sender, order.port, error=error)
+        self._node.answer(order, error=error)
 
-    def _on_find(self, envelope: Envelope) -> None:
+    def _on_find(self, envelope: Envelope[FindMemory]) -> None:
         order = envelope.message
-        assert isinstance(order, FindMemory)
         kept = self._fds.get(order.owner, {})
-        self._node.answer(order.sender, order.port, {
-            "pid": os.getpid(),
-            "fds": dict(kept),
-            "sizes": {name: os.fstat(fd).st_size for name, fd in kept.items()},
-            "marks": {
-                name: list(MARKS.unpack(os.pread(fd, MARKS.size, 0)))
-                for name, fd in kept.items()
-            },
-        })  # fmt: skip
+        sizes = {name: os.fstat(fd).st_size for name, fd in kept.items()}
+        marks = {name: MARKS.unpack(os.pread(fd, MARKS.size, 0)) for name, fd in kept.items()}
+        self._node.answer(order, MemoryFound(os.getpid(), dict(kept), sizes, marks))
 
-    def _on_drop(self, envelope: Envelope) -> None:
+    def _on_drop(self, envelope: Envelope[DropMemory]) -> None:
         order = envelope.message
-        assert isinstance(order, DropMemory)
         self._let_go(order.owner)
-        self._node.answer(order.sender, order.port)
+        self._node.answer(order)
 
     def _let_go(self, owner: str) -> None:
         for fd in self._fds.pop(owner, {}).values():
@@ -106,7 +97,7 @@ class MemoryPlace:
 
 def have_held(node: Node, host: ProcAddress, owner: str, name: str, fd: int) -> str:
     """Have the agent of this proc's host hold a memory of ours; why it does not, if so."""
-    asked = node.request(host, lambda port: KeepMemory(owner, name, fd, port, node.uid))
+    asked = node.ask(host, KeepMemory(owner, name, fd))
     return asked.value.error if asked.wait(_SECONDS) else "the host agent does not answer"
 
 
@@ -115,17 +106,14 @@ def find_held(
 ) -> dict[int, list[MemoryPlace]]:
     """What these hosts hold for an owner, by the number of the host; nothing of those that do not
     answer."""
-    asked = {
-        number: node.request(host, lambda port: FindMemory(owner, port, node.uid))
-        for number, host in hosts.items()
-    }
+    asked = {number: node.ask(host, FindMemory(owner)) for number, host in hosts.items()}
     found: dict[int, list[MemoryPlace]] = {}
     for number, answer in asked.items():
         if answer.wait(_SECONDS) and not answer.value.error:
-            body = answer.value.body
+            held = answer.value.answer
             found[number] = [
-                MemoryPlace(name, body["pid"], fd, body["sizes"][name], tuple(body["marks"][name]))
-                for name, fd in body["fds"].items()
+                MemoryPlace(name, held.pid, fd, held.sizes[name], held.marks[name])
+                for name, fd in held.fds.items()
             ]
     return found
 
@@ -134,4 +122,4 @@ def let_go(node: Node, hosts: Mapping[int, ProcAddress], owner: str) -> None:
     """Have these hosts let go of what they hold for an owner. Does not wait."""
     for host in hosts.values():
         if node.failure_of(host.uid) is None:
-            node.request(host, lambda port: DropMemory(owner, port, node.uid))
+            node.ask(host, DropMemory(owner))

@@ -12,7 +12,6 @@ import os
 import re
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -44,6 +43,7 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
+    HostState,
     Imported,
     Inspect,
     Notice,
@@ -51,6 +51,7 @@ from monarch.wire.message import (
     ProcAgain,
     ProcDown,
     ProcSpec,
+    ProcState,
     ProcUp,
     ReplaceProcs,
     SpawnProcs,
@@ -101,7 +102,7 @@ class HostAgent:
         self._stops = ProcStops(node, self.procs, self._on_exited)
         self._hangs = HangWatch(node, self.procs, self._stacks_path, self._tell_client)
         self.memory = HeldMemory(node, self.procs)
-        self.desk = HostDesk(self, self._hangs.text)
+        self.desk = HostDesk(self)
         node.handle(SpawnProcs, self._on_spawn)
         node.handle(StopProcs, self._on_stop)
         node.handle(Watch, self._on_watch)
@@ -129,14 +130,13 @@ class HostAgent:
         """Tell the listeners of this host."""
         self.bulletins.add(bulletin)
 
-    def _on_spawn(self, envelope: Envelope) -> None:
+    def _on_spawn(self, envelope: Envelope[SpawnProcs]) -> None:
         if not self.waiting.holds(envelope):
             self.start_procs(envelope)
 
-    def start_procs(self, envelope: Envelope) -> None:
+    def start_procs(self, envelope: Envelope[SpawnProcs]) -> None:
         """Make the procs of an order that need not wait."""
         spawn = envelope.message
-        assert isinstance(spawn, SpawnProcs)
         setup = bytes(envelope.payload)
         for spec in spawn.procs:
             if spec.uid in self.procs:
@@ -181,9 +181,8 @@ class HostAgent:
         changed = {*spec.env, *(learned.drift() if self.follows_client else ())}
         return settings().learn_imports and not (spec.bind or any(map(is_read_at_import, changed)))
 
-    def _on_imported(self, envelope: Envelope) -> None:
+    def _on_imported(self, envelope: Envelope[Imported]) -> None:
         told = envelope.message
-        assert isinstance(told, Imported)
         proc = self.procs.get(told.uid)
         if proc is not None and settings().learn_imports:
             self.templates.learn(proc.launcher, told.modules)
@@ -227,14 +226,13 @@ class HostAgent:
         host = beyond[0].rpartition(":")[0]
         return (local, f"{host}:0@tcp://{self.bind_host}:0")
 
-    def _on_preload(self, envelope: Envelope) -> None:
+    def _on_preload(self, envelope: Envelope[Preload]) -> None:
         order = envelope.message
-        assert isinstance(order, Preload)
         template = self.templates.ahead(order.modules)
 
         def done(errors: dict[str, str]) -> None:
             text = "; ".join(f"{name}: {error}" for name, error in errors.items())
-            self.node.answer(order.sender, order.port, error=text)
+            self.node.answer(order, error=text)
 
         template.preload(order.modules, done)
 
@@ -243,9 +241,8 @@ class HostAgent:
         if proc is not None:
             proc.pid, proc.started = pid, started
 
-    def _on_proc_up(self, envelope: Envelope) -> None:
+    def _on_proc_up(self, envelope: Envelope[ProcUp]) -> None:
         up = envelope.message
-        assert isinstance(up, ProcUp)
         self.node.address_book.peer_up(up.proc)
         self.others.is_up(up)
         proc = self.procs.get(up.proc.uid)
@@ -255,9 +252,8 @@ class HostAgent:
             self._replacements.is_up(proc.uid)
             self.watchers.up(up)
 
-    def _on_watch(self, envelope: Envelope) -> None:
+    def _on_watch(self, envelope: Envelope[Watch]) -> None:
         watch = envelope.message
-        assert isinstance(watch, Watch)
         if watch.uid == self.node.uid:
             self.others.introduce(watch.watcher)
         else:
@@ -340,12 +336,11 @@ class HostAgent:
         if self.client is not None:
             self.node.send(self.client, Notice(text))
 
-    def _on_stop(self, envelope: Envelope) -> None:
+    def _on_stop(self, envelope: Envelope[StopProcs]) -> None:
         order = envelope.message
-        assert isinstance(order, StopProcs)
 
         def done() -> None:
-            self.node.answer(order.sender, order.port)
+            self.node.answer(order)
 
         self.stop(order.uids, order.grace_seconds, order.reason, done)
 
@@ -362,39 +357,50 @@ class HostAgent:
         self._replacements.cancel(uids)
         self._stops.stop(uids, grace_seconds, reason, lambda: self.logs.after_output(done))
 
-    def _on_inspect(self, envelope: Envelope) -> None:
+    def _on_inspect(self, envelope: Envelope[Inspect]) -> None:
         order = envelope.message
-        assert isinstance(order, Inspect)
-        self.node.answer(order.sender, order.port, self.describe(packages=order.packages))
+        self.node.answer(order, self.describe(packages=order.packages))
 
-    def describe(self, *, packages: bool = False) -> dict[str, Any]:
+    def describe(self, *, packages: bool = False) -> HostState:
         """The state of this host, for ``monarch status``; with ``packages`` also what is
         installed."""
         workspace = self.workspace
-        body = workspace.packages() if packages else {}
         is_there = os.path.isdir(workspace.root)  # else it has nothing, even if it was told so
         replica, writes = workspace.replica
-        return body | {
-            "host": self.name,
-            "pid": os.getpid(),
-            "machine": self.node.address.machine,
-            "workspace": workspace.root,
-            "state": workspace.state_folder,
-            "generation": workspace.generation,
-            "digest": workspace.digest if is_there else "",
-            "staged_bytes": workspace.staged_bytes,
-            "replica": replica,
-            "writes": writes,
-            "logs": self.logs.directory,
-            "bulletins": self.bulletins.standing(),
-            "procs": [
-                {"uid": p.uid, "name": p.label, "mesh": p.spawn.name,
-                 "rank": p.spec.rank, "pid": p.pid, "is_up": p.address is not None,
-                 "hangs": self._hangs.text(p.uid), "address": p.address,
-                 "labels": p.spawn.labels, "sizes": p.spawn.sizes}
-                for p in self.procs.values()
-            ],
-        }  # fmt: skip
+        return HostState(
+            host=self.name,
+            pid=os.getpid(),
+            machine=self.node.address.machine,
+            uid=self.node.uid,
+            workspace=workspace.root,
+            state=workspace.state_folder,
+            generation=workspace.generation,
+            digest=workspace.digest if is_there else "",
+            staged_bytes=workspace.staged_bytes,
+            replica=replica,
+            writes=writes,
+            logs=self.logs.directory,
+            bulletins=tuple(self.bulletins.standing()),
+            procs=tuple(self.proc_state(proc) for proc in self.procs.values()),
+            packages=workspace.packages() if packages else None,
+        )
+
+    def proc_state(self, proc: HostProc) -> ProcState:
+        spawn, spec = proc.spawn, proc.spec
+        return ProcState(
+            uid=proc.uid,
+            label=proc.label,
+            name=spawn.name,
+            mesh=spawn.mesh,
+            rank=spec.rank,
+            pid=proc.pid,
+            is_up=proc.address is not None,
+            hangs=self._hangs.text(proc.uid),
+            address=proc.address,
+            labels=spawn.labels,
+            sizes=spawn.sizes,
+            life=proc.life,
+        )
 
     def close(self) -> None:
         """Kill every proc and template. On the loop."""

@@ -9,7 +9,7 @@ from monarch.config import settings
 from monarch.runtime.hosts.host_agent import HostAgent
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import Attach, Detach, ProcDown
+from monarch.wire.message import Attach, Attached, Detach, ProcDown
 
 
 class HostDoor:
@@ -27,14 +27,13 @@ class HostDoor:
         self._node.handle(Detach, self._on_detach)
         self._node.peer_down.on_down.append(self._on_peer_down)
 
-    def _on_attach(self, envelope: Envelope) -> None:
+    def _on_attach(self, envelope: Envelope[Attach]) -> None:
         attach = envelope.message
-        assert isinstance(attach, Attach)
         holder = self.client
         if holder is not None and holder.client.uid != attach.client.uid:
             if not attach.takeover:
                 taken = f"in use by {holder.name}"
-                self._node.answer(attach.client, attach.port, {"holder": holder.name}, taken)
+                self._node.answer(attach, Attached(holder=holder.name), taken)
                 return
             self._see_off(holder.client.uid)
         self.client = attach
@@ -42,21 +41,20 @@ class HostDoor:
         node = self._node
         uid = attach.client.uid
         node.failure_detector.watch(attach.client, attach.pid, lambda: self._process_ended(uid))
-        about = {
-            "machine": node.address.machine,
-            "pid": os.getpid(),
-            "host": self._agent.name,
-            "workspace": self._agent.workspace.root,
-            "generation": self._agent.workspace.generation,
-            "digest": self._agent.workspace.digest,
-        }
-        node.answer(attach.client, attach.port, about)
+        about = Attached(
+            machine=node.address.machine,
+            pid=os.getpid(),
+            host=self._agent.name,
+            workspace=self._agent.workspace.root,
+            generation=self._agent.workspace.generation,
+            digest=self._agent.workspace.digest,
+        )
+        node.answer(attach, about)
 
     def _process_ended(self, uid: Uid) -> None:
         self._node.peer_down.report(ProcDown(uid, "the client's process ended", expected=True))
 
-    def _on_detach(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, Detach)
+    def _on_detach(self, envelope: Envelope[Detach]) -> None:
         self._see_off(envelope.message.client, settings().exit_timeout_seconds)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:

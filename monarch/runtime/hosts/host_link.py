@@ -19,7 +19,7 @@ from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
-from monarch.wire.message import Attach, Detach, ProcDown, ProcUp, Watch, WatchHost
+from monarch.wire.message import Attach, Attached, Detach, ProcDown, ProcUp, Watch, WatchHost
 
 _log = logging.getLogger("monarch.host")
 _OUR_MAIN = "monarch/cli/main.py"
@@ -66,16 +66,16 @@ class HostLink:
         self.url = url
         self.address = HostUrl.parse(url).address(machine_id())
         self.ready: Promise[MonarchError | None] = Promise()
-        self.info: dict[str, object] = {}
+        self.info = Attached()
         # Its agent was started by this program, and no job looks after it.
         self.is_own_child = False
         self._error: MonarchError | None = None
         node.address_book.expect(self.address)
         node.address_book.peer_up(self.address)
         self._timer = node.loop.call_later(settings().attach_timeout_seconds, self._too_late)
-        outcome = node.request(
+        outcome = node.ask(
             self.address,
-            lambda port: Attach(node.address, os.getpid(), who_am_i(), port, takeover),
+            Attach(node.address, os.getpid(), who_am_i(), takeover),
         )
         # First, because a refusal that is here already ends the peer, and with it the link.
         node.peer_down.on_down.append(self._on_peer_down)
@@ -91,17 +91,15 @@ class HostLink:
         # The agent may be back, and asked things while we are no client of it yet.
         return self._has_ended or self._node.failure_of(self.address.uid) is not None
 
-    def _answered(self, outcome: Response) -> None:
+    def _answered(self, outcome: Response[Attached]) -> None:
         self._timer.cancel()
         if outcome.error:
-            holder = outcome.body.get("holder")
-            busy = HostBusy(self.url, str(holder)) if holder else MonarchError(outcome.error)
+            holder = outcome.or_else(self.info).holder
+            busy = HostBusy(self.url, holder) if holder else MonarchError(outcome.error)
             self._fail(busy)
             return
-        self.info = outcome.body
-        pid, machine = self.info["pid"], self.info["machine"]
-        assert isinstance(pid, int)
-        assert isinstance(machine, str)
+        self.info = outcome.answer
+        pid, machine = self.info.pid, self.info.machine
         host = ProcAddress(self.address.uid, self.address.urls, machine)
         self._node.failure_detector.watch(host, pid, self._process_ended)
         is_here = machine == self._node.address.machine
@@ -186,9 +184,8 @@ class HostWatch:
         node.handle(WatchHost, self._on_watch_host)
         node.peer_down.on_down.append(self._on_peer_down)
 
-    def _on_watch_host(self, envelope: Envelope) -> None:
+    def _on_watch_host(self, envelope: Envelope[WatchHost]) -> None:
         order = envelope.message
-        assert isinstance(order, WatchHost)
         host, watcher = order.host, order.watcher
         known = self._for.setdefault(host.uid, {})
         known[watcher.uid] = watcher

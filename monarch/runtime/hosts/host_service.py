@@ -64,25 +64,23 @@ class HostService:
         self.agent.others.say_goodbye()
         self._over()
 
-    def _on_shutdown(self, envelope: Envelope) -> None:
+    def _on_shutdown(self, envelope: Envelope[Shutdown]) -> None:
         order = envelope.message
-        assert isinstance(order, Shutdown)
         self.agent.others.say_goodbye()
         self.agent.close()
-        self.node.answer(order.sender, order.port)
+        self.node.answer(order)
         self._over()
 
-    def _on_inspect(self, envelope: Envelope) -> None:
+    def _on_inspect(self, envelope: Envelope[Inspect]) -> None:
         order = envelope.message
-        assert isinstance(order, Inspect)
         holder = self._door.client
-        body = {"client": holder.name, "client_address": holder.client} if holder else {}
-        about = {"client": "", "programs": self.programs.describe()} | self._idle.describe()
-        self.node.answer(
-            order.sender,
-            order.port,
-            about | body | self.agent.describe(packages=order.packages),
-        )
+        state = self.agent.describe(packages=order.packages)
+        state.programs = tuple(self.programs.describe())
+        state.idle_limit = self._idle.limit
+        state.idle_seconds = 0.0 if state.idle_limit is None else self._idle.idle_seconds()
+        if holder is not None:
+            state.client, state.client_address = holder.name, holder.client
+        self.node.answer(order, state)
 
     def close(self) -> None:
         self.programs.close()

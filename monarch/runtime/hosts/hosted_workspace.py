@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.bulletin import Bulletin
+from monarch.wire.message import HostPackages
 
 
 class WorkspaceHost(Protocol):
@@ -55,7 +56,7 @@ class HostedWorkspace(Protocol):
     def import_folders(self) -> tuple[str, ...]:
         """The folders that procs put in front of ``sys.path``."""
 
-    def packages(self) -> dict[str, Any]:
+    def packages(self) -> HostPackages:
         """The installed packages, for ``monarch status --packages``."""
 
     def serve(self, host: WorkspaceHost) -> None:
@@ -82,7 +83,7 @@ class NoWorkspace:
     def import_folders(self) -> tuple[str, ...]:
         return ()
 
-    def packages(self) -> dict[str, Any]:
-        return {}
+    def packages(self) -> HostPackages:
+        return HostPackages()
 
     def serve(self, host: WorkspaceHost) -> None: ...

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import IdleLimit, Inspect
+from monarch.wire.message import HostState, IdleLimit, Inspect
 
 _log = logging.getLogger("monarch.host")
 
@@ -40,21 +39,19 @@ class IdleWatch:
         self._generation = 0
         node.handle(IdleLimit, self._on_limit)
 
-    def describe(self) -> dict[str, Any]:
-        """For a look at the host."""
-        if not self._seconds:
-            return {}
-        return {"idle_limit": self._seconds, "idle_seconds": self._idle_seconds()}
+    @property
+    def limit(self) -> float | None:
+        """The seconds without use after which this host ends; ``None`` for never."""
+        return self._seconds or None
 
-    def _idle_seconds(self) -> float:
+    def idle_seconds(self) -> float:
         now = self._node.loop.time()
         if self._is_in_use():
             self._used_at = now
         return now - self._used_at
 
-    def _on_limit(self, envelope: Envelope) -> None:
+    def _on_limit(self, envelope: Envelope[IdleLimit]) -> None:
         order = envelope.message
-        assert isinstance(order, IdleLimit)
         self._seconds = order.seconds
         self._others = tuple(one for one in order.others if one.uid != self._node.uid)
         self._used_at = self._node.loop.time()
@@ -62,7 +59,7 @@ class IdleWatch:
         for one in self._others:
             if self._node.failure_of(one.uid) is None:
                 self._node.address_book.peer_up(one)
-        self._node.answer(order.sender, order.port)
+        self._node.answer(order)
         if self._seconds > 0:
             self._look_later(self._generation)
 
@@ -73,25 +70,23 @@ class IdleWatch:
     def _look(self, generation: int) -> None:
         if generation != self._generation:
             return
-        if self._idle_seconds() < self._seconds:
+        if self.idle_seconds() < self._seconds:
             self._look_later(generation)
             return
         node = self._node
         asked = [
-            node.request(one, lambda port: Inspect(port, node.uid))
-            for one in self._others
-            if node.failure_of(one.uid) is None
+            node.ask(one, Inspect()) for one in self._others if node.failure_of(one.uid) is None
         ]
         node.loop.call_later(_ANSWER_SECONDS, lambda: self._decide(generation, asked))
 
-    def _decide(self, generation: int, asked: list[Promise[Response]]) -> None:
+    def _decide(self, generation: int, asked: list[Promise[Response[HostState]]]) -> None:
         if generation != self._generation:
             return
-        told = [answer.value.body for answer in asked if answer.is_set and not answer.value.error]
+        told = [answer.value.answer for answer in asked if answer.is_set and not answer.value.error]
         # One that is silent may be behind a link that is cut, and in use.
         needed = self._seconds * (2.0 if len(told) < len(asked) else 1.0)
-        if self._idle_seconds() >= needed and all(
-            body.get("idle_seconds", 0.0) >= self._seconds * _ABOUT for body in told
+        if self.idle_seconds() >= needed and all(
+            state.idle_seconds >= self._seconds * _ABOUT for state in told
         ):
             _log.warning(
                 "nobody has used this allocation for %s: it ends, as `--idle-timeout` had it",

@@ -21,12 +21,12 @@ from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope, decode
 from monarch.wire.message import (
-    AnyMessage,
     Call,
     Cast,
     FoldedReply,
     Grow,
     Introduce,
+    Message,
     ProcAgain,
     Replies,
     SpawnActor,
@@ -79,9 +79,8 @@ class Relay:
             if found is not None and mesh == found[0]:
                 self._node.send(ProcAddress(again.uid), Introduce(known.grow.sender))
 
-    def _on_grow(self, envelope: Envelope) -> None:
+    def _on_grow(self, envelope: Envelope[Grow]) -> None:
         grow = envelope.message
-        assert isinstance(grow, Grow)
         if grow.degree < 1 or grow.start < 0 or not 0 < grow.per_host <= _MAX_PER_HOST:
             raise ValueError(f"no tree: {grow.degree=}, {grow.start=}, {grow.per_host=}")
         self._node.address_book.introduce(grow.sender)
@@ -97,9 +96,8 @@ class Relay:
                 self._node.send(proc, Introduce(grow.sender))
                 self._agent.watchers.watch_end(proc.uid, grow.sender)
 
-    def _on_wither(self, envelope: Envelope) -> None:
+    def _on_wither(self, envelope: Envelope[Wither]) -> None:
         wither = envelope.message
-        assert isinstance(wither, Wither)
         known = self._trees.pop((wither.sender, wither.mesh), None)
         if known is not None:
             grow = known.grow
@@ -107,9 +105,8 @@ class Relay:
             for start, _ in branches(grow.start + 1, stop, grow.degree, wither.dead):
                 self._node.send(grow.hosts[start - grow.start], wither)
 
-    def _on_cast(self, envelope: Envelope) -> None:
+    def _on_cast(self, envelope: Envelope[Cast]) -> None:
         cast = envelope.message
-        assert isinstance(cast, Cast)
         known = self._trees.get((cast.sender, cast.mesh))
         if known is None:
             _log.warning("a cast along an unknown tree was dropped")
@@ -151,7 +148,7 @@ class Relay:
                     self._dead.add(uid)
                     self._node.calls.down(uid, MeshFailure(uid, (), "its client lost it"))
 
-    def _to_pass_on(self, envelope: Envelope, num_receivers: int) -> Payload:
+    def _to_pass_on(self, envelope: Envelope[Message], num_receivers: int) -> Payload:
         """The message inside a cast; its large parts are copied once for all receivers here."""
         data, buffers = envelope.payload, envelope.buffers
         why = self._node.bulk_sender.why_not(len(data) + sum(map(len, buffers)))
@@ -200,7 +197,7 @@ class Relay:
         self._node.dispatch(Envelope(self._node.uid, order, setup))
 
 
-def _for_rank(message: AnyMessage, rank: int) -> AnyMessage:
+def _for_rank(message: Message, rank: int) -> Message:
     if isinstance(message, SpawnActor):
         # Of one member alone the rank is given.
         return msgspec.structs.replace(message, rank=message.rank + rank)

@@ -27,9 +27,8 @@ class Replacements:
         self._orders: list[_Replacing] = []
         node.handle(ReplaceProcs, self._on_order)
 
-    def _on_order(self, envelope: Envelope) -> None:
+    def _on_order(self, envelope: Envelope[ReplaceProcs]) -> None:
         order = envelope.message
-        assert isinstance(order, ReplaceProcs)
         there = [uid for uid in order.uids if uid in self._procs]
         waiting = _Replacing(order, set(there), sorted(set(order.uids) - set(there)))
         self._orders.append(waiting)
@@ -68,7 +67,7 @@ class Replacements:
         self._orders = [order for order in self._orders if order.missing]
         for order in done:
             error = f"not replaced: {'; '.join(order.lost)}" if order.lost else ""
-            self._node.answer(order.message.sender, order.message.port, error=error)
+            self._node.answer(order.message, error=error)
 
 
 class _Replacing:

@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from monarch import __version__
 from monarch.config import runtime_dir
 from monarch.ours import NotOurs
 from monarch.runtime.ends.process_group import signal_process
@@ -35,6 +34,7 @@ from monarch.runtime.hosts.directory import (
     remove_job_directory,
     sweep,
 )
+from monarch.version import __version__
 
 # All that an agent starts inherits this variable, which has the agent's own folder: by that it is
 # found again, even in another process group.

@@ -28,7 +28,7 @@ class SpawningHost(Protocol):
     @property
     def num_running(self) -> int: ...
 
-    def start_procs(self, envelope: Envelope) -> None: ...
+    def start_procs(self, envelope: Envelope[SpawnProcs]) -> None: ...
 
     def never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None: ...
 
@@ -38,13 +38,12 @@ class WaitingSpawns:
 
     def __init__(self, host: SpawningHost) -> None:
         self._host = host
-        self._orders: list[Envelope] = []
+        self._orders: list[Envelope[SpawnProcs]] = []
         self._asked: str = ""
 
-    def holds(self, envelope: Envelope) -> bool:
+    def holds(self, envelope: Envelope[SpawnProcs]) -> bool:
         """Whether an order has to wait; it is started, or refused, when that is over."""
         order = envelope.message
-        assert isinstance(order, SpawnProcs)
         if not self._is_early(order):
             return False
         self._orders.append(envelope)
@@ -57,12 +56,12 @@ class WaitingSpawns:
 
     def changed(self) -> None:
         """The workspace is another one, or at rest: start what was waiting for that."""
-        due = [e for e in self._orders if not self._is_early(_order(e))]
+        due = [e for e in self._orders if not self._is_early(e.message)]
         self._orders = [e for e in self._orders if e not in due]
         for envelope in due:
             self._host.start_procs(envelope)
         if self._orders and not self._host.workspace.is_moving and not self._asked:
-            self._ask(_order(self._orders[0]))
+            self._ask(self._orders[0].message)
 
     def drop(self, uids: Iterable[Uid]) -> None:
         """These procs are not wanted any more."""
@@ -74,7 +73,7 @@ class WaitingSpawns:
         self._orders.clear()
 
     def _messages(self) -> list[SpawnProcs]:
-        return [_order(envelope) for envelope in self._orders]
+        return [envelope.message for envelope in self._orders]
 
     def _is_early(self, order: SpawnProcs) -> bool:
         host = self._host
@@ -87,16 +86,14 @@ class WaitingSpawns:
         host, root = self._host, order.root or order.owner
         self._asked = order.digest
         node = host.node
-        answer = node.request(
+        answer = node.ask(
             root,
-            lambda port: Bring(
+            Bring(
                 host=node.address,
                 generation=host.workspace.generation,
                 digest=host.workspace.digest,
                 wanted=order.digest,
                 num_running=host.num_running,
-                port=port,
-                sender=node.uid,
             ),
         )
 
@@ -105,13 +102,13 @@ class WaitingSpawns:
 
         answer.on_set(answered)
 
-    def _answered(self, answer: Promise[Response]) -> None:
+    def _answered(self, answer: Promise[Response[str]]) -> None:
         wanted, self._asked = self._asked, ""
         now = self._host.workspace.digest
         outcome = answer.value
-        if outcome.body.get("digest") == now:
+        if outcome.or_else("") == now:
             # This is what the others have, too: another author has pushed it.
-            wanted_now = [e for e in self._orders if _order(e).digest == wanted]
+            wanted_now = [e for e in self._orders if e.message.digest == wanted]
             self._orders = [e for e in self._orders if e not in wanted_now]
             for envelope in wanted_now:
                 self._host.start_procs(envelope)
@@ -124,7 +121,7 @@ class WaitingSpawns:
     def _refuse(self, is_meant: Callable[[Uid], bool], why: str) -> None:
         left = []
         for envelope in self._orders:
-            order = _order(envelope)
+            order = envelope.message
             meant = [spec.uid for spec in order.procs if is_meant(spec.uid)]
             for uid in meant:
                 self._host.never_started(order.owner, uid, ValueError(why))
@@ -132,8 +129,3 @@ class WaitingSpawns:
             if order.procs:
                 left.append(envelope)
         self._orders = left
-
-
-def _order(envelope: Envelope) -> SpawnProcs:
-    assert isinstance(envelope.message, SpawnProcs)
-    return envelope.message

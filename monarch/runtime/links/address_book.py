@@ -258,8 +258,7 @@ class AddressBook:
             return local[0]
         return remote[0]
 
-    def _on_hello(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, Hello)
+    def _on_hello(self, envelope: Envelope[Hello]) -> None:
         proc = envelope.message.proc
         with self._lock:
             # One that we have given up stays given up, however late its Hello comes.
@@ -287,12 +286,10 @@ class AddressBook:
         if self.peers.get(hello.proc.uid) is not None:
             self._node.report_down(ProcDown(hello.proc.uid, str(error)))
 
-    def _on_introduce(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, Introduce)
+    def _on_introduce(self, envelope: Envelope[Introduce]) -> None:
         self.introduce(envelope.message.proc)
 
-    def _on_proc_up(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, ProcUp)
+    def _on_proc_up(self, envelope: Envelope[ProcUp]) -> None:
         self.peer_up(envelope.message.proc)
 
 

@@ -7,7 +7,7 @@ import msgspec
 from monarch.errors import WireError
 from monarch.wire import payload
 from monarch.wire.codec import Bytes, Envelope
-from monarch.wire.message import Replies
+from monarch.wire.message import Message, Replies
 
 
 class _Broken:
@@ -29,12 +29,14 @@ def broken_payload(why: str) -> Bytes:
     return payload.dump(_Broken(why)).data
 
 
-def broken(inner: Envelope, why: str) -> Envelope:
+def broken(inner: Envelope[Message], why: str) -> Envelope[Message]:
     """The same message, with such a payload; of folded answers, each gets one."""
     data = broken_payload(why)
     message = inner.message
     if isinstance(message, Replies):
         items = tuple(msgspec.structs.replace(item, num_buffers=0) for item in message.items)
         each = msgspec.structs.replace(message, items=items)
-        return inner._replace(message=each, payload=b"", buffers=[data] * len(items))
-    return inner._replace(payload=data, buffers=())
+        return msgspec.structs.replace(
+            inner, message=each, payload=b"", buffers=[data] * len(items)
+        )
+    return msgspec.structs.replace(inner, payload=data, buffers=())

@@ -8,6 +8,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from monarch.config import settings
 from monarch.core.reassembly import Assembly, SenderQueues
 from monarch.errors import WireError
@@ -19,13 +21,13 @@ from monarch.wire import layout
 from monarch.wire.address import Uid
 from monarch.wire.codec import Bytes, Envelope, unpack
 from monarch.wire.message import (
-    AnyMessage,
     BulkChunk,
     Call,
     Cast,
     Consignment,
     Credit,
     Grow,
+    Message,
     Order,
     Parcel,
     PortMark,
@@ -48,7 +50,7 @@ _WINDOW = 4
 class _Inbound:
     """A consignment that has not arrived to its end."""
 
-    def __init__(self, note: Consignment, inner: Envelope) -> None:
+    def __init__(self, note: Consignment, inner: Envelope[Message]) -> None:
         self.note = note
         self.size = layout.total_size(note.sizes)
         self.inner = inner
@@ -69,7 +71,7 @@ class BulkReceiver:
         self._queued: deque[_Inbound] = deque()
         self._bytes_expected = 0
         self._limit = settings().max_message_bytes
-        self.order: SenderQueues[Envelope] = SenderQueues()
+        self.order: SenderQueues[Envelope[Message]] = SenderQueues()
         node.on_gone.append(self._forget_gone)
         node.handle(Parcel, self.on_parcel)
         node.handle(Consignment, self.on_consignment)
@@ -102,9 +104,8 @@ class BulkReceiver:
         if len(self._missed) > _MAX_MISSED:
             self._missed.clear()
 
-    def on_parcel(self, envelope: Envelope) -> None:
+    def on_parcel(self, envelope: Envelope[Parcel]) -> None:
         parcel = envelope.message
-        assert isinstance(parcel, Parcel)
         key = parcel.sender, parcel.segment
         if key not in self._segments:
             self._take_in()
@@ -125,7 +126,7 @@ class BulkReceiver:
         if inner is not None:
             self._node.receive(inner)
 
-    def _cannot_open(self, envelope: Envelope, parcel: Parcel, why: str) -> None:
+    def _cannot_open(self, envelope: Envelope[Message], parcel: Parcel, why: str) -> None:
         """Refuses a parcel whose segment cannot be opened: its sender need not hold it any longer,
         and brings the segment again with the next."""
         unmapped = Unmapped(self._node.address.uid, parcel.segment, parcel.hold)
@@ -135,8 +136,8 @@ class BulkReceiver:
             self._node.receive(broken(inner, why))
 
     def _inner(
-        self, envelope: Envelope, has_payload: bool, pieces: Sequence[memoryview]
-    ) -> Envelope | None:
+        self, envelope: Envelope[Message], has_payload: bool, pieces: Sequence[memoryview]
+    ) -> Envelope[Message] | None:
         """The message that the bulk belongs to; ``None`` for what is no message."""
         small: Sequence[Bytes] = envelope.buffers[:1]
         if has_payload:
@@ -151,9 +152,8 @@ class BulkReceiver:
             return None
         return inner
 
-    def on_consignment(self, envelope: Envelope) -> None:
+    def on_consignment(self, envelope: Envelope[Consignment]) -> None:
         note = envelope.message
-        assert isinstance(note, Consignment)
         inner = self._inner(envelope, False, [])
         if inner is None:
             return
@@ -190,9 +190,8 @@ class BulkReceiver:
         credit = Credit(self._node.address.uid, note.number, num_chunks)
         self._node.send(self._node.address_of(note.sender), credit)
 
-    def on_chunk(self, envelope: Envelope) -> None:
+    def on_chunk(self, envelope: Envelope[BulkChunk]) -> None:
         chunk = envelope.message
-        assert isinstance(chunk, BulkChunk)
         inbound = self._inbound.get((chunk.sender, chunk.number))
         if inbound is None or inbound.assembly is None:
             return
@@ -202,9 +201,9 @@ class BulkReceiver:
             pieces = inbound.pieces
             inner = inbound.inner
             if inbound.note.has_payload:
-                inner = inner._replace(payload=pieces[0], buffers=pieces[1:])
+                inner = msgspec.structs.replace(inner, payload=pieces[0], buffers=pieces[1:])
             else:
-                inner = inner._replace(buffers=pieces)
+                inner = msgspec.structs.replace(inner, buffers=pieces)
             self._finish(inbound, inner)
         else:
             self._credit(inbound.note, 1)
@@ -214,7 +213,7 @@ class BulkReceiver:
         self._credit(inbound.note, 0)
         self._finish(inbound, broken(inbound.inner, why))
 
-    def _finish(self, inbound: _Inbound, inner: Envelope) -> None:
+    def _finish(self, inbound: _Inbound, inner: Envelope[Message]) -> None:
         key = inbound.note.sender, inbound.note.number
         self._forget(inbound)
         sender = _ordered_sender(inner.message)
@@ -230,7 +229,7 @@ class BulkReceiver:
         elif inbound in self._queued:
             self._queued.remove(inbound)
 
-    def hold_back(self, envelope: Envelope) -> bool:
+    def hold_back(self, envelope: Envelope[Message]) -> bool:
         """Whether a message must wait for the bulk of one that its sender sent before."""
         sender = _ordered_sender(envelope.message)
         if sender is None or not self.order.holds(sender):
@@ -238,9 +237,8 @@ class BulkReceiver:
         self.order.add(sender, envelope)
         return True
 
-    def on_retire(self, envelope: Envelope) -> None:
+    def on_retire(self, envelope: Envelope[Retire]) -> None:
         retire = envelope.message
-        assert isinstance(retire, Retire)
         self._take_in()
         for number in retire.segments:
             # Memory of it that is still in use stays until it is not.
@@ -255,7 +253,7 @@ class BulkReceiver:
         self._take_in()
         for key in [key for key in self._segments if key[0] == uid]:
             del self._segments[key]
-        free: list[Envelope] = []
+        free: list[Envelope[Message]] = []
         for inbound in [i for i in self._inbound.values() if i.note.sender == uid]:
             self._forget(inbound)
             sender = _ordered_sender(inbound.inner.message)
@@ -279,11 +277,11 @@ class BulkReceiver:
 _ORDERED = frozenset({Call, Cast, Order, PortMark, Replies, Reply, StopActor, Sync})
 
 
-def _ordered_sender(message: AnyMessage) -> Uid | None:
+def _ordered_sender(message: Message) -> Uid | None:
     """The sender in whose order a message stands, by any way; ``None`` for one that may
     overtake."""
     if type(message) in _ORDERED:
-        sender: Uid = message.sender  # type: ignore[union-attr,assignment]
+        sender: Uid = message.sender  # type: ignore[attr-defined]
         return sender
     if isinstance(message, Grow):
         return message.sender.uid

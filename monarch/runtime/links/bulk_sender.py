@@ -22,7 +22,15 @@ from monarch.runtime.links.shared_pool import Placed, SharedPool
 from monarch.wire import layout
 from monarch.wire.address import Uid
 from monarch.wire.codec import Bytes, Envelope, pack, pack_header
-from monarch.wire.message import BulkChunk, Consignment, Credit, Parcel, Retire, Unmapped
+from monarch.wire.message import (
+    BulkChunk,
+    Consignment,
+    Credit,
+    Message,
+    Parcel,
+    Retire,
+    Unmapped,
+)
 from monarch.wire.payload import Borrowed
 
 BULK_BYTES = 64 * 1024
@@ -67,12 +75,13 @@ class BulkSender:
         node.handle(Credit, self.on_credit)
         node.handle(Unmapped, self.on_unmapped)
 
-    def send(self, peer: Peer, envelope: Envelope) -> None:
+    def send(self, peer: Peer, envelope: Envelope[Message]) -> None:
         """Send a message to ``peer``. The contents of its buffers are taken before this returns.
 
         Raises ``ValueError`` for a message beyond the limit.
         """
-        uid, message, data, buffers = envelope
+        uid, message = envelope.route, envelope.message
+        data, buffers = envelope.payload, envelope.buffers
         size = len(data) + sum(map(len, buffers))
         if size < BULK_BYTES:
             if isinstance(buffers, Borrowed):
@@ -165,7 +174,7 @@ class BulkSender:
     def _frames(
         self,
         peer: Peer,
-        small: Envelope,
+        small: Envelope[Message],
         has_payload: bool,
         cargo: _Cargo | None,
         pieces: Sequence[Bytes],
@@ -209,10 +218,9 @@ class BulkSender:
         told.add(uid)
         return True
 
-    def on_credit(self, envelope: Envelope) -> None:
+    def on_credit(self, envelope: Envelope[Credit]) -> None:
         """The receiver wants more of a consignment, or does not want it. On the loop."""
         credit = envelope.message
-        assert isinstance(credit, Credit)
         outbound = self._outbound.get(credit.number)
         if outbound is None or outbound.uid != credit.sender:
             return
@@ -228,10 +236,9 @@ class BulkSender:
                 return
         self._outbound.pop(credit.number, None)
 
-    def on_unmapped(self, envelope: Envelope) -> None:
+    def on_unmapped(self, envelope: Envelope[Unmapped]) -> None:
         """A segment has not arrived: next time it is handed over again. On the loop."""
         unmapped = envelope.message
-        assert isinstance(unmapped, Unmapped)
         self._told.get(unmapped.segment, set()).discard(unmapped.sender)
         self.pool.let_go(unmapped.segment, unmapped.hold, unmapped.sender)
 

@@ -95,9 +95,8 @@ class FailureDetector:
             self._node.loop.remove_reader(fd)
             os.close(fd)
 
-    def on_heartbeat(self, envelope: Envelope) -> None:
+    def on_heartbeat(self, envelope: Envelope[Heartbeat]) -> None:
         heartbeat = envelope.message
-        assert isinstance(heartbeat, Heartbeat)
         if self._liveness.is_expected(heartbeat.sender):
             self.heard(heartbeat.sender)
         else:

@@ -13,14 +13,16 @@ from monarch.runtime.links.trees import TreeRoute
 from monarch.wire import payload
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import PING, Call, PortMark
+from monarch.wire.message import PING, Call, Message, PortMark
 
 _NO_ARGUMENTS = payload.dump(((), {})).data
 
 SendMark = Callable[[Outbox], None]
 
 
-def marks_to(node: Network, to: Uid, lane: str, deliver: Callable[[Envelope], None]) -> SendMark:
+def marks_to(
+    node: Network, to: Uid, lane: str, deliver: Callable[[Envelope[Message]], None]
+) -> SendMark:
     """Sends marks behind what goes to an actor of the process ``to``, or to its port ``:n``."""
 
     def send(box: Outbox) -> None:

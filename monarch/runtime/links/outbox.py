@@ -18,6 +18,7 @@ from monarch.core.flow import Lane, Window
 from monarch.net.transport import Bytes
 from monarch.runtime.links.overflow import Overflow
 from monarch.wire.codec import Envelope, pack, unpack
+from monarch.wire.message import Message
 
 _COUNTED, _FREE, _STOP = b"\1", b"\0", b"\2"
 
@@ -35,7 +36,7 @@ class Outbox:
         self,
         window: Window,
         *,
-        deliver: Callable[[Envelope], None],
+        deliver: Callable[[Envelope[Message]], None],
         send_mark: Callable[[Outbox], None],
         soon: Callable[[Callable[[], None]], object],
         count: Callable[[int], None],
@@ -61,7 +62,7 @@ class Outbox:
     def is_spilling(self) -> bool:
         return self._overflow is not None
 
-    def post(self, envelope: Envelope, num_bytes: int) -> None:
+    def post(self, envelope: Envelope[Message], num_bytes: int) -> None:
         """Send a message, or put it behind those that wait. Never waits.
 
         Raises ``MonarchError`` when the disk has no room for one that has to wait.
@@ -96,7 +97,7 @@ class Outbox:
     def mark(self) -> None:
         self._send_mark(self)
 
-    def post_behind(self, envelope: Envelope) -> None:
+    def post_behind(self, envelope: Envelope[Message]) -> None:
         """Send an order that keeps its place in the lane, but takes no room in the window."""
         with self._lock:
             if self._overflow is not None:
@@ -127,7 +128,7 @@ class Outbox:
         self.is_held = False
         self._soon(self._drain)
 
-    def _spill(self, kind: bytes, envelope: Envelope) -> None:
+    def _spill(self, kind: bytes, envelope: Envelope[Message]) -> None:
         if self._overflow is None:
             overflow = Overflow()
             overflow.push([kind, *pack(envelope)])

@@ -28,7 +28,7 @@ from monarch.runtime.links.waiting_switches import BehindFence, WaitingSwitches,
 from monarch.runtime.uninterrupted import Uninterrupted
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope
-from monarch.wire.message import Call, Order, Reply, StopActor
+from monarch.wire.message import Call, Message, Order, Reply, StopActor
 
 _ACTOR_PATIENCE_SECONDS = 0.1
 _LOOP_PATIENCE_SECONDS = 0.02
@@ -168,7 +168,7 @@ class Outboxes:
             self._bulk_sender.check(size)
         return size
 
-    def keep_place(self, to: ProcAddress, envelope: Envelope) -> bool:
+    def keep_place(self, to: ProcAddress, envelope: Envelope[Message]) -> bool:
         """Put an order behind the calls that wait for a process, if any do and it must.
 
         Stopping an actor comes after what was sent to it, a switch of code after what was sent
@@ -193,7 +193,7 @@ class Outboxes:
             to.uid,
             message,
             list(boxes.values()),
-            lambda now: self._node.transmit(to, envelope._replace(message=now)),
+            lambda now: self._node.transmit(to, msgspec.structs.replace(envelope, message=now)),
         )
         return True
 
@@ -243,7 +243,7 @@ class Outboxes:
         self,
         uid: Uid,
         key: str,
-        deliver: Callable[[Envelope], None],
+        deliver: Callable[[Envelope[Message]], None],
         send_mark: Callable[[Outbox], None],
     ) -> Outbox:
         window = Window(settings().flow_window_messages, settings().flow_window_bytes)

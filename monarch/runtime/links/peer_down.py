@@ -120,18 +120,15 @@ class PeerDown:
             ]
         return found
 
-    def _on_proc_down(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, ProcDown)
+    def _on_proc_down(self, envelope: Envelope[ProcDown]) -> None:
         self.report(envelope.message)
 
-    def _on_procs_down(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, ProcsDown)
+    def _on_procs_down(self, envelope: Envelope[ProcsDown]) -> None:
         self.report_all(envelope.message.downs, envelope.message.cause)
 
-    def _on_proc_again(self, envelope: Envelope) -> None:
+    def _on_proc_again(self, envelope: Envelope[ProcAgain]) -> None:
         """Messages to the old process end with it; messages that were kept go to the new one."""
         again = envelope.message
-        assert isinstance(again, ProcAgain)
         node, uid = self._node, again.uid
         held_from = self.held_from.pop(uid, None)
         peer = self._book.peers.get(uid)

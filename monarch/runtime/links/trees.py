@@ -18,10 +18,10 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope, encode
 from monarch.wire.message import (
     Answer,
-    AnyMessage,
     Cast,
     Credit,
     Grow,
+    Message,
     PortMark,
     ProcDown,
     Replies,
@@ -55,7 +55,7 @@ class TreeRoute:
     def send(
         self,
         members: Members,
-        message: AnyMessage,
+        message: Message,
         data: Bytes = b"",
         buffers: Sequence[Bytes] = (),
         port: int = 0,
@@ -188,7 +188,7 @@ class Trees:
         found = place_of(uid)
         return found is not None and found[0] in self._routes
 
-    def send(self, to: ProcAddress, envelope: Envelope) -> bool:
+    def send(self, to: ProcAddress, envelope: Envelope[Message]) -> bool:
         """Send an agent's message along the tree that leads to a proc, if there is one.
 
         So it keeps its place among the calls. Answers belong to no order, and go directly, as do

@@ -15,7 +15,7 @@ import msgspec
 
 from monarch.runtime.links.outbox import Outbox
 from monarch.wire.address import Uid
-from monarch.wire.message import AnyMessage, Order
+from monarch.wire.message import Message, Order
 
 
 class WaitingSwitches:
@@ -132,6 +132,6 @@ class BehindFence:
             self._sent(procs)
 
 
-def ends_fence(message: AnyMessage) -> bool:
+def ends_fence(message: Message) -> bool:
     """Whether a process is told to go on as before the last fence."""
     return isinstance(message, Order) and message.ends_fence

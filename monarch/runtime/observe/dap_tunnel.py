@@ -43,7 +43,7 @@ class DapTunnel:
     def open(self, order: DapOpened) -> None:
         """Begin a session; its answer says when debugpy is connected, or why it is not."""
         if self._ours is not None:
-            self._node.answer(order.sender, order.port, error="an editor is attached there already")
+            self._node.answer(order, error="an editor is attached there already")
             return
         ours, theirs = socket.socketpair()
         self._ours, self._channel, self._client = ours, order.channel, order.client.uid
@@ -68,7 +68,7 @@ class DapTunnel:
 
         def begun() -> None:
             has_begun.set()
-            self._node.answer(order.sender, order.port)
+            self._node.answer(order)
 
         try:
             connect_debugpy(theirs, order.token, order.parent, begun)
@@ -80,7 +80,7 @@ class DapTunnel:
         if error:
             self._close()
             if not has_begun.is_set():
-                self._node.answer(order.sender, order.port, error=error)
+                self._node.answer(order, error=error)
             else:
                 sys.stderr.write(f"no editor attaches: {error}\n")
 
@@ -96,9 +96,8 @@ class DapTunnel:
                 self._close()
                 return
 
-    def _on_bytes(self, envelope: Envelope) -> None:
+    def _on_bytes(self, envelope: Envelope[DapBytes]) -> None:
         told = envelope.message
-        assert isinstance(told, DapBytes)
         ours = self._ours
         if ours is None or told.channel != self._channel:
             return

@@ -22,6 +22,7 @@ from monarch.wire.message import (
     DapOpened,
     EnvAsked,
     EnvSet,
+    Message,
     PeekLine,
     StacksAsked,
     StopAt,
@@ -130,7 +131,7 @@ class ObserveDoor:
         else:
             sys.stderr.write("redo: no new code has come, so the call runs again on the same\n")
 
-    def _on_asked(self, envelope: Envelope) -> None:
+    def _on_asked(self, envelope: Envelope[Message]) -> None:
         self._looking().take(envelope)
 
     def _looking(self) -> Any:
@@ -143,7 +144,6 @@ class ObserveDoor:
             self._looks = Looks(self._agent, lambda: self.holds, place)
         return self._looks
 
-    def _on_clocks(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, ClocksStand)
+    def _on_clocks(self, envelope: Envelope[ClocksStand]) -> None:
         self._agent.clocks_stand(envelope.message.is_held)
         hold_process_groups(envelope.message.is_held)

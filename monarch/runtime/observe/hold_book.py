@@ -9,15 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
-
 from monarch.core.holds import HeldTime, all_stand, begun, gone_on
 from monarch.runtime.links.network import Gone
 from monarch.runtime.node import Node
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.hold import HoldNote, LostHold
-from monarch.wire.message import HoldsAsked, HoldsChanged, SourceAsked
+from monarch.wire.message import HeldCalls, HoldsAsked, HoldsChanged, SourceAsked
 
 _TOGETHER_SECONDS = 0.4
 _TOLD_SECONDS = 2.0
@@ -71,9 +69,8 @@ class HoldBook:
         if how is not Gone.EXPECTED and uid in self._holds:
             self._node.loop.call_soon(lambda: self.forget(uid))
 
-    def _on_changed(self, envelope: Envelope) -> None:
+    def _on_changed(self, envelope: Envelope[HoldsChanged]) -> None:
         told = envelope.message
-        assert isinstance(told, HoldsChanged)
         if told.holds:
             self._holds[told.proc] = told.holds
         else:
@@ -112,18 +109,13 @@ class HoldBook:
         for sentence in begun(new):
             self.tell(sentence)
 
-    def _on_asked(self, envelope: Envelope) -> None:
+    def _on_asked(self, envelope: Envelope[HoldsAsked]) -> None:
         order = envelope.message
-        assert isinstance(order, HoldsAsked)
-        holds = [msgspec.to_builtins(hold) for hold in self.all()]
         at = {proc: self._node.address_of(proc) for proc in list(self._holds)}
-        lost = [msgspec.to_builtins(one) for one in self._lost]
-        body = {"holds": holds, "procs": at, "lost": lost}
-        self._node.answer(order.sender, order.port, body)
+        self._node.answer(order, HeldCalls(tuple(self.all()), at, tuple(self._lost)))
 
-    def _on_source(self, envelope: Envelope) -> None:
+    def _on_source(self, envelope: Envelope[SourceAsked]) -> None:
         order = envelope.message
-        assert isinstance(order, SourceAsked)
 
         def answer() -> None:
             text, error = "", ""
@@ -131,7 +123,7 @@ class HoldBook:
                 text = self.source_of(order.file)
             except Exception as failed:
                 error = str(failed)
-            self._node.answer(order.sender, order.port, {"text": text}, error)
+            self._node.answer(order, text, error)
 
         # A file is read, and the answer may need another process first.
         threading.Thread(target=answer, name="monarch-source", daemon=True).start()

@@ -18,7 +18,14 @@ from monarch.runtime.observe.held_call import HeldCall
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.codec import Envelope
 from monarch.wire.hold import HoldNote
-from monarch.wire.message import HoldLine, HoldNames, HoldsChanged, HoldText, SourceAsked
+from monarch.wire.message import (
+    HoldLine,
+    HoldNames,
+    HoldOutput,
+    HoldsChanged,
+    HoldText,
+    SourceAsked,
+)
 
 _MOST_SECONDS = 60.0
 _GRACE_SECONDS = 0.3
@@ -123,9 +130,9 @@ class ProcHolds:
         if file in self._unknown:
             return False
         node = self._node
-        asked = node.request(self._agent.root, lambda port: SourceAsked(file, port, node.uid))
+        asked = node.ask(self._agent.root, SourceAsked(file))
         flush()
-        text = str(asked.value.body.get("text", "")) if asked.wait(_SOURCE_SECONDS) else ""
+        text = asked.value.or_else("") if asked.wait(_SOURCE_SECONDS) else ""
         if not text:
             self._unknown.add(file)
             return False
@@ -227,19 +234,17 @@ class ProcHolds:
         else:
             self._is_watching = False
 
-    def _on_line(self, envelope: Envelope) -> None:
+    def _on_line(self, envelope: Envelope[HoldLine]) -> None:
         order = envelope.message
-        assert isinstance(order, HoldLine)
         call = self._calls.get(order.hold)
         if call is None:
-            self._node.answer(order.sender, order.port, error="the call has ended")
+            self._node.answer(order, error="the call has ended")
             return
         call.type(order.line, "" if order.is_quiet else order.who)
-        self._node.answer(order.sender, order.port)
+        self._node.answer(order)
 
-    def _on_text(self, envelope: Envelope) -> None:
+    def _on_text(self, envelope: Envelope[HoldText]) -> None:
         order = envelope.message
-        assert isinstance(order, HoldText)
         if not self._answer_text(order):
             self._asked.append(order)
             seconds = min(order.seconds, _MOST_SECONDS)
@@ -258,27 +263,25 @@ class ProcHolds:
     def _answer_text(self, order: HoldText, *, is_last: bool = False) -> bool:
         call = self._calls.get(order.hold)
         if call is None:
-            body = {"number": order.number, "text": "", "is_waiting": False, "is_over": True}
-            self._node.answer(order.sender, order.port, body)
+            output = HoldOutput(order.number, "", is_waiting=False, is_over=True)
+            self._node.answer(order, output)
             return True
         is_waiting = call.text.is_waiting
         number, text, cuts = call.since(order.number)
         is_news = bool(text) or is_waiting != order.was_waiting or order.number < 0
         if not (is_news or is_last or call.is_over):
             return False
-        body = {
-            "number": number, "text": text, "is_waiting": is_waiting, "is_over": call.is_over,
-            "place": call.about.place, "cuts": cuts,
-        }  # fmt: skip
-        self._node.answer(order.sender, order.port, body)
+        output = HoldOutput(
+            number, text, is_waiting, call.is_over, place=call.about.place, cuts=cuts
+        )
+        self._node.answer(order, output)
         return True
 
-    def _on_names(self, envelope: Envelope) -> None:
+    def _on_names(self, envelope: Envelope[HoldNames]) -> None:
         order = envelope.message
-        assert isinstance(order, HoldNames)
         call = self._calls.get(order.hold)
         names = [] if call is None else call.pdb.names(order.text)
-        self._node.answer(order.sender, order.port, {"names": names[:500]})
+        self._node.answer(order, tuple(names[:500]))
 
 
 def _patience() -> float:

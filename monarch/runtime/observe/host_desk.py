@@ -6,9 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
-
-import msgspec
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from monarch.core.event_ring import FAILURE
 from monarch.runtime.answers import Response
@@ -21,17 +19,24 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     AskClock,
+    Body,
     DrainHost,
     DrainProc,
+    HostLook,
+    HostRows,
+    HostState,
     KeepRows,
     LastRows,
     LookAtHost,
     LookAtProc,
     ProcSpec,
     PySpyAsked,
+    PySpyDumps,
+    Request,
     SpawnProcs,
 )
 
+A = TypeVar("A")
 _LOOK_SECONDS = 1.0
 _DRAIN_SECONDS = 3.0
 _KEEP_EVERY_SECONDS = 2.0
@@ -56,10 +61,6 @@ class AskedProc(Protocol):
     def label(self) -> str: ...
 
 
-class _Standing(Protocol):
-    def standing(self) -> list[dict[str, Any]]: ...
-
-
 class AskedHost(Protocol):
     """The parts of the host agent that its desk uses."""
 
@@ -69,10 +70,9 @@ class AskedHost(Protocol):
     holds: HoldBook
 
     @property
-    def bulletins(self) -> _Standing: ...
-
-    @property
     def client(self) -> ProcAddress | None: ...
+
+    def describe(self) -> HostState: ...
 
 
 class _Kept(NamedTuple):
@@ -82,12 +82,11 @@ class _Kept(NamedTuple):
 
 
 class HostDesk:
-    """Everything here runs on the node's I/O loop. ``hangs`` says why a proc does, in words."""
+    """Everything here runs on the node's I/O loop."""
 
-    def __init__(self, host: AskedHost, hangs: Callable[[Uid], str]) -> None:
+    def __init__(self, host: AskedHost) -> None:
         self._host = host
         self._node = host.node
-        self._hangs = hangs
         self._kept: deque[_Kept] = deque()
         self._ended: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_MOST_ENDED)
         self._keep_seconds = 0.0
@@ -125,13 +124,13 @@ class HostDesk:
 
     def _ask_all(
         self,
-        make: Callable[[int], LookAtProc | DrainProc],
+        request: Request[A],
         seconds: float,
-        done: Callable[[Mapping[Uid, Response]], None],
+        done: Callable[[Mapping[Uid, Response[A]]], None],
     ) -> None:
         """Ask every proc that is up; ``done`` gets what came within ``seconds``."""
         up = [proc for proc in self._host.procs.values() if proc.address is not None]
-        found: dict[Uid, Response] = {}
+        found: dict[Uid, Response[A]] = {}
         is_over = [False]
 
         def finish() -> None:
@@ -140,14 +139,14 @@ class HostDesk:
                 timer.cancel()
                 done(found)
 
-        def answered(uid: Uid, response: Response) -> None:
+        def answered(uid: Uid, response: Response[A]) -> None:
             found[uid] = response
             if len(found) == len(up):
                 finish()
 
         timer = self._node.loop.call_later(seconds, finish)
         for proc in up:
-            outcome = self._node.request(proc.address, make)
+            outcome = self._node.ask(proc.address, request)
 
             def heard(uid: Uid = proc.uid, outcome: Any = outcome) -> None:
                 self._node.loop.call_soon(lambda: answered(uid, outcome.value))
@@ -156,74 +155,65 @@ class HostDesk:
         if not up:
             finish()
 
-    def _on_ask_clock(self, envelope: Envelope) -> None:
+    def _on_ask_clock(self, envelope: Envelope[AskClock]) -> None:
         order = envelope.message
-        assert isinstance(order, AskClock)
-        self._node.answer(order.sender, order.port, {"now": time.monotonic_ns()})
+        self._node.answer(order, time.monotonic_ns())
 
-    def _on_look(self, envelope: Envelope) -> None:
+    def _on_look(self, envelope: Envelope[LookAtHost]) -> None:
         order = envelope.message
-        assert isinstance(order, LookAtHost)
 
-        def done(found: Mapping[Uid, Response]) -> None:
-            procs = [self._proc(proc, found.get(proc.uid)) for proc in self._host.procs.values()]
-            now = time.monotonic_ns()
-            body = {
-                "host": self._host.name, "pid": os.getpid(), "now": now, "epoch": time.time_ns(),
-                "client": self._host.client, "procs": procs, "uid": self._node.uid,
-                "holds": [msgspec.to_builtins(hold) for hold in self._host.holds.standing()],
-                "notices": self._host.bulletins.standing(), **machine_state(),
-            }  # fmt: skip
-            self._node.answer(order.sender, order.port, body)
+        def done(found: Mapping[Uid, Response[Body]]) -> None:
+            state = self._host.describe()
+            state.client_address = self._host.client
+            seen = {
+                proc.uid: (
+                    process_state(proc.pid),
+                    found[proc.uid].or_else({}) if proc.uid in found else {},
+                )
+                for proc in state.procs
+            }
+            holds = tuple(self._host.holds.standing())
+            now, epoch = time.monotonic_ns(), time.time_ns()
+            self._node.answer(
+                order, HostLook(state, now, epoch, holds, seen=seen, machine=machine_state())
+            )
 
-        self._ask_all(
-            lambda port: LookAtProc(port, self._node.uid, order.flight), _LOOK_SECONDS, done
-        )
+        self._ask_all(LookAtProc(order.flight), _LOOK_SECONDS, done)
 
-    def _proc(self, proc: AskedProc, response: Response | None) -> dict[str, Any]:
-        body = {} if response is None or response.error else response.body
-        return {
-            "uid": proc.uid, "name": proc.spawn.name, "rank": proc.spec.rank, "pid": proc.pid,
-            "mesh": proc.spawn.mesh, "labels": proc.spawn.labels, "sizes": proc.spawn.sizes,
-            "is_up": proc.address is not None, "life": proc.life, "hangs": self._hangs(proc.uid),
-            "answers": bool(body), "address": proc.address, **process_state(proc.pid), **body,
-        }  # fmt: skip
-
-    def _on_py_spy(self, envelope: Envelope) -> None:
+    def _on_py_spy(self, envelope: Envelope[PySpyAsked]) -> None:
         order = envelope.message
-        assert isinstance(order, PySpyAsked)
         known = {uid: proc.pid for uid, proc in self._host.procs.items() if uid in order.procs}
 
         def done(dumps: dict[str, str], errors: dict[str, str]) -> None:
-            body = {"dumps": dumps, "errors": errors}
-            self._node.answer(order.sender, order.port, body)
+            self._node.answer(order, PySpyDumps(dumps, errors))
 
         dump_aside(known, order.native, done)
 
-    def _on_drain(self, envelope: Envelope) -> None:
+    def _on_drain(self, envelope: Envelope[DrainHost]) -> None:
         order = envelope.message
-        assert isinstance(order, DrainHost)
         takes = self._keep_seconds > 0
 
-        def done(found: Mapping[Uid, Response]) -> None:
+        def done(found: Mapping[Uid, Response[bytes]]) -> None:
             fresh = self._rows_of(found, takes)
             if self._is_apart and self._node.ring is not None:
                 fresh.append((self._node.uid, pack_rows(self._node.ring.rows())))
             procs = self._host.procs.values()
-            body = {
-                "host": self._host.name, "now": time.monotonic_ns(), "epoch": time.time_ns(),
-                "about": [
-                    *(about for _, about in self._ended), *map(self._about, procs),
+            rows = HostRows(
+                host=self._host.name,
+                now=time.monotonic_ns(),
+                epoch=time.time_ns(),
+                about=[
+                    *(about for _, about in self._ended),
+                    *map(self._about, procs),
                     self._about_itself(),
                 ],
-                "rows": [*((kept.proc, kept.rows) for kept in self._kept), *fresh],
-                "silent": [
-                    proc.label for proc in procs
-                    if proc.uid not in found or found[proc.uid].error
+                rows=[*((kept.proc, kept.rows) for kept in self._kept), *fresh],
+                silent=[
+                    proc.label for proc in procs if proc.uid not in found or found[proc.uid].error
                 ],
-                "client": self._host.client,
-            }  # fmt: skip
-            self._node.answer(order.sender, order.port, body)
+                client=self._host.client,
+            )
+            self._node.answer(order, rows)
 
         self._drain(takes, done)
 
@@ -233,32 +223,32 @@ class HostDesk:
         client = self._host.client
         return client is None or client.uid != self._node.uid
 
-    def _drain(self, takes: bool, done: Callable[[Mapping[Uid, Response]], None]) -> None:
-        self._ask_all(lambda port: DrainProc(port, self._node.uid, takes), _DRAIN_SECONDS, done)
+    def _drain(self, takes: bool, done: Callable[[Mapping[Uid, Response[bytes]]], None]) -> None:
+        self._ask_all(DrainProc(takes), _DRAIN_SECONDS, done)
 
-    def _rows_of(self, found: Mapping[Uid, Response], takes: bool) -> list[tuple[Uid, bytes]]:
+    def _rows_of(
+        self, found: Mapping[Uid, Response[bytes]], takes: bool
+    ) -> list[tuple[Uid, bytes]]:
         """Rows that the procs have sent; kept instead where they no longer have them themselves."""
-        told = {uid: bytes(r.body.get("rows", b"")) for uid, r in found.items() if not r.error}
+        told = {uid: response.or_else(b"") for uid, response in found.items()}
         if not takes:
             return [(uid, rows) for uid, rows in told.items() if rows]
         now = self._node.loop.time()
         self._kept.extend(_Kept(now, uid, rows) for uid, rows in told.items() if rows)
         return []
 
-    def _on_keep(self, envelope: Envelope) -> None:
+    def _on_keep(self, envelope: Envelope[KeepRows]) -> None:
         order = envelope.message
-        assert isinstance(order, KeepRows)
         self._keep_seconds = min(max(order.seconds, 0.0), _MOST_KEPT_SECONDS)
         if not self._keep_seconds:
             self._kept.clear()
         elif not self._is_ticking:
             self._is_ticking = True
             self._tick()
-        self._node.answer(order.sender, order.port)
+        self._node.answer(order)
 
-    def _on_last(self, envelope: Envelope) -> None:
+    def _on_last(self, envelope: Envelope[LastRows]) -> None:
         last = envelope.message
-        assert isinstance(last, LastRows)
         if self._keep_seconds and envelope.payload:
             self._kept.append(_Kept(self._node.loop.time(), last.proc, bytes(envelope.payload)))
 
@@ -269,7 +259,7 @@ class HostDesk:
         self._drain(True, lambda found: self._kept_from(found))
         self._node.loop.call_later(_KEEP_EVERY_SECONDS, self._tick)
 
-    def _kept_from(self, found: Mapping[Uid, Response]) -> None:
+    def _kept_from(self, found: Mapping[Uid, Response[bytes]]) -> None:
         self._rows_of(found, True)
         self._forget_old()
 

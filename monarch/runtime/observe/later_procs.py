@@ -9,12 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from monarch.core.rank_sets import is_in, parse_set
 from monarch.runtime.node import Node
 from monarch.wire.codec import Envelope
-from monarch.wire.message import BreakPlace, EnvSet
+from monarch.wire.message import BreakAnswer, BreakPlace, EnvSet
 
 
 class _Setting(NamedTuple):
@@ -40,15 +38,13 @@ class LaterEnvironment:
             if not setting.ranks or rank in setting.ranks
         }
 
-    def _on_set(self, envelope: Envelope) -> None:
+    def _on_set(self, envelope: Envelope[EnvSet]) -> None:
         order = envelope.message
-        assert isinstance(order, EnvSet)
         for name, value in order.values.items():
             if not order.ranks:
                 self._set = [(other, kept) for other, kept in self._set if other != name]
             self._set.append((name, _Setting(value, order.who, time.time(), order.ranks)))
-        body = {"notes": {name: _note(setting) for name, setting in self._set}}
-        self._node.answer(order.sender, order.port, body)
+        self._node.answer(order, {name: _note(setting) for name, setting in self._set})
 
 
 def _note(setting: _Setting) -> str:
@@ -72,9 +68,8 @@ class LaterBreaks:
             if is_in(parse_set(place.ranks), rank, labels, sizes)
         )
 
-    def _on_place(self, envelope: Envelope) -> None:
+    def _on_place(self, envelope: Envelope[BreakPlace]) -> None:
         order = envelope.message
-        assert isinstance(order, BreakPlace)
         error = ""
         try:
             parse_set(order.ranks)
@@ -85,5 +80,4 @@ class LaterBreaks:
                 self._places.pop(order.number, None)
             elif order.number:
                 self._places[order.number] = order
-        breaks = [msgspec.to_builtins(place) for place in self._places.values()]
-        self._node.answer(order.sender, order.port, {"breaks": breaks}, error)
+        self._node.answer(order, BreakAnswer(breaks=tuple(self._places.values())), error)

@@ -30,10 +30,13 @@ from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     AbortGroups,
+    BreakAnswer,
     BreakPlace,
     DapOpened,
     EnvAsked,
     EnvSet,
+    Message,
+    Peeked,
     PeekLine,
     StacksAsked,
     StopAt,
@@ -58,20 +61,20 @@ class Looks:
         self._stops = Stops(self._stand)
         self._tunnel = DapTunnel(agent.node)
 
-    def take(self, envelope: Envelope) -> None:
+    def take(self, envelope: Envelope[Message]) -> None:
         """Answer one question."""
         order = envelope.message
         if isinstance(order, EnvAsked):
             self._tell_environment(order)
         elif isinstance(order, EnvSet):
             change_environment(order.values)
-            self._node.answer(order.sender, order.port)
+            self._node.answer(order, {})
         elif isinstance(order, StacksAsked):
             told = stacks_of(self._agent, with_locals=order.with_locals)
-            self._node.answer(order.sender, order.port, told)
+            self._node.answer(order, told)
         elif isinstance(order, PeekLine):
             number, text = self._peek(order)
-            self._node.answer(order.sender, order.port, {"text": text, "number": number})
+            self._node.answer(order, Peeked(text, number))
         elif isinstance(order, StopAt):
             self._stop(order)
         elif isinstance(order, DapOpened):
@@ -116,8 +119,7 @@ class Looks:
 
     def _tell_environment(self, order: EnvAsked) -> None:
         def answer() -> None:
-            body = {"env": versions() if order.versions else shown_environment(order)}
-            self._node.answer(order.sender, order.port, body)
+            self._node.answer(order, versions() if order.versions else shown_environment(order))
 
         if order.versions:
             threading.Thread(target=answer, name="monarch-versions", daemon=True).start()
@@ -127,18 +129,17 @@ class Looks:
     def _answer_break(self, order: BreakPlace) -> None:
         is_meant = order.is_gone or is_in(parse_set(order.ranks), *self._place)
         text = self.arm(order) if is_meant else ""
-        self._node.answer(order.sender, order.port, {"text": text, "is_armed": is_meant})
+        self._node.answer(order, BreakAnswer(text, is_meant))
 
     def _end_groups(self, order: AbortGroups) -> None:
         """On a thread of its own: NCCL's abort takes its time."""
         if order.only_tells:
-            told = {"connections": rank_connections(self._node.address.urls)}
-            self._node.answer(order.sender, order.port, told)
+            self._node.answer(order, tuple(rank_connections(self._node.address.urls)))
             return
 
         def end() -> None:
             abort_groups(order.connections)
-            self._node.answer(order.sender, order.port)
+            self._node.answer(order, ())
 
         threading.Thread(target=end, name="monarch-abort", daemon=True).start()
 
@@ -155,7 +156,7 @@ class Looks:
                 how[name] = self._stops.stop(cell, f"stopped by {order.who}")
             except RuntimeError as refused:
                 error = str(refused)
-        self._node.answer(order.sender, order.port, {"how": how}, error)
+        self._node.answer(order, how, error)
 
     def _peek(self, order: PeekLine) -> tuple[int, str]:
         """The number of the frame that was looked at, and what was seen. Number 0 is the innermost

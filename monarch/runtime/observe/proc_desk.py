@@ -37,27 +37,24 @@ class ProcDesk:
         if self._node.ring is not None:
             self._node.send(host, LastRows(self._node.uid), pack_rows(self._node.ring.rows()))
 
-    def _on_look(self, envelope: Envelope) -> None:
+    def _on_look(self, envelope: Envelope[LookAtProc]) -> None:
         order = envelope.message
-        assert isinstance(order, LookAtProc)
         body = live_state(self._agent)
         if order.flight:
             body["flight"] = flight_record(places=order.places)
-        self._node.answer(order.sender, order.port, body)
+        self._node.answer(order, body)
 
-    def _on_drain(self, envelope: Envelope) -> None:
+    def _on_drain(self, envelope: Envelope[DrainProc]) -> None:
         order = envelope.message
-        assert isinstance(order, DrainProc)
         ring = self._node.ring
         rows = [] if ring is None else ring.take() if order.takes else ring.rows()
-        self._node.answer(order.sender, order.port, {"rows": pack_rows(rows)})
+        self._node.answer(order, pack_rows(rows))
 
-    def _on_profile(self, envelope: Envelope) -> None:
+    def _on_profile(self, envelope: Envelope[ProfileProc]) -> None:
         order = envelope.message
-        assert isinstance(order, ProfileProc)
 
         def done(trace: bytes, error: str) -> None:
-            self._node.answer(order.sender, order.port, {"trace": trace}, error)
+            self._node.answer(order, trace, error)
 
         profile(order.seconds, done)
 

@@ -175,9 +175,8 @@ class LogSender:
         )
         self._node.send(client, log, block.lines)
 
-    def _on_room(self, envelope: Envelope) -> None:
+    def _on_room(self, envelope: Envelope[LogRoom]) -> None:
         room = envelope.message
-        assert isinstance(room, LogRoom)
 
         def more() -> None:
             self._room = min(_WINDOW_BYTES, self._room + room.num_bytes)
@@ -186,9 +185,8 @@ class LogSender:
         if self._loop is not None:
             self._loop.call_soon(more)
 
-    def _on_options(self, envelope: Envelope) -> None:
+    def _on_options(self, envelope: Envelope[LogOptions]) -> None:
         options = envelope.message
-        assert isinstance(options, LogOptions)
         self.after_output(lambda: self._set_options(options))
 
     def _set_options(self, options: LogOptions) -> None:
@@ -203,17 +201,16 @@ class LogSender:
             uids = options.uids or (self._node.uid, *self._sources)
             window = LogWindow(uids, options.group, options.window_seconds)
             self._node.send(client, window)
-        self._node.answer(options.sender, options.port)
+        self._node.answer(options)
 
     def _chosen(self, uids: Sequence[Uid]) -> list[_LogSource]:
         if not uids:
             return list(self._sources.values())
         return [self._sources[uid] for uid in uids if uid in self._sources]
 
-    def _on_flush(self, envelope: Envelope) -> None:
+    def _on_flush(self, envelope: Envelope[FlushLogs]) -> None:
         flush = envelope.message
-        assert isinstance(flush, FlushLogs)
-        self.after_output(lambda: self._node.answer(flush.sender, flush.port))
+        self.after_output(lambda: self._node.answer(flush))
 
     def after_output(self, action: Callable[[], None]) -> None:
         """Run ``action`` once what the procs have printed by now is sent, also those that have

@@ -47,10 +47,12 @@ from monarch.wire.message import (
     Call,
     ClocksStand,
     Command,
-    Inspect,
+    InspectProc,
     ProcAgain,
     ProcDown,
+    ProcReport,
     Reply,
+    Request,
     Returned,
     SpawnActor,
     StopActor,
@@ -85,7 +87,7 @@ class ProcAgent:
         self.kept_spawns = KeptSpawns(self.supervisor.has_living)
         self._cells = CellTable(self)
         self.rings = RingWatch(node, self._cells, lambda: self.root)
-        self._held: list[Envelope] | None = None
+        self._held: list[Envelope[SpawnActor]] | None = None
         self._root: ProcAddress | None = None
         self.on_demand = self._cells.on_demand
         self._loops = ActorLoops()
@@ -101,7 +103,7 @@ class ProcAgent:
         node.handle(Call, self._cells.take_call, on_any_thread=True)
         node.handle(SpawnActor, self.on_spawn, on_any_thread=True)
         node.handle(StopActor, self._cells.take_stop, on_any_thread=True)
-        node.handle(Inspect, self._on_inspect)
+        node.handle(InspectProc, self._on_inspect)
         node.handle(Returned, self._on_returned)
         node.on_undelivered = self._on_undelivered
         node.handle(AskOrigin, self._on_ask_origin)
@@ -164,7 +166,7 @@ class ProcAgent:
         if cell is not None and failed:
             cell.doom(reason)
         elif cell is not None:
-            stop = StopActor(actor, reason, 0, "")
+            stop = StopActor(actor, reason)
             cell.deliver(Delivery("itself", Envelope("", stop)))
 
     def own_procs(self, procs: Sequence[ProcAddress]) -> None:
@@ -253,9 +255,8 @@ class ProcAgent:
             for envelope in held:
                 self.on_spawn(envelope)
 
-    def on_spawn(self, envelope: Envelope) -> None:
+    def on_spawn(self, envelope: Envelope[SpawnActor]) -> None:
         spawn = envelope.message
-        assert isinstance(spawn, SpawnActor)
         with self._lock:
             if self._held is not None and spawn.owner.uid != self.node.uid:
                 self._held.append(envelope)
@@ -275,9 +276,8 @@ class ProcAgent:
         cell = make_cell(record, spawn, self, self.actor_loop)
         self._cells.enter(cell, envelope, lambda: self.fences.begins(cell, spawn.owner.uid))
 
-    def _on_returned(self, envelope: Envelope) -> None:
+    def _on_returned(self, envelope: Envelope[Returned]) -> None:
         returned = envelope.message
-        assert isinstance(returned, Returned)
         self._on_undelivered(returned.actor, returned.target, returned.method, returned.reason)
 
     def _on_undelivered(self, actor: Uid, target: str, method: str, reason: str) -> None:
@@ -286,30 +286,24 @@ class ProcAgent:
             message = Undelivered(cell.record.title, target, method, reason)
             cell.deliver(Delivery("undelivered", message, is_urgent=True))
 
-    def _on_ask_origin(self, envelope: Envelope) -> None:
+    def _on_ask_origin(self, envelope: Envelope[AskOrigin]) -> None:
         order = envelope.message
-        assert isinstance(order, AskOrigin)
         data = payload.dump(self.spawned_on.get(order.actor))
         self.send_reply(
             self.node.address_of(order.sender), Reply(order.port, 0, self.node.uid), data
         )
 
-    def _on_inspect(self, envelope: Envelope) -> None:
+    def _on_inspect(self, envelope: Envelope[InspectProc]) -> None:
         order = envelope.message
-        assert isinstance(order, Inspect)
-        actors = [{"name": c.record.name, "rank": c.record.rank} for c in self.cells]
-        body = {
-            "generation": self.generation, "actors": actors, "spoiled": self.spoiled,
-            "workspace": os.environ.get("WORKSPACE_DIR", ""),
-        }  # fmt: skip
-        self.node.answer(order.sender, order.port, body)
+        where = os.environ.get("WORKSPACE_DIR", "")
+        self.node.answer(order, ProcReport(self.generation, self.spoiled, where))
 
     def stop_all(self, timeout_seconds: float) -> None:
         """Stop every actor, each with its ``__cleanup__``, within ``timeout_seconds``."""
         cells = self.cells
         deadline = time.monotonic() + timeout_seconds
         for cell in cells:
-            stop = StopActor(cell.record.uid, "the process ends", 0, "")
+            stop = StopActor(cell.record.uid, "the process ends")
             cell.deliver(Delivery("stop", Envelope("", stop)))
         for cell in cells:
             cell.ended.wait(max(0.0, deadline - time.monotonic()))
@@ -335,8 +329,8 @@ class ProcAgent:
     def address_of(self, uid: Uid) -> ProcAddress:
         return self.node.address_of(uid)
 
-    def answer(self, uid: Uid, port: int, error: str = "") -> None:
-        self.node.answer(uid, port, error=error)
+    def answer(self, request: Request[Any], error: str = "") -> None:
+        self.node.answer(request, error=error)
 
     def later(self, seconds: float, action: Callable[[], None]) -> Timer:
         return self.node.loop.call_later(seconds, action)

@@ -128,9 +128,8 @@ class Supervisor:
         for mesh in over:
             self._forget(mesh)
 
-    def _on_actor_failed(self, envelope: Envelope) -> None:
+    def _on_actor_failed(self, envelope: Envelope[ActorFailed]) -> None:
         failed = envelope.message
-        assert isinstance(failed, ActorFailed)
         with self._lock:
             effects = self._machine.actor_failed(
                 failed.actor, failed.rank, failed.reason, failed.cause

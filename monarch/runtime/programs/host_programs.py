@@ -25,10 +25,12 @@ from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
-    AnyMessage,
     LeaveProgram,
+    Message,
     OpenPort,
     ProcDown,
+    ProgramBegun,
+    Request,
     ResizeTerminal,
     RunProgram,
     SignalProgram,
@@ -103,14 +105,13 @@ class HostPrograms:
                 self._loop.start()
         self._loop.call_soon(action)
 
-    def _send(self, to: ProcAddress, message: AnyMessage, payload: bytes) -> None:
+    def _send(self, to: ProcAddress, message: Message, payload: bytes) -> None:
         with contextlib.suppress(Exception):  # It is about to leave the network.
             if self._node.failure_of(to.uid) is None:
                 self._node.send(to, message, payload)
 
-    def _on_run(self, envelope: Envelope) -> None:
+    def _on_run(self, envelope: Envelope[RunProgram]) -> None:
         order = envelope.message
-        assert isinstance(order, RunProgram)
         script = bytes(envelope.payload) if order.has_script else None
         self._soon(lambda: self._start(order, script))
 
@@ -121,10 +122,10 @@ class HostPrograms:
         if not order.directory and not os.path.isdir(directory):
             directory = os.path.expanduser("~") if os.path.isdir(os.path.expanduser("~")) else "/"
         if order.directory and not os.path.isdir(directory):
-            answer(order.owner, order.port, error=f"there is no folder {directory}")
+            answer(order, error=f"there is no folder {directory}")
             return
         if order.uid in self._programs:
-            answer(order.owner, order.port, error="there is a program of this uid")
+            answer(order, error="there is a program of this uid")
             return
         try:
             command = self._command(order, script)
@@ -134,19 +135,16 @@ class HostPrograms:
             )  # fmt: skip
         except (OSError, ValueError) as error:
             self._remove_script(order.uid)
-            answer(order.owner, order.port, error=f"cannot start it: {error}")
+            answer(order, error=f"cannot start it: {error}")
             return
         self._programs[order.uid] = program
         if not order.is_kept:
             self._watch(order.owner, order.pid, order.uid)
-        self._answer(order.owner, order.port, directory)
+        self._answer(order, directory)
 
-    def _answer(self, to: ProcAddress, port: int, directory: str = "") -> None:
-        about = {
-            "pid": os.getpid(), "machine": self._node.address.machine, "host": self._agent.name,
-            "directory": directory,
-        }  # fmt: skip
-        self._node.answer(to, port, about)
+    def _answer(self, order: Request[ProgramBegun], directory: str = "") -> None:
+        machine = self._node.address.machine
+        self._node.answer(order, ProgramBegun(os.getpid(), machine, self._agent.name, directory))
 
     def _command(self, order: RunProgram, script: bytes | None) -> list[str]:
         command = [sys.executable] if order.is_python else []
@@ -239,23 +237,21 @@ class HostPrograms:
             if by == owner:
                 one.close()
 
-    def _on_view(self, envelope: Envelope) -> None:
+    def _on_view(self, envelope: Envelope[ViewProgram]) -> None:
         order = envelope.message
-        assert isinstance(order, ViewProgram)
         self._soon(lambda: self._view(order))
 
     def _view(self, order: ViewProgram) -> None:
         program = self._programs.get(order.uid)
         if program is None or not program.order.is_kept:
-            self._node.answer(order.viewer, order.port, error="it is not there any more")
+            self._node.answer(order, error="it is not there any more")
             return
         self._watch(order.viewer, order.pid, order.uid)
-        self._answer(order.viewer, order.port)
+        self._answer(order)
         program.view(order.viewer, order.rows, order.columns)
 
-    def _on_leave(self, envelope: Envelope) -> None:
+    def _on_leave(self, envelope: Envelope[LeaveProgram]) -> None:
         order = envelope.message
-        assert isinstance(order, LeaveProgram)
 
         def leave() -> None:
             if order.uid in self._programs:
@@ -267,14 +263,12 @@ class HostPrograms:
 
         self._soon(leave)
 
-    def _on_signal(self, envelope: Envelope) -> None:
+    def _on_signal(self, envelope: Envelope[SignalProgram]) -> None:
         order = envelope.message
-        assert isinstance(order, SignalProgram)
         self._with(order.uid, lambda program: program.signal(order.number))
 
-    def _on_resize(self, envelope: Envelope) -> None:
+    def _on_resize(self, envelope: Envelope[ResizeTerminal]) -> None:
         order = envelope.message
-        assert isinstance(order, ResizeTerminal)
         self._with(order.uid, lambda program: program.resize(order.rows, order.columns))
 
     def _with(self, uid: Uid, action: Callable[[RunningProgram], object]) -> None:
@@ -284,9 +278,8 @@ class HostPrograms:
 
         self._soon(act)
 
-    def _on_open_port(self, envelope: Envelope) -> None:
+    def _on_open_port(self, envelope: Envelope[OpenPort]) -> None:
         order = envelope.message
-        assert isinstance(order, OpenPort)
         # To connect may take a while.
         threading.Thread(
             target=self._connect, args=(order,), name="monarch-connect", daemon=True
@@ -299,7 +292,7 @@ class HostPrograms:
         except OSError as error:
             words = error.strerror or str(error)
             told = f"cannot connect to port {order.port_number} of {order.host} there: {words}"
-            self._node.answer(order.owner, order.port, error=told)
+            self._node.answer(order, error=told)
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._soon(lambda: self._serve(order, connection))
@@ -318,12 +311,11 @@ class HostPrograms:
         )  # fmt: skip
         self._sockets[uid] = owner.uid, one
         self._watch(owner, order.pid, uid)
-        self._answer(owner, order.port)
+        self._answer(order)
         one.start()
 
-    def _on_stream(self, envelope: Envelope) -> None:
+    def _on_stream(self, envelope: Envelope[StreamData | StreamRoom | StreamEnd]) -> None:
         message, data = envelope.message, bytes(envelope.payload)
-        assert isinstance(message, StreamData | StreamRoom | StreamEnd)
 
         def pass_on() -> None:
             program = self._programs.get(message.uid)

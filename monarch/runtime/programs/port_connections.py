@@ -9,7 +9,7 @@ from collections.abc import Callable
 from monarch.net.io_loop import IoLoop
 from monarch.runtime.programs.byte_flows import ByteSink, ByteSource
 from monarch.wire.address import Uid
-from monarch.wire.message import AnyMessage, StreamData, StreamEnd, StreamRoom
+from monarch.wire.message import Message, StreamData, StreamEnd, StreamRoom
 
 
 class StreamedSocket:
@@ -26,7 +26,7 @@ class StreamedSocket:
         uid: Uid,
         sends: int,
         receives: int,
-        send: Callable[[AnyMessage, bytes], object],
+        send: Callable[[Message, bytes], object],
         over: Callable[[], object],
     ) -> None:
         self._connection, self._over, self._send = connection, over, send
@@ -69,7 +69,7 @@ class StreamedSocket:
             self._connection.shutdown(socket.SHUT_WR)
         self._ended(None)
 
-    def _ended(self, message: AnyMessage | None) -> None:
+    def _ended(self, message: Message | None) -> None:
         if message is not None:
             self._send(message, b"")
         self._num_open -= 1

@@ -16,7 +16,7 @@ from monarch.runtime.node import Node
 from monarch.runtime.programs.port_connections import StreamedSocket
 from monarch.runtime.programs.remote_program import streams_of
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import AnyMessage, LeaveProgram, OpenPort
+from monarch.wire.message import LeaveProgram, Message, OpenPort
 
 _CONNECT_SECONDS = 20.0
 
@@ -86,7 +86,7 @@ class PortForward:
         node, uid = self._node, new_uid()
         streams = streams_of(node)
 
-        def send(message: AnyMessage, payload: bytes) -> None:
+        def send(message: Message, payload: bytes) -> None:
             if node.failure_of(self._host.uid) is None:
                 node.send(self._host, message, payload)
 
@@ -107,20 +107,12 @@ class PortForward:
         self._open[uid] = one
         streams.add(uid, _Forwarded(self._loop, self._host, one))
         to, number = self._to
-        answer = node.request(
+        answer = node.ask(
             self._host,
-            lambda port: OpenPort(
-                uid=uid,
-                owner=node.address,
-                pid=os.getpid(),
-                host=to,
-                port_number=number,
-                port=port,
-                sender=node.uid,
-            ),
+            OpenPort(uid=uid, owner=node.address, pid=os.getpid(), host=to, port_number=number),
         )
         late = node.loop.call_later(
-            _CONNECT_SECONDS, lambda: answer.set(Response({}, "the host gives no answer"))
+            _CONNECT_SECONDS, lambda: answer.set(Response(None, "the host gives no answer"))
         )
 
         def answered() -> None:
@@ -129,7 +121,7 @@ class PortForward:
                 self._tell(answer.value.error)
                 self._loop.call_soon(one.close)
             else:
-                streams.watch(self._host, answer.value)
+                streams.watch(self._host, answer.value.answer)
                 self._loop.call_soon(one.start)
 
         answer.on_set(answered)

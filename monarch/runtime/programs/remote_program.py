@@ -19,6 +19,7 @@ from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     LeaveProgram,
     ProcDown,
+    ProgramBegun,
     ProgramEnded,
     ResizeTerminal,
     RunProgram,
@@ -63,20 +64,17 @@ class Streams:
     def remove(self, uid: Uid) -> None:
         self._streams.pop(uid, None)
 
-    def watch(self, host: ProcAddress, answer: Response) -> None:
+    def watch(self, host: ProcAddress, begun: ProgramBegun) -> None:
         """Notice when the host, which has answered, ends."""
         node = self._node()
         if node is None:
             return
-        there = ProcAddress(host.uid, host.urls, str(answer.body["machine"]))
+        there = ProcAddress(host.uid, host.urls, begun.machine)
         down = ProcDown(host.uid, "the host agent's process ended", expected=True)
-        node.failure_detector.watch(
-            there, int(answer.body["pid"]), lambda: node.peer_down.report(down)
-        )
+        node.failure_detector.watch(there, begun.pid, lambda: node.peer_down.report(down))
 
-    def _on_stream(self, envelope: Envelope) -> None:
+    def _on_stream(self, envelope: Envelope[StreamData | StreamRoom | StreamEnd]) -> None:
         message = envelope.message
-        assert isinstance(message, StreamData | StreamRoom | StreamEnd)
         stream = self._streams.get(message.uid)
         if stream is None:
             return
@@ -87,9 +85,8 @@ class Streams:
         else:
             stream.on_end(message.stream)
 
-    def _on_program_ended(self, envelope: Envelope) -> None:
+    def _on_program_ended(self, envelope: Envelope[ProgramEnded]) -> None:
         message = envelope.message
-        assert isinstance(message, ProgramEnded)
         stream = self._streams.pop(message.uid, None)
         if stream is not None:
             stream.on_over(message.status, message.reason)
@@ -138,7 +135,7 @@ class RemoteProgram:
     ) -> None:
         self.host = host
         self.uid = uid or new_uid()
-        self.started: Promise[Response] = Promise()
+        self.started: Promise[Response[ProgramBegun]] = Promise()
         self.ended: Promise[ProgramEnd] = Promise()
         self._node = node
         self.on_output = on_output
@@ -161,34 +158,36 @@ class RemoteProgram:
         terminal that it is to have."""
         node = self._node
         self._ask(
-            lambda port: RunProgram(
-                uid=self.uid, owner=node.address, pid=os.getpid(), arguments=tuple(arguments),
-                env=dict(env or {}), directory=directory, rows=size[0], columns=size[1],
-                has_script=script is not None, is_python=is_python, is_kept=is_kept, title=title,
-                port=port, sender=node.uid,
+            RunProgram(
+                uid=self.uid,
+                owner=node.address,
+                pid=os.getpid(),
+                arguments=tuple(arguments),
+                env=dict(env or {}),
+                directory=directory,
+                rows=size[0],
+                columns=size[1],
+                has_script=script is not None,
+                is_python=is_python,
+                is_kept=is_kept,
+                title=title,
             ),
             script or b"",
-        )  # fmt: skip
+        )
 
     def view(self, size: tuple[int, int]) -> None:
         """Show one that is kept; ``started`` gets the host's answer."""
         node, (rows, columns) = self._node, size
         self._ask(
-            lambda port: ViewProgram(
-                uid=self.uid,
-                viewer=node.address,
-                pid=os.getpid(),
-                rows=rows,
-                columns=columns,
-                port=port,
-                sender=node.uid,
+            ViewProgram(
+                uid=self.uid, viewer=node.address, pid=os.getpid(), rows=rows, columns=columns
             )
         )
 
-    def _ask(self, make: Callable[[int], RunProgram | ViewProgram], payload: bytes = b"") -> None:
+    def _ask(self, order: RunProgram | ViewProgram, payload: bytes = b"") -> None:
         streams = streams_of(self._node)
         streams.add(self.uid, self)
-        answer = self._node.request(self.host, make, payload)
+        answer = self._node.ask(self.host, order, payload)
 
         def answered() -> None:
             self.started.set(answer.value)
@@ -196,7 +195,7 @@ class RemoteProgram:
                 streams.remove(self.uid)
                 self.on_over(LOST, answer.value.error)
             else:
-                streams.watch(self.host, answer.value)
+                streams.watch(self.host, answer.value.answer)
 
         answer.on_set(answered)
 

@@ -21,7 +21,7 @@ from monarch.runtime.programs import guard
 from monarch.runtime.programs.byte_flows import ByteSink, ByteSource
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import (
-    AnyMessage,
+    Message,
     ProgramEnded,
     RunProgram,
     StreamData,
@@ -29,7 +29,7 @@ from monarch.wire.message import (
     StreamRoom,
 )
 
-Send = Callable[[ProcAddress, AnyMessage, bytes], object]
+Send = Callable[[ProcAddress, Message, bytes], object]
 
 _KEPT_BYTES = 256 * 1024
 _MAX_LAG_BYTES = 1 << 20
@@ -136,7 +136,7 @@ class RunningProgram:
             "num_viewers": len(self._viewers) if self.order.is_kept else 0,
         }  # fmt: skip
 
-    def _tell(self, message: AnyMessage, payload: bytes = b"") -> None:
+    def _tell(self, message: Message, payload: bytes = b"") -> None:
         for viewer in self._viewers.values():
             self._send(viewer, message, payload)
 

@@ -13,7 +13,8 @@ from monarch.runtime.node import Node
 from monarch.wire.codec import Envelope
 from monarch.wire.message import StreamData, StreamEnd, StreamRoom
 
-Handle = Callable[[Envelope], None]
+StreamEnvelope = Envelope[StreamData | StreamEnd | StreamRoom]
+Handle = Callable[[StreamEnvelope], None]
 
 
 class StreamRouter:
@@ -23,12 +24,12 @@ class StreamRouter:
     def __init__(self, node: Node) -> None:
         self.at_host: Handle = _drop
         self.at_client: Handle = _drop
-        for kind in (StreamData, StreamEnd, StreamRoom):
-            node.handle(kind, self._on_message)
+        node.handle(StreamData, self._on_message)
+        node.handle(StreamEnd, self._on_message)
+        node.handle(StreamRoom, self._on_message)
 
-    def _on_message(self, envelope: Envelope) -> None:
+    def _on_message(self, envelope: StreamEnvelope) -> None:
         message = envelope.message
-        assert isinstance(message, StreamData | StreamEnd | StreamRoom)
         is_for_host = (message.stream == 0) != isinstance(message, StreamRoom)
         (self.at_host if is_for_host else self.at_client)(envelope)
 
@@ -45,5 +46,5 @@ def stream_router(node: Node) -> StreamRouter:
         return _routers[node]
 
 
-def _drop(envelope: Envelope) -> None:
+def _drop(envelope: StreamEnvelope) -> None:
     """Drops a message of a stream that has ended, or never was."""

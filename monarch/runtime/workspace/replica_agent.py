@@ -26,7 +26,14 @@ from monarch.runtime.workspace.pushing.shared_folder import SharedFolder
 from monarch.runtime.workspace.pushing.spreading import pass_on
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.codec import Bytes, Envelope
-from monarch.wire.message import Share, Sync, TakeBack
+from monarch.wire.message import (
+    FilesNow,
+    HostPackages,
+    Share,
+    Sync,
+    SyncAnswer,
+    TakeBack,
+)
 from monarch_sync.errors import BadMessage, ReplicaBusy
 from monarch_sync.manifest import Manifest, encode_paths
 from monarch_sync.messages import (
@@ -78,8 +85,8 @@ class ReplicaAgent:
         self._lease = Lease(host)
         self._thread.start()
         host.node.handle(Sync, self._on_sync)
-        for kind in (Share, TakeBack):
-            host.node.handle(kind, self._on_order)
+        host.node.handle(Share, self._on_order)
+        host.node.handle(TakeBack, self._on_order)
 
     @property
     def generation(self) -> int:
@@ -101,8 +108,8 @@ class ReplicaAgent:
     def replica(self) -> tuple[str, bool]:
         return self._folder.id, self._replica is not None
 
-    def packages(self) -> dict[str, object]:
-        return {"python": python_tag(), "packages": installed(), "platforms": platforms()}
+    def packages(self) -> HostPackages:
+        return HostPackages(python_tag(), installed(), tuple(platforms()))
 
     def _open(self, state: str) -> None:
         """Go by what a state folder knows, and write to it if no other host does."""
@@ -158,17 +165,15 @@ class ReplicaAgent:
         """Where the workspace's folders have landed: what procs put in front of `sys.path`."""
         return tuple(import_place(self.root, self.state_folder, f) for f in self._folders)
 
-    def _on_sync(self, envelope: Envelope) -> None:
+    def _on_sync(self, envelope: Envelope[Sync]) -> None:
         order = envelope.message
-        assert isinstance(order, Sync)
         if order.onward:
             # First of all: the others have their disks to write, too.
             pass_on(self._agent.node, order, envelope.payload, envelope.buffers)
         self._orders.put(lambda: self._answer(envelope))
 
-    def _on_order(self, envelope: Envelope) -> None:
+    def _on_order(self, envelope: Envelope[Share | TakeBack]) -> None:
         order = envelope.message
-        assert isinstance(order, Share | TakeBack)
         self._orders.put(lambda: self._do(order, envelope.payload))
 
     def _share(self, order: Share, payload: Bytes) -> str:
@@ -191,8 +196,7 @@ class ReplicaAgent:
         except Exception as error:
             why = f"it failed there: {type(error).__name__}: {error}"
         digest = self.digest if os.path.isdir(self.root) else ""
-        body: dict[str, object] = {"generation": self.generation, "digest": digest}
-        self._agent.node.answer(order.sender, order.port, body, error=why)
+        self._agent.node.answer(order, FilesNow(self.generation, digest), why)
 
     def _run(self) -> None:
         while (order := self._next()) is not None:
@@ -212,15 +216,13 @@ class ReplicaAgent:
             self._environment.settle()
         return self._orders.get()
 
-    def _answer(self, envelope: Envelope) -> None:
+    def _answer(self, envelope: Envelope[Sync]) -> None:
         order = envelope.message
-        assert isinstance(order, Sync)
         node = self._agent.node
         try:
             message = decode(bytes(envelope.payload))
         except BadMessage as error:
-            reply = encode(Refused("bad-message", str(error)))
-            node.answer(order.sender, order.port, {"reply": reply})
+            node.answer(order, SyncAnswer(encode(Refused("bad-message", str(error)))))
             return
         try:
             answer = self._turn_away(order, message) or self._take(order, message, envelope)
@@ -230,15 +232,14 @@ class ReplicaAgent:
         if isinstance(answer, Staged | Committed):
             _log.debug("generation %d: %s", answer.generation, type(answer).__name__)
         agent = self._agent
-        body: dict[str, object] = {
-            "reply": encode(answer), "root": self.root, "host": self._host_name,
-        }  # fmt: skip
+        body = SyncAnswer(encode(answer), self.root, self._host_name)
         if isinstance(answer, Staged):
-            body["packages"] = self._packages
+            body.is_staged = True
+            body.packages = tuple(self._packages)
             # The client whose processes are to change with the files; asked in every push, so not
             # on its own.
-            body["client_address"] = agent.client
-        node.answer(order.sender, order.port, body)
+            body.client_address = agent.client
+        node.answer(order, body)
 
     def _turn_away(self, order: Sync, message: Message) -> Message | None:
         """The answer to an author that comes while another one is in the middle of a push."""
@@ -253,7 +254,7 @@ class ReplicaAgent:
             "busy", f"{lease.author} pushes generation {lease.generation} at this moment"
         )
 
-    def _take(self, order: Sync, message: Message, envelope: Envelope) -> Message:
+    def _take(self, order: Sync, message: Message, envelope: Envelope[Sync]) -> Message:
         if isinstance(message, Instalment | StageRequest):
             self._follow_state_folder()
         replica, lease = self._write_if_free(_LOCK_SECONDS), self._lease

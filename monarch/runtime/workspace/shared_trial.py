@@ -15,8 +15,10 @@ import pickle
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from monarch.config import runtime_dir
+from monarch.whole_file import write_whole
 from monarch_reload import ReloadError
 from monarch_reload.trial.spare import NewState, Spare, import_in_subprocess
 
@@ -49,10 +51,7 @@ class SharedTrial:
                     known: ReloadError | None = pickle.load(file)
             except FileNotFoundError:
                 known = self._spare(state)
-                part = f"{place}.{os.getpid()}"
-                with open(part, "wb") as file:
-                    pickle.dump(known, file)
-                os.replace(part, place)
+                write_whole(Path(place), pickle.dumps(known))
             return known
 
 

@@ -1,6 +1,6 @@
 """Every message of the protocol, in one table; the files are the conversations they belong to.
 
-A message is added to the file of its conversation, and to the table in this file.
+A message is added to the file of its conversation, and to the imports of this file.
 
 What to open:
 
@@ -20,6 +20,7 @@ from monarch.wire.message.calls import (
     PING,
     ActorFailed,
     Ancestor,
+    AnswerWaits,
     AskMemory,
     AskOrigin,
     AskWait,
@@ -50,6 +51,7 @@ from monarch.wire.message.generations import (
     AuditAsked,
     Bring,
     BusyActor,
+    FilesNow,
     HeldUp,
     LeftBehind,
     Onward,
@@ -57,32 +59,44 @@ from monarch.wire.message.generations import (
     Share,
     SwitchOrder,
     Sync,
+    SyncAnswer,
     TakeBack,
     Waiting,
 )
 from monarch.wire.message.header import (
     PROTOCOL_VERSION,
     Answer,
+    Body,
     Message,
+    Request,
+    answer_type,
 )
 from monarch.wire.message.hosts import (
     Attach,
+    Attached,
     Command,
     Detach,
     DropMemory,
     FindMemory,
     FlushLogs,
+    Heard,
+    HostPackages,
+    HostState,
     Inspect,
+    InspectProc,
     KeepMemory,
     Listen,
     Log,
     LogOptions,
     LogRoom,
     LogWindow,
+    MemoryFound,
     Notice,
     Post,
     Preload,
+    ProcReport,
     ProcSpec,
+    ProcState,
     ReplaceProcs,
     SetLogLevel,
     Shutdown,
@@ -104,17 +118,21 @@ from monarch.wire.message.lives import (
 )
 from monarch.wire.message.observe import (
     AbortGroups,
+    BreakAnswer,
     BreakPlace,
     ClocksStand,
     DapBytes,
     DapOpened,
     EnvAsked,
     EnvSet,
+    HeldCalls,
     HoldLine,
     HoldNames,
+    HoldOutput,
     HoldsAsked,
     HoldsChanged,
     HoldText,
+    Peeked,
     PeekLine,
     SourceAsked,
     StacksAsked,
@@ -124,6 +142,7 @@ from monarch.wire.message.programs import (
     IdleLimit,
     LeaveProgram,
     OpenPort,
+    ProgramBegun,
     ProgramEnded,
     ResizeTerminal,
     RunProgram,
@@ -137,12 +156,15 @@ from monarch.wire.message.telemetry import (
     AskClock,
     DrainHost,
     DrainProc,
+    HostLook,
+    HostRows,
     KeepRows,
     LastRows,
     LookAtHost,
     LookAtProc,
     ProfileProc,
     PySpyAsked,
+    PySpyDumps,
 )
 
 __all__ = [
@@ -152,13 +174,16 @@ __all__ = [
     "ActorFailed",
     "Ancestor",
     "Answer",
-    "AnyMessage",
+    "AnswerWaits",
     "AskClock",
     "AskMemory",
     "AskOrigin",
     "AskWait",
     "Attach",
+    "Attached",
     "AuditAsked",
+    "Body",
+    "BreakAnswer",
     "BreakPlace",
     "Bring",
     "BulkChunk",
@@ -178,21 +203,30 @@ __all__ = [
     "DropMemory",
     "EnvAsked",
     "EnvSet",
+    "FilesNow",
     "FindMemory",
     "FlushLogs",
     "FoldedReply",
     "Grow",
+    "Heard",
     "Heartbeat",
+    "HeldCalls",
     "HeldUp",
     "Hello",
     "HoldLine",
     "HoldNames",
+    "HoldOutput",
     "HoldText",
     "HoldsAsked",
     "HoldsChanged",
+    "HostLook",
+    "HostPackages",
+    "HostRows",
+    "HostState",
     "IdleLimit",
     "Imported",
     "Inspect",
+    "InspectProc",
     "Introduce",
     "KeepMemory",
     "KeepRows",
@@ -206,6 +240,7 @@ __all__ = [
     "LogWindow",
     "LookAtHost",
     "LookAtProc",
+    "MemoryFound",
     "Message",
     "Notice",
     "Onward",
@@ -213,20 +248,26 @@ __all__ = [
     "Order",
     "Parcel",
     "PeekLine",
+    "Peeked",
     "PortMark",
     "Post",
     "Preload",
     "ProcAgain",
     "ProcDown",
+    "ProcReport",
     "ProcSpec",
+    "ProcState",
     "ProcUp",
     "ProcsDown",
     "ProfileProc",
+    "ProgramBegun",
     "ProgramEnded",
     "PySpyAsked",
+    "PySpyDumps",
     "ReplaceProcs",
     "Replies",
     "Reply",
+    "Request",
     "ResizeTerminal",
     "Retire",
     "Returned",
@@ -249,6 +290,7 @@ __all__ = [
     "StreamRoom",
     "SwitchOrder",
     "Sync",
+    "SyncAnswer",
     "TakeBack",
     "Unmapped",
     "ViewProgram",
@@ -257,29 +299,11 @@ __all__ = [
     "Watch",
     "WatchHost",
     "Wither",
+    "answer_type",
+    "kinds",
 ]  # fmt: skip
 
-AnyMessage = (
-    Answer
-    | Call | Reply | Returned | PortMark
-    | Hello | Introduce | Heartbeat | Watch | WatchHost | ProcUp | Imported | ProcDown | ProcsDown
-    | ProcAgain
-    | Parcel | Consignment | BulkChunk | Credit | Retire | Unmapped
-    | Attach | Detach | Notice | Inspect | Post | Listen | KeepMemory | FindMemory | DropMemory
-    | Shutdown
-    | Preload | SpawnProcs | StopProcs | ReplaceProcs | StopSelf
-    | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
-    | SpawnActor | StopActor | ActorFailed | AskOrigin
-    | Sync | Bring | Share | TakeBack | Order | Waiting | HeldUp
-    | LeftBehind | AuditAsked
-    | Grow | Cast | Replies | Wither
-    | AskWait | Chase | RingFound | AskMemory
-    | HoldsChanged | HoldsAsked | HoldLine | HoldText | HoldNames | ClocksStand
-    | StacksAsked | PeekLine | StopAt | BreakPlace | EnvAsked | EnvSet | DapOpened | DapBytes
-    | AbortGroups | SourceAsked
-    | RunProgram | ViewProgram | LeaveProgram | SignalProgram | ResizeTerminal | ProgramEnded
-    | OpenPort | StreamData | StreamRoom | StreamEnd
-    | IdleLimit
-    | AskClock | LookAtProc | LookAtHost | DrainProc | DrainHost | KeepRows | LastRows
-    | ProfileProc | PySpyAsked
-)  # fmt: skip
+
+def kinds() -> tuple[type[Message], ...]:
+    """Every kind of message: what a decoder takes."""
+    return (*(k for k in Message.__subclasses__() if k is not Request), *Request.__subclasses__())

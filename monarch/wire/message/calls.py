@@ -9,7 +9,7 @@ import msgspec
 
 from monarch.errors import MeshFailure
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message.header import Message
+from monarch.wire.message.header import Body, Message, Request
 
 PING = ""
 """The method that every actor has: it answers once ``__init__`` has returned."""
@@ -102,14 +102,12 @@ class SpawnActor(Message, tag=40, kw_only=True):
     ancestors: tuple[Ancestor, ...] = ()
 
 
-class StopActor(Message, tag=41):
+class StopActor(Request[None], tag=41):
     """End an actor after the messages before this one; what still runs after ``seconds`` is cut
     off where it can be. 0 seconds are no limit."""
 
     actor: Uid
     reason: str
-    port: int
-    sender: Uid
     seconds: float = 0.0
 
 
@@ -154,17 +152,22 @@ class Waiter(msgspec.Struct, array_like=True, frozen=True):
         return self.proc.uid, self.actor, self.number
 
 
-class AskWait(Message, tag=84):
+class AnswerWaits(msgspec.Struct):
+    """The wait that an answer waits for, as ``Waiter`` has it."""
+
+    number: int
+    name: str
+    rank: int
+    endpoint: str
+
+
+class AskWait(Request[AnswerWaits | None], tag=84):
     """To the process of an actor that a caller waits for, in a call of ``method``: does the actor
     wait itself, so that it cannot answer meanwhile?
-
-    Answered by ``Answer`` with the fields of a ``Waiter``, or with nothing.
     """
 
     actor: Uid
     method: str
-    port: int
-    sender: Uid
 
 
 class Chase(Message, tag=85):
@@ -183,13 +186,11 @@ class RingFound(Message, tag=86):
     path: tuple[Waiter, ...]
 
 
-class AskMemory(Message, tag=90):
+class AskMemory(Request[Body], tag=90):
     """To the process that has registered memory: ``what`` is to be done, as ``about`` says.
 
-    Answered by ``Answer``. It comes over the job's own connections, which strangers cannot use.
+    It comes over the job's own connections, which strangers cannot use.
     """
 
     what: str
     about: dict[str, Any]
-    port: int
-    sender: ProcAddress

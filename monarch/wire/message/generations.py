@@ -8,7 +8,7 @@ import msgspec
 
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
-from monarch.wire.message.header import Message
+from monarch.wire.message.header import Body, Message, Request
 
 
 class Onward(msgspec.Struct, array_like=True, frozen=True):
@@ -18,7 +18,19 @@ class Onward(msgspec.Struct, array_like=True, frozen=True):
     port: int
 
 
-class Sync(Message, tag=28):
+class SyncAnswer(msgspec.Struct):
+    """The ``reply``, opaque here. Where something was staged: the landing places of ``packages`` by
+    path, and the client whose processes are to change with the files."""
+
+    reply: bytes
+    root: str = ""
+    host: str = ""
+    packages: tuple[tuple[str, str], ...] = ()
+    client_address: ProcAddress | None = None
+    is_staged: bool = False
+
+
+class Sync(Request[SyncAnswer], tag=28):
     """One message of a workspace push, opaque here; its blobs travel as buffers.
 
     ``folders`` are the landing places of the workspace's folders below the replica's root, and
@@ -26,8 +38,6 @@ class Sync(Message, tag=28):
     ``degree`` shares. An owner that carries a push through orders on behalf of its ``author``.
     """
 
-    port: int
-    sender: Uid
     folders: tuple[str, ...] = ()
     pid: int = 0
     onward: tuple[Onward, ...] = ()
@@ -35,9 +45,11 @@ class Sync(Message, tag=28):
     author: Uid = ""
 
 
-class Bring(Message, tag=51, kw_only=True):
+class Bring(Request[str], tag=51, kw_only=True):
     """From a host agent to its client: procs are to be made here that are meant for the workspace
     ``wanted``, and what is here is ``digest``. Bring it.
+
+    Answered with the digest that is here where that turns out to be right, else with nothing.
     """
 
     host: ProcAddress
@@ -45,11 +57,16 @@ class Bring(Message, tag=51, kw_only=True):
     digest: str
     wanted: str
     num_running: int
-    port: int
-    sender: Uid
 
 
-class Share(Message, tag=52):
+class FilesNow(msgspec.Struct):
+    """What a host has then."""
+
+    generation: int
+    digest: str
+
+
+class Share(Request[FilesNow], tag=52):
     """To a host agent whose folder another host writes: look whether it has come to this state.
 
     Payload: paths and digests of what has changed.
@@ -58,29 +75,23 @@ class Share(Message, tag=52):
     generation: int
     digest: str
     folders: tuple[str, ...]
-    port: int
-    sender: Uid
 
 
-class TakeBack(Message, tag=50):
+class TakeBack(Request[FilesNow], tag=50):
     """To a host agent: back to the files before ``generation``, if that is what is there.
 
     An owner orders it on behalf of the push's ``author``: another author may have staged since.
     """
 
     generation: int
-    port: int
-    sender: Uid
     author: Uid = ""
 
 
-class AuditAsked(Message, tag=179):
+class AuditAsked(Request[Body], tag=179):
     """To a process: what runs old code there, and in those that it owns, since the switch to
     ``generation``? ``Answer`` comes when its audit is in."""
 
     generation: int
-    port: int
-    sender: Uid
 
 
 class SwitchOrder(str, Enum):
@@ -101,7 +112,7 @@ class SwitchOrder(str, Enum):
     DROP_FILES = "drop files"
 
 
-class Order(Message, tag=44):
+class Order(Request[Body], tag=44):
     """An order of the switch to ``generation``, to an owner or a proc. The tables in
     ``monarch.core.code_switch`` say what follows which.
 
@@ -125,8 +136,6 @@ class Order(Message, tag=44):
     seconds: float | None = 0.0
     behind: tuple[Uid, ...] = ()
     gives_way: bool = False
-    port: int = 0
-    sender: Uid = ""
     pid: int = 0
 
     @property

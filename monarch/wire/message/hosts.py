@@ -9,17 +9,32 @@ import msgspec
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.host_code import HostCode
-from monarch.wire.message.header import Message
+from monarch.wire.message.header import Message, Request
 
 
-class Attach(Message, tag=20):
-    """May I be your client? Answered by ``Answer``."""
+class Attached(msgspec.Struct):
+    """A host as its new client sees it. ``holder``, beside an error: who has it."""
+
+    machine: str = ""
+    pid: int = 0
+    host: str = ""
+    workspace: str = ""
+    generation: int = 0
+    digest: str = ""
+    holder: str = ""
+
+
+class Attach(Request[Attached], tag=20):
+    """May I be your client?"""
 
     client: ProcAddress
     pid: int
     name: str
-    port: int
     takeover: bool = False
+
+    @property
+    def asker(self) -> ProcAddress:
+        return self.client
 
 
 class Detach(Message, tag=21):
@@ -34,22 +49,85 @@ class Notice(Message, tag=31):
     text: str
 
 
-class Inspect(Message, tag=27):
-    """Asks a host agent or a proc for what runs in it. ``Answer`` brings a dictionary.
+class ProcState(msgspec.Struct):
+    """A proc, as its host knows it. ``name`` is that of its mesh, whose uid is ``mesh``; ``label``
+    is its own, for people. ``hangs`` says why it does, in words."""
 
-    ``packages``: a host also reports its Python and the packages that it has.
+    uid: Uid
+    label: str
+    name: str
+    mesh: Uid
+    rank: int
+    pid: int
+    is_up: bool
+    hangs: str = ""
+    address: ProcAddress | None = None
+    labels: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    life: int = 0
+
+
+class HostPackages(msgspec.Struct):
+    """A host's Python, the versions of what it has installed, and the platforms whose wheels it
+    takes. ``python`` is "" where that is not known."""
+
+    python: str = ""
+    packages: dict[str, str] = {}
+    platforms: tuple[str, ...] = ()
+
+
+class HostState(msgspec.Struct, kw_only=True):
+    """A host, as its agent knows it.
+
+    ``workspace`` is the folder that is pushed to, ``state`` the one where its replica keeps what it
+    knows, ``writes`` whether this host does. ``client`` is the program that it serves, in words.
+    ``idle_limit`` is ``None`` where it has none.
     """
 
-    port: int
-    sender: Uid
+    host: str
+    pid: int
+    machine: str
+    uid: Uid
+    workspace: str = ""
+    state: str = ""
+    generation: int = 0
+    digest: str = ""
+    staged_bytes: int = 0
+    replica: str = ""
+    writes: bool = False
+    logs: str = ""
+    bulletins: tuple[Bulletin, ...] = ()
+    procs: tuple[ProcState, ...] = ()
+    client: str = ""
+    client_address: ProcAddress | None = None
+    programs: tuple[dict[str, Any], ...] = ()
+    idle_limit: float | None = None
+    idle_seconds: float = 0.0
+    packages: HostPackages | None = None
+
+
+class Inspect(Request[HostState], tag=27):
+    """Asks a host agent for its state; with ``packages``, also for its Python and what that has
+    installed."""
+
     packages: bool = False
 
 
-class Shutdown(Message, tag=26):
-    """End the host agent and all that it runs."""
+class ProcReport(msgspec.Struct):
+    """A process that runs actors: the ``generation`` of its code, why it is ``spoiled``, and its
+    ``$WORKSPACE_DIR``."""
 
-    port: int
-    sender: Uid
+    generation: int
+    spoiled: str = ""
+    workspace: str = ""
+
+
+class InspectProc(Request[ProcReport], tag=37):
+    """Asks a proc, or a client, which code it runs. It answers once it is up."""
+
+
+class Shutdown(Request[None], tag=26):
+    """End the host agent and all that it runs."""
 
 
 class Command(msgspec.Struct, array_like=True, frozen=True):
@@ -72,12 +150,10 @@ class ProcSpec(msgspec.Struct, array_like=True, frozen=True):
     command: Command | None = None
 
 
-class Preload(Message, tag=25):
+class Preload(Request[None], tag=25):
     """Have a template process with these modules imported ready for later spawns."""
 
     modules: tuple[str, ...]
-    port: int
-    sender: Uid
 
 
 class SpawnProcs(Message, tag=22, kw_only=True):
@@ -109,17 +185,15 @@ class SpawnProcs(Message, tag=22, kw_only=True):
     codes: tuple[HostCode, ...] = ()
 
 
-class StopProcs(Message, tag=23):
+class StopProcs(Request[None], tag=23):
     """Stop these procs: ask first, kill after ``grace_seconds``."""
 
     uids: tuple[Uid, ...]
     reason: str
     grace_seconds: float
-    port: int
-    sender: Uid
 
 
-class ReplaceProcs(Message, tag=81):
+class ReplaceProcs(Request[None], tag=81):
     """End these procs, as ``StopProcs`` does, and make new ones in their places.
 
     The new procs have the same uids, ranks and surroundings; ``codes`` is as in ``SpawnProcs``.
@@ -129,8 +203,6 @@ class ReplaceProcs(Message, tag=81):
     uids: tuple[Uid, ...]
     reason: str
     grace_seconds: float
-    port: int
-    sender: Uid
     codes: tuple[HostCode, ...] = ()
 
 
@@ -150,22 +222,26 @@ class Post(Message, tag=32):
     sender: Uid
 
 
-class Listen(Message, tag=33):
+class Heard(msgspec.Struct):
+    """Bulletins, the oldest first; ``number`` is that of the last."""
+
+    number: int
+    bulletins: tuple[Bulletin, ...] = ()
+
+
+class Listen(Request[Heard], tag=33):
     """Which bulletins came after that ``number``? 0: which ones stand?
 
-    Answered at once where there are any, else when one comes, or after ``seconds``, by ``Answer``
-    with ``number``, of the last, and ``bulletins``, the oldest first. It says, too, that those up
-    to ``number`` have been heard, which a host waits for that is about to end. With ``port`` 0
-    nothing is asked: who sends it listens no more.
+    Answered at once where there are any, else when one comes, or after ``seconds``. It says, too,
+    that those up to ``number`` have been heard, which a host waits for that is about to end.
+    With ``port`` 0 nothing is asked: who sends it listens no more.
     """
 
     number: int
     seconds: float
-    port: int
-    sender: Uid
 
 
-class KeepMemory(Message, tag=34):
+class KeepMemory(Request[None], tag=34):
     """From a proc to its host agent: hold this memory (a memfd of the proc) open, so that it
     outlives the proc.
 
@@ -175,25 +251,28 @@ class KeepMemory(Message, tag=34):
     owner: str
     name: str
     fd: int
-    port: int
-    sender: Uid
 
 
-class FindMemory(Message, tag=35):
-    """To a host agent: what memory of this owner do you hold? ``Answer`` has its ``pid``, and by
-    name ``fds``, ``sizes``, and the ``marks`` at the beginning of each."""
+class MemoryFound(msgspec.Struct):
+    """Memory that the process ``pid`` holds open; ``fds``, ``sizes``, and the ``marks`` at the
+    beginning of each are by name."""
+
+    pid: int
+    fds: dict[str, int]
+    sizes: dict[str, int]
+    marks: dict[str, tuple[int, ...]]
+
+
+class FindMemory(Request[MemoryFound], tag=35):
+    """To a host agent: what memory of this owner do you hold?"""
 
     owner: str
-    port: int
-    sender: Uid
 
 
-class DropMemory(Message, tag=36):
+class DropMemory(Request[None], tag=36):
     """To a host agent: let go of all memory of this owner."""
 
     owner: str
-    port: int
-    sender: Uid
 
 
 class Log(Message, tag=24, kw_only=True):
@@ -219,7 +298,7 @@ class LogRoom(Message, tag=30):
     num_bytes: int
 
 
-class LogOptions(Message, tag=70, kw_only=True):
+class LogOptions(Request[None], tag=70, kw_only=True):
     """Whether and how what procs print is shown. To a host agent, which tells its client.
 
     No ``uids``: all procs of the host, later ones too. Procs of one ``group`` are aggregated
@@ -231,8 +310,6 @@ class LogOptions(Message, tag=70, kw_only=True):
     stream_to_client: bool
     window_seconds: float
     level: int
-    port: int
-    sender: Uid
 
 
 class LogWindow(Message, tag=73):
@@ -243,16 +320,11 @@ class LogWindow(Message, tag=73):
     window_seconds: float
 
 
-class FlushLogs(Message, tag=72):
+class FlushLogs(Request[None], tag=72):
     """To a host agent: answer once everything printed so far has been sent."""
 
-    port: int
-    sender: Uid
 
-
-class SetLogLevel(Message, tag=71):
+class SetLogLevel(Request[None], tag=71):
     """To a proc: the level of its root logger."""
 
     level: int
-    port: int
-    sender: Uid

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.hold import HoldNote
-from monarch.wire.message.header import Message
+from monarch.wire.hold import HoldNote, LostHold
+from monarch.wire.message.header import Body, Message, Request
+
+_Connection = tuple[tuple[str, int], tuple[str, int]]
 
 
 class HoldsChanged(Message, tag=100):
@@ -14,15 +18,19 @@ class HoldsChanged(Message, tag=100):
     holds: tuple[HoldNote, ...]
 
 
-class HoldsAsked(Message, tag=101):
-    """To a host agent or a client: which calls stand? Answered with ``holds``, and with the
-    addresses of their ``procs``, by uid."""
+class HeldCalls(msgspec.Struct):
+    """The calls that stand, those whose process has ended, and the ``procs`` by uid."""
 
-    port: int
-    sender: Uid
+    holds: tuple[HoldNote, ...] = ()
+    procs: dict[Uid, ProcAddress] = {}
+    lost: tuple[LostHold, ...] = ()
 
 
-class HoldLine(Message, tag=102):
+class HoldsAsked(Request[HeldCalls], tag=101):
+    """To a host agent or a client: which calls stand?"""
+
+
+class HoldLine(Request[None], tag=102):
     """To a proc: a line for the debugger of a hold, typed by ``who``.
 
     ``is_quiet``: the line is not shown to other consoles.
@@ -31,34 +39,39 @@ class HoldLine(Message, tag=102):
     hold: str
     line: str
     who: str
-    port: int
-    sender: Uid
     is_quiet: bool = False
 
 
-class HoldText(Message, tag=103):
+class HoldOutput(msgspec.Struct):
+    """What a debugger wrote; it goes on from ``number``. ``cuts`` are the places in ``text`` where
+    a line was typed; ``place`` is where the call stands."""
+
+    number: int
+    text: str
+    is_waiting: bool
+    is_over: bool
+    place: str = ""
+    cuts: tuple[int, ...] = ()
+
+
+class HoldText(Request[HoldOutput], tag=103):
     """To a proc: what has the debugger of a hold written since the character ``number``?
 
     -1 stands for the last line that was typed. Answered at once where there is something, or where
-    the hold ``is_waiting`` and was not ``was_waiting``, else when there is, or after ``seconds``:
-    with ``number``, ``text``, ``is_waiting`` and ``is_over``.
+    the hold ``is_waiting`` and was not ``was_waiting``, else when there is, or after ``seconds``.
     """
 
     hold: str
     number: int
     was_waiting: bool
     seconds: float
-    port: int
-    sender: Uid
 
 
-class HoldNames(Message, tag=104):
+class HoldNames(Request[tuple[str, ...]], tag=104):
     """To a proc: what may the last word of ``text`` become in the frame of a hold?"""
 
     hold: str
     text: str
-    port: int
-    sender: Uid
 
 
 class ClocksStand(Message, tag=105):
@@ -68,25 +81,28 @@ class ClocksStand(Message, tag=105):
     is_held: bool
 
 
-class StacksAsked(Message, tag=106):
+class StacksAsked(Request[Body], tag=106):
     """To a proc: the Python stacks of its actors and threads, and what its actors do."""
 
     with_locals: bool
-    port: int
-    sender: Uid
 
 
-class PeekLine(Message, tag=107):
+class Peeked(msgspec.Struct):
+    """What was seen in the frame ``number``."""
+
+    text: str
+    number: int
+
+
+class PeekLine(Request[Peeked], tag=107):
     """To a proc: a look at frame ``number`` of an actor that is running, as ``p x`` or ``args``."""
 
     actor: str
     number: int
     line: str
-    port: int
-    sender: Uid
 
 
-class StopAt(Message, tag=108):
+class StopAt(Request[dict[str, str]], tag=108):
     """To a proc: hold its actors, or the one of that name, at the next line of the user's code.
 
     ``method``: at the start of the next call instead.
@@ -94,17 +110,23 @@ class StopAt(Message, tag=108):
 
     actor: str
     who: str
-    port: int
-    sender: Uid
 
 
-class BreakPlace(Message, tag=109):
+class BreakAnswer(msgspec.Struct):
+    """Of a proc: whether it stops there, and what stands in that line. Of a host: all ``breaks``
+    of procs that start later."""
+
+    text: str = ""
+    is_armed: bool = False
+    breaks: tuple[BreakPlace, ...] = ()
+
+
+class BreakPlace(Request[BreakAnswer], tag=109):
     """To a proc: stop at a line from now on, where ``condition`` holds; or, ``is_gone``, no longer.
 
     ``text`` is what stands in that line, as far as it is known: it says which statement is
     meant where lines have moved. A proc that is none of ``ranks``, as people write them, leaves it
-    be, and answers with whether it ``is_armed`` and with the ``text``. To a host agent: for procs
-    that start later; answered with all such ``breaks``, and with ``number`` 0 only that.
+    be. To a host agent: for procs that start later; with ``number`` 0, only which there are.
     """
 
     number: int
@@ -112,17 +134,15 @@ class BreakPlace(Message, tag=109):
     line: int
     condition: str
     is_gone: bool
-    port: int
-    sender: Uid
     ranks: str = "all"
     text: str = ""
     who: str = ""
 
 
-class EnvAsked(Message, tag=110):
+class EnvAsked(Request[dict[str, str]], tag=110):
     """To a proc: the environment variables whose names match one of ``patterns``.
 
-    Answered with ``env``; ``at_start`` is that of the process's start, as C libraries saw it.
+    ``at_start`` is that of the process's start, as C libraries saw it.
     Values of secret-looking names are hidden behind a digest with ``salt``. ``versions``: also what
     runs there.
     """
@@ -131,11 +151,9 @@ class EnvAsked(Message, tag=110):
     at_start: bool
     salt: str
     versions: bool
-    port: int
-    sender: Uid
 
 
-class EnvSet(Message, tag=111):
+class EnvSet(Request[dict[str, str]], tag=111):
     """To a proc: set these variables, or, where ``None``, unset them.
 
     To a host agent: do so in procs that are started later, those of ``ranks``, or, where there are
@@ -145,11 +163,9 @@ class EnvSet(Message, tag=111):
     values: dict[str, str | None]
     who: str
     ranks: tuple[int, ...]
-    port: int
-    sender: Uid
 
 
-class DapOpened(Message, tag=112):
+class DapOpened(Request[None], tag=112):
     """To a proc: have debugpy speak, through us, with an adapter that knows ``token``.
 
     ``parent`` is the pid of the session that this one is a child of, 0 for the first. Its bytes
@@ -162,8 +178,6 @@ class DapOpened(Message, tag=112):
     parent: int
     client: ProcAddress
     pid: int
-    port: int
-    sender: Uid
 
 
 class DapBytes(Message, tag=113):
@@ -172,23 +186,19 @@ class DapBytes(Message, tag=113):
     channel: str
 
 
-class AbortGroups(Message, tag=114):
+class AbortGroups(Request[tuple[_Connection, ...]], tag=114):
     """To a proc: end these TCP connections (both ends of each, the proc's own first) and its
     process groups, so that ranks waiting in a collective get an error.
 
-    ``only_tells``: only answer with the ``connections`` that there are.
+    ``only_tells``: only answer which connections there are.
     """
 
-    connections: tuple[tuple[tuple[str, int], tuple[str, int]], ...]
+    connections: tuple[_Connection, ...]
     only_tells: bool
-    port: int
-    sender: Uid
 
 
-class SourceAsked(Message, tag=115):
+class SourceAsked(Request[str], tag=115):
     """To the root: the ``text`` of a file that a proc's host does not have, as of a notebook's
     cell. Empty where the root does not know it either."""
 
     file: str
-    port: int
-    sender: Uid

@@ -9,11 +9,20 @@ from __future__ import annotations
 import msgspec
 
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message.header import Message
+from monarch.wire.message.header import Message, Request
 
 
-class RunProgram(Message, tag=140, kw_only=True):
-    """To a host agent: run a program, in a session of its own. Answered by ``Answer``.
+class ProgramBegun(msgspec.Struct):
+    """The host agent's process, which is to be watched, and the folder that a program runs in."""
+
+    pid: int
+    machine: str
+    host: str
+    directory: str = ""
+
+
+class RunProgram(Request[ProgramBegun], tag=140, kw_only=True):
+    """To a host agent: run a program, in a session of its own.
 
     Payload: a script, which becomes a file that stands after ``arguments``. ``directory`` "" is the
     workspace. With ``rows`` and ``columns`` it gets a terminal of that size.
@@ -33,20 +42,16 @@ class RunProgram(Message, tag=140, kw_only=True):
     is_python: bool = False
     is_kept: bool = False
     title: str = ""
-    port: int
-    sender: Uid
 
 
-class ViewProgram(Message, tag=141):
-    """To a host agent: show a kept program, from what it wrote last on. Answered by ``Answer``."""
+class ViewProgram(Request[ProgramBegun], tag=141):
+    """To a host agent: show a kept program, from what it wrote last on."""
 
     uid: Uid
     viewer: ProcAddress
     pid: int
     rows: int
     columns: int
-    port: int
-    sender: Uid
 
 
 class LeaveProgram(Message, tag=142):
@@ -79,10 +84,10 @@ class ProgramEnded(Message, tag=145):
     reason: str = ""
 
 
-class OpenPort(Message, tag=146):
+class OpenPort(Request[ProgramBegun], tag=146):
     """To a host agent: connect to ``port_number`` of ``host``, as seen from there.
 
-    Answered by ``Answer`` once it is connected.
+    Answered once it is connected.
     """
 
     uid: Uid
@@ -90,8 +95,6 @@ class OpenPort(Message, tag=146):
     pid: int
     host: str
     port_number: int
-    port: int
-    sender: Uid
 
 
 class StreamData(Message, tag=147):
@@ -117,11 +120,9 @@ class StreamEnd(Message, tag=149):
     stream: int
 
 
-class IdleLimit(Message, tag=150):
+class IdleLimit(Request[None], tag=150):
     """To a host agent: end, with ``others``, once none of them was used for so long; 0 for
-    never. Answered by ``Answer``."""
+    never."""
 
     seconds: float
     others: tuple[ProcAddress, ...]
-    port: int
-    sender: Uid

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from monarch.runs.whole_file import write_whole
+from monarch.whole_file import OF_PEOPLE, write_whole
 
 _BEGIN, _END = "<|begin_of_text|>", "<|end_of_text|>"
 _VOCABULARY = 1024
@@ -54,7 +54,9 @@ def copy_edited(folder: Path) -> None:
     configs = resources.files("monarch_recipes") / "configs"
     for source, target in _EDITED.items():
         if not (folder / target).exists():
-            write_whole(folder / target, (configs / source).read_text(encoding="utf-8"))
+            write_whole(
+                folder / target, (configs / source).read_text(encoding="utf-8"), mode=OF_PEOPLE
+            )
 
 
 def read_documents() -> list[str]:

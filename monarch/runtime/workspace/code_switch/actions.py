@@ -30,17 +30,11 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.busy_actors import BusyActors
 from monarch.runtime.workspace.code_switch.fencing import Fencing
 from monarch.runtime.workspace.code_switch.open_order import OpenOrder, in_background
-from monarch.runtime.workspace.code_switch.proc_orders import as_message, replace_procs
+from monarch.runtime.workspace.code_switch.proc_orders import replace_procs
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import (
-    BusyActor,
-    HeldUp,
-    LeftBehind,
-    SwitchOrder,
-    Waiting,
-)
+from monarch.wire.message import Body, BusyActor, HeldUp, LeftBehind, SwitchOrder, Waiting
 
 _log = logging.getLogger("monarch.reload")
 
@@ -117,10 +111,9 @@ class Actions:
         elif isinstance(effect, AskProcs):
             self._ask_procs(effect)
         elif isinstance(effect, TellProcs):
-            message = as_message(effect.order, self._node.uid)(0)
             with self._node.casting:
                 for uid in effect.procs:
-                    self._node.send(self._known[uid], message)
+                    self._node.order(self._known[uid], effect.order)
         elif isinstance(effect, AnswerOrder):
             self._answer(effect)
         elif isinstance(effect, Look):
@@ -242,8 +235,7 @@ class Actions:
         assert switch is not None
         is_new = order.kind is SwitchOrder.PREPARE
         data = switch.plan.for_procs().encode() if is_new else b""
-        message = as_message(order, self._node.uid)
-        going = as_message(msgspec.structs.replace(order, gives_way=True), self._node.uid)
+        going = msgspec.structs.replace(order, gives_way=True)
         replaced = self.machine.replaced if order.kind is SwitchOrder.FENCE else ()
         if replaced and not switch.is_loss_told:
             switch.is_loss_told = True
@@ -253,8 +245,8 @@ class Actions:
         # One cast: nothing that we send comes between the procs' fences.
         with self._node.casting:
             for number, uid in sorted(effect.asked, key=lambda one: one[1] in replaced):
-                make = going if uid in replaced else message
-                answers.append((number, uid, self._node.request(self._known[uid], make, data)))
+                sent = going if uid in replaced else order
+                answers.append((number, uid, self._node.ask(self._known[uid], sent, data)))
         for number, uid, answer in answers:
             answer.on_set(
                 functools.partial(
@@ -263,7 +255,13 @@ class Actions:
             )
 
     def _heard(
-        self, answer: Promise[Response], uid: Uid, *, number: int, token: int, order: SwitchOrder
+        self,
+        answer: Promise[Response[Body]],
+        uid: Uid,
+        *,
+        number: int,
+        token: int,
+        order: SwitchOrder,
     ) -> None:
         """A proc has answered, or is gone."""
         said = answer.value
@@ -279,7 +277,7 @@ class Actions:
         elif said.error:
             outcome.refused.append(RefusedFile(uid, said.error))
         else:
-            outcome = msgspec.convert(said.body, ReloadOutcome)
+            outcome = msgspec.convert(said.answer, ReloadOutcome)
 
         def event(now: float) -> Sequence[Effect]:
             machine, switch = self.machine, self.switch

@@ -19,7 +19,7 @@ from monarch.runtime.workspace.preparing import AuditEndedError
 from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import AuditAsked
+from monarch.wire.message import AuditAsked, Body
 
 _log = logging.getLogger("monarch.reload")
 
@@ -90,7 +90,7 @@ class Audits:
         for answer in asked:
             _wait_for_one((answer, ended), deadline - time.monotonic())
             if answer.is_set and not answer.value.error:
-                outcome.add(msgspec.convert(answer.value.body, AuditOutcome))
+                outcome.add(msgspec.convert(answer.value.answer, AuditOutcome))
         if ended.is_set:
             promise.set(AuditOutcome())
             return
@@ -98,13 +98,10 @@ class Audits:
         for hear in self.on_found:
             hear(plan.generation, outcome)
 
-    def _on_asked(self, envelope: Envelope) -> None:
+    def _on_asked(self, envelope: Envelope[AuditAsked]) -> None:
         order = envelope.message
-        assert isinstance(order, AuditAsked)
         promise = self.of(order.generation)
-        promise.on_set(
-            lambda: self._node.answer(order.sender, order.port, msgspec.to_builtins(promise.value))
-        )
+        promise.on_set(lambda: self._node.answer(order, msgspec.to_builtins(promise.value)))
 
 
 def _wait_for_one(promises: Sequence[Promise[Any]], seconds: float) -> None:
@@ -115,6 +112,6 @@ def _wait_for_one(promises: Sequence[Promise[Any]], seconds: float) -> None:
     is_kept.wait(max(0.0, seconds))
 
 
-def ask_audit(node: Node, process: ProcAddress, generation: int) -> Promise[Response]:
+def ask_audit(node: Node, process: ProcAddress, generation: int) -> Promise[Response[Body]]:
     """Ask a process what runs old code in it, and in those that it owns."""
-    return node.request(process, lambda port: AuditAsked(generation, port, node.uid))
+    return node.ask(process, AuditAsked(generation))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TypeVar
 
 from monarch.config import settings
 from monarch.core.code_switch.table import Vote
@@ -11,9 +11,11 @@ from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_plan import ReloadPlan, StagedFiles
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import AnyMessage, Inspect, Share, Sync, TakeBack
+from monarch.wire.message import Inspect, Request, Share, Sync, SyncAnswer, TakeBack
 from monarch_sync.errors import BadMessage
 from monarch_sync.messages import Abort, Commit, Committed, Message, Refused, decode, encode
+
+A = TypeVar("A")
 
 _BYTES_PER_SECOND = 64 * 1024
 _FILES_PER_SECOND = 100
@@ -31,7 +33,7 @@ class HostWait:
         self._node = node
 
     def why_given_up(
-        self, host: ProcAddress, answer: Promise[Response], num_bytes: int, num_files: int
+        self, host: ProcAddress, answer: Promise[Response[A]], num_bytes: int, num_files: int
     ) -> str:
         """Wait for ``answer``; empty once it is there, or else why the push waits no longer."""
         silence = settings().host_answer_seconds
@@ -55,8 +57,8 @@ class HostWait:
                     "Does its disk hang?"
                 )
 
-    def _is_there(self, host: ProcAddress, answer: Promise[Response], seconds: float) -> bool:
-        sign = self._node.request(host, lambda port: Inspect(port, self._node.uid))
+    def _is_there(self, host: ProcAddress, answer: Promise[Response[A]], seconds: float) -> bool:
+        sign = self._node.ask(host, Inspect())
         return sign.wait(seconds) or answer.is_set
 
 
@@ -122,7 +124,7 @@ class HostFiles:
             if body is None:
                 continue
             try:
-                reply = decode(body["reply"])
+                reply = decode(body.reply)
             except BadMessage as error:
                 self.failed[host.uid] = str(error)
                 continue
@@ -131,7 +133,7 @@ class HostFiles:
                 why = reply.reason if is_refused else type(reply).__name__  # type: ignore[union-attr]
                 self.failed[host.uid] = why
             else:
-                self.replies[host.uid] = body["reply"]
+                self.replies[host.uid] = body.reply
         self._look()
         if self.failed and not self._staged.best_effort:
             return Vote.NO
@@ -140,12 +142,12 @@ class HostFiles:
     def _look(self) -> None:
         """Have hosts whose folder another host or the author writes look whether all of it is
         there."""
-        plan, uid, folders = self._plan, self._node.uid, tuple(self._plan.folders)
+        plan, folders = self._plan, tuple(self._plan.folders)
         sharing = [self.hosts[host] for host in self._staged.sharing if host in self.hosts]
         asked = [
             self._ask(
                 host,
-                lambda port: Share(plan.generation, plan.digest, folders, port, uid),
+                Share(plan.generation, plan.digest, folders),
                 self._staged.shared,
             )
             for host in sharing
@@ -167,13 +169,13 @@ class HostFiles:
         The old contents are in the hosts' stores, so this moves no bytes.
         """
         self.is_taken_back = True
-        number, uid, author = self._plan.generation, self._node.uid, self._author
+        number, author = self._plan.generation, self._author
         hosts = [
             host
             for host in self.hosts.values()
             if host.uid in (self._staged.num_files if all_of_them else self._committed)
         ]
-        asked = [(h, self._ask(h, lambda port: TakeBack(number, port, uid, author))) for h in hosts]
+        asked = [(h, self._ask(h, TakeBack(number, author))) for h in hosts]
         for host, answer in asked:
             # One by one: a host that is lost must not keep the others from going back.
             why = self._wait.why_given_up(host, answer, 0, 0)
@@ -183,27 +185,23 @@ class HostFiles:
         self._committed.clear()
         self._here.take_back()
 
-    def _sync(self, host: ProcAddress, message: Message) -> Promise[Response]:
-        sender, folders, author = self._node.uid, tuple(self._plan.folders), self._author
-        return self._ask(
-            host, lambda port: Sync(port, sender, folders, author=author), encode(message)
-        )
+    def _sync(self, host: ProcAddress, message: Message) -> Promise[Response[SyncAnswer]]:
+        order = Sync(tuple(self._plan.folders), author=self._author)
+        return self._ask(host, order, encode(message))
 
     def _ask(
-        self, host: ProcAddress, make: Callable[[int], AnyMessage], data: bytes = b""
-    ) -> Promise[Response]:
+        self, host: ProcAddress, request: Request[A], data: bytes = b""
+    ) -> Promise[Response[A]]:
         if not self._node.address_of(host.uid).urls:
             self._node.address_book.introduce(host)
-        return self._node.request(host, make, data)
+        return self._node.ask(host, request, data)
 
-    def _body(
-        self, host: ProcAddress, answer: Promise[Response], num_files: int
-    ) -> dict[str, bytes] | None:
-        """The body of a host's answer; ``None``, and it has failed, if it gives none."""
+    def _body(self, host: ProcAddress, answer: Promise[Response[A]], num_files: int) -> A | None:
+        """The answer of a host; ``None``, and it has failed, if there is none."""
         why = self._wait.why_given_up(host, answer, 0, num_files)
         if not why and answer.value.error:
             why = f"it did not answer a push: {answer.value.error}"
         if why:
             self.failed[host.uid] = why
             return None
-        return answer.value.body
+        return answer.value.answer

@@ -25,10 +25,9 @@ class SwitchOrders:
         self._node.handle(HeldUp, self._on_held_up)
         self._node.handle(LeftBehind, self._on_left_behind)
 
-    def _on_order(self, envelope: Envelope) -> None:
+    def _on_order(self, envelope: Envelope[Order]) -> None:
         order = envelope.message
-        assert isinstance(order, Order)
-        asker, reply = self._asker(order.sender), self._answered(order.sender, order.port)
+        asker, reply = self._asker(order.sender), self._answered(order)
         if order.kind is SwitchOrder.PREPARE:
             plan = ReloadPlan.decode(envelope.payload)
             self._switch.ordered_to_prepare(plan, asker, reply)
@@ -41,27 +40,22 @@ class SwitchOrders:
             self._switch.ordered_to_switch(
                 order.generation,
                 asker,
-                lambda switched: self._node.answer(
-                    order.sender, order.port, msgspec.to_builtins(switched)
-                ),
+                lambda switched: self._node.answer(order, msgspec.to_builtins(switched)),
             )
         else:
             # A fence goes up at once, on the receiving thread: that is its place.
             self._switch.obey(order, asker, reply)
 
-    def _on_waiting(self, envelope: Envelope) -> None:
+    def _on_waiting(self, envelope: Envelope[Waiting]) -> None:
         message = envelope.message
-        assert isinstance(message, Waiting)
         self._switch.waits(message.generation, message.busy, message.seconds)
 
-    def _on_held_up(self, envelope: Envelope) -> None:
+    def _on_held_up(self, envelope: Envelope[HeldUp]) -> None:
         message = envelope.message
-        assert isinstance(message, HeldUp)
         self._switch.held_up(message.generation, message.attempt)
 
-    def _on_left_behind(self, envelope: Envelope) -> None:
+    def _on_left_behind(self, envelope: Envelope[LeftBehind]) -> None:
         message = envelope.message
-        assert isinstance(message, LeftBehind)
         self._switch.left_behind(message.codes)
 
     def _asker(self, sender: Uid) -> Uid:
@@ -72,7 +66,5 @@ class SwitchOrders:
         self._switch.author_gone(uid)
         self._node.peer_down.left(uid)
 
-    def _answered(self, sender: Uid, port: int) -> OpenOrder:
-        return OpenOrder(
-            lambda outcome: self._node.answer(sender, port, msgspec.to_builtins(outcome))
-        )
+    def _answered(self, order: Order) -> OpenOrder:
+        return OpenOrder(lambda outcome: self._node.answer(order, msgspec.to_builtins(outcome)))

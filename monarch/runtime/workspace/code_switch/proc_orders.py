@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-
-import msgspec
+from collections.abc import Sequence
 
 from monarch.config import settings
-from monarch.runtime.answers import Response
+from monarch.runtime.answers import Response, collect
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
-from monarch.wire.message import Order, ReplaceProcs
+from monarch.wire.message import ReplaceProcs
 
 _UP_SECONDS = 120.0
-
-
-def as_message(order: Order, sender: Uid) -> Callable[[int], Order]:
-    """An order of ``sender``, to be answered at a port; 0 for no answer."""
-    return lambda port: msgspec.structs.replace(order, port=port, sender=sender)
 
 
 def replace_procs(
@@ -35,26 +27,19 @@ def replace_procs(
     hosts: dict[Uid, list[ProcAddress]] = {}
     for proc in procs:
         hosts.setdefault(proc.host_uid, []).append(proc)
-    asked: list[tuple[str, Promise[Response]]] = []
+    asked: dict[str, Promise[Response[None]]] = {}
+    reason = "its code could not be changed in place"
     for uid, members in hosts.items():
         host = ProcAddress(uid, members[0].host_urls, members[0].machine)
         uids = tuple(proc.uid for proc in members)
-        answer = node.request(host, _order(uids, grace, node.uid, codes))
-        asked.append((next(iter(host.urls), uid), answer))
-    deadline = time.monotonic() + grace + _UP_SECONDS
+        asked[uid] = node.ask(host, ReplaceProcs(uids, reason, grace, codes))
+    seconds = grace + _UP_SECONDS
+    answers = collect(asked, seconds, "")
     problems = []
-    for where, answer in asked:
-        if not answer.wait(max(0.0, deadline - time.monotonic())):
-            problems.append(f"new procs on {where} are not up after {grace + _UP_SECONDS:g} s")
-        elif answer.value.error:
-            problems.append(answer.value.error)
+    for uid, members in hosts.items():
+        where = next(iter(members[0].host_urls), uid)
+        if not asked[uid].is_set:
+            problems.append(f"new procs on {where} are not up after {seconds:g} s")
+        elif error := answers[uid].error:
+            problems.append(error)
     return problems
-
-
-def _order(
-    uids: tuple[Uid, ...], grace_seconds: float, sender: Uid, codes: tuple[HostCode, ...]
-) -> Callable[[int], ReplaceProcs]:
-    reason = "its code could not be changed in place"
-    return lambda port: ReplaceProcs(
-        uids=uids, reason=reason, grace_seconds=grace_seconds, port=port, sender=sender, codes=codes
-    )

@@ -12,7 +12,6 @@ from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.audits import ask_audit
 from monarch.runtime.workspace.code_switch.host_files import FilesHere
-from monarch.runtime.workspace.code_switch.proc_orders import as_message
 from monarch.runtime.workspace.code_switch.proposing import OwnerLost
 from monarch.runtime.workspace.reload_plan import (
     AuditOutcome,
@@ -21,7 +20,7 @@ from monarch.runtime.workspace.reload_plan import (
     Switched,
 )
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import Order, SwitchOrder
+from monarch.wire.message import Body, Order, SwitchOrder
 
 _ANSWER_SECONDS = 330.0
 
@@ -41,27 +40,27 @@ class RemoteOwner:
         # It may die while we wait for it, and no other process would tell us.
         self._node.failure_detector.expect(self.uid)
         order = Order(SwitchOrder.PREPARE, plan.generation, pid=os.getpid())
-        answer = self._request(order, plan.encode())
-        return msgspec.convert(self._body(answer, _ANSWER_SECONDS), ReloadOutcome)
+        answer = self._node.ask(self._client, order, plan.encode())
+        return msgspec.convert(self._answer(answer, _ANSWER_SECONDS), ReloadOutcome)
 
     def switch(self, plan: ReloadPlan, here: FilesHere) -> tuple[Switched, BaseException | None]:
         # As long as it takes: an actor may be in the middle of a long step.
-        answer = self._request(Order(SwitchOrder.SWITCH, plan.generation))
+        answer = self._node.ask(self._client, Order(SwitchOrder.SWITCH, plan.generation))
         error: BaseException | None = None
         try:
             answer.wait()
         except BaseException as raised:
             error = raised
-            self._request(Order(SwitchOrder.REVERT, plan.generation))
+            self._node.ask(self._client, Order(SwitchOrder.REVERT, plan.generation))
         try:
-            return msgspec.convert(self._body(answer, None), Switched), error
+            return msgspec.convert(self._answer(answer, None), Switched), error
         finally:
             self._node.failure_detector.unexpect(self.uid)
 
     def call_off(self, generation: int) -> None:
         try:
-            answer = self._request(Order(SwitchOrder.REVERT, generation))
-            self._body(answer, _ANSWER_SECONDS)
+            answer = self._node.ask(self._client, Order(SwitchOrder.REVERT, generation))
+            self._answer(answer, _ANSWER_SECONDS)
         finally:
             self._node.failure_detector.unexpect(self.uid)
 
@@ -71,15 +70,12 @@ class RemoteOwner:
 
         def answered() -> None:
             said = answer.value
-            found.set(AuditOutcome() if said.error else msgspec.convert(said.body, AuditOutcome))
+            found.set(AuditOutcome() if said.error else msgspec.convert(said.answer, AuditOutcome))
 
         answer.on_set(answered)
         return found
 
-    def _request(self, order: Order, data: bytes = b"") -> Promise[Response]:
-        return self._node.request(self._client, as_message(order, self._node.uid), data)
-
-    def _body(self, answer: Promise[Response], seconds: float | None) -> dict[str, object]:
+    def _answer(self, answer: Promise[Response[Body]], seconds: float | None) -> Body:
         if not answer.wait(seconds):
             raise MonarchError(
                 f"the client that runs there ({self.uid}) has not answered for "
@@ -89,4 +85,4 @@ class RemoteOwner:
             raise OwnerLost(f"the client that runs there: {answer.value.error}")
         if answer.value.error:
             raise MonarchError(f"the client that runs there: {answer.value.error}")
-        return answer.value.body
+        return answer.value.answer

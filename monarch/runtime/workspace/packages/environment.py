@@ -229,22 +229,22 @@ def ask_pythons(
         if host.uid == node.uid:
             found.append(HostPython("this host", python_tag(), installed(), is_here=True))
         else:
-            inspect = node.request(host, lambda port: Inspect(port, node.uid, packages=True))
+            inspect = node.ask(host, Inspect(packages=True))
             asked.append((host, inspect))
     for host, answer in asked:
         answer.wait()
-        body = answer.value.body
         where = names.get(host.uid) or (host.urls[0] if host.urls else host.uid)
         if answer.value.error:
             raise EnvironmentFailed(f"the host {where} did not answer: {answer.value.error}")
-        if "packages" not in body:
+        state = answer.value.answer
+        packages = state.packages
+        if packages is None or not packages.python:
             raise EnvironmentFailed(
                 f"the host {where} cannot say which packages it has; restart its agent"
             )
         found.append(
             HostPython(
-                str(body["host"]), str(body["python"]), dict(body["packages"]),
-                [str(platform) for platform in body.get("platforms", ())],
+                state.host, packages.python, packages.packages, list(packages.platforms),
             )
         )  # fmt: skip
     return found

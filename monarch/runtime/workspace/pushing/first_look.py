@@ -13,6 +13,7 @@ from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.spreading import Spread
 from monarch.wire.address import ProcAddress
+from monarch.wire.message import SyncAnswer
 from monarch_sync.errors import BadMessage
 from monarch_sync.instalments import Instalments
 from monarch_sync.manifest import Manifest
@@ -32,7 +33,7 @@ class FirstLook:
     ) -> None:
         self._memory = memory
         self._in_push = in_push
-        self._asked: list[tuple[HostInPush, Promise[Response], int]] = []
+        self._asked: list[tuple[HostInPush, Promise[Response[SyncAnswer]], int]] = []
         views = dict(memory.views)  # a host that is lost meanwhile is taken out of these
         nothing_yet = Manifest()
         self.hosts = [
@@ -63,7 +64,7 @@ class FirstLook:
             body = self._in_push.body(host.address, answer, num_bytes)
             if body is not None:
                 with suppress(BadMessage):  # The stage, which it does not understand, says so.
-                    instalments.answered(views[host.uid], decode(body["reply"]))
+                    instalments.answered(views[host.uid], decode(body.reply))
         return scan
 
     def _send(self, out: PushMessage) -> None:

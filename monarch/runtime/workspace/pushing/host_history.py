@@ -11,7 +11,7 @@ from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
-from monarch.wire.message import Sync
+from monarch.wire.message import Sync, SyncAnswer
 from monarch_sync.digest import digest_bytes
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone, GenerationUnknown, VersionMismatch
@@ -145,21 +145,19 @@ class HostHistory:
                 break
         return b"".join(parts)
 
-    def _ask(self, host: str, question: Question) -> Promise[Response]:
-        sender = self._node.uid
-        data = encode(question)
-        return self._node.request(self.hosts[host], lambda port: Sync(port, sender), data)
+    def _ask(self, host: str, question: Question) -> Promise[Response[SyncAnswer]]:
+        return self._node.ask(self.hosts[host], Sync(), encode(question))
 
     def _ask_all(self, question: Question) -> dict[str, Message]:
         asked = {host: self._ask(host, question) for host in self.hosts}
         return {host: self._reply(host, answer) for host, answer in asked.items()}
 
-    def _reply(self, host: str, answer: Promise[Response]) -> Message:
+    def _reply(self, host: str, answer: Promise[Response[SyncAnswer]]) -> Message:
         if not answer.wait(self._patience):
             raise MonarchError(f"host {host} has not answered for {self._patience:g} s")
         if answer.value.error:
             raise MonarchError(f"host {host} did not answer: {answer.value.error}")
         try:
-            return decode(answer.value.body["reply"])
+            return decode(answer.value.answer.reply)
         except VersionMismatch as error:
             raise MonarchError(f"host {host}: {error}") from None

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from monarch.errors import MonarchError
 from monarch.wire.address import ProcAddress, Uid
@@ -36,9 +33,3 @@ class HostInPush(NamedTuple):
     @property
     def is_staged(self) -> bool:
         return self.push is not None and self.push.staged is not None
-
-
-def client_of(body: Mapping[str, Any]) -> ProcAddress | None:
-    """The client that has procs on a host, by what it says of itself."""
-    address = body.get("client_address")
-    return None if address is None else msgspec.convert(address, ProcAddress)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
-
-import msgspec
+from typing import TypeVar
 
 from monarch.errors import MonarchError
 from monarch.runtime.answers import Response
@@ -17,14 +15,13 @@ from monarch.runtime.workspace.pushing.host_in_push import (
     Busy,
     HostInPush,
     Stale,
-    client_of,
 )
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE, why_nested
 from monarch.runtime.workspace.pushing.spreading import Spread, is_far
 from monarch.runtime.workspace.reload_plan import Switched
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import Inspect, ProcDown, Sync
+from monarch.wire.message import Inspect, ProcDown, Sync, SyncAnswer
 from monarch_sync.disk import Content
 from monarch_sync.errors import BadMessage, PushRefused
 from monarch_sync.large_files import review
@@ -32,6 +29,8 @@ from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Message, Question, decode, encode
 from monarch_sync.progress import progress
 from monarch_sync.push import HostView, Push, PushMessage
+
+A = TypeVar("A")
 
 
 class HostsInPush:
@@ -69,25 +68,22 @@ class HostsInPush:
                 memory.host_names.setdefault(host.uid, host.urls[0] if host.urls else host.uid)
         known = {*memory.views, *self.failed, self._client}
         new = [a for a in addresses if a.uid not in known]
-        asked = [(a, self.node.request(a, lambda port: Inspect(port, self.node.uid))) for a in new]
+        asked = [(a, self.node.ask(a, Inspect())) for a in new]
         for address, answer in asked:
-            body = self.body(address, answer)
-            if body is None:
+            state = self.body(address, answer)
+            if state is None:
                 continue
-            root, replica_id = str(body.get("workspace", "")), str(body.get("replica", ""))
-            if why := why_nested(memory.workspace, root, replica_id):
-                memory.host_names[address.uid] = str(body["host"])
+            memory.host_names[address.uid] = state.host
+            if why := why_nested(memory.workspace, state.workspace, state.replica):
                 self._fail(address.uid, why)
                 continue
-            generation = int(body["generation"])
-            view = HostView(is_near=not is_far(address), is_empty=generation == 0)
+            view = HostView(is_near=not is_far(address), is_empty=state.generation == 0)
             memory.views[address.uid] = view
-            view.generation = generation
-            memory.host_names[address.uid] = str(body["host"])
-            memory.found[address.uid] = str(body["digest"])
-            memory.sharing.met(address.uid, body)
-            self.clients[address.uid] = client_of(body)
-            self._watch(address, int(body.get("pid", 0)))
+            view.generation = state.generation
+            memory.found[address.uid] = state.digest
+            memory.sharing.met(address.uid, state)
+            self.clients[address.uid] = state.client_address
+            self._watch(address, state.pid)
         generations = [view.generation for view in memory.views.values()]
         memory.generation = max([memory.generation, *generations])
 
@@ -125,11 +121,9 @@ class HostsInPush:
 
     def ask(self, host: ProcAddress, question: Question) -> Message | None:
         """The answer of a host to a question; ``None``, and it has failed, if it gives none."""
-        sender, data = self.node.uid, encode(question)
-        answer = self.node.request(host, lambda port: Sync(port, sender), data)
-        body = self.body(host, answer)
+        body = self.body(host, self.node.ask(host, Sync(), encode(question)))
         try:
-            return None if body is None else decode(body["reply"])
+            return None if body is None else decode(body.reply)
         except BadMessage as error:
             self._fail(host.uid, str(error))
             return None
@@ -166,14 +160,12 @@ class HostsInPush:
                         if not spread.answers[other].is_set:
                             spread.send_directly(other)
                     continue
-                self.roots[host.uid] = str(body.get("root", ""))
-                self.packages[host.uid] = [
-                    (path, place) for path, place in body.get("packages", ())
-                ]
-                if "client_address" in body:
-                    self.clients[host.uid] = client_of(body)
+                self.roots[host.uid] = body.root
+                self.packages[host.uid] = list(body.packages)
+                if body.is_staged:
+                    self.clients[host.uid] = body.client_address
                 try:
-                    step = host.push.receive(decode(body["reply"]))
+                    step = host.push.receive(decode(body.reply))
                 except BadMessage as error:
                     self._fail(host.uid, str(error))
                 except PushRefused as error:
@@ -196,19 +188,18 @@ class HostsInPush:
 
         Raises ``Stale`` where one has not got what we think, because another author was there.
         """
-        sender = self.node.uid
         asked = [
-            (host, self.node.request(host.address, lambda port: Inspect(port, sender)))
+            (host, self.node.ask(host.address, Inspect()))
             for host in hosts
             if host.uid not in self.clients and host.uid not in {self._client, *self.failed}
         ]
         for host, answer in asked:
-            body = self.body(host.address, answer)
-            if body is None:
+            state = self.body(host.address, answer)
+            if state is None:
                 continue
-            self.clients[host.uid] = client_of(body)
+            self.clients[host.uid] = state.client_address
             is_to_have_it = host.push is not None and not host.is_staged
-            if is_to_have_it and str(body["digest"]) != manifest.digest.hex():
+            if is_to_have_it and state.digest != manifest.digest.hex():
                 raise Stale(f"{self.name(host.uid)} has been given another state meanwhile")
 
     def _send_all(
@@ -236,9 +227,9 @@ class HostsInPush:
         return asked
 
     def _order(self) -> Sync:
-        """The envelope of each message of a push; the port is its receiver's."""
+        """The envelope of each message of a push."""
         folders = tuple(folder.remote for folder in self._memory.workspace.folders)
-        return Sync(0, self.node.uid, folders, os.getpid())
+        return Sync(folders, os.getpid())
 
     def _show(self, hosts: Sequence[HostInPush], *, brings_content: bool) -> None:
         """Tell the push's listener how much is on its way, once hosts have said what they lack."""
@@ -316,25 +307,26 @@ class HostsInPush:
 
     def send(
         self, host: HostInPush, message: Message, blobs: Sequence[Content] = ()
-    ) -> Promise[Response]:
+    ) -> Promise[Response[SyncAnswer]]:
         """Send a host one message of a push."""
         data = encode(message)
         if host.push is not None:
             host.push.bytes_sent += len(data)
-        order = self._order()
-        return self.node.request(
-            host.address, lambda port: msgspec.structs.replace(order, port=port), data, blobs
-        )
+        return self.node.ask(host.address, self._order(), data, blobs)
 
     def body(
-        self, host: ProcAddress, answer: Promise[Response], num_bytes: int = 0, num_files: int = 0
-    ) -> dict[str, Any] | None:
-        """The body of a host's answer; ``None``, and it has failed, if it gives none."""
+        self,
+        host: ProcAddress,
+        answer: Promise[Response[A]],
+        num_bytes: int = 0,
+        num_files: int = 0,
+    ) -> A | None:
+        """A host's answer; ``None``, and it has failed, if it gives none."""
         why = self._wait.why_given_up(host, answer, num_bytes, num_files)
         if not why and answer.value.error:
             why = f"it did not answer a push: {answer.value.error}"
         if not why:
-            return answer.value.body
+            return answer.value.answer
         where = host.urls[0] if host.urls else host.uid
         self._memory.host_names.setdefault(host.uid, where)
         self._memory.views.pop(host.uid, None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
 
+from monarch.runtime.answers import collect
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.pushing.author import Author
 from monarch.wire.codec import Envelope
@@ -30,35 +30,30 @@ class LateHosts:
         self._authors = authors
         self._node.handle(Bring, self._on_bring)
 
-    def _on_bring(self, envelope: Envelope) -> None:
+    def _on_bring(self, envelope: Envelope[Bring]) -> None:
         order = envelope.message
-        assert isinstance(order, Bring)
 
         def run() -> None:
-            body: dict[str, Any] = {}
             try:
-                error = self._bring(order, body)
+                digest, error = self._bring(order)
             except Exception as raised:
-                error = f"{raised}: {_PUSH}"
-            self._node.answer(order.sender, order.port, body, error)
+                digest, error = "", f"{raised}: {_PUSH}"
+            self._node.answer(order, digest, error)
 
         threading.Thread(target=run, name="monarch-bring", daemon=True).start()
 
-    def _bring(self, order: Bring, body: dict[str, Any]) -> str:
-        """Get a host to the wanted state; why not, if it does not get there.
-
-        ``body`` says where another state turns out to be right.
-        """
+    def _bring(self, order: Bring) -> tuple[str, str]:
+        """Get a host to the wanted state; the digest that it has where that turns out to be right,
+        and why it does not get there, if so."""
         name = order.host.urls[0] if order.host.urls else order.host.uid
         has = f"the host {name} has generation {order.generation} of the workspace"
         if self._all_have(order):
             states = self._agent.workspaces
             hosts = [order.host.uid, *states.having(order.wanted)]
             states.pushed(hosts, order.generation, order.digest)
-            body["digest"] = order.digest
-            return ""
+            return order.digest, ""
         if order.num_running:
-            return (
+            return "", (
                 f"{has}, others of the mesh have another, and procs run on it, which must not "
                 f"change alone: {_PUSH}"
             )
@@ -66,11 +61,11 @@ class LateHosts:
             if author.has(order.wanted):
                 report = author.bring(order.host)
                 if not report.ok:
-                    return f"{has}, and could not be brought further: {' '.join(report.errors)}"
+                    return "", f"{has}, and could not be brought further: {' '.join(report.errors)}"
                 self._agent.code_states.brought(order.host.uid, order.wanted)
                 _log.info("brought the workspace to %s before procs start there", name)
-                return ""
-        return (
+                return "", ""
+        return "", (
             f"{has}, and others of the mesh another, which this program has not pushed and so "
             f"cannot bring: {_PUSH}"
         )
@@ -80,9 +75,8 @@ class LateHosts:
         unnoticed."""
         node = self._node
         others = [u for u in self._agent.workspaces.having(order.wanted) if u != order.host.uid]
-        answers = [
-            node.request(node.address_of(uid), lambda port: Inspect(port, node.uid))
-            for uid in others
-        ]
-        bodies = [a.value.body if a.wait(_ANSWER_SECONDS) else {} for a in answers]
-        return bool(order.generation) and all(b.get("digest") == order.digest for b in bodies)
+        asked = {uid: node.ask(node.address_of(uid), Inspect()) for uid in others}
+        told = collect(asked, _ANSWER_SECONDS).values()
+        return bool(order.generation) and all(
+            not one.error and one.answer.digest == order.digest for one in told
+        )

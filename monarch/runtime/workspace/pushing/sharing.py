@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
@@ -13,7 +12,7 @@ from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.pushing.shared_folder import folder_id
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import Share
+from monarch.wire.message import FilesNow, HostState, Share
 from monarch_sync.entry import to_wire
 from monarch_sync.ignoring.ignore import is_wanted
 from monarch_sync.manifest import Manifest
@@ -36,13 +35,13 @@ class Sharing:
         self.states: dict[Uid, str] = {}
         self.verified: dict[Uid, str] = {}
 
-    def met(self, uid: Uid, body: Mapping[str, Any]) -> None:
+    def met(self, uid: Uid, state: HostState) -> None:
         """A host has told about itself."""
-        self._ids[uid] = str(body.get("replica", ""))
-        self.roots[uid] = str(body.get("workspace", ""))
-        self.states[uid] = str(body.get("state", ""))
-        self.verified[uid] = str(body.get("digest", ""))
-        if body.get("writes"):
+        self._ids[uid] = state.replica
+        self.roots[uid] = state.workspace
+        self.states[uid] = state.state
+        self.verified[uid] = state.digest
+        if state.writes:
             self._writers[self._ids[uid]] = uid
 
     def here(self) -> str:
@@ -85,12 +84,10 @@ class Sharing:
 
     def share(
         self, node: Node, host: ProcAddress, generation: int, digest: str, changes: bytes
-    ) -> Promise[Response]:
+    ) -> Promise[Response[FilesNow]]:
         """Have a host look at what another one has written to its folder."""
         folders = tuple(folder.remote for folder in self._workspace.folders)
-        return node.request(
-            host, lambda port: Share(generation, digest, folders, port, node.uid), changes
-        )
+        return node.ask(host, Share(generation, digest, folders), changes)
 
 
 def why_nested(workspace: Workspace, root: str, replica_id: str) -> str:

@@ -19,7 +19,7 @@ from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Bytes
-from monarch.wire.message import Onward, Sync
+from monarch.wire.message import Onward, Sync, SyncAnswer
 from monarch.wire.payload import Borrowed, Payload
 
 _CROSSES_ONCE_BYTES = 4096
@@ -40,7 +40,7 @@ class Spread:
         self._hosts = hosts
         self._degree = settings().sync_relay_degree
         self._first = self._degree if node.gateway is None else 1
-        self.answers: list[Promise[Response]] = []
+        self.answers: list[Promise[Response[SyncAnswer]]] = []
 
     @staticmethod
     def is_worth_it(num_bytes: int, hosts: Sequence[ProcAddress], node: Node) -> bool:
@@ -58,7 +58,7 @@ class Spread:
         if len(self._hosts) == 1:
             self.answers = [self._ask(self._hosts[0])]
             return
-        sinks = [AnswerSink(host.uid) for host in self._hosts]
+        sinks = [AnswerSink[SyncAnswer](host.uid, SyncAnswer) for host in self._hosts]
         self.answers = [sink.promise for sink in sinks]
         onward = [
             Onward(host, self._node.open_port(sink, [host.uid]))
@@ -72,9 +72,9 @@ class Spread:
         """Send to a host that may not have got it, because one before it was lost."""
         self.answers[number] = self._ask(self._hosts[number])
 
-    def _ask(self, host: ProcAddress) -> Promise[Response]:
-        return self._node.request(
-            host, lambda port: msgspec.structs.replace(self._order, port=port), self._data,
+    def _ask(self, host: ProcAddress) -> Promise[Response[SyncAnswer]]:
+        return self._node.ask(
+            host, self._order, self._data,
             self._blobs,
         )  # fmt: skip
 

@@ -1,0 +1,17 @@
+"""Errors of writing, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from monarch.errors import JobError
+
+
+@contextmanager
+def writing(what: object) -> Iterator[None]:
+    """Within, what the operating system refuses becomes a ``JobError`` that a person can read."""
+    try:
+        yield
+    except OSError as error:
+        raise JobError(f"cannot write {what}: {error.strerror or error}") from error
