@@ -17,6 +17,7 @@ from monarch.config_file import ConfigError, live_keys, load_config
 from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError, MonarchError
 from monarch.runs.catalog import built_in_recipes, summary_of
+from monarch.runs.error_text import in_words
 from monarch.runs.outline import Outline, outline_of, preload_of
 from monarch.runs.whole_file import write_whole, writing
 
@@ -82,6 +83,20 @@ def validate(
 
     place = find_target(procs, None)
     found.check(loaded, place.num_hosts, place.procs_per_host)
+    if isinstance(found, Outline):  # It is imported only where there is more to look at.
+        validates = recipe_here(name).function("validate") if found.defines("validate") else None
+    else:
+        validates = found.function("validate")
+    if validates is not None:
+        cls = recipe_here(name).config_class  # The outline has a copy of it.
+        loaded = load_config(cls, config_file, overrides, os.environ)
+        try:
+            with loaded.locating_errors():
+                validates(loaded.config, place.num_hosts, place.procs_per_host)
+        except (ConfigError, MonarchError):
+            raise
+        except Exception as error:  # The machine of the run may have what is lacking here.
+            say(f"the data of {name} could not be looked at here: {in_words(error)}")
     say(f"{name} can run on {place.text}")
 
 

@@ -48,6 +48,10 @@ class Outline:
             with loaded.locating_errors():
                 check(loaded.config, num_hosts, procs_per_host)
 
+    def defines(self, name: str) -> bool:
+        """Whether the recipe's own module has a function of that name."""
+        return any(isinstance(each, _FUNCTIONS) and each.name == name for each in self._tree.body)
+
     def forget(self) -> None:
         """Take it out of ``sys.modules``, before other code takes it for the recipe."""
         sys.modules.pop(self._module.__name__, None)

@@ -59,6 +59,7 @@ from monarch_recipes.extras import Extras
 from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients, NotTrained
 from monarch_recipes.host_copies import check_fits, read_whole
+from monarch_recipes.loaders import Source, dealt_sources
 from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
@@ -210,7 +211,8 @@ class FaultTolerantConfig:
 
 
 def load_data(config: FaultTolerantConfig) -> Data:
-    """Any two data sets with `len(data)` and `data[index] -> (input, label)`."""
+    """Two data sets with `len(data)` and `data[index] -> (input, label)`, or DataLoaders of
+    such."""
     digits = load_digit_samples(config.data_seed, config.held_out_fraction)
     return Data(digits.train, digits.held_out)
 
@@ -308,15 +310,20 @@ class ReplicaTrainer(Actor):
     def build(self) -> None:
         config, seat = self.config, self.seat
         self.device = use_device(config.device, seat.slot, config.num_threads)
-        self.data = at_start(part(config.task, load_data))(config)
+        data = at_start(part(config.task, load_data))(config)
+        self.train, self.held_out = dealt_sources(data, "fault_tolerant")
+        train, workers = self.train, self.train.workers
         self.order = SampleOrder(
-            len(self.data.train), config.batch_size,
+            len(train.data), config.batch_size,
             rank=seat.group * seat.num_ranks + seat.rank,
             world_size=seat.num_groups * seat.num_ranks, seed=config.data_seed,
+            shuffle=train.shuffle,
         )  # fmt: skip
         self.ahead = reading_ahead(
-            self.data.train, self.order, config.batch_size, num_workers=config.num_workers,
-            place=(config.seed, seat.group, seat.rank), collate=own_part(config.task, "collate"),
+            train.data, self.order, config.batch_size,
+            num_workers=config.num_workers or workers.num,
+            place=(config.seed, seat.group, seat.rank), collate=train.collate_now(config.task),
+            init=workers.init, options=workers.options(),
         )  # fmt: skip
         name = f"group{seat.group}-rank{seat.rank}"
         self.profiler = Profiler(config.extras, self.checkpoint_dir, name)
@@ -511,7 +518,7 @@ class ReplicaTrainer(Actor):
                 found = self.ahead.of(batch, self.device, self.seat.name, generation)
                 ((inputs, labels),) = found
             else:
-                ((inputs, labels),) = self.batches(self.data.train, self.order.of(batch))
+                ((inputs, labels),) = self.batches(self.train, self.order.of(batch))
             logits = self.parallel_model(inputs)
             size = self.config.batch_size
             loss = sum_and_weight(part(self.config.task, compute_loss)(logits, labels), size)
@@ -560,10 +567,10 @@ class ReplicaTrainer(Actor):
         samples = some([str(index) for index in self.order.of(batch)], 8)
         return f"{self.seat.name}, on {socket.gethostname()}, in batch {batch}, samples {samples}"
 
-    def batches(self, data: Any, indices: Sequence[int]) -> Any:
+    def batches(self, source: Source, indices: Sequence[int]) -> Any:
         """These samples as (inputs, labels) on the device, `batch_size` at a time."""
-        collate, size = own_part(self.config.task, "collate"), self.config.batch_size
-        return batches(data, indices, size, self.device, self.seat.name, collate=collate)
+        collate, size = source.collate_now(self.config.task), self.config.batch_size
+        return batches(source.data, indices, size, self.device, self.seat.name, collate=collate)
 
     def learning_rate_of(self, step: int) -> float:
         with task_errors(self.seat.name):
@@ -583,11 +590,11 @@ class ReplicaTrainer(Actor):
     @endpoint
     def evaluate(self) -> Share:
         """Loss and metrics on this rank's share of the held-out samples."""
-        share = range(self.seat.rank, len(self.data.held_out), self.seat.num_ranks)
+        share = range(self.seat.rank, len(self.held_out.data), self.seat.num_ranks)
         task = self.config.task
         with task_errors(f"{self.seat.name}, cannot evaluate"):
             return evaluate_share(
-                self.model, self.batches(self.data.held_out, share), len(share),
+                self.model, self.batches(self.held_out, share),
                 loss=part(task, compute_loss), metrics=part(task, metrics),
                 own=own_part(task, "evaluate"),
             )  # fmt: skip
@@ -703,22 +710,35 @@ def check(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> N
         raise ConfigError(f"does not fit: {error}", key="num_groups") from None
 
 
+def validate(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
+    """For `monarch recipe validate`: whether the data can be dealt out. Loads it; raises
+    ConfigError."""
+    train_data_of(config)
+
+
+def train_data_of(config: FaultTolerantConfig) -> Source:
+    """The train data, which is enough for a batch of each group."""
+    train, _ = dealt_sources(part(config.task, load_data)(config), "fault_tolerant")
+    num_procs = config.num_groups * config.procs_per_group
+    SampleOrder(len(train.data), config.batch_size, 0, num_procs, seed=config.data_seed)
+    return train
+
+
 def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> dict[str, Any]:
     """The plan for `monarch run fault_tolerant --plan`: computed without a process, or the
     weights."""
     places = place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
-    data: Data = part(config.task, load_data)(config)
-    num_procs = config.num_groups * config.procs_per_group
-    SampleOrder(
-        len(data.train), config.batch_size, 0, num_procs, seed=config.data_seed
-    )  # if enough
-    memory = memory_of_recipe(config, build_model, compute_loss, data.train[0], config.batch_size)
+    train, num_procs = train_data_of(config), config.num_groups * config.procs_per_group
+    memory = memory_of_recipe(
+        config, build_model, compute_loss, train.first_sample(), config.batch_size,
+        train.collate_now(config.task),
+    )  # fmt: skip
     num_batches = config.num_steps * (1 if config.algorithm == "ddp" else config.sync_every)
-    epochs = num_batches * num_procs * config.batch_size / len(data.train)
+    epochs = num_batches * num_procs * config.batch_size / len(train.data)
     return describe_places(places, num_hosts * procs_per_host) | {
         "parameters": f"{memory.num_parameters:,}",
         "memory of a rank": str(memory),
         "a step": f"{num_batches // config.num_steps} x {config.batch_size} samples on each rank",
-        "steps": f"{config.num_steps}, {epochs:.1f} epochs of {len(data.train)} samples",
+        "steps": f"{config.num_steps}, {epochs:.1f} epochs of {len(train.data)} samples",
         "faults": "; ".join(map(str, config.faults())) or "none on purpose",
     }
