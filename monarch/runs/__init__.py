@@ -37,6 +37,7 @@ What to open:
     slowness               whether ranks that take long are slow, or stuck
     places                 file and line of the user's code, in short
     clock                  a run's limits, which stand still while a person debugs
+    checkpoint_choice      the checkpoint that a config names: a file, a run, the best
     saving                 checkpoints, and what happens when one cannot be saved
     live_config            keys that change while the run goes on
     allocation             hosts that are ended, replaced, or lost under a run

@@ -32,9 +32,11 @@ from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
 from monarch.runs.attempts import TrainingAttempt, with_attempts
+from monarch.runs.checkpoint_choice import check_choices, chosen_for
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import check_num_ranks, when_up
 from monarch.runs.run_memory import HostCopies
+from monarch.runs.saving import shown
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.alike import Alike
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
@@ -51,6 +53,7 @@ from monarch_recipes.collective import (
     average_buffers,
     find_checkpoint_for_all,
     from_all_ranks,
+    load_weights_for_all,
     sum_over_ranks,
     take_from,
 )
@@ -58,6 +61,7 @@ from monarch_recipes.device import SystemInfo, system_info, use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import evaluate_share, held_out_names, means_of, told
 from monarch_recipes.export import export as export
+from monarch_recipes.extra_state import ExtraState
 from monarch_recipes.extras import Extras
 from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients
@@ -139,7 +143,8 @@ class DDPConfig:
     log_every: int = live(1)
     fingerprint_every: int = live(100)  # compares all that ranks should have alike
     num_checkpoints_kept: int = 3
-    resume: str = "auto"  # the latest of the run's; or "never"; or a checkpoint's path
+    resume: str = "auto"  # the latest of this run; "never"; a checkpoint's path; another run
+    init_from: str | None = None  # weights to begin with, at step 0: a path, a run, or "best"
 
     # The best checkpoint, early stopping, TensorBoard, the profiler.
     extras: Extras = field(default_factory=Extras)
@@ -265,11 +270,14 @@ class DDPTrainer(Actor):
         self.next_start = NextStart(builders.names)
         self.precision = Precision(config.precision, self.device)
         self.num_steps_done = 0
+        self.extra_saved: dict[str, Any] | None = None  # of the checkpoint, until it is taken
+        self.taken_from: int | None = None  # the rank whose copy this one has
         self.generation = context().generation
         # Ranks draw their dropout from different streams.
         torch.manual_seed(config.seed + 1 + self.rank)
         is_from_memory = copies is not None and self.go_on_from(copies)
         resumed_from, skipped = (None, ()) if is_from_memory else self.resume()
+        skipped += self.begin_extra_state(copies if is_from_memory else None)
         if isinstance(self.samples, StreamedSamples):
             self.check_stream(self.samples)
         # Wrapped last, so that rank 0's weights reach all ranks, resumed or fresh.
@@ -287,6 +295,18 @@ class DDPTrainer(Actor):
             why_not_nccl=self.why_not_nccl,
             is_from_memory=is_from_memory,
         )
+
+    def begin_extra_state(self, copies: HostCopies | None) -> tuple[str, ...]:
+        """What the task keeps besides, on the weights that are there now, or as it was saved:
+        notes for a person."""
+        self.extra = ExtraState(self.config.task, self.config, self.model)
+        saved, self.extra_saved = self.extra_saved, None
+        if saved is not None:
+            self.extra.load_state_dict(saved)
+        if copies is not None and self.taken_from is not None:
+            self.extra.take_from(self.taken_from)
+        lacking = self.extra.lacking(saved) if saved is not None else []
+        return tuple(f"the checkpoint has no {name!r}: it begins as new" for name in lacking)
 
     def __reload__(self, change: ReloadReport) -> None:
         """Have the author of an edit know what the next start would make of it."""
@@ -377,6 +397,7 @@ class DDPTrainer(Actor):
         )  # fmt: skip
         # Here, so that a failure before there is a new one has nothing to put back.
         self.optimizer.zero_grad()
+        self.extra.after_step(self.model)
         self.num_steps_done = step
         self.profiler.after(step)
         means = tally.means(totals)
@@ -410,6 +431,7 @@ class DDPTrainer(Actor):
     def take(self, rank: int) -> None:
         """Have the weights, buffers and optimizer of that rank on all ranks."""
         take_from(rank, self.model, self.optimizer)
+        self.extra.take_from(rank)
 
     @endpoint
     def train(self, num_steps: int) -> list[StepResult]:
@@ -421,7 +443,7 @@ class DDPTrainer(Actor):
         """Loss and metrics on the held-out samples, of which each rank looks at its share."""
         task, size = self.config.task, 4 * self.config.max_micro_batch_size
         found = evaluate_share(
-            self.model, self.held_out_batches(size),
+            self.extra.evaluated(self.model), self.held_out_batches(size),
             loss=part(task, compute_loss), metrics=part(task, metrics),
             own=own_part(task, "evaluate"), autocast=self.precision.autocast,
         )  # fmt: skip
@@ -457,6 +479,7 @@ class DDPTrainer(Actor):
             "scaler": self.precision.state_dict(),
             "random_state": random_state(self.device),
             "history": self.history,
+            "extra": self.extra.state_dict(),
             "data": self.samples.state_at(self.num_steps_done) if self.samples else {},
             "generation": self.generation,
             "unfit_since": self.next_start.unfit_since,
@@ -479,6 +502,8 @@ class DDPTrainer(Actor):
             self.config.resume, self.checkpoint_dir, self.model, ["random_states"]
         )
         if checkpoint is None:
+            if self.config.init_from:
+                load_weights_for_all(Path(self.config.init_from), self.model)
             return None, skipped
         state = checkpoint.state
         check_optimizer(checkpoint, self.optimizer, generation=context().generation)
@@ -499,8 +524,9 @@ class DDPTrainer(Actor):
         self.num_steps_done, self.history = copies.step, source.history
         self.go_on_in_data(source.data)
         self.precision.load_state_dict(source.scaler)
-        if source.is_to_be_taken_from:
-            take_from(source.rank, self.model, self.optimizer)
+        self.taken_from = source.rank if source.is_to_be_taken_from else None
+        if self.taken_from is not None:
+            take_from(self.taken_from, self.model, self.optimizer)
         self.set_random_state(mine.random_state)
         return True
 
@@ -510,6 +536,7 @@ class DDPTrainer(Actor):
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["scaler"])
         self.num_steps_done, self.history = state["step"], state.get("history", [])
+        self.extra_saved = state.get("extra", {})
         self.go_on_in_data(state.get("data", {}))
 
     def go_on_in_data(self, state: dict[str, Any]) -> None:
@@ -565,7 +592,8 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> DDPOutcome:
     these are newer than the last checkpoint. When the record is stopping, a checkpoint is saved
     first; the same command then goes on from there.
     """
-    check(config, len(hosts), record.procs_per_host)
+    check_share(config, len(hosts), record.procs_per_host)
+    chosen_for(record.folder, config.resume, config.init_from)  # It raises where there is none.
     ranks_per_host = (config.num_ranks or len(hosts) * record.procs_per_host) // len(hosts)
     return with_attempts(
         lambda attempt: train(record.live(config), record, attempt),
@@ -578,8 +606,10 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     """Drive the ranks from the client, to the end or until the record is stopping."""
     procs, saving = attempt.procs, attempt.saving
     # Once this run has saved, it goes on from there, whatever it was to begin with.
-    resume = config.resume if attempt.saved_step is None else "auto"
-    first_config = dataclasses.replace(config, resume=resume)
+    resume, init_from = chosen_for(record.folder, config.resume, config.init_from)
+    if attempt.saved_step is not None:
+        resume = "auto"
+    first_config = dataclasses.replace(config, resume=resume, init_from=init_from)
     trainers = procs.spawn("trainer", DDPTrainer, first_config, record.checkpoint_dir.absolute())
     open_store = trainers.flatten("rank").slice(rank=0).open_store
     # A run that stops before the first step has learned nothing, and need not wait.
@@ -615,6 +645,8 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     saving.resumed(
         plan.resumed_from, plan.first_step, plan.skipped, is_from_memory=plan.is_from_memory
     )
+    if init_from is not None and not plan.first_step:
+        record.event("initialized", f"begins with the weights of {shown(Path(init_from))}")
     step, held_out = plan.first_step, None
     alike.compare(plan.first_step)
 
@@ -688,6 +720,12 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
 
 def check(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
     """Whether the config fits so many procs; raises ConfigError before any is started."""
+    check_share(config, num_hosts, procs_per_host)
+    check_choices(config.resume, config.init_from)
+
+
+def check_share(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
+    """Whether so many procs can share a batch."""
     num_ranks = check_num_ranks(config.num_ranks, num_hosts, procs_per_host)
     try:
         split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)

@@ -39,15 +39,18 @@ from torch.nn import functional
 from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
+from monarch.runs.checkpoint_choice import check_choices, chosen_for
 from monarch.runs.run_memory import HostCopies
-from monarch.runs.saving import UnsavableState
+from monarch.runs.saving import UnsavableState, shown
 from monarch.tools.backends import gpu_of
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
     check_model,
     check_optimizer,
+    check_weights,
     find_checkpoint_or_newer,
+    load_weights,
     save_checkpoint,
 )
 from monarch_recipes.collective import NonFiniteLoss, check_gradient, check_weight
@@ -55,6 +58,7 @@ from monarch_recipes.device import use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import Share, evaluate_share
 from monarch_recipes.export import export as export
+from monarch_recipes.extra_state import refuse_extra_state
 from monarch_recipes.extras import Extras
 from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients, NotTrained
@@ -158,7 +162,8 @@ class FaultTolerantConfig:
     evaluate_every: int = live(0)  # by one group, while the others wait
     checkpoint_every: int = live(50)
     num_checkpoints_kept: int = 3
-    resume: str = "auto"  # the latest of this run's folder; or "never"; or a checkpoint's path
+    resume: str = "auto"  # the latest of this run; "never"; a checkpoint's path; another run
+    init_from: str | None = None  # weights to begin with, at step 0: a path, a run, or "best"
 
     # Faults on purpose: "kill@40 group=1; hang@80; lighthouse@100" or "random every=50 seed=7".
     chaos: str = ""
@@ -309,6 +314,7 @@ class ReplicaTrainer(Actor):
     @at_start
     def build(self) -> None:
         config, seat = self.config, self.seat
+        refuse_extra_state(config.task, "fault_tolerant")
         self.device = use_device(config.device, seat.slot, config.num_threads)
         data = at_start(part(config.task, load_data))(config)
         self.train, self.held_out = dealt_sources(data, "fault_tolerant")
@@ -685,6 +691,11 @@ class ReplicaTrainer(Actor):
             path, self.config.resume, self.checkpoint_dir, fits, skipped.append
         )
         if checkpoint is None:
+            if self.config.init_from:
+                init_from = Path(self.config.init_from)
+                weights = load_weights(init_from)
+                check_weights(init_from, weights, self.model)
+                self.model.load_state_dict(weights)
             return None, tuple(skipped)
         check_optimizer(checkpoint, self.optimizer, generation=context().generation)
         self.load(checkpoint.state)
@@ -698,12 +709,22 @@ def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> GroupsO
     Ctrl-C lets the groups finish a step, and saves; the same command then goes on from there. A
     second one ends all at once.
     """
-    check(config, hosts.size(), record.procs_per_host)
+    check_places(config, hosts.size(), record.procs_per_host)
+    resume, init_from = chosen_for(record.folder, config.resume, config.init_from)
+    if init_from is not None:
+        record.message(f"groups that begin at step 0 have the weights of {shown(Path(init_from))}")
+    config = dataclasses.replace(config, resume=resume, init_from=init_from)
     return train_groups(ReplicaTrainer, config, hosts, record)
 
 
 def check(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
     """Whether the groups fit on so many hosts; raises ConfigError before any process starts."""
+    check_places(config, num_hosts, procs_per_host)
+    check_choices(config.resume, config.init_from)
+
+
+def check_places(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
+    """Whether there is room for the groups."""
     try:
         place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
     except ValueError as error:
@@ -713,6 +734,7 @@ def check(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> N
 def validate(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
     """For `monarch recipe validate`: whether the data can be dealt out. Loads it; raises
     ConfigError."""
+    refuse_extra_state(config.task, "fault_tolerant")
     train_data_of(config)
 
 

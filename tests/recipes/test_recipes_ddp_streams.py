@@ -1,4 +1,4 @@
-"""Whole runs on a stream: a failing edit in the middle of it, a stop, and other ranks after that."""
+"""Whole runs on a stream, with an average of the weights: a failing edit, a stop, a rank that dies."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from monarch.config import configured
+from monarch_recipes.extras import Extras
 from tests.recipes.held_run import TASK as HELD
-from tests.recipes.held_run import HeldRun, project
+from tests.recipes.held_run import HeldRun, kill_a_rank, project
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
@@ -31,6 +32,16 @@ class Stream(IterableDataset):
 def load_data(config):
     data = ddp.load_data(config)
     return ddp.Data(DataLoader(Stream(data.train), batch_size=16), data.held_out)
+
+
+def build_extra_state(config, model):
+    from torch.optim.swa_utils import AveragedModel
+
+    return {{"average": AveragedModel(model)}}
+
+
+def after_step(model, extra):
+    extra["average"].update_parameters(model)
 """
 LOSS = "    return functional.cross_entropy(logits, labels)\n"
 SETTINGS = {"num_steps": 24, "num_epochs": 24, "checkpoint_every": 0}
@@ -66,3 +77,18 @@ def test_a_held_step_and_a_resumed_run_have_the_samples_of_an_undisturbed_one(ro
     assert resumed.error is None, resumed.error
     assert resumed.steps[0] == held.steps[-1] + 1
     assert resumed.digest() == undisturbed.digest()
+
+
+def test_a_rank_that_dies_costs_no_sample_where_the_state_is_in_the_hosts_memory(
+    root: Path,
+) -> None:
+    undisturbed = HeldRun(root, "undisturbed", **SETTINGS)
+    undisturbed.start()
+    undisturbed.end()
+    killed = HeldRun(root, "killed", **SETTINGS, extras=Extras(shadow_every=4))
+    killed.at[14] = kill_a_rank
+    killed.start()
+    killed.end()
+    assert killed.error is None, killed.error
+    assert [row["step"] for row in killed.events("resumed")] == [12]
+    assert killed.digest() == undisturbed.digest()
