@@ -13,8 +13,9 @@ from monarch.actor import HostMesh, HostWarning
 from monarch.observe.json_rows import json_rows
 from monarch.runs.code import RunCode
 from monarch.runs.edits import Edits
+from monarch.runs.error_text import in_words
 from monarch.runs.live_config import LiveConfig
-from monarch.runs.loggers import Logger, open_loggers
+from monarch.runs.loggers import LoggedRun, Logger, open_loggers
 from monarch.runs.rows import EVENTS, METRICS, RowFile
 from monarch.runs.telemetry import TROUBLE, RunTelemetry
 from monarch.runtime.ends.process_start import seconds_since_start
@@ -196,8 +197,7 @@ class Record:
         if self._is_made_again(step, values):
             row["again"] = True
         self._add(self._metrics, row)
-        for logger in self._loggers:
-            logger.metrics(step, values)
+        self._log(step, values)
         self._look_at_generation(step, values, now)
         self._show(self.display.metrics, step, num_steps, values)
 
@@ -252,16 +252,31 @@ class Record:
                 return float(seconds)
         return None
 
-    def log_to(self, names: Sequence[str]) -> None:
-        """Have metrics go there too (``tensorboard``, ``wandb``), until `close`. Raises ConfigError
-        where what it takes is not installed."""
-        self._loggers = open_loggers(names, self.folder)
+    def log_to(self, names: Sequence[str], run: LoggedRun | None = None) -> None:
+        """Have metrics go there too (``tensorboard``, ``wandb``, ``mlflow``), until `close`. Raises
+        ConfigError where what it takes is not installed."""
+        self._loggers = open_loggers(names, run or LoggedRun(self.folder))
+        for logger in self._loggers:
+            self._show(self.display.message, f"metrics also go to {logger.place}")
+
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
+        """A logger that fails, as where its server is gone, is left out from then on."""
+        for logger in list(self._loggers):
+            try:
+                logger.metrics(step, values)
+            except Exception as error:
+                self._loggers.remove(logger)
+                name = type(logger).__name__
+                self.event("unlogged", f"{name} gets no more metrics: {in_words(error)}", step=step)
 
     def close(self) -> None:
         """End the loggers."""
         loggers, self._loggers = self._loggers, []
         for logger in loggers:
-            logger.close()
+            try:
+                logger.close()
+            except Exception as error:  # The run counts, whatever becomes of its copies.
+                self.note("unlogged", f"{type(logger).__name__} could not end: {in_words(error)}")
 
     def _is_made_again(self, step: int, values: Mapping[str, float]) -> bool:
         if self._newest_steps is None:

@@ -1,4 +1,4 @@
-"""Whole runs on a stream, with an average of the weights: a failing edit, a stop, a rank that dies."""
+"""Whole runs on a stream, with an average of the weights: a failing edit, a stop, a death."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_what_names_no_checkpoint_is_told_before_anything_starts(
 
 def test_the_best_of_no_run_is_told(base: Path) -> None:
     (base / "ddp-20260101-000000/checkpoints/best/step-00000007.pt").unlink()
-    with pytest.raises(ConfigError, match="has kept one: train with extras.keep_best"):
+    with pytest.raises(ConfigError, match=r"has kept one: train with extras\.keep_best"):
         checkpoint_named("best", "init_from", base=base)
 
 
