@@ -243,6 +243,11 @@ for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
     type=click.Choice(["first", "all"]),
     help="hold calls where they raise, for `monarch debug`: those of all ranks, or the first",
 )
+@click.option(
+    "--fast-dev-run",
+    is_flag=True,
+    help="only try whether all works: a few steps, an evaluation and a checkpoint, then the end",
+)
 def run(**given: Any) -> None:
     """Run RECIPE: a built-in name such as ddp, a Python file, or module:name.
 

@@ -18,8 +18,10 @@ from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError, MonarchError
 from monarch.runs.catalog import built_in_recipes, summary_of
 from monarch.runs.error_text import in_words
-from monarch.runs.outline import Outline, outline_of, preload_of
+from monarch.runs.outline import Outline, outline_of, preload_of, words_of
 from monarch.runs.whole_file import write_whole, writing
+
+FAST_DEV = "FAST_DEV_RUN"
 
 if TYPE_CHECKING:
     from monarch.runs.recipe import Recipe
@@ -197,6 +199,19 @@ def preload_here(name: str) -> tuple[str, ...]:
     """The modules that that recipe's procs should find imported, read without importing it."""
     _import_from_workspace(name)
     return preload_of(name)
+
+
+def fast_dev_here(name: str) -> tuple[str, ...]:
+    """The overrides with which that recipe takes all its ways in a few steps. Raises ``JobError``
+    where it does not say."""
+    _import_from_workspace(name)
+    words = words_of(name, FAST_DEV)
+    if not words:
+        raise JobError(
+            f"{name} does not say how it takes all its ways in a few steps: give it {FAST_DEV} = "
+            '("num_steps=3", ...), with keys of its config'
+        )
+    return words
 
 
 def workspace_first() -> None:

@@ -90,6 +90,8 @@ from monarch_sync.words import counted
 # Imported once a host, ahead of its procs, which are forked from there and so begin in
 # milliseconds. Without the second, each proc would take seconds to import it for its optimizer.
 PRELOAD = ("torch", "torch._dynamo")
+# All ways of a run in a few steps, for `--fast-dev-run`.
+FAST_DEV_RUN = ("num_steps=3", "evaluate_every=2", "checkpoint_every=2", "extras.log_to=[]")
 _ANSWER_SECONDS = 60.0
 
 

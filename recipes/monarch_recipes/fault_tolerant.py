@@ -105,6 +105,9 @@ from monarch_recipes.task import own_part, part, tell_of_lost_parts
 from monarch_reload import ReloadReport, at_start
 from monarch_sync.words import some
 
+# All ways of a run in a few steps, for `--fast-dev-run`.
+FAST_DEV_RUN = ("num_steps=3", "evaluate_every=2", "checkpoint_every=2", "extras.log_to=[]")
+
 
 @dataclass(frozen=True)
 class FaultTolerantConfig:
