@@ -210,6 +210,9 @@ for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
     type=click.IntRange(min=1),
     help="how many hosts of the allocation to take [default: all]",
 )
+@click.option(
+    "--roles", metavar="NAME=N,...", help="procs of each role, as in train=4,eval=2, in all"
+)
 @click.option("--plan", is_flag=True, help="only show meshes, ranks, parameters, memory")
 @click.option("--show-origin", is_flag=True, help="only show each value and where it is from")
 @click.option(

@@ -61,6 +61,7 @@ from monarch.runs.folder import (
 from monarch.runs.logs import RunLogs
 from monarch.runs.outline import Outline
 from monarch.runs.recipe import Recipe
+from monarch.runs.roles import chosen_roles
 from monarch.runs.session import RunSession
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
@@ -88,6 +89,7 @@ def run(
     on_host_loss: OnHostLoss | None,
     on_error: str | None,
     fast_dev_run: bool = False,
+    roles: str | None = None,
 ) -> None:
     """Run ``recipe`` on the allocation, else on this machine alone, and tell how it ended."""
     if resume and "=" in resume:
@@ -102,7 +104,7 @@ def run(
         few = [one for one in fast_dev_here(recipe) if one.partition("=")[0] not in given]
         overrides, new = (*few, *overrides), True
     left = find_run(resume) if resume else None
-    request = RunRequest.given(recipe, config_file, overrides, procs, left, hosts)
+    request = RunRequest.given(recipe, config_file, overrides, procs, left, hosts, roles)
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
@@ -123,7 +125,8 @@ def run(
     if show_origin:
         _show_origins(loaded)
         return
-    target = find_target(request.procs, attach, hosts)
+    sizes = chosen_roles(found.name, found.roles, roles, load_project(None).file.roles)
+    target = find_target(request.procs, attach, hosts, sizes)
     found.check(loaded, target.num_hosts, target.procs_per_host)
     if plan:
         click.echo(_plan_text(found, loaded.config, target))
@@ -153,6 +156,7 @@ def run(
                 overrides=overrides,
                 environment=os.environ,
                 procs_per_host=target.procs_per_host,
+                roles=sizes,
                 code=code,
                 generation=generation,
             )
@@ -300,6 +304,7 @@ class RunRequest:
     overrides: tuple[str, ...]
     procs: int | None
     hosts: int | None = None
+    roles: str | None = None
 
     @classmethod
     def given(
@@ -310,6 +315,7 @@ class RunRequest:
         procs: int | None,
         left: RunFolder | None,
         hosts: int | None = None,
+        roles: str | None = None,
     ) -> RunRequest:
         """With values that are not given taken from the command of the run that is to go on."""
         if recipe is None:
@@ -321,7 +327,7 @@ class RunRequest:
                     f"{plain(str(left.path / 'command'))} does not say which recipe this run is "
                     f"of. Name it: `monarch run RECIPE --resume={plain(left.name)}`"
                 )
-        return cls(recipe, config_file, tuple(overrides), procs, hosts)
+        return cls(recipe, config_file, tuple(overrides), procs, hosts, roles)
 
     @property
     def command(self) -> list[str]:
@@ -338,6 +344,8 @@ class RunRequest:
             options = [*options, "--config", self.config_file]
         if self.procs:
             options = [*options, "--procs", str(self.procs)]
+        if self.roles:
+            options = [*options, "--roles", self.roles]
         return ["monarch", "run", self.recipe, *options, *self.overrides]
 
     @property

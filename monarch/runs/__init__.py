@@ -2,6 +2,7 @@
 
 What to open:
 
+    roles                  parts of a mesh: some procs train, others evaluate
     recipe, catalog        a recipe, and where its code is; those that are installed
     outline                a recipe's config, read without importing it
     session                one go of a run, and which process may run in a folder

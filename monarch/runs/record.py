@@ -9,13 +9,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
-from monarch.actor import HostMesh, HostWarning
+from monarch.actor import HostMesh, HostWarning, ProcMesh
 from monarch.observe.json_rows import json_rows
 from monarch.runs.code import RunCode
 from monarch.runs.edits import Edits
 from monarch.runs.error_text import in_words
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.loggers import LoggedRun, Logger, open_loggers
+from monarch.runs.roles import meshes_of
 from monarch.runs.rows import EVENTS, METRICS, RowFile
 from monarch.runs.telemetry import TROUBLE, RunTelemetry
 from monarch.runtime.ends.process_start import seconds_since_start
@@ -80,6 +81,7 @@ class Record:
 
     def __init__(self, folder: Path | str, display: Display, *, procs_per_host: int = 1) -> None:
         self.folder = Path(folder)
+        self.roles: dict[str, int] = {}  # procs of each, where a person or the recipe says
         self.procs_per_host = procs_per_host
         self.display = display
         self.config_file: LiveConfig[Any] | None = None
@@ -100,6 +102,11 @@ class Record:
         self._newest_step = self._saved_step = 0
         self._newest_steps: dict[str, int] | None = None
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+
+    def meshes_of(self, procs: ProcMesh, **roles: int) -> dict[str, ProcMesh]:
+        """A part of the mesh for each role of the run; where nothing says which it has, for each of
+        ``roles``. Raises ``JobError`` where there are too few procs."""
+        return meshes_of(procs, self.roles or roles)
 
     @property
     def checkpoint_dir(self) -> Path:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -83,6 +83,7 @@ class RunSession:
     overrides: Sequence[str] = ()
     environment: Mapping[str, str] | None = None
     procs_per_host: int = 1
+    roles: Mapping[str, int] = field(default_factory=dict)
     code: RunCode | None = None
     generation: int = 0
     outcome: Any = None
@@ -90,6 +91,7 @@ class RunSession:
     def __post_init__(self) -> None:
         with writing_in(self.folder.path):
             self.record = Record(self.folder.path, self.display, procs_per_host=self.procs_per_host)
+            self.record.roles = dict(self.roles)
 
     def __enter__(self) -> RunSession:
         with writing_in(self.folder.path):

@@ -98,7 +98,8 @@ def first_that_fits(
     for rank in there:
         if isinstance(by_rank[rank], CheckpointError):
             raise by_rank[rank]
-    return CopySource(there[0], *by_rank[there[0]], len(there) < len(by_rank))
+    scaler, history, data = by_rank[there[0]]
+    return CopySource(there[0], scaler, history, data, len(there) < len(by_rank))
 
 
 def _read(place: CopyPlace | None) -> Any:
