@@ -66,7 +66,7 @@ from monarch_recipes.extras import Extras
 from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients
 from monarch_recipes.host_copies import first_that_fits, read_copy
-from monarch_recipes.loaders import Source, UnfitData, sources_of
+from monarch_recipes.loaders import DataSource, UnfitData, sources_of
 from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
@@ -760,7 +760,7 @@ def plan(config: DDPConfig, num_hosts: int, procs_per_host: int) -> dict[str, An
 
 def shape_of(
     config: DDPConfig, num_hosts: int, procs_per_host: int
-) -> tuple[Source, BatchSplit, int]:
+) -> tuple[DataSource, BatchSplit, int]:
     """The train data, a rank's share of a step, and the number of steps."""
     num_ranks = config.num_ranks or num_hosts * procs_per_host
     batch = split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)

@@ -29,7 +29,7 @@ def evaluate_share(
 
     A plain number that it returns counts as a mean over the samples that it has taken.
     """
-    tally, counted = Tally(), _Counted(batches)
+    tally, counted = Tally(), _CountedBatches(batches)
     model.eval()
     with torch.no_grad(), autocast():
         if own is not None:
@@ -45,7 +45,7 @@ def evaluate_share(
     return tally.sums()
 
 
-class _Counted(Iterator[Any]):
+class _CountedBatches(Iterator[Any]):
     """Batches, and how many samples were in those that were taken."""
 
     def __init__(self, batches: Iterable[Any]) -> None:

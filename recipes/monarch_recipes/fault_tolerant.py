@@ -63,7 +63,7 @@ from monarch_recipes.extras import Extras
 from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients, NotTrained
 from monarch_recipes.host_copies import check_fits, read_whole
-from monarch_recipes.loaders import Source, dealt_sources
+from monarch_recipes.loaders import DataSource, dealt_sources
 from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
@@ -576,7 +576,7 @@ class ReplicaTrainer(Actor):
         samples = some([str(index) for index in self.order.of(batch)], 8)
         return f"{self.seat.name}, on {socket.gethostname()}, in batch {batch}, samples {samples}"
 
-    def batches(self, source: Source, indices: Sequence[int]) -> Any:
+    def batches(self, source: DataSource, indices: Sequence[int]) -> Any:
         """These samples as (inputs, labels) on the device, `batch_size` at a time."""
         collate, size = source.collate_now(self.config.task), self.config.batch_size
         return batches(source.data, indices, size, self.device, self.seat.name, collate=collate)
@@ -741,7 +741,7 @@ def validate(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -
     train_data_of(config)
 
 
-def train_data_of(config: FaultTolerantConfig) -> Source:
+def train_data_of(config: FaultTolerantConfig) -> DataSource:
     """The train data, which is enough for a batch of each group."""
     train, _ = dealt_sources(part(config.task, load_data)(config), "fault_tolerant")
     num_procs = config.num_groups * config.procs_per_group

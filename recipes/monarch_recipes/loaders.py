@@ -35,7 +35,7 @@ class UnfitData(ConfigError):
 
 
 @dataclass(frozen=True)
-class Workers:
+class LoaderWorkers:
     """The settings of a DataLoader's worker processes."""
 
     num: int = 0
@@ -55,7 +55,7 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """One of the data sets of a training. A stream is read from its beginning to its end; of any
     other, samples are asked for by their number."""
 
@@ -63,7 +63,7 @@ class Source:
     is_stream: bool = False
     shuffle: bool = True
     collate: Callable[[list[Any]], Any] | None = None
-    workers: Workers = Workers()
+    workers: LoaderWorkers = LoaderWorkers()
     loader: type[Any] | None = None  # the class of the DataLoader that it came in
     batch_size: int | None = None  # of that
 
@@ -104,7 +104,7 @@ class Source:
         return text
 
 
-def sources_of(data: Any) -> tuple[Source, Source]:
+def sources_of(data: Any) -> tuple[DataSource, DataSource]:
     """The train and the held-out data of what ``load_data`` returned. Raises UnfitData."""
     if not isinstance(data, (tuple, list)):
         raise UnfitData(
@@ -116,7 +116,7 @@ def sources_of(data: Any) -> tuple[Source, Source]:
     return train, held_out
 
 
-def dealt_sources(data: Any, recipe: str) -> tuple[Source, Source]:
+def dealt_sources(data: Any, recipe: str) -> tuple[DataSource, DataSource]:
     """The same for a recipe that takes no stream."""
     sources = sources_of(data)
     for source, name in zip(sources, Data._fields, strict=True):
@@ -129,11 +129,11 @@ def dealt_sources(data: Any, recipe: str) -> tuple[Source, Source]:
     return sources
 
 
-def _source(data: Any, name: str) -> Source:
+def _source(data: Any, name: str) -> DataSource:
     if isinstance(data, DataLoader):
         return _of_loader(data, name)
     if _is_stream(data):
-        return Source(data, is_stream=True, shuffle=False)
+        return DataSource(data, is_stream=True, shuffle=False)
     called = _called(data, name)
     if data is None:
         raise UnfitData(
@@ -151,10 +151,10 @@ def _source(data: Any, name: str) -> Source:
             f"{called} is a {_kind(data)}, which has no {lacking[0]}: give a data set with "
             "`len(data)` and `data[index]`, an IterableDataset, or a DataLoader of one"
         )
-    return Source(data)
+    return DataSource(data)
 
 
-def _of_loader(loader: Any, name: str) -> Source:
+def _of_loader(loader: Any, name: str) -> DataSource:
     data = loader.dataset
     is_stream = _is_stream(data)
     called = _called(loader, name)
@@ -164,13 +164,13 @@ def _of_loader(loader: Any, name: str) -> Source:
             "dealt out to ranks: give a data set of samples; `global_batch_size` makes batches"
         )
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
-    workers = Workers(
+    workers = LoaderWorkers(
         loader.num_workers, loader.worker_init_fn, loader.multiprocessing_context,
         loader.prefetch_factor, loader.timeout,
     )  # fmt: skip
     shuffle = False if is_stream else _shuffles(loader, called)
     inner = _source(data, name)
-    return Source(
+    return DataSource(
         inner.data, is_stream=inner.is_stream, shuffle=shuffle, collate=collate, workers=workers,
         loader=type(loader), batch_size=loader.batch_size,
     )  # fmt: skip

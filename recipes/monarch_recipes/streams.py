@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from monarch.runs.trial import place_of
-from monarch_recipes.loaders import Source, UnfitData
+from monarch_recipes.loaders import DataSource, UnfitData
 from monarch_recipes.randomness import OwnDraws
 from monarch_recipes.samples import (
     Collate,
@@ -68,7 +68,7 @@ class StreamedSamples:
 
     def __init__(
         self,
-        source: Source,
+        source: DataSource,
         *,
         per_step: int,
         size: int,
@@ -203,7 +203,7 @@ class StreamedSamples:
 
 
 def share_of_stream(
-    source: Source,
+    source: DataSource,
     *,
     size: int,
     rank: int,
@@ -243,7 +243,7 @@ class _OpenedStream:
     """An iterator over one epoch of the stream, whose random numbers depend on the seed, the epoch
     and the place alone."""
 
-    def __init__(self, source: Source, seed: int) -> None:
+    def __init__(self, source: DataSource, seed: int) -> None:
         self._source, self._seed = source, seed
         self.epoch, self.num_read = -1, -1
         self._iterator: Any = None
@@ -385,7 +385,7 @@ def _moving() -> Iterator[None]:
 
 
 def open_samples(
-    config: Any, source: Source, *, size: int, per_rank: int, rank: int, world_size: int
+    config: Any, source: DataSource, *, size: int, per_rank: int, rank: int, world_size: int
 ) -> DealtSamples | StreamedSamples:
     """A rank's share of the train data, `size` samples at a time and `per_rank` in a step. Of
     ``config`` it takes the seeds, the task and ``num_workers``."""

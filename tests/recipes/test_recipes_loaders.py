@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 from monarch_recipes.ddp import DDPConfig, num_steps_of, plan
-from monarch_recipes.loaders import Source, UnfitData, dealt_sources, sources_of
+from monarch_recipes.loaders import DataSource, UnfitData, dealt_sources, sources_of
 from monarch_recipes.samples import Data, DealtSamples, SampleError, TooFewSamples
 from monarch_recipes.streams import (
     StreamedSamples,
@@ -349,7 +349,7 @@ def test_a_stream_without_a_length_needs_the_number_of_steps() -> None:
 
 def test_groups_take_loaders_and_refuse_streams() -> None:
     train, _ = dealt_sources(Data(DataLoader(PAIRS, batch_size=3), PAIRS), "fault_tolerant")
-    assert isinstance(train, Source)
+    assert isinstance(train, DataSource)
     assert not train.shuffle
     with pytest.raises(UnfitData, match="is a stream, and fault_tolerant asks for samples by"):
         dealt_sources(Data(Stream(), PAIRS), "fault_tolerant")
