@@ -87,7 +87,7 @@ def first_that_fits(
         state = mine.state
         try:
             check_fits(state, model, optimizer)
-            found = state["scaler"], state["history"], state["data"]
+            found = state["scaler"], state["history"], state.get("data", {})
         except CheckpointError as error:
             error.__traceback__ = None
             found = error

@@ -21,7 +21,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from monarch_recipes.ddp import DDPConfig, num_steps_of, plan
+from monarch_recipes.ddp import DDPConfig, num_steps_of, shape_of
 from monarch_recipes.loaders import DataSource, UnfitData, dealt_sources, sources_of
 from monarch_recipes.samples import Data, DealtSamples, SampleError, TooFewSamples
 from monarch_recipes.streams import (
@@ -361,4 +361,5 @@ def test_a_run_on_loaders_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     digits = ddp.load_data(DDPConfig())
     loader = DataLoader(digits.train, batch_size=16, shuffle=True)
     monkeypatch.setattr(ddp, "load_data", lambda config: Data(loader, digits.held_out))
-    assert plan(DDPConfig(), 1, 2)["steps"] == "264 in 24 epochs of 1438 samples"
+    train, batch, num_steps = shape_of(DDPConfig(), 1, 2)
+    assert (train.num_samples, batch.per_rank, num_steps) == (1438, 64, 264)
