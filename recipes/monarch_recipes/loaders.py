@@ -72,7 +72,7 @@ class DataSource:
         """``None`` where it has no length."""
         try:
             return len(self.data)
-        except TypeError:
+        except (TypeError, NotImplementedError):
             return None
 
     def first_sample(self) -> Any:
