@@ -67,7 +67,8 @@ def _rows(notes: Mapping[str, Note], values: Iterable[tuple[str, Any]], live: se
         headings = [note.heading] if note.heading else []
         if table != last:
             last = table
-            headings.insert(0, f"[{table}] {notes[table].text}".strip())
+            if table:  # else one of no table, which is a table of a person's own names
+                headings.insert(0, f"[{table}] {notes[table].text}".strip())
         rows += [f"| **{_cell(heading)}** | | |" for heading in headings]
         text = f"{note.text} (live)".strip() if key in live else note.text
         rows.append(f"| `{key}` | `{_cell(to_toml_value(value))}` | {_cell(text)} |")

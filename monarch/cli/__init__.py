@@ -28,7 +28,7 @@ What to open:
     runs                             `monarch runs`
     slow_runs                        `monarch runs hold`, `wait`
     detached                         `monarch run --detach`, `monarch runs attach`
-    sweep, dev                       `monarch sweep`; `monarch dev`
+    sweep, search, dev               `monarch sweep`, and what it tries; `monarch dev`
     display, sweep_display           what a run and a sweep show
     phases                           the spinner
     terminal, tables                 where output goes, and how wide; columns of text

@@ -210,6 +210,9 @@ for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
     type=click.IntRange(min=1),
     help="how many hosts of the allocation to take [default: all]",
 )
+@click.option(
+    "--roles", metavar="NAME=N,...", help="procs of each role, as in train=4,eval=2, in all"
+)
 @click.option("--plan", is_flag=True, help="only show meshes, ranks, parameters, memory")
 @click.option("--show-origin", is_flag=True, help="only show each value and where it is from")
 @click.option(
@@ -243,6 +246,11 @@ for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
     type=click.Choice(["first", "all"]),
     help="hold calls where they raise, for `monarch debug`: those of all ranks, or the first",
 )
+@click.option(
+    "--fast-dev-run",
+    is_flag=True,
+    help="only try whether all works: a few steps, an evaluation and a checkpoint, then the end",
+)
 def run(**given: Any) -> None:
     """Run RECIPE: a built-in name such as ddp, a Python file, or module:name.
 
@@ -274,13 +282,31 @@ def run(**given: Any) -> None:
 @click.option(
     "--slices", type=click.IntRange(min=1), help="how many runs at a time [default: one a host]"
 )
+@click.option(
+    "--metric", help="what the best run is judged by [default: the held-out loss, if any]"
+)
+@click.option(
+    "--goal", type=click.Choice(["min", "max"]), help="of the metric [default: by its name]"
+)
+@click.option(
+    "--random", "num_random", type=click.IntRange(min=1), metavar="N", help="N runs at random"
+)
+@click.option(
+    "--tpe",
+    "num_tpe",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="N runs, proposed by Optuna's TPE from those before (pip install optuna)",
+)
+@click.option("--seed", type=int, default=0, help="of --random and --tpe [default: 0]")
 @agreed_to_send
 def sweep(**given: Any) -> None:
     """Run RECIPE once for each choice of values, and compare.
 
-    Keys with several values, as in learning_rate=1e-3,3e-3, are combined. The runs share the
-    mesh: each has some of the hosts, or, where there are fewer hosts than slices, some of a
-    host's procs. Each is a run of its own in runs/.
+    Keys with several values, as in learning_rate=1e-3,3e-3, are combined. With --random and --tpe,
+    dropout=0..0.5 is a range, and learning_rate=1e-4..1e-2:log one by order of magnitude. The runs
+    share the mesh: each has some of the hosts, or, where there are fewer hosts than slices, some of
+    a host's procs. Each is a run of its own in runs/.
     """
     from monarch.cli.sweep import sweep
 

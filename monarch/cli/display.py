@@ -23,11 +23,16 @@ from monarch_sync.words import plain
 _LINE_EVERY = 20
 _BAR_WIDTH = 12
 _SHORT = {
-    "accuracy": "acc", "held_out_accuracy": "held-out", "samples_per_second": "samples/s",
+    "accuracy": "acc", "held_out_accuracy": "held-out acc", "samples_per_second": "samples/s",
     "tokens_per_second": "tok/s", "learning_rate": "lr", "grad_norm": "grad",
     "validation_loss": "val loss", "rank_skew_seconds": "skew s",
 }  # fmt: skip
-_WANTED = (*_SHORT, "loss", "participants")
+_HELD_OUT = ("held_out_", "validation_")
+# What every recipe measures: behind one's own metrics, where there is room.
+_OF_ALL = (
+    "samples_per_second", "tokens_per_second", "participants", "learning_rate", "grad_norm",
+    "rank_skew_seconds",
+)  # fmt: skip
 _HIDDEN = ("generation",)
 
 
@@ -159,10 +164,15 @@ class QuietDisplay(Display):
 
 
 def cells_of(values: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Name and number of what is worth a look, the loss first, in few characters each."""
+    """Name and number of what is worth a look, in few characters each: the loss first, then one's
+    own metrics and what was measured of held-out samples."""
     names = [name for name in values if name not in _HIDDEN]
-    names.sort(key=lambda name: (name != "loss", name not in _WANTED))
-    return [(_SHORT.get(name, name), _short(values[name])) for name in names]
+    names.sort(key=lambda name: (name != "loss", name in _OF_ALL, name.startswith(_HELD_OUT)))
+    return [(_short_name(name), _short(values[name])) for name in names]
+
+
+def _short_name(name: str) -> str:
+    return _SHORT.get(name, name.replace("held_out_", "held-out "))
 
 
 def bar_of(step: int, num_steps: int) -> str:

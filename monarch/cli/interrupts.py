@@ -21,19 +21,30 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from monarch.cli.keys import restore_terminal
-
-if TYPE_CHECKING:
-    from monarch.runs import Record
 
 # Of a batch system that wants its machines back, and of a terminal that was closed.
 _REQUESTS = (signal.SIGTERM, signal.SIGHUP)
 
 
+class Stoppable(Protocol):
+    """A run, or several of them, that saves and stops when it is asked to."""
+
+    @property
+    def is_stopping(self) -> bool: ...
+
+    @property
+    def can_save(self) -> bool: ...
+
+    def stop(self) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+
 @contextmanager
-def stop_on_interrupt(records: Sequence[Record]) -> Iterator[None]:
+def stop_on_interrupt(records: Sequence[Stoppable]) -> Iterator[None]:
     """The first Ctrl-C asks the recipes to save and return; a second one raises
     ``KeyboardInterrupt`` where the program is. SIGTERM and SIGHUP ask too, however often they come:
     a sender often sends one twice. Under ``nohup``, SIGHUP stays ignored."""

@@ -182,6 +182,8 @@ class ProjectFile:
     job: JobSection = field(default_factory=JobSection)
     workspace: WorkspaceSection = field(default_factory=WorkspaceSection)
     debug: DebugSection = field(default_factory=DebugSection)
+    roles: dict[str, int] = field(default_factory=dict)
+    """Procs of each role, of recipes that have roles: `train = 4`, `eval = 2`."""
 
 
 class Project(NamedTuple):

@@ -17,9 +17,12 @@ from monarch.config_file import ConfigError, live_keys, load_config
 from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError, MonarchError
 from monarch.runs.catalog import built_in_recipes, summary_of
-from monarch.runs.outline import Outline, outline_of, preload_of
+from monarch.runs.error_text import in_words
+from monarch.runs.outline import Outline, outline_of, preload_of, words_of
 from monarch.runs.writing import writing
 from monarch.whole_file import OF_PEOPLE, write_whole
+
+FAST_DEV = "FAST_DEV_RUN"
 
 if TYPE_CHECKING:
     from monarch.runs.recipe import Recipe
@@ -83,6 +86,20 @@ def validate(
 
     place = find_target(procs, None)
     found.check(loaded, place.num_hosts, place.procs_per_host)
+    if isinstance(found, Outline):  # It is imported only where there is more to look at.
+        validates = recipe_here(name).function("validate") if found.defines("validate") else None
+    else:
+        validates = found.function("validate")
+    if validates is not None:
+        cls = recipe_here(name).config_class  # The outline has a copy of it.
+        loaded = load_config(cls, config_file, overrides, os.environ)
+        try:
+            with loaded.locating_errors():
+                validates(loaded.config, place.num_hosts, place.procs_per_host)
+        except (ConfigError, MonarchError):
+            raise
+        except Exception as error:  # The machine of the run may have what is lacking here.
+            say(f"the data of {name} could not be looked at here: {in_words(error)}")
     say(f"{name} can run on {place.text}")
 
 
@@ -183,6 +200,19 @@ def preload_here(name: str) -> tuple[str, ...]:
     """The modules that that recipe's procs should find imported, read without importing it."""
     _import_from_workspace(name)
     return preload_of(name)
+
+
+def fast_dev_here(name: str) -> tuple[str, ...]:
+    """The overrides with which that recipe takes all its ways in a few steps. Raises ``JobError``
+    where it does not say."""
+    _import_from_workspace(name)
+    words = words_of(name, FAST_DEV)
+    if not words:
+        raise JobError(
+            f"{name} does not say how it takes all its ways in a few steps: give it {FAST_DEV} = "
+            '("num_steps=3", ...), with keys of its config'
+        )
+    return words
 
 
 def workspace_first() -> None:

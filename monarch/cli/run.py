@@ -21,7 +21,13 @@ from monarch.cli.interrupts import stop_on_interrupt
 from monarch.cli.keys import keys_here
 from monarch.cli.options import DEV
 from monarch.cli.project import PROJECT_FILE, Project, load_project, noted_job
-from monarch.cli.recipe import outline_here, preload_here, recipe_here, workspace_first
+from monarch.cli.recipe import (
+    fast_dev_here,
+    outline_here,
+    preload_here,
+    recipe_here,
+    workspace_first,
+)
 from monarch.cli.run_target import RunTarget, count, find_target
 from monarch.cli.users import check_free, in_use_text
 from monarch.cli.volume import say
@@ -55,14 +61,16 @@ from monarch.runs.folder import (
 from monarch.runs.logs import RunLogs
 from monarch.runs.outline import Outline
 from monarch.runs.recipe import Recipe
+from monarch.runs.roles import chosen_roles
 from monarch.runs.session import RunSession
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError
-from monarch_sync.words import plain
+from monarch_sync.words import counted, plain
 
 _INTERRUPTED_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
+_HELD_OUT = ("held_out_", "validation_")
 
 
 def run(
@@ -80,6 +88,8 @@ def run(
     hosts: int | None,
     on_host_loss: OnHostLoss | None,
     on_error: str | None,
+    fast_dev_run: bool = False,
+    roles: str | None = None,
 ) -> None:
     """Run ``recipe`` on the allocation, else on this machine alone, and tell how it ended."""
     if resume and "=" in resume:
@@ -87,8 +97,14 @@ def run(
     if resume and recipe and "=" in recipe:
         overrides = (recipe, *overrides)
         recipe = None
+    if fast_dev_run:
+        if recipe is None or resume:
+            raise click.UsageError("--fast-dev-run begins a run of its own: name a RECIPE")
+        given = {one.partition("=")[0].strip() for one in overrides}
+        few = [one for one in fast_dev_here(recipe) if one.partition("=")[0] not in given]
+        overrides, new = (*few, *overrides), True
     left = find_run(resume) if resume else None
-    request = RunRequest.given(recipe, config_file, overrides, procs, left, hosts)
+    request = RunRequest.given(recipe, config_file, overrides, procs, left, hosts, roles)
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
@@ -109,7 +125,8 @@ def run(
     if show_origin:
         _show_origins(loaded)
         return
-    target = find_target(request.procs, attach, hosts)
+    sizes = chosen_roles(found.name, found.roles, roles, load_project(None).file.roles)
+    target = find_target(request.procs, attach, hosts, sizes)
     found.check(loaded, target.num_hosts, target.procs_per_host)
     if plan:
         click.echo(_plan_text(found, loaded.config, target))
@@ -139,6 +156,7 @@ def run(
                 overrides=overrides,
                 environment=os.environ,
                 procs_per_host=target.procs_per_host,
+                roles=sizes,
                 code=code,
                 generation=generation,
             )
@@ -180,10 +198,24 @@ def run(
         if folder is None:
             raise
         _tell_end(folder, error, record, code)
+    if fast_dev_run and not record.is_stopping:
+        say(ways_taken(folder))
     # Below the table, which stays as it was last.
     say(_end_text(folder, stream=sys.stdout))
     if record.is_stopping:
         raise KeyboardInterrupt
+
+
+def ways_taken(run: RunFolder) -> str:
+    """What a short run has shown to work, and what it has not."""
+    rows, events = run.metrics(), run.events()
+    is_evaluated = any(name.startswith(_HELD_OUT) for row in rows for name in row)
+    is_saved = any(event["kind"] == "saved" for event in events)
+    ways = {"an evaluation": is_evaluated, "a checkpoint": is_saved}
+    done = [f"{counted(len(rows), 'step')}", *(way for way, is_done in ways.items() if is_done)]
+    text = f"fast dev run: {', '.join(done[:-1])} and {done[-1]} went well" if done[1:] else done[0]
+    missing = [way for way, is_done in ways.items() if not is_done]
+    return f"{text}: all paths ran" if not missing else f"{text}; without {' and '.join(missing)}"
 
 
 def _hosts_asked(project: Project) -> str:
@@ -272,6 +304,7 @@ class RunRequest:
     overrides: tuple[str, ...]
     procs: int | None
     hosts: int | None = None
+    roles: str | None = None
 
     @classmethod
     def given(
@@ -282,6 +315,7 @@ class RunRequest:
         procs: int | None,
         left: RunFolder | None,
         hosts: int | None = None,
+        roles: str | None = None,
     ) -> RunRequest:
         """With values that are not given taken from the command of the run that is to go on."""
         if recipe is None:
@@ -293,7 +327,7 @@ class RunRequest:
                     f"{plain(str(left.path / 'command'))} does not say which recipe this run is "
                     f"of. Name it: `monarch run RECIPE --resume={plain(left.name)}`"
                 )
-        return cls(recipe, config_file, tuple(overrides), procs, hosts)
+        return cls(recipe, config_file, tuple(overrides), procs, hosts, roles)
 
     @property
     def command(self) -> list[str]:
@@ -310,6 +344,8 @@ class RunRequest:
             options = [*options, "--config", self.config_file]
         if self.procs:
             options = [*options, "--procs", str(self.procs)]
+        if self.roles:
+            options = [*options, "--roles", self.roles]
         return ["monarch", "run", self.recipe, *options, *self.overrides]
 
     @property

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from monarch.runs.allocation import OnHostLoss, RunAllocation
 from monarch.runs.code import RunCode
 from monarch.runs.detached import THERE_VARIABLE
 from monarch.runs.recipe import Recipe
+from monarch.runs.roles import procs_on_host
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import inspect_hosts
 from monarch.runtime.observe.machine_state import num_visible_gpus
@@ -143,7 +144,12 @@ def _code_of(hosts: HostMesh, workspace: Workspace, generation: int) -> RunCode:
     return code
 
 
-def find_target(procs: int | None, attach: bool | None, hosts: int | None = None) -> RunTarget:
+def find_target(
+    procs: int | None,
+    attach: bool | None,
+    hosts: int | None = None,
+    roles: Mapping[str, int] | None = None,
+) -> RunTarget:
     """The first mesh of the running job, or so many ``hosts`` of it; without one, or with
     ``attach=False``, this machine.
 
@@ -156,7 +162,7 @@ def find_target(procs: int | None, attach: bool | None, hosts: int | None = None
             raise JobError("no allocation is up for this folder: start one with `monarch apply`")
         if hosts is not None and hosts > 1:
             raise JobError(f"--hosts {hosts}: this machine alone is one host")
-        on_host = procs or num_visible_gpus(os.environ) or _LOCAL_PROCS
+        on_host = procs or _for_roles(roles, 1) or num_visible_gpus(os.environ) or _LOCAL_PROCS
         return RunTarget(None, "hosts", 1, on_host)
     meshes: dict[str, Any] | None = getattr(job, "meshes", None)
     if meshes:
@@ -170,8 +176,12 @@ def find_target(procs: int | None, attach: bool | None, hosts: int | None = None
         raise JobError(
             f"--hosts {wanted}: the allocation has {count(num_hosts, 'host')} in {name!r}"
         )
-    on_host = procs or _procs_on_host(job, num_hosts)
+    on_host = procs or _for_roles(roles, wanted) or _procs_on_host(job, num_hosts)
     return RunTarget(job, name, wanted, on_host, is_part=wanted < num_hosts)
+
+
+def _for_roles(roles: Mapping[str, int] | None, num_hosts: int) -> int:
+    return procs_on_host(roles, num_hosts) if roles else 0
 
 
 def _procs_on_host(job: JobTrait, num_hosts: int) -> int:

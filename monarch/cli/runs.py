@@ -109,7 +109,9 @@ def show(name: str) -> None:
 def compare(names: tuple[str, ...]) -> None:
     """Print a table of where configs differ, and of what came of it."""
     _refresh()
-    _echo_table(comparison([find_run(name) for name in names]))
+    found = [find_run(name) for name in names]
+    _echo_table(comparison(found))
+    click.echo(code_compared(found))
 
 
 def plot(names: tuple[str, ...], metric: str, is_log: bool, smooth: int, file: Path | None) -> None:
@@ -152,6 +154,33 @@ def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
         (name, *(_number(last_measured(steps, name)) for steps in metrics)) for name in measured
     )
     return rows
+
+
+def code_compared(found: Sequence[RunFolder]) -> str:
+    """Whether runs ran the same code, in words: that which they ran last, after all edits."""
+    digests = {run.name: _digest_of(run) for run in found}
+    if all(digests.values()):
+        if len(set(digests.values())) == 1:
+            return "the code of these runs is the same"
+        told = ", ".join(f"{name} {digest[:12]}" for name, digest in digests.items())
+        return f"the code of these runs differs: {told}"
+    commits = {run.name: str(run.environment().get("git_commit") or "-") for run in found}
+    unknown = [name for name, digest in digests.items() if not digest]
+    told = ", ".join(f"{name} {commit}" for name, commit in commits.items())
+    differs = (
+        "and their commits differ"
+        if len(set(commits.values())) > 1
+        else "by their commits it is the same"
+    )
+    return (
+        f"whether their code differs is not known of {' and '.join(unknown)}, to which nothing was "
+        f"pushed; {differs}: {told}"
+    )
+
+
+def _digest_of(run: RunFolder) -> str:
+    edited = [str(event["digest"]) for event in run.events() if event.get("digest")]
+    return edited[-1] if edited else str(run.environment().get("code_digest") or "")
 
 
 def _config_of(run: RunFolder) -> dict[str, Any]:

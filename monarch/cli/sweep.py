@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 import click
 
@@ -20,19 +17,31 @@ from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import recipe_here, workspace_first
 from monarch.cli.run_target import RunTarget, count, find_target
 from monarch.cli.runs import comparison
+from monarch.cli.search import (
+    TPE_METRIC,
+    Given,
+    Goal,
+    ListedProposals,
+    Proposals,
+    TPEProposals,
+    best_of,
+    choices_of,
+    corners_of,
+    drawn_from,
+    goal_of,
+    label_of,
+    space_of,
+    value_of,
+)
 from monarch.cli.sweep_display import SweepDisplay, sweep_display
 from monarch.cli.tables import in_columns, terminal_width
 from monarch.cli.users import check_free
 from monarch.cli.volume import say
-from monarch.config_file import load_config
-from monarch.config_file.types import is_config
+from monarch.config_file import ConfigError, LoadedConfig, load_config
 from monarch.errors import JobError
-from monarch.runs.code import RunCode
-from monarch.runs.folder import RunFolder, new_run
+from monarch.runs.folder import new_run
 from monarch.runs.recipe import Recipe
 from monarch.runs.session import RunSession
-
-_BY = (("validation_loss", False), ("held_out_accuracy", True), ("loss", False))
 
 
 def sweep(
@@ -42,54 +51,70 @@ def sweep(
     procs: int | None,
     slices: int | None,
     yes: bool,
+    metric: str | None,
+    goal: Goal | None,
+    num_random: int | None,
+    num_tpe: int | None,
+    seed: int,
 ) -> None:
-    """Run recipe ``name`` once for each choice of values, and print a comparison."""
+    """Run recipe ``name`` for each choice of values, and print a comparison."""
+    if num_random and num_tpe:
+        raise click.UsageError("--random and --tpe are two ways to search: give one of them")
     check_free(noted_job())
     recipe = recipe_here(name)
-    choices = choices_of(recipe.config_class, overrides)
+    space = space_of(recipe.config_class, overrides)
+    # What TPE goes by has to be known before there is a run.
+    wanted = metric or (TPE_METRIC if num_tpe else "")
+    proposals: Proposals
+    if num_tpe:
+        to_check = corners_of(space)
+        goal = goal or goal_of(wanted)
+        proposals = TPEProposals(space, num_tpe, seed, goal)
+    else:
+        to_check = drawn_from(space, num_random, seed) if num_random else choices_of(space)
+        proposals = ListedProposals(to_check)
     place = find_target(procs, None)
-    slots = slots_of(place, min(slices or place.num_hosts, len(choices)))
-    trials = []
-    for given in choices:
-        loaded = load_config(recipe.config_class, config_file, given, os.environ)
+    slots = slots_of(place, min(slices or place.num_hosts, proposals.num))
+
+    def load(given: Given) -> LoadedConfig[Any]:
+        return load_config(recipe.config_class, config_file, given, os.environ)
+
+    for given in to_check:
         for slot in slots:
-            recipe.check(loaded, slot.num_hosts, slot.procs_per_host)
-        trials.append((given, loaded))
+            recipe.check(load(given), slot.num_hosts, slot.procs_per_host)
     workspace_first()
     hosts, code, generation = place.attach(load_project(None), is_agreed=yes, may_ask=True)
-    say(f"{count(len(choices), 'run')} of {name}, {len(slots)} at a time, on {place.text}")
-    path = Path(config_file) if config_file else None
+    say(f"{count(proposals.num, 'run')} of {name}, {len(slots)} at a time, on {place.text}")
     config = ["--config", config_file] if config_file else []
-    with sweep_display(len(trials)) as display:
-        waiting = [
-            _Trial(
-                label := label_of(given, overrides),
-                RunSession(
-                    folder=new_run(recipe.name),
-                    display=display.of(label),
-                    loaded=loaded,
-                    command=["monarch", "run", name, *config, *given],
-                    config_file=path,
-                    overrides=given,
-                    environment=os.environ,
-                    procs_per_host=slots[0].procs_per_host,
-                    code=None,
-                    generation=generation,
-                ),
+    with sweep_display(proposals.num) as display:
+
+        def begin(given: Given) -> _Trial:
+            label = label_of(given, overrides)
+            session = RunSession(
+                folder=new_run(recipe.name),
+                display=display.of(label),
+                loaded=load(given),
+                command=["monarch", "run", name, *config, *given],
+                config_file=Path(config_file) if config_file else None,
+                overrides=given,
+                environment=os.environ,
+                procs_per_host=slots[0].procs_per_host,
+                code=code.another() if code is not None else None,
+                generation=generation,
             )
-            for given, loaded in trials
-        ]
-        errors = _run_all(recipe, waiting, hosts, slots, code, display)
-    sessions = [trial.session for trial in waiting]
-    begun = [session.folder for session in sessions if session.folder.status != "empty"]
+            return _Trial(label, given, session)
+
+        going = _Going(recipe, proposals, begin, wanted, display)
+        going.run(hosts, slots)
+    begun = [session.folder for session in going.sessions if session.folder.status != "empty"]
     for line in in_columns(comparison(begun), terminal_width()) if begun else ():
         click.echo(line)
-    if text := best_of(begun):
+    if text := best_of(begun, wanted, goal):
         click.echo(text)
-    if any(session.record.is_stopping for session in sessions):
+    if going.is_stopping:
         raise KeyboardInterrupt
-    if errors:
-        raise JobError("\n".join(errors))
+    if going.errors:
+        raise JobError("\n".join(going.errors))
 
 
 @dataclass(frozen=True)
@@ -123,95 +148,96 @@ def slots_of(place: RunTarget, wanted: int) -> list[Slot]:
     return [Slot(index // on_host, 1, each) for index in range(wanted)]
 
 
-def choices_of(config_class: type[Any], overrides: Sequence[str]) -> list[tuple[str, ...]]:
-    """All combinations: ``a=1,2 b=3`` is ``a=1 b=3`` and ``a=2 b=3``. Keys that take lists, and
-    what stands in brackets or quotes, have one value."""
-    hints = dict(_hints(config_class))
-    ways = []
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        is_list = get_origin(hints.get(key.strip())) in (list, tuple, dict)
-        if not equals or is_list or text[:1] in "[\"'{":
-            ways.append([override])
-        else:
-            ways.append([f"{key}={value.strip()}" for value in text.split(",")])
-    return list(itertools.product(*ways))
-
-
-def _hints(config_class: type[Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, hint in get_type_hints(config_class).items():
-        if is_config(hint):
-            yield from _hints(hint, f"{above}{name}.")
-        else:
-            yield above + name, hint
-
-
-def label_of(given: Sequence[str], overrides: Sequence[str]) -> str:
-    """The values that tell a run from the others: those chosen for it."""
-    chosen = [one for one, whole in zip(given, overrides, strict=True) if one != whole]
-    return " ".join(chosen or given)
-
-
 class _Trial(NamedTuple):
     """A run of the sweep, and what tells it from the others."""
 
     label: str
+    given: Given
     session: RunSession
 
 
-def best_of(found: Sequence[RunFolder]) -> str:
-    """Which run came out best, by what can be told of all of them, in words."""
-    measured = [dict(pair for row in run.metrics() for pair in row.items()) for run in found]
-    for name, wants_most in _BY:
-        values = [last.get(name) for last in measured]
-        numbers = [value for value in values if isinstance(value, (int, float))]
-        if len(found) > 1 and len(numbers) == len(found) and all(map(math.isfinite, numbers)):
-            value = (max if wants_most else min)(numbers)
-            run = found[numbers.index(value)]
-            return f"best {name}: {value:.4g}, of {run.name}"
-    return ""
+class _Going:
+    """The runs of a sweep as they go on: each slot takes the next that is proposed. ``errors`` says
+    what went wrong, in words."""
 
+    def __init__(
+        self,
+        recipe: Recipe,
+        proposals: Proposals,
+        begin: Callable[[Given], _Trial],
+        metric: str,
+        display: SweepDisplay,
+    ) -> None:
+        self.sessions: list[RunSession] = []
+        self.errors: list[str] = []
+        self.is_stopping = False
+        self._recipe, self._proposals, self._begin = recipe, proposals, begin
+        self._metric, self._display = metric, display
+        self._lock = threading.Lock()  # One thread at a time proposes and tells.
 
-def _run_all(
-    recipe: Recipe,
-    trials: Sequence[_Trial],
-    hosts: HostMesh,
-    slots: Sequence[Slot],
-    code: RunCode | None,
-    display: SweepDisplay,
-) -> list[str]:
-    """Each slot takes the next run that waits; what went wrong, in words."""
-    waiting: SimpleQueue[_Trial] = SimpleQueue()
-    for trial in trials:
-        waiting.put(trial)
-    errors: list[str] = []
+    def run(self, hosts: HostMesh, slots: Sequence[Slot]) -> None:
+        """Until all are over, or a person stops them."""
+        threads = [
+            threading.Thread(target=self._work, args=(hosts, slot), name="monarch-sweep")
+            for slot in slots
+        ]
+        with stop_on_interrupt([self]):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
 
-    def work(slot: Slot) -> None:
-        while True:
+    # What Ctrl-C asks of a run, it asks of all.
+
+    @property
+    def can_save(self) -> bool:
+        return any(session.record.can_save for session in self.sessions)
+
+    def message(self, text: str) -> None:
+        self._display.tell(text)
+
+    def stop(self) -> None:
+        self.is_stopping = True
+        for session in list(self.sessions):
+            session.record.stop()
+
+    def _work(self, hosts: HostMesh, slot: Slot) -> None:
+        while (trial := self._next()) is not None:
+            label, given, session = trial
+            self._display.begun(label)
             try:
-                label, session = waiting.get_nowait()
-            except Empty:
-                return
-            if session.record.is_stopping:
-                session.discard()
-                continue
-            session.code = code.another() if code is not None else None
-            display.begun(label)
-            try:
-                _run_one(recipe, session, slot.of(hosts), slot)
+                _run_one(self._recipe, session, slot.of(hosts), slot)
             except KeyboardInterrupt:
                 pass  # It was to stop, and had nothing to save yet.
             except Exception as error:
-                errors.append(f"{session.folder.name}: {error}")
-            display.ended(label, session.folder.status)
+                self.errors.append(f"{session.folder.name}: {error}")
+            self._display.ended(label, session.folder.status)
+            self._tell(given, session)
 
-    threads = [threading.Thread(target=work, args=(slot,), name="monarch-sweep") for slot in slots]
-    with stop_on_interrupt([trial.session.record for trial in trials]):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return errors
+    def _next(self) -> _Trial | None:
+        with self._lock:
+            given = None if self.is_stopping else self._proposals.next()
+            if given is None:
+                return None
+            try:
+                trial = self._begin(given)
+            except (JobError, ConfigError) as error:
+                self.errors.append(f"{' '.join(given)}: {error}")
+                return None
+            self.sessions.append(trial.session)
+        if self.is_stopping:  # Meanwhile.
+            trial.session.record.stop()
+        return trial
+
+    def _tell(self, given: Given, session: RunSession) -> None:
+        with self._lock:
+            try:
+                value = value_of(session.folder, self._metric)
+            except JobError as error:
+                value = None
+                if str(error) not in self.errors:
+                    self.errors.append(str(error))
+            self._proposals.tell(given, value)
 
 
 def _run_one(recipe: Recipe, session: RunSession, hosts: HostMesh, slot: Slot) -> None:

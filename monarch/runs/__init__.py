@@ -2,6 +2,7 @@
 
 What to open:
 
+    roles                  parts of a mesh: some procs train, others evaluate
     recipe, catalog        a recipe, and where its code is; those that are installed
     outline                a recipe's config, read without importing it
     session                one go of a run, and which process may run in a folder
@@ -37,6 +38,7 @@ What to open:
     slowness               whether ranks that take long are slow, or stuck
     places                 file and line of the user's code, in short
     clock                  a run's limits, which stand still while a person debugs
+    checkpoint_choice      the checkpoint that a config names: a file, a run, the best
     saving                 checkpoints, and what happens when one cannot be saved
     live_config            keys that change while the run goes on
     allocation             hosts that are ended, replaced, or lost under a run

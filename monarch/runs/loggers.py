@@ -1,30 +1,59 @@
-"""Where else a run's metrics go: TensorBoard, Weights & Biases. Each is a library of its own,
-imported where a config asks for it."""
+"""Where else a run's metrics go: TensorBoard, Weights & Biases, MLflow. Each is its own library,
+imported where a config asks for it. What its own environment variables say comes before ours."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import netrc
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from monarch.config_file import ConfigError
+from monarch.runs.whole_file import write_whole
+
+_PROJECT = "monarch"  # where neither a key nor the environment names one
 
 
 class Logger(Protocol):
-    """Gets the numbers of each step."""
+    """Gets the numbers of each step. ``place`` says where they go, for a person."""
+
+    place: str
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class LoggedRun:
+    """The run, as loggers tell of it: its folder, and its config by dotted key."""
+
+    folder: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+    wandb_project: str | None = None
+    wandb_entity: str | None = None
+
+    @property
+    def uid(self) -> str:
+        """The same for a run that goes on; another for any other run."""
+        whole = hashlib.blake2b(os.fsencode(self.folder.absolute()), digest_size=3).hexdigest()
+        return f"{self.folder.name}-{whole}"
+
+
 class TensorBoard:
     """Event files in ``tensorboard/`` of the run's folder, for ``tensorboard --logdir runs``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, run: LoggedRun) -> None:
         library = _library("tensorboard", "torch.utils.tensorboard")
-        self._writer = library.SummaryWriter(str(folder / "tensorboard"))
+        folder = run.folder / "tensorboard"
+        self.place = f"tensorboard --logdir {folder}"
+        self._writer = library.SummaryWriter(str(folder))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -35,15 +64,28 @@ class TensorBoard:
 
 
 class WandB:
-    """An offline run in ``wandb/`` of the run's folder; ``wandb sync`` uploads it."""
+    """A run of W&B, which goes on when this one does. It is online where a person is logged in, or
+    ``WANDB_MODE`` says so; else offline, in ``wandb/`` of the run's folder, for ``wandb sync``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, run: LoggedRun) -> None:
         library = _library("wandb", "wandb")
+        given: dict[str, Any] = {
+            "project": run.wandb_project or _unless_set("WANDB_PROJECT", _PROJECT),
+            "entity": run.wandb_entity,
+            "name": _unless_set("WANDB_NAME", run.folder.name),
+            "id": _unless_set("WANDB_RUN_ID", run.uid),
+            "resume": _unless_set("WANDB_RESUME", "allow"),
+            "dir": _unless_set("WANDB_DIR", str(run.folder)),
+            "mode": _unless_set("WANDB_MODE", None if _is_logged_in() else "offline"),
+            "config": dict(run.config),
+        }
         self._run = library.init(
-            project="monarch", name=folder.name, dir=str(folder), mode="offline",
+            **{name: value for name, value in given.items() if value is not None},
             reinit="create_new",  # The runs of a sweep go on side by side.
             settings=library.Settings(silent=True),  # It would write into the table of the run.
-        )  # fmt: skip
+        )
+        url = getattr(self._run, "url", None)
+        self.place = url or f"W&B, offline (no login was found): wandb sync {run.folder / 'wandb'}"
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
@@ -52,7 +94,51 @@ class WandB:
         self._run.finish()
 
 
-LOGGERS: dict[str, Callable[[Path], Logger]] = {"tensorboard": TensorBoard, "wandb": WandB}
+class MLflow:
+    """A run of MLflow, which goes on when this one does: where ``MLFLOW_TRACKING_URI`` says, else
+    in ``mlflow/`` beside the runs; in the experiment of ``MLFLOW_EXPERIMENT_NAME``."""
+
+    def __init__(self, run: LoggedRun) -> None:
+        library = _library("mlflow", "mlflow")
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if not uri:
+            uri = (run.folder.absolute().parent / "mlflow").as_uri()
+        self._client = library.MlflowClient(tracking_uri=uri)
+        self._uid = self._begin(run)
+        self.place = f"MLflow, {uri}, run {self._uid}"
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        now = int(time.time() * 1000)
+        for name, value in values.items():
+            self._client.log_metric(self._uid, name, float(value), timestamp=now, step=step)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._uid)
+
+    def _begin(self, run: LoggedRun) -> str:
+        noted = run.folder / "mlflow_run"
+        if given := os.environ.get("MLFLOW_RUN_ID"):
+            return given
+        if noted.exists():
+            return noted.read_text().strip()
+        made = self._client.create_run(self._experiment(), run_name=run.folder.name)
+        uid = str(made.info.run_id)
+        write_whole(noted, uid + "\n")
+        for name, value in run.config.items():
+            self._client.log_param(uid, name, value)
+        return uid
+
+    def _experiment(self) -> str:
+        if given := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+            return given
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or _PROJECT
+        known = self._client.get_experiment_by_name(name)
+        return str(known.experiment_id if known else self._client.create_experiment(name))
+
+
+LOGGERS: dict[str, Callable[[LoggedRun], Logger]] = {
+    "tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow,
+}  # fmt: skip
 
 
 def check_loggers(names: Sequence[str]) -> None:
@@ -62,16 +148,33 @@ def check_loggers(names: Sequence[str]) -> None:
             raise ConfigError(f"knows no {name!r}; there are {', '.join(LOGGERS)}", key="log_to")
 
 
-def open_loggers(names: Sequence[str], folder: Path) -> list[Logger]:
+def open_loggers(names: Sequence[str], run: LoggedRun) -> list[Logger]:
     """Raises ConfigError where a library is not installed."""
-    return [LOGGERS[name](folder) for name in names]
+    return [LOGGERS[name](run) for name in names]
+
+
+def _unless_set(variable: str, value: str | None) -> str | None:
+    """``None`` where the environment says it to the library itself."""
+    return None if os.environ.get(variable) else value
+
+
+def _is_logged_in() -> bool:
+    """By a key in the environment, or in the file in which ``wandb login`` leaves it."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC") or None).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
 
 
 def _library(name: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
+        extra = "mlflow" if name == "mlflow" else "loggers"
         raise ConfigError(
-            f"asks for {name}, which is not installed: pip install 'monarch-loop[loggers]'",
+            f"asks for {name}, which is not installed: pip install 'monarch-loop[{extra}]'",
             key="log_to",
         ) from None

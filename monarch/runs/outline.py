@@ -48,6 +48,10 @@ class Outline:
             with loaded.locating_errors():
                 check(loaded.config, num_hosts, procs_per_host)
 
+    def defines(self, name: str) -> bool:
+        """Whether the recipe's own module has a function of that name."""
+        return any(isinstance(each, _FUNCTIONS) and each.name == name for each in self._tree.body)
+
     def forget(self) -> None:
         """Take it out of ``sys.modules``, before other code takes it for the recipe."""
         sys.modules.pop(self._module.__name__, None)
@@ -76,15 +80,20 @@ def outline_of(wanted: str) -> Outline | None:
 
 def preload_of(wanted: str) -> tuple[str, ...]:
     """Modules that the procs of that recipe should find imported: its ``PRELOAD``, if it says."""
+    return words_of(wanted, "PRELOAD")
+
+
+def words_of(wanted: str, name: str) -> tuple[str, ...]:
+    """The words that the module of that recipe has under a name; none where it does not say."""
     found = _source_of(wanted)
     if found is None:
         return ()
     try:
-        found = found.defining("PRELOAD")
+        found = found.defining(name)
         names: dict[str, Any] = {"__file__": str(found.path), "__package__": found.package}
-        needed = _statements_for(found.tree, {"PRELOAD"}, in_strings=False)
+        needed = _statements_for(found.tree, {name}, in_strings=False)
         exec(compile(ast.Module(needed, type_ignores=[]), str(found.path), "exec"), names)
-        return tuple(names.get("PRELOAD", ()))
+        return tuple(names.get(name, ()))
     except Exception:
         return ()
 

@@ -82,6 +82,11 @@ class Recipe:
         return found if callable(found) else None
 
     @property
+    def roles(self) -> dict[str, int]:
+        """Its roles, and how many procs each has by default; its ``ROLES`` says so."""
+        return dict(getattr(self.module, "ROLES", {}))
+
+    @property
     def preload(self) -> tuple[str, ...]:
         """Modules that its procs should find imported; the recipe's ``PRELOAD`` says which."""
         return tuple(getattr(self.module, "PRELOAD", ()))

@@ -9,12 +9,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
-from monarch.actor import HostMesh, HostWarning
+from monarch.actor import HostMesh, HostWarning, ProcMesh
 from monarch.observe.json_rows import json_rows
 from monarch.runs.code import RunCode
 from monarch.runs.edits import Edits
+from monarch.runs.error_text import in_words
 from monarch.runs.live_config import LiveConfig
-from monarch.runs.loggers import Logger, open_loggers
+from monarch.runs.loggers import LoggedRun, Logger, open_loggers
+from monarch.runs.roles import meshes_of
 from monarch.runs.rows import EVENTS, METRICS, RowFile
 from monarch.runs.telemetry import TROUBLE, RunTelemetry
 from monarch.runtime.ends.process_start import seconds_since_start
@@ -79,6 +81,7 @@ class Record:
 
     def __init__(self, folder: Path | str, display: Display, *, procs_per_host: int = 1) -> None:
         self.folder = Path(folder)
+        self.roles: dict[str, int] = {}  # procs of each, where a person or the recipe says
         self.procs_per_host = procs_per_host
         self.display = display
         self.config_file: LiveConfig[Any] | None = None
@@ -99,6 +102,11 @@ class Record:
         self._newest_step = self._saved_step = 0
         self._newest_steps: dict[str, int] | None = None
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+
+    def meshes_of(self, procs: ProcMesh, **roles: int) -> dict[str, ProcMesh]:
+        """A part of the mesh for each role of the run; where nothing says which it has, for each of
+        ``roles``. Raises ``JobError`` where there are too few procs."""
+        return meshes_of(procs, self.roles or roles)
 
     @property
     def checkpoint_dir(self) -> Path:
@@ -196,8 +204,7 @@ class Record:
         if self._is_made_again(step, values):
             row["again"] = True
         self._add(self._metrics, row)
-        for logger in self._loggers:
-            logger.metrics(step, values)
+        self._log(step, values)
         self._look_at_generation(step, values, now)
         self._show(self.display.metrics, step, num_steps, values)
 
@@ -252,16 +259,31 @@ class Record:
                 return float(seconds)
         return None
 
-    def log_to(self, names: Sequence[str]) -> None:
-        """Have metrics go there too (``tensorboard``, ``wandb``), until `close`. Raises ConfigError
-        where what it takes is not installed."""
-        self._loggers = open_loggers(names, self.folder)
+    def log_to(self, names: Sequence[str], run: LoggedRun | None = None) -> None:
+        """Have metrics go there too (``tensorboard``, ``wandb``, ``mlflow``), until `close`. Raises
+        ConfigError where what it takes is not installed."""
+        self._loggers = open_loggers(names, run or LoggedRun(self.folder))
+        for logger in self._loggers:
+            self._show(self.display.message, f"metrics also go to {logger.place}")
+
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
+        """A logger that fails, as where its server is gone, is left out from then on."""
+        for logger in list(self._loggers):
+            try:
+                logger.metrics(step, values)
+            except Exception as error:
+                self._loggers.remove(logger)
+                name = type(logger).__name__
+                self.event("unlogged", f"{name} gets no more metrics: {in_words(error)}", step=step)
 
     def close(self) -> None:
         """End the loggers."""
         loggers, self._loggers = self._loggers, []
         for logger in loggers:
-            logger.close()
+            try:
+                logger.close()
+            except Exception as error:  # The run counts, whatever becomes of its copies.
+                self.note("unlogged", f"{type(logger).__name__} could not end: {in_words(error)}")
 
     def _is_made_again(self, step: int, values: Mapping[str, float]) -> bool:
         if self._newest_steps is None:

@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from monarch.config_file import LoadedConfig, load_config, to_toml
+from monarch.config_file.keys import leaves
 from monarch.errors import JobError
 from monarch.observe.query import TELEMETRY
 from monarch.runs.code import RunCode
@@ -24,6 +25,7 @@ from monarch.runs.error_text import in_words
 from monarch.runs.folder import RunFolder, writing_in
 from monarch.runs.git import commit_here
 from monarch.runs.live_config import LiveConfig
+from monarch.runs.loggers import LoggedRun
 from monarch.runs.ranks import RunLost
 from monarch.runs.record import Display, Record
 from monarch.runs.report import write_report
@@ -81,6 +83,7 @@ class RunSession:
     overrides: Sequence[str] = ()
     environment: Mapping[str, str] | None = None
     procs_per_host: int = 1
+    roles: Mapping[str, int] = field(default_factory=dict)
     code: RunCode | None = None
     generation: int = 0
     outcome: Any = None
@@ -88,6 +91,7 @@ class RunSession:
     def __post_init__(self) -> None:
         with writing_in(self.folder.path):
             self.record = Record(self.folder.path, self.display, procs_per_host=self.procs_per_host)
+            self.record.roles = dict(self.roles)
 
     def __enter__(self) -> RunSession:
         with writing_in(self.folder.path):
@@ -119,8 +123,15 @@ class RunSession:
         folder.note_command(self.command)
         note_detached(folder)
         folder.link_as_latest()
-        extras = getattr(self.loaded.config, "extras", None)
-        self.record.log_to(getattr(extras, "log_to", ()))
+        config = self.loaded.config
+        extras = getattr(config, "extras", None)
+        run = LoggedRun(
+            folder.path,
+            {key: _logged(value) for key, value in leaves(config)},
+            getattr(extras, "wandb_project", None),
+            getattr(extras, "wandb_entity", None),
+        )
+        self.record.log_to(getattr(extras, "log_to", ()), run)
 
     def __exit__(
         self,
@@ -199,6 +210,10 @@ class RunSession:
             "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(named)},
             "when": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
+
+
+def _logged(value: Any) -> Any:
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def _plain(outcome: Any) -> Any:

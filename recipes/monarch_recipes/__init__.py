@@ -13,13 +13,15 @@ What to open, by what is to be changed:
 The modules that serve more than one recipe:
 
     schedule, randomness   learning rate and batches by step; random numbers by place in a run
-    samples, digits        the share of samples of each rank; the data set of the examples
+    samples, streams,      the share of samples of each rank: by their number, of a stream;
+      loaders, digits        what a task's data may be; the data set of the examples
     task                   parts of a recipe that a module of the user's replaces
     optimizer, precision,  a step: rates and clipping; float16 and bfloat16;
       buffers, tally         BatchNorm's statistics; means over micro-batches and ranks
     gradients              gradients that are averaged, whichever parameters a step uses
     fingerprint, alike     whether ranks have the same; what happens where they do not
     evaluation, best       the held-out samples; the best evaluation, and when to stop early
+    extra_state            what a task keeps besides model and optimizer, as an EMA
     checkpoint, savable,   saved states; what they may hold;
       export                 their weights as a plain file
     host_copies            replicas go on from copies in the memory of their hosts

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from monarch.config_file import ConfigError
+from monarch.runs.checkpoint_choice import BEST as BEST
 from monarch_recipes.extras import Extras
-
-BEST = "best"
-"""The folder beside the checkpoints that keeps the best one."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ long as reading it, and so is done on a thread where the file is large.
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import re
@@ -268,24 +269,59 @@ def check_model(
 ) -> None:
     """Raise CheckpointMisfit, with the first difference, if it is not of such a model, or not of a
     recipe that saves something under each of ``keys``. ``generation`` is that of the code here."""
-    saved: dict[str, torch.Tensor] = checkpoint.state.get("model", {})
-    wanted = model.state_dict()
-    reason = ""
-    if missing := [name for name in wanted if name not in saved]:
-        reason = f"it has no {missing[0]!r}"
-    elif more := [name for name in saved if name not in wanted]:
-        reason = f"it has {more[0]!r}, which this model has not"
-    else:
-        for name, tensor in wanted.items():
-            if saved[name].shape != tensor.shape:
-                there, here = tuple(saved[name].shape), tuple(tensor.shape)
-                reason = f"{name!r} has the shape {there} there, and {here} here"
-                break
+    reason = model_difference(checkpoint.state.get("model", {}), model)
     if reason:
         what_now, good = _what_now(checkpoint, generation, "Give the config")
         raise CheckpointMisfit(f"{checkpoint.path} is of another model: {reason}. {what_now}", good)
     if lacking := [key for key in keys if key not in checkpoint.state]:
         raise CheckpointMisfit(f"{checkpoint.path} is of another recipe: it has no {lacking[0]!r}")
+
+
+def model_difference(saved: dict[str, torch.Tensor], model: nn.Module) -> str:
+    """The first thing in which saved weights are not those of such a model, or nothing."""
+    wanted = model.state_dict()
+    if missing := [name for name in wanted if name not in saved]:
+        return f"it has no {missing[0]!r}"
+    if more := [name for name in saved if name not in wanted]:
+        return f"it has {more[0]!r}, which this model has not"
+    for name, tensor in wanted.items():
+        if saved[name].shape != tensor.shape:
+            there, here = tuple(saved[name].shape), tuple(tensor.shape)
+            return f"{name!r} has the shape {there} there, and {here} here"
+    return ""
+
+
+def load_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The weights of a model, by name: of a checkpoint, of safetensors, or of what ``torch.save``
+    wrote of a ``state_dict``. Raises CheckpointError."""
+    try:
+        if path.suffix == ".safetensors":
+            found: Any = importlib.import_module("safetensors.torch").load_file(str(path))
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except ModuleNotFoundError:
+        raise CheckpointError(
+            f"{path} needs safetensors: pip install 'monarch-loop[train]'"
+        ) from None
+    except Exception as error:  # A file from elsewhere may be wrong in any way.
+        why = str(error).partition("\n")[0]
+        raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {why}") from None
+    for name in ("model", "state_dict"):
+        if isinstance(found, dict) and isinstance(found.get(name), dict):
+            found = found[name]
+            break
+    if not isinstance(found, dict) or not all(map(torch.is_tensor, found.values())):
+        raise CheckpointError(f"{path} holds no weights by name")
+    return dict(found)
+
+
+def check_weights(path: Path, weights: dict[str, torch.Tensor], model: nn.Module) -> None:
+    """Raise CheckpointMisfit, with the first difference, where they are not of such a model."""
+    if reason := model_difference(weights, model):
+        raise CheckpointMisfit(
+            f"the weights in {path} are of another model: {reason}. Where only a part is to be "
+            "taken, as without the last layer, load it in build_model instead of by init_from"
+        )
 
 
 def check_optimizer(

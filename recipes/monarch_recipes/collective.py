@@ -21,7 +21,9 @@ from monarch_recipes.checkpoint import (
     Checkpoint,
     CheckpointError,
     check_model,
+    check_weights,
     find_checkpoint,
+    load_weights,
     random_state,
 )
 from monarch_sync.words import some
@@ -117,6 +119,18 @@ def find_checkpoint_for_all(
         return found, tuple(skipped)
 
     return from_rank_0(find, CheckpointError)
+
+
+def load_weights_for_all(path: Path, model: nn.Module) -> None:
+    """Have the model begin with the weights in a file that only rank 0 needs to have. Raises
+    CheckpointError on all ranks where it has none that fit."""
+
+    def find() -> dict[str, torch.Tensor]:
+        weights = load_weights(path)
+        check_weights(path, weights, model)
+        return weights
+
+    model.load_state_dict(from_rank_0(find, CheckpointError))
 
 
 def from_all_ranks(mine: T) -> list[T]:

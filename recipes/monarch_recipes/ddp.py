@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -32,9 +32,11 @@ from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
 from monarch.runs.attempts import TrainingAttempt, with_attempts
+from monarch.runs.checkpoint_choice import check_choices, chosen_for
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import check_num_ranks, when_up
 from monarch.runs.run_memory import HostCopies
+from monarch.runs.saving import shown
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.alike import ONLY_WEIGHTS, Alike
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
@@ -51,6 +53,7 @@ from monarch_recipes.collective import (
     average_buffers,
     find_checkpoint_for_all,
     from_all_ranks,
+    load_weights_for_all,
     sum_over_ranks,
     take_from,
 )
@@ -58,10 +61,12 @@ from monarch_recipes.device import SystemInfo, system_info, use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import evaluate_share, held_out_names, means_of, told
 from monarch_recipes.export import export as export
+from monarch_recipes.extra_state import ExtraState
 from monarch_recipes.extras import Extras
 from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients
 from monarch_recipes.host_copies import first_that_fits, read_copy
+from monarch_recipes.loaders import DataSource, UnfitData, sources_of
 from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
@@ -69,8 +74,14 @@ from monarch_recipes.precision import Precision
 from monarch_recipes.profiling import Profiler
 from monarch_recipes.rendezvous import init_group, leave_limits_to_client, meet_at, open_meeting
 from monarch_recipes.results import DDPOutcome, StepResult, TrainingPlan, measured
-from monarch_recipes.samples import Data, ReadingAhead, SampleOrder, batches, reading_ahead
-from monarch_recipes.schedule import is_due, learning_rate_factor, split_batch
+from monarch_recipes.samples import Data, DealtSamples, batches
+from monarch_recipes.schedule import BatchSplit, is_due, learning_rate_factor, split_batch
+from monarch_recipes.streams import (
+    StreamedSamples,
+    check_same_stream,
+    open_samples,
+    share_of_stream,
+)
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part, tell_of_lost_parts
 from monarch_reload import ReloadReport, at_start
@@ -79,6 +90,8 @@ from monarch_sync.words import counted
 # Imported once a host, ahead of its procs, which are forked from there and so begin in
 # milliseconds. Without the second, each proc would take seconds to import it for its optimizer.
 PRELOAD = ("torch", "torch._dynamo")
+# All ways of a run in a few steps, for `--fast-dev-run`.
+FAST_DEV_RUN = ("num_steps=3", "evaluate_every=2", "checkpoint_every=2", "extras.log_to=[]")
 _ANSWER_SECONDS = 60.0
 
 
@@ -101,6 +114,7 @@ class DDPConfig:
     held_out_fraction: float = 0.2  # of the data set, for evaluation only
     data_seed: int = 1  # decides the split and the order of the samples
     num_epochs: int = 24
+    num_steps: int | None = None  # of the whole run; "none": as many as the epochs have
     global_batch_size: int = 128  # samples a step, over all ranks
     max_micro_batch_size: int = 32  # samples a pass of one rank; more are accumulated
     num_workers: int = 0  # processes of each rank that read samples ahead; 0 reads in the step
@@ -131,7 +145,8 @@ class DDPConfig:
     log_every: int = live(1)
     fingerprint_every: int = live(100)  # compares all that ranks should have alike
     num_checkpoints_kept: int = 3
-    resume: str = "auto"  # the latest of the run's; or "never"; or a checkpoint's path
+    resume: str = "auto"  # the latest of this run; "never"; a checkpoint's path; another run
+    init_from: str | None = None  # weights to begin with, at step 0: a path, a run, or "best"
 
     # The best checkpoint, early stopping, TensorBoard, the profiler.
     extras: Extras = field(default_factory=Extras)
@@ -139,7 +154,7 @@ class DDPConfig:
     def __post_init__(self) -> None:
         at_least_one = (
             "num_channels", "num_epochs", "global_batch_size", "max_micro_batch_size",
-            "num_ranks", "num_threads", "log_every", "num_checkpoints_kept",
+            "num_ranks", "num_threads", "log_every", "num_checkpoints_kept", "num_steps",
         )  # fmt: skip
         not_negative = (
             "learning_rate", "weight_decay", "num_warmup_steps", "max_restarts",
@@ -159,8 +174,8 @@ class DDPConfig:
 
 
 def load_data(config: DDPConfig) -> Data:
-    """Any two data sets with `len(data)` and `data[index] -> (input, label)`. Every rank has them,
-    and reads its share of the samples."""
+    """Two data sets with `len(data)` and `data[index] -> (input, label)`, or torch DataLoaders, or
+    streams. Every rank has them, and reads its share of the samples."""
     digits = load_digit_samples(config.data_seed, config.held_out_fraction)
     return Data(digits.train, digits.held_out)
 
@@ -215,7 +230,7 @@ class DDPTrainer(Actor):
     def __init__(self, config: DDPConfig, checkpoint_dir: Path | str = "checkpoints") -> None:
         self.config = config
         self.checkpoint_dir = Path(checkpoint_dir)
-        self.ahead: ReadingAhead | None = None  # until `setup`
+        self.samples: DealtSamples | StreamedSamples | None = None  # until `setup`
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
@@ -237,20 +252,16 @@ class DDPTrainer(Actor):
         config = self.config
         self.device = use_device(config.device, int(os.environ["LOCAL_RANK"]), config.num_threads)
         self.meet(store)
-        self.data = at_start(part(config.task, load_data))(config)
+        data = at_start(part(config.task, load_data))(config)
+        train, self.held_out = sources_of(data)
         self.batch = split_batch(
             config.global_batch_size, self.world_size, config.max_micro_batch_size
         )
-        self.order = SampleOrder(
-            len(self.data.train), self.batch.per_rank, self.rank, self.world_size,
-            seed=config.data_seed,
+        self.samples = open_samples(
+            config, train, size=self.batch.micro_batch_size, per_rank=self.batch.per_rank,
+            rank=self.rank, world_size=self.world_size,
         )  # fmt: skip
-        self.num_steps = self.order.num_steps_per_epoch * config.num_epochs
-        self.ahead = reading_ahead(
-            self.data.train, self.order, self.batch.micro_batch_size,
-            num_workers=config.num_workers, place=(config.seed, self.rank),
-            collate=own_part(config.task, "collate"),
-        )  # fmt: skip
+        self.num_steps = num_steps_of(config, self.samples.num_steps_per_epoch)
         self.profiler = Profiler(config.extras, self.checkpoint_dir, f"rank{self.rank}")
         self.history: list[dict[str, float]] = []  # of all evaluations
 
@@ -261,19 +272,25 @@ class DDPTrainer(Actor):
         self.next_start = NextStart(builders.names)
         self.precision = Precision(config.precision, self.device)
         self.num_steps_done = 0
+        self.extra_saved: dict[str, Any] | None = None  # of the checkpoint, until it is taken
+        self.taken_from: int | None = None  # the rank whose copy this one has
         self.generation = context().generation
         self.are_only_weights_compared = False  # so far, of what new code has learned
         # Ranks draw their dropout from different streams.
         torch.manual_seed(config.seed + 1 + self.rank)
         is_from_memory = copies is not None and self.go_on_from(copies)
         resumed_from, skipped = (None, ()) if is_from_memory else self.resume()
+        skipped += self.begin_extra_state(copies if is_from_memory else None)
+        if isinstance(self.samples, StreamedSamples):
+            self.check_stream(self.samples)
         # Wrapped last, so that rank 0's weights reach all ranks, resumed or fresh.
         self.wrap()
         self.buffers = Buffers(self.model)
         return TrainingPlan(
             first_step=self.num_steps_done,
             num_steps=self.num_steps,
-            num_steps_per_epoch=self.order.num_steps_per_epoch,
+            num_steps_per_epoch=self.samples.num_steps_per_epoch,
+            data_taken=train.told(config.global_batch_size),
             num_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             batch=self.batch,
             resumed_from=resumed_from,
@@ -281,6 +298,18 @@ class DDPTrainer(Actor):
             why_not_nccl=self.why_not_nccl,
             is_from_memory=is_from_memory,
         )
+
+    def begin_extra_state(self, copies: HostCopies | None) -> tuple[str, ...]:
+        """What the task keeps besides, on the weights that are there now, or as it was saved:
+        notes for a person."""
+        self.extra = ExtraState(self.config.task, self.config, self.model)
+        saved, self.extra_saved = self.extra_saved, None
+        if saved is not None:
+            self.extra.load_state_dict(saved)
+        if copies is not None and self.taken_from is not None:
+            self.extra.take_from(self.taken_from)
+        lacking = self.extra.lacking(saved) if saved is not None else []
+        return tuple(f"the checkpoint has no {name!r}: it begins as new" for name in lacking)
 
     def __reload__(self, change: ReloadReport) -> None:
         """Have the author of an edit know what the next start would make of it."""
@@ -340,11 +369,9 @@ class DDPTrainer(Actor):
 
         self.model.train()
         tally = Tally()
-        size, indices = self.batch.micro_batch_size, self.order.of(step - 1)
-        if self.ahead is not None:
-            micro_batches = self.ahead.of(step - 1, self.device, self.name, generation)
-        else:
-            micro_batches = self.batches(self.data.train, indices, size)
+        assert self.samples is not None, "setup comes first"
+        size = self.batch.micro_batch_size
+        micro_batches = self.samples.of(step - 1, self.device, self.name, generation)
         for number, (inputs, labels) in enumerate(micro_batches, 1):
             # Gradients travel once a step, with the last micro-batch.
             is_last = number == self.batch.num_micro_batches
@@ -362,6 +389,7 @@ class DDPTrainer(Actor):
             tally.measure(part(config.task, metrics), logits, labels, size)
         # Before anything else is asked of the others: they wait for all gradients.
         num_left_out = self.gradients.complete()
+        indices = self.samples.numbers_of(step - 1)
         totals = sum_over_ranks(tally.packed(self.device, num_left_out), step, indices)
         unused = self.gradients.agree() if totals[-1] else ()
         average_buffers(self.buffers)
@@ -372,6 +400,7 @@ class DDPTrainer(Actor):
         )  # fmt: skip
         # Here, so that a failure before there is a new one has nothing to put back.
         self.optimizer.zero_grad()
+        self.extra.after_step(self.model)
         self.num_steps_done = step
         self.profiler.after(step)
         means = tally.means(totals)
@@ -420,6 +449,7 @@ class DDPTrainer(Actor):
     def take(self, rank: int) -> None:
         """Have the weights, buffers and optimizer of that rank on all ranks."""
         take_from(rank, self.model, self.optimizer)
+        self.extra.take_from(rank)
 
     @endpoint
     def train(self, num_steps: int) -> list[StepResult]:
@@ -429,10 +459,9 @@ class DDPTrainer(Actor):
     @endpoint
     def evaluate(self) -> dict[str, float]:
         """Loss and metrics on the held-out samples, of which each rank looks at its share."""
-        share = range(self.rank, len(self.data.held_out), self.world_size)
         task, size = self.config.task, 4 * self.config.max_micro_batch_size
         found = evaluate_share(
-            self.model, self.batches(self.data.held_out, share, size), len(share),
+            self.extra.evaluated(self.model), self.held_out_batches(size),
             loss=part(task, compute_loss), metrics=part(task, metrics),
             own=own_part(task, "evaluate"), autocast=self.precision.autocast,
         )  # fmt: skip
@@ -468,6 +497,8 @@ class DDPTrainer(Actor):
             "scaler": self.precision.state_dict(),
             "random_state": random_state(self.device),
             "history": self.history,
+            "extra": self.extra.state_dict(),
+            "data": self.samples.state_at(self.num_steps_done) if self.samples else {},
             "generation": self.generation,
             "unfit_since": self.next_start.unfit_since,
         }
@@ -489,6 +520,8 @@ class DDPTrainer(Actor):
             self.config.resume, self.checkpoint_dir, self.model, ["random_states"]
         )
         if checkpoint is None:
+            if self.config.init_from:
+                load_weights_for_all(Path(self.config.init_from), self.model)
             return None, skipped
         state = checkpoint.state
         check_optimizer(checkpoint, self.optimizer, generation=context().generation)
@@ -507,9 +540,11 @@ class DDPTrainer(Actor):
         if mine.state is not None:
             self.load(mine.state)
         self.num_steps_done, self.history = copies.step, source.history
+        self.go_on_in_data(source.data)
         self.precision.load_state_dict(source.scaler)
-        if source.is_to_be_taken_from:
-            take_from(source.rank, self.model, self.optimizer)
+        self.taken_from = source.rank if source.is_to_be_taken_from else None
+        if self.taken_from is not None:
+            take_from(self.taken_from, self.model, self.optimizer)
         self.set_random_state(mine.random_state)
         return True
 
@@ -519,6 +554,14 @@ class DDPTrainer(Actor):
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["scaler"])
         self.num_steps_done, self.history = state["step"], state.get("history", [])
+        self.extra_saved = state.get("extra", {})
+        self.go_on_in_data(state.get("data", {}))
+
+    def go_on_in_data(self, state: dict[str, Any]) -> None:
+        """Have the next step's samples come next. Data that is asked for by number needs
+        nothing."""
+        if isinstance(self.samples, StreamedSamples):
+            self.samples.go_on_at(self.num_steps_done, state)
 
     def set_random_state(self, state: dict[str, torch.Tensor] | None) -> None:
         """Draw on from there; without a state, from numbers that belong to rank and step."""
@@ -528,10 +571,25 @@ class DDPTrainer(Actor):
             seed = self.config.seed + 1 + self.rank + self.world_size * self.num_steps_done
             torch.manual_seed(seed)
 
-    def batches(self, data: Any, indices: Sequence[int], size: int) -> Any:
-        """These samples as (inputs, labels) on the device, `size` at a time."""
-        collate = own_part(self.config.task, "collate")
-        return batches(data, indices, size, self.device, self.name, collate=collate)
+    def held_out_batches(self, size: int) -> Iterator[Any]:
+        """This rank's share of the held-out samples as (inputs, labels) on the device, `size` at a
+        time."""
+        source, task = self.held_out, self.config.task
+        if source.is_stream:
+            return share_of_stream(
+                source, size=size, rank=self.rank, world_size=self.world_size,
+                seed=self.config.data_seed, device=self.device, reader=self.name,
+                collate=functools.partial(source.collate_now, task),
+            )  # fmt: skip
+        share = range(self.rank, len(source.data), self.world_size)
+        collate = source.collate_now(task)
+        return batches(source.data, share, size, self.device, self.name, collate=collate)
+
+    def check_stream(self, samples: StreamedSamples) -> None:
+        """Read the first step's samples, and see that all ranks read the same stream."""
+        if self.num_steps_done < self.num_steps:
+            samples.read(self.num_steps_done, self.name, context().generation)
+            check_same_stream(from_all_ranks(samples.digest()))
 
     @property
     def name(self) -> str:
@@ -539,8 +597,8 @@ class DDPTrainer(Actor):
         return f"rank {self.rank}, in step {self.num_steps_done + 1},"
 
     def __cleanup__(self, error: Exception | None) -> None:
-        if self.ahead is not None:
-            self.ahead.close()
+        if self.samples is not None:
+            self.samples.close()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -552,7 +610,8 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> DDPOutcome:
     these are newer than the last checkpoint. When the record is stopping, a checkpoint is saved
     first; the same command then goes on from there.
     """
-    check(config, len(hosts), record.procs_per_host)
+    check_share(config, len(hosts), record.procs_per_host)
+    chosen_for(record.folder, config.resume, config.init_from)  # It raises where there is none.
     ranks_per_host = (config.num_ranks or len(hosts) * record.procs_per_host) // len(hosts)
     return with_attempts(
         lambda attempt: train(record.live(config), record, attempt),
@@ -565,8 +624,10 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     """Drive the ranks from the client, to the end or until the record is stopping."""
     procs, saving = attempt.procs, attempt.saving
     # Once this run has saved, it goes on from there, whatever it was to begin with.
-    resume = config.resume if attempt.saved_step is None else "auto"
-    first_config = dataclasses.replace(config, resume=resume)
+    resume, init_from = chosen_for(record.folder, config.resume, config.init_from)
+    if attempt.saved_step is not None:
+        resume = "auto"
+    first_config = dataclasses.replace(config, resume=resume, init_from=init_from)
     trainers = procs.spawn("trainer", DDPTrainer, first_config, record.checkpoint_dir.absolute())
     open_store = trainers.flatten("rank").slice(rank=0).open_store
     # A run that stops before the first step has learned nothing, and need not wait.
@@ -592,13 +653,18 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     record.message(
         f"{plan.num_parameters:,} parameters on {counted(len(trainers), 'rank')}, "
         f"{plan.batch.num_micro_batches} x {plan.batch.micro_batch_size} samples each a step, "
-        f"{plan.num_steps} steps, {plan.num_steps_per_epoch} an epoch"
+        f"{plan.num_steps} steps"
+        + (f", {plan.num_steps_per_epoch} an epoch" if plan.num_steps_per_epoch else "")
     )
+    if plan.data_taken:
+        record.message(plan.data_taken)
     if plan.why_not_nccl:
         record.message(plan.why_not_nccl)
     saving.resumed(
         plan.resumed_from, plan.first_step, plan.skipped, is_from_memory=plan.is_from_memory
     )
+    if init_from is not None and not plan.first_step:
+        record.event("initialized", f"begins with the weights of {shown(Path(init_from))}")
     step, held_out = plan.first_step, None
     alike.compare(plan.first_step)
 
@@ -672,6 +738,12 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
 
 def check(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
     """Whether the config fits so many procs; raises ConfigError before any is started."""
+    check_share(config, num_hosts, procs_per_host)
+    check_choices(config.resume, config.init_from)
+
+
+def check_share(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
+    """Whether so many procs can share a batch."""
     num_ranks = check_num_ranks(config.num_ranks, num_hosts, procs_per_host)
     try:
         split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)
@@ -679,19 +751,50 @@ def check(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
         raise ConfigError(f"does not fit: {error}", key="global_batch_size") from None
 
 
+def validate(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
+    """For `monarch recipe validate`: whether the data can be dealt out. Loads it; raises
+    ConfigError."""
+    shape_of(config, num_hosts, procs_per_host)
+
+
 def plan(config: DDPConfig, num_hosts: int, procs_per_host: int) -> dict[str, Any]:
     """For `monarch run ddp --plan`: computed without a process, and without the weights."""
-    num_ranks = config.num_ranks or num_hosts * procs_per_host
-    batch = split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)
-    data: Data = part(config.task, load_data)(config)
-    order = SampleOrder(len(data.train), batch.per_rank, 0, num_ranks, seed=config.data_seed)
+    train, batch, num_steps = shape_of(config, num_hosts, procs_per_host)
     memory = memory_of_recipe(
-        config, build_model, compute_loss, data.train[0], batch.micro_batch_size
-    )
-    num_steps = order.num_steps_per_epoch * config.num_epochs
+        config, build_model, compute_loss, train.first_sample(), batch.micro_batch_size,
+        train.collate_now(config.task),
+    )  # fmt: skip
+    num = train.num_samples
+    of = "a stream" if num is None else f"{config.num_epochs} epochs of {num} samples"
     return {
         "parameters": f"{memory.num_parameters:,}",
         "memory of a rank": str(memory),
         "a step": f"{batch.num_micro_batches} x {batch.micro_batch_size} samples on each rank",
-        "steps": f"{num_steps} in {config.num_epochs} epochs of {len(data.train)} samples",
+        "steps": f"{num_steps} in {of}" if config.num_steps is None else f"{num_steps}",
     }
+
+
+def shape_of(
+    config: DDPConfig, num_hosts: int, procs_per_host: int
+) -> tuple[DataSource, BatchSplit, int]:
+    """The train data, a rank's share of a step, and the number of steps."""
+    num_ranks = config.num_ranks or num_hosts * procs_per_host
+    batch = split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)
+    train, _ = sources_of(part(config.task, load_data)(config))
+    samples = open_samples(
+        config, train, size=batch.micro_batch_size, per_rank=batch.per_rank, rank=0,
+        world_size=num_ranks,
+    )  # fmt: skip
+    return train, batch, num_steps_of(config, samples.num_steps_per_epoch)
+
+
+def num_steps_of(config: DDPConfig, num_steps_per_epoch: int | None) -> int:
+    """The steps of the whole run."""
+    if config.num_steps is not None:
+        return config.num_steps
+    if not num_steps_per_epoch:
+        raise UnfitData(
+            "the train data is a stream whose length is not known, or less than a batch: say "
+            "num_steps, the steps of the whole run"
+        )
+    return num_steps_per_epoch * config.num_epochs

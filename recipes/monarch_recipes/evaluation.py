@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -19,7 +19,6 @@ Share: TypeAlias = dict[str, tuple[float, float]]
 def evaluate_share(
     model: nn.Module,
     batches: Iterable[Any],
-    num_samples: int,
     *,
     loss: Callable[[Any, Any], Weighted],
     metrics: Callable[[Any, Any], Mapping[str, Weighted]],
@@ -28,14 +27,14 @@ def evaluate_share(
 ) -> Share:
     """The loss and the metrics of these samples, or what the task's ``own`` function finds.
 
-    A plain number that it returns counts as a mean over ``num_samples``.
+    A plain number that it returns counts as a mean over the samples that it has taken.
     """
-    tally = Tally()
+    tally, counted = Tally(), _CountedBatches(batches)
     model.eval()
     with torch.no_grad(), autocast():
         if own is not None:
-            for name, value in own(model, batches).items():
-                tally.add(name, value, num_samples)
+            for name, value in own(model, counted).items():
+                tally.add(name, value, counted.num_samples or 1)
         else:
             for inputs, labels in batches:
                 outputs = model(inputs)
@@ -44,6 +43,21 @@ def evaluate_share(
                 for name, value in metrics(outputs, labels).items():
                     tally.add(name, value, size)
     return tally.sums()
+
+
+class _CountedBatches(Iterator[Any]):
+    """Batches, and how many samples were in those that were taken."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches, self.num_samples = iter(batches), 0
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        try:
+            self.num_samples += num_samples_in(batch[1])
+        except StopIteration:  # Its labels are no tensors.
+            self.num_samples += 1
+        return batch
 
 
 def means_of(shares: Iterable[Share]) -> dict[str, float]:

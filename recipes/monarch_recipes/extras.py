@@ -13,8 +13,10 @@ from monarch.runs.loggers import check_loggers
 class Extras:
     """The table `extras` of a config. Only `patience` changes what is learned."""
 
-    # Where metrics go besides metrics.jsonl: "tensorboard", "wandb" (offline, to be synced later).
+    # Where metrics go besides metrics.jsonl: "tensorboard", "wandb", "mlflow".
     log_to: tuple[str, ...] = ()
+    wandb_project: str | None = None  # "none": WANDB_PROJECT of the environment, else "monarch"
+    wandb_entity: str | None = None  # "none": WANDB_ENTITY, else one's own
 
     # The best evaluation, by a held-out value.
     best_metric: str = "loss"

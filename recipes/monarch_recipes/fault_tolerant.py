@@ -39,15 +39,18 @@ from torch.nn import functional
 from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
+from monarch.runs.checkpoint_choice import check_choices, chosen_for
 from monarch.runs.run_memory import HostCopies
-from monarch.runs.saving import UnsavableState
+from monarch.runs.saving import UnsavableState, shown
 from monarch.tools.backends import gpu_of
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
     check_model,
     check_optimizer,
+    check_weights,
     find_checkpoint_or_newer,
+    load_weights,
     save_checkpoint,
 )
 from monarch_recipes.collective import NonFiniteLoss, check_gradient, check_weight
@@ -55,10 +58,12 @@ from monarch_recipes.device import use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import Share, evaluate_share
 from monarch_recipes.export import export as export
+from monarch_recipes.extra_state import refuse_extra_state
 from monarch_recipes.extras import Extras
 from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients, NotTrained
 from monarch_recipes.host_copies import check_fits, read_whole
+from monarch_recipes.loaders import DataSource, dealt_sources
 from monarch_recipes.memory import memory_of_recipe
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
@@ -99,6 +104,9 @@ from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part, tell_of_lost_parts
 from monarch_reload import ReloadReport, at_start
 from monarch_sync.words import some
+
+# All ways of a run in a few steps, for `--fast-dev-run`.
+FAST_DEV_RUN = ("num_steps=3", "evaluate_every=2", "checkpoint_every=2", "extras.log_to=[]")
 
 
 @dataclass(frozen=True)
@@ -157,7 +165,8 @@ class FaultTolerantConfig:
     evaluate_every: int = live(0)  # by one group, while the others wait
     checkpoint_every: int = live(50)
     num_checkpoints_kept: int = 3
-    resume: str = "auto"  # the latest of this run's folder; or "never"; or a checkpoint's path
+    resume: str = "auto"  # the latest of this run; "never"; a checkpoint's path; another run
+    init_from: str | None = None  # weights to begin with, at step 0: a path, a run, or "best"
 
     # Faults on purpose: "kill@40 group=1; hang@80; lighthouse@100" or "random every=50 seed=7".
     chaos: str = ""
@@ -210,7 +219,8 @@ class FaultTolerantConfig:
 
 
 def load_data(config: FaultTolerantConfig) -> Data:
-    """Any two data sets with `len(data)` and `data[index] -> (input, label)`."""
+    """Two data sets with `len(data)` and `data[index] -> (input, label)`, or DataLoaders of
+    such."""
     digits = load_digit_samples(config.data_seed, config.held_out_fraction)
     return Data(digits.train, digits.held_out)
 
@@ -307,16 +317,22 @@ class ReplicaTrainer(Actor):
     @at_start
     def build(self) -> None:
         config, seat = self.config, self.seat
+        refuse_extra_state(config.task, "fault_tolerant")
         self.device = use_device(config.device, seat.slot, config.num_threads)
-        self.data = at_start(part(config.task, load_data))(config)
+        data = at_start(part(config.task, load_data))(config)
+        self.train, self.held_out = dealt_sources(data, "fault_tolerant")
+        train, workers = self.train, self.train.workers
         self.order = SampleOrder(
-            len(self.data.train), config.batch_size,
+            len(train.data), config.batch_size,
             rank=seat.group * seat.num_ranks + seat.rank,
             world_size=seat.num_groups * seat.num_ranks, seed=config.data_seed,
+            shuffle=train.shuffle,
         )  # fmt: skip
         self.ahead = reading_ahead(
-            self.data.train, self.order, config.batch_size, num_workers=config.num_workers,
-            place=(config.seed, seat.group, seat.rank), collate=own_part(config.task, "collate"),
+            train.data, self.order, config.batch_size,
+            num_workers=config.num_workers or workers.num,
+            place=(config.seed, seat.group, seat.rank), collate=train.collate_now(config.task),
+            init=workers.init, options=workers.options(),
         )  # fmt: skip
         name = f"group{seat.group}-rank{seat.rank}"
         self.profiler = Profiler(config.extras, self.checkpoint_dir, name)
@@ -511,7 +527,7 @@ class ReplicaTrainer(Actor):
                 found = self.ahead.of(batch, self.device, self.seat.name, generation)
                 ((inputs, labels),) = found
             else:
-                ((inputs, labels),) = self.batches(self.data.train, self.order.of(batch))
+                ((inputs, labels),) = self.batches(self.train, self.order.of(batch))
             logits = self.parallel_model(inputs)
             size = self.config.batch_size
             loss = sum_and_weight(part(self.config.task, compute_loss)(logits, labels), size)
@@ -560,10 +576,10 @@ class ReplicaTrainer(Actor):
         samples = some([str(index) for index in self.order.of(batch)], 8)
         return f"{self.seat.name}, on {socket.gethostname()}, in batch {batch}, samples {samples}"
 
-    def batches(self, data: Any, indices: Sequence[int]) -> Any:
+    def batches(self, source: DataSource, indices: Sequence[int]) -> Any:
         """These samples as (inputs, labels) on the device, `batch_size` at a time."""
-        collate, size = own_part(self.config.task, "collate"), self.config.batch_size
-        return batches(data, indices, size, self.device, self.seat.name, collate=collate)
+        collate, size = source.collate_now(self.config.task), self.config.batch_size
+        return batches(source.data, indices, size, self.device, self.seat.name, collate=collate)
 
     def learning_rate_of(self, step: int) -> float:
         with task_errors(self.seat.name):
@@ -583,11 +599,11 @@ class ReplicaTrainer(Actor):
     @endpoint
     def evaluate(self) -> Share:
         """Loss and metrics on this rank's share of the held-out samples."""
-        share = range(self.seat.rank, len(self.data.held_out), self.seat.num_ranks)
+        share = range(self.seat.rank, len(self.held_out.data), self.seat.num_ranks)
         task = self.config.task
         with task_errors(f"{self.seat.name}, cannot evaluate"):
             return evaluate_share(
-                self.model, self.batches(self.data.held_out, share), len(share),
+                self.model, self.batches(self.held_out, share),
                 loss=part(task, compute_loss), metrics=part(task, metrics),
                 own=own_part(task, "evaluate"),
             )  # fmt: skip
@@ -678,6 +694,11 @@ class ReplicaTrainer(Actor):
             path, self.config.resume, self.checkpoint_dir, fits, skipped.append
         )
         if checkpoint is None:
+            if self.config.init_from:
+                init_from = Path(self.config.init_from)
+                weights = load_weights(init_from)
+                check_weights(init_from, weights, self.model)
+                self.model.load_state_dict(weights)
             return None, tuple(skipped)
         check_optimizer(checkpoint, self.optimizer, generation=context().generation)
         self.load(checkpoint.state)
@@ -691,34 +712,58 @@ def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> GroupsO
     Ctrl-C lets the groups finish a step, and saves; the same command then goes on from there. A
     second one ends all at once.
     """
-    check(config, hosts.size(), record.procs_per_host)
+    check_places(config, hosts.size(), record.procs_per_host)
+    resume, init_from = chosen_for(record.folder, config.resume, config.init_from)
+    if init_from is not None:
+        record.message(f"groups that begin at step 0 have the weights of {shown(Path(init_from))}")
+    config = dataclasses.replace(config, resume=resume, init_from=init_from)
     return train_groups(ReplicaTrainer, config, hosts, record)
 
 
 def check(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
     """Whether the groups fit on so many hosts; raises ConfigError before any process starts."""
+    check_places(config, num_hosts, procs_per_host)
+    check_choices(config.resume, config.init_from)
+
+
+def check_places(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
+    """Whether there is room for the groups."""
     try:
         place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
     except ValueError as error:
         raise ConfigError(f"does not fit: {error}", key="num_groups") from None
 
 
+def validate(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
+    """For `monarch recipe validate`: whether the data can be dealt out. Loads it; raises
+    ConfigError."""
+    refuse_extra_state(config.task, "fault_tolerant")
+    train_data_of(config)
+
+
+def train_data_of(config: FaultTolerantConfig) -> DataSource:
+    """The train data, which is enough for a batch of each group."""
+    train, _ = dealt_sources(part(config.task, load_data)(config), "fault_tolerant")
+    num_procs = config.num_groups * config.procs_per_group
+    SampleOrder(len(train.data), config.batch_size, 0, num_procs, seed=config.data_seed)
+    return train
+
+
 def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> dict[str, Any]:
     """The plan for `monarch run fault_tolerant --plan`: computed without a process, or the
     weights."""
     places = place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
-    data: Data = part(config.task, load_data)(config)
-    num_procs = config.num_groups * config.procs_per_group
-    SampleOrder(
-        len(data.train), config.batch_size, 0, num_procs, seed=config.data_seed
-    )  # if enough
-    memory = memory_of_recipe(config, build_model, compute_loss, data.train[0], config.batch_size)
+    train, num_procs = train_data_of(config), config.num_groups * config.procs_per_group
+    memory = memory_of_recipe(
+        config, build_model, compute_loss, train.first_sample(), config.batch_size,
+        train.collate_now(config.task),
+    )  # fmt: skip
     num_batches = config.num_steps * (1 if config.algorithm == "ddp" else config.sync_every)
-    epochs = num_batches * num_procs * config.batch_size / len(data.train)
+    epochs = num_batches * num_procs * config.batch_size / len(train.data)
     return describe_places(places, num_hosts * procs_per_host) | {
         "parameters": f"{memory.num_parameters:,}",
         "memory of a rank": str(memory),
         "a step": f"{num_batches // config.num_steps} x {config.batch_size} samples on each rank",
-        "steps": f"{config.num_steps}, {epochs:.1f} epochs of {len(data.train)} samples",
+        "steps": f"{config.num_steps}, {epochs:.1f} epochs of {len(train.data)} samples",
         "faults": "; ".join(map(str, config.faults())) or "none on purpose",
     }

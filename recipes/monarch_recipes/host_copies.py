@@ -41,6 +41,7 @@ class CopySource:
     rank: int
     scaler: dict[str, Any]
     history: list[dict[str, float]]
+    data: dict[str, Any]
     is_to_be_taken_from: bool
 
 
@@ -86,7 +87,7 @@ def first_that_fits(
         state = mine.state
         try:
             check_fits(state, model, optimizer)
-            found = state["scaler"], state["history"]
+            found = state["scaler"], state["history"], state.get("data", {})
         except CheckpointError as error:
             error.__traceback__ = None
             found = error
@@ -97,8 +98,8 @@ def first_that_fits(
     for rank in there:
         if isinstance(by_rank[rank], CheckpointError):
             raise by_rank[rank]
-    scaler, history = by_rank[there[0]]
-    return CopySource(there[0], scaler, history, len(there) < len(by_rank))
+    scaler, history, data = by_rank[there[0]]
+    return CopySource(there[0], scaler, history, data, len(there) < len(by_rank))
 
 
 def _read(place: CopyPlace | None) -> Any:

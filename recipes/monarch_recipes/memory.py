@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 
 from monarch_recipes.samples import Collate
 from monarch_recipes.tally import Weighted, sum_and_weight
-from monarch_recipes.task import own_part, part
+from monarch_recipes.task import part
 
 _MIB = 2**20
 
@@ -47,12 +47,13 @@ def memory_of_recipe(
     loss: Callable[[torch.Tensor, torch.Tensor], Weighted],
     sample: Any,
     num_samples: int,
+    collate: Collate | None = None,
 ) -> StepMemory:
     """``memory_of_step`` for these functions of a recipe, or those of the config's task."""
     task = config.task
     return memory_of_step(
         functools.partial(part(task, build), config), part(task, loss), sample, num_samples,
-        own_part(task, "collate"),
+        collate,
     )  # fmt: skip
 
 

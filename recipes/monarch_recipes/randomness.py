@@ -6,6 +6,7 @@ import functools
 import hashlib
 import random
 import sys
+from typing import Any
 
 import torch
 
@@ -13,12 +14,20 @@ import torch
 def draw_from(*place: int) -> None:
     """From now on torch, `random` and, where it is used, numpy draw the numbers that belong to this
     place: the run's seed, the replica, the step. So no state of theirs need be saved."""
-    digest = hashlib.blake2b(repr(place).encode(), digest_size=8).digest()
-    seed = int.from_bytes(digest, "little") >> 1
+    seed = _seed_of(place)
     if _has_accelerator():
         torch.manual_seed(seed)
     else:  # Seeding for a possible GPU takes torch longer than a small network's forward pass.
         torch.default_generator.manual_seed(seed)
+    _seed_others(seed)
+
+
+def _seed_of(place: tuple[int, ...]) -> int:
+    digest = hashlib.blake2b(repr(place).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _seed_others(seed: int) -> None:
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
@@ -27,3 +36,48 @@ def draw_from(*place: int) -> None:
 @functools.cache
 def _has_accelerator() -> bool:
     return bool(torch.accelerator.is_available())
+
+
+class OwnDraws:
+    """Random numbers of their own for what is done within: those of torch on the CPU, of `random`
+    and, where it is used, of numpy. Outside, all draw on as if nothing had been drawn within."""
+
+    def __init__(self, *place: int) -> None:
+        self._outside, seed = _states(), _seed_of(place)
+        torch.default_generator.manual_seed(seed)
+        _seed_others(seed)
+        self._within = _states()
+        _set_states(self._outside)
+
+    def __enter__(self) -> None:
+        self._outside = _states()
+        _set_states(self._within)
+
+    def __exit__(self, *error: object) -> None:
+        self._within = _states()
+        _set_states(self._outside)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values, as a checkpoint can have them."""
+        return dict(self._within)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._within = dict(state)
+
+
+def _states() -> dict[str, Any]:
+    found: dict[str, Any] = {"torch": torch.default_generator.get_state()}
+    found["random"] = random.getstate()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        name, keys, *rest = numpy.random.get_state()
+        found["numpy"] = (name, torch.from_numpy(keys.astype("int64")), *rest)
+    return found
+
+
+def _set_states(states: dict[str, Any]) -> None:
+    torch.default_generator.set_state(states["torch"])
+    random.setstate(states["random"])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in states:
+        name, keys, *rest = states["numpy"]
+        numpy.random.set_state((name, keys.numpy().astype("uint32"), *rest))

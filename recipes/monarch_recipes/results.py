@@ -15,11 +15,12 @@ class TrainingPlan:
 
     first_step: int  # steps done before, by the run that is resumed
     num_steps: int
-    num_steps_per_epoch: int
+    num_steps_per_epoch: int | None  # of a stream whose length is not known
     num_parameters: int
     batch: BatchSplit
     resumed_from: Path | None
     skipped: tuple[str, ...] = ()  # checkpoints that could not be used, and why
+    data_taken: str = ""  # what was taken of a DataLoader, for a person
     why_not_nccl: str = ""  # where ranks have GPUs
     is_from_memory: bool = False  # it goes on from copies in the memory of the hosts
 

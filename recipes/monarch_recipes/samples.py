@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,14 +43,21 @@ class TooFewSamples(MonarchError):
 
 
 class SampleOrder:
-    """Deals the samples out to the ranks, in another order in each epoch.
+    """Deals the samples out to the ranks, in another order in each epoch unless ``shuffle`` is off.
 
     The samples of a rank depend on the step alone: a run that is resumed goes on in the middle of
     its epoch. All ranks together see the same samples in a step, however many share it.
     """
 
     def __init__(
-        self, num_samples: int, per_rank: int, rank: int, world_size: int, *, seed: int
+        self,
+        num_samples: int,
+        per_rank: int,
+        rank: int,
+        world_size: int,
+        *,
+        seed: int,
+        shuffle: bool = True,
     ) -> None:
         self.num_steps_per_epoch = num_samples // (per_rank * world_size)
         if not self.num_steps_per_epoch:
@@ -59,7 +67,7 @@ class SampleOrder:
             )
         self._per_rank = per_rank
         self._sampler: DistributedSampler[int] = DistributedSampler(
-            range(num_samples), world_size, rank, shuffle=True, seed=seed, drop_last=True
+            range(num_samples), world_size, rank, shuffle=shuffle, seed=seed, drop_last=True
         )
         self._epoch = -1
         self._indices: list[int] = []
@@ -87,7 +95,7 @@ def batches(
     """These samples as (inputs, labels) on the device, `size` at a time. Raises SampleError, which
     names `reader`."""
     for first in range(0, len(indices), size):
-        yield _on(device, _read(data, indices[first : first + size], collate), reader)
+        yield on_device(device, _read(data, indices[first : first + size], collate), reader)
 
 
 def num_samples_in(labels: Any) -> int:
@@ -113,10 +121,13 @@ class ReadingAhead:
         num_workers: int,
         place: tuple[int, ...],
         collate: Collate | None = None,
+        init: Callable[[int], None] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._reading = _Reading(data, collate)
         self._order, self._size, self._place = order, size, place
-        self._num_workers = num_workers
+        # `init` runs in each worker; `options` are others of a DataLoader's.
+        self._init, self._options = init, {"num_workers": num_workers, **(options or {})}
         self._next: int | None = None
         self._generation = 0
         self._batches: Iterator[Any] = iter(())
@@ -129,7 +140,7 @@ class ReadingAhead:
             self._batches, self._generation = self._begin(step), generation
         self._next = None  # until all of this step were taken
         for _ in range(0, len(self._order.of(step)), self._size):
-            yield _on(device, next(self._batches), reader)
+            yield on_device(device, next(self._batches), reader)
         self._next = step + 1
 
     def close(self) -> None:
@@ -145,13 +156,12 @@ class ReadingAhead:
         self.close()
 
     def _begin(self, step: int) -> Iterator[Any]:
-        parent = os.getpid()
         loader = DataLoader(
             self._reading,
             batch_sampler=self._wanted_from(step),
-            num_workers=self._num_workers,
             collate_fn=_as_it_is,
-            worker_init_fn=lambda number: end_with(parent),
+            worker_init_fn=functools.partial(begin_worker, os.getpid(), self._init),
+            **self._options,
             generator=torch.Generator(),  # so that it draws nothing from that of the model
         )
         return iter(loader)
@@ -164,6 +174,55 @@ class ReadingAhead:
                 yield _Wanted((*self._place, step, start), indices[start : start + self._size])
 
 
+class DealtSamples:
+    """The samples of a rank in each step, of a data set that is asked for them by their number.
+
+    ``collate`` is called at each use, as its code may change. Workers read ahead where there are
+    any.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        order: SampleOrder,
+        size: int,
+        *,
+        collate: Callable[[], Collate | None],
+        num_workers: int = 0,
+        place: tuple[int, ...] = (),
+        **how: Any,
+    ) -> None:
+        self.order = order
+        self.num_steps_per_epoch = order.num_steps_per_epoch
+        self._data, self._size, self._collate = data, size, collate
+        self.ahead = reading_ahead(
+            data, order, size, num_workers=num_workers, place=place,
+            collate=collate() if num_workers else None, **how,
+        )  # fmt: skip
+
+    def numbers_of(self, step: int) -> Sequence[int]:
+        """This rank's samples of ``step``, for errors."""
+        return self.order.of(step)
+
+    def of(
+        self, step: int, device: torch.device, reader: str, generation: int = 0
+    ) -> Iterator[Any]:
+        """Their batches on the device. Raises SampleError, which names ``reader``."""
+        if self.ahead is not None:
+            return self.ahead.of(step, device, reader, generation)
+        indices = self.order.of(step)
+        return batches(self._data, indices, self._size, device, reader, collate=self._collate())
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """Nothing: which samples a step has depends on its number alone."""
+        return {}
+
+    def close(self) -> None:
+        """End the workers."""
+        if self.ahead is not None:
+            self.ahead.close()
+
+
 def reading_ahead(
     data: Any, order: SampleOrder, size: int, *, num_workers: int, **how: Any
 ) -> ReadingAhead | None:
@@ -171,6 +230,13 @@ def reading_ahead(
     if not num_workers:
         return None
     return ReadingAhead(data, order, size, num_workers=num_workers, **how)
+
+
+def begin_worker(parent: int, init: Callable[[int], None] | None, number: int) -> None:
+    """What a reading process does first: it ends with the rank; then the task's own beginning."""
+    end_with(parent)
+    if init is not None:
+        init(number)
 
 
 @dataclass(frozen=True)
@@ -209,23 +275,30 @@ def _read(data: Any, indices: Sequence[int], collate: Collate | None) -> Any:
         try:
             samples.append(data[index])
         except Exception as error:
-            why = f"could not read sample {index}: {_told(error)}"
+            why = f"could not read sample {index}: {told_error(error)}"
             return _Unread(why, place_of(error))
+    return batch_of(samples, indices, collate)
+
+
+def batch_of(samples: list[Any], indices: Sequence[int], collate: Collate | None) -> Any:
+    """The samples of these numbers as a batch; what `on_device` raises an error of, if they make
+    none."""
     try:
         return (collate or default_collate)(samples)
     except Exception as error:
         which = some([str(index) for index in indices], 8)
-        why = f"could not make a batch of samples {which}: {_told(error)}"
+        why = f"could not make a batch of samples {which}: {told_error(error)}"
         return _Unread(why, place_of(error))
 
 
-def _told(error: Exception) -> str:
+def told_error(error: Exception) -> str:
     """The text of an error, and the line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{in_words(error)} ({last.filename}:{last.lineno})"
 
 
-def _on(device: torch.device, batch: Any, reader: str) -> Any:
+def on_device(device: torch.device, batch: Any, reader: str) -> Any:
+    """A batch on the device. Raises SampleError, which names ``reader``, where it is none."""
     if isinstance(batch, _Unread):
         raise SampleError(f"{reader} {batch.why}", batch.place)
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:

@@ -169,3 +169,18 @@ def test_what_user_code_says_does_not_steer_the_terminal(
         screen.truncate(0)
         assert "\\x1b]0;title\\x07\\x1b[2J gone\nand" in text
         assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("width", [80, 90, 100])
+def test_ones_own_metric_and_held_out_values_are_in_the_table_before_what_all_runs_have(
+    width: int,
+) -> None:
+    step = {
+        "loss": 0.4646, "mae": 0.1234, "samples_per_second": 12847.3, "learning_rate": 2.37e-05,
+        "grad_norm": 0.511, "rank_skew_seconds": 0.0123, "generation": 2.0,
+    }  # fmt: skip
+    held_out = {"held_out_loss": 0.5012, "held_out_mae": 0.1345}
+    heads = frames([step, {**step, **held_out}, step], width)
+    names = [name.strip() for name in heads[-1] if name.strip()]
+    wanted = ["loss", "mae", "held-out loss", "held-out mae"]
+    assert names[2:6] == wanted[: 3 if width == 80 else 4]

@@ -168,3 +168,40 @@ def test_a_recipe_that_cannot_be_imported_is_told_without_our_own_frames(
     assert "monarch/cli" not in said
     assert "importlib" not in said
     assert len(said.splitlines()) < 8
+
+
+_TASK = """
+from torch.utils.data import DataLoader, IterableDataset
+
+from monarch_recipes import ddp
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from range(9)
+
+
+def load_data(config):
+    data = ddp.load_data(config)
+    return {0}
+"""
+
+
+def test_validate_refuses_data_that_cannot_be_dealt_out(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def validate(returned: str, *more: str) -> str:
+        name = f"own_{len(list(folder.path.iterdir()))}"
+        (folder.path / f"{name}.py").write_text(_TASK.format(returned))
+        asked = ["recipe", "validate", "ddp", f"task={name}", *more, "--procs", "2"]
+        return folder.here(monkeypatch, *asked)
+
+    assert "ddp can run on" in validate("ddp.Data(DataLoader(data.train), data.held_out)")
+    with pytest.raises(ConfigError, match="return Data"):
+        validate("DataLoader(data.train)")
+    with pytest.raises(ConfigError, match="say num_steps"):
+        validate("ddp.Data(Stream(), data.held_out)")
+    assert "ddp can run on" in validate("ddp.Data(Stream(), data.held_out)", "num_steps=4")
+    said = validate("open('/nowhere/at/all')")
+    assert "the data of ddp could not be looked at here: FileNotFoundError" in said
+    assert "ddp can run on" in said

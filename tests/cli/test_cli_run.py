@@ -13,10 +13,12 @@ from pathlib import Path
 import click
 import pytest
 
+from monarch.cli.run import ways_taken
 from monarch.config_file import ConfigError
 from monarch.errors import JobError
+from monarch.runs.folder import new_run
 from tests.cli.command_folder import CommandFolder
-from tests.cli.runs_folder import RunsFolder
+from tests.cli.runs_folder import RunsFolder, add_row
 from tests.support import Program, wait_for
 
 from .conftest import RECIPE
@@ -333,3 +335,38 @@ def test_what_procs_preload_is_imported_beside_the_recipe(folder: RunsFolder) ->
     )
     folder.write("counting.py", recipe.replace("class Counter", f"{waits}\n\nclass Counter", 1))
     assert "finished after step 4" in folder.monarch("run", "counting.py", "--local")
+
+
+def test_a_fast_dev_run_takes_all_ways_in_a_few_steps(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = folder.path / "counting.py"
+    with pytest.raises(JobError, match=r"counting.py does not say.*give it FAST_DEV_RUN = "):
+        folder.here(monkeypatch, "run", "counting.py", "--fast-dev-run")
+    with pytest.raises(click.UsageError, match="begins a run of its own: name a RECIPE"):
+        folder.here(monkeypatch, "run", "--resume", "--fast-dev-run")
+    counting.write_text(
+        counting.read_text()
+        .replace("@dataclass", 'FAST_DEV_RUN = ("num_steps=2", "size=16")\n\n\n@dataclass', 1)
+        .replace("saved.write_text(str(step))", "saved.write_text(str(step)); " + _WAYS)
+    )
+    said = folder.monarch("run", "counting.py", "--fast-dev-run", "num_steps=3")
+    assert "fast dev run: 3 steps, an evaluation and a checkpoint went well: all paths ran" in said
+    assert (
+        folder.runs[0] / "command"
+    ).read_text() == "monarch run counting.py size=16 num_steps=3\n"
+
+
+_WAYS = (
+    "record.event('saved', 'saved', step=step); "
+    "record.metrics(step, config.num_steps, {'held_out_loss': 1.0})"
+)
+
+
+def test_a_short_run_says_which_ways_it_did_not_take(tmp_path: Path) -> None:
+    run = new_run("ddp", tmp_path)
+    add_row(run, "metrics.jsonl", step=1, num_steps=1, loss=1.0)
+    add_row(run, "events.jsonl", kind="saved", text="saved")
+    assert ways_taken(run) == (
+        "fast dev run: 1 step and a checkpoint went well; without an evaluation"
+    )

@@ -14,7 +14,8 @@ import pytest
 
 from monarch.cli.run_target import RunTarget
 from monarch.cli.runs import take
-from monarch.cli.sweep import Slot, best_of, choices_of, label_of, slots_of
+from monarch.cli.search import best_of, choices_of, label_of, space_of
+from monarch.cli.sweep import Slot, slots_of
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, new_run, runs_in, steps_of
 from monarch.runs.rows import EVENTS
@@ -87,7 +88,7 @@ def test_a_key_that_is_measured_too_is_told_apart(
         add_row(run, "metrics.jsonl", step=3, rate=0.05)
     names = [path.name for path in folder.runs]
     said = folder.here(monkeypatch, "runs", "compare", *names)
-    rows = {line[: line.index("  ")]: line.split()[-2:] for line in said.splitlines()[1:]}
+    rows = {line[: line.index("  ")]: line.split()[-2:] for line in said.splitlines()[1:-1]}
     assert rows["rate (config)"] == ["0.1", "0.2"]
     assert rows["rate"] == ["0.05", "0.05"]
 
@@ -124,7 +125,7 @@ def test_a_plot_in_a_file_of_its_own_says_what_it_is_of(
 
 def test_the_best_of_a_sweep_is_named(folder: RunsFolder) -> None:
     found = [RunFolder(path) for path in folder.runs]
-    assert best_of(found) == f"best loss: 1, of {folder.runs[0].name}"
+    assert best_of(found) == f"best loss (lowest): 1, of {folder.runs[0].name}"
     assert best_of(found[:1]) == ""
     add_row(found[1], "metrics.jsonl", step=3, num_steps=3, time=9.0, loss=float("nan"))
     assert best_of(found) == ""
@@ -193,13 +194,13 @@ class Config:
 
 
 def test_values_are_combined_and_lists_are_left_alone() -> None:
-    assert choices_of(Config, ["rate=1,2", "betas=0.1,0.2", "data.seed=3, 4"]) == [
+    assert choices_of(space_of(Config, ["rate=1,2", "betas=0.1,0.2", "data.seed=3, 4"])) == [
         ("rate=1", "betas=0.1,0.2", "data.seed=3"),
         ("rate=1", "betas=0.1,0.2", "data.seed=4"),
         ("rate=2", "betas=0.1,0.2", "data.seed=3"),
         ("rate=2", "betas=0.1,0.2", "data.seed=4"),
     ]
-    assert choices_of(Config, ['name="a,b"']) == [('name="a,b"',)]
+    assert choices_of(space_of(Config, ['name="a,b"'])) == [('name="a,b"',)]
     assert label_of(("rate=1", "seed=3"), ("rate=1,2", "seed=3")) == "rate=1"
     assert label_of(("rate=1",), ("rate=1",)) == "rate=1"
 

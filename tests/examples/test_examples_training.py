@@ -49,6 +49,19 @@ def test_a_torchrun_script_runs_unchanged_on_a_mesh() -> None:
         assert f"rank {rank} of 2: loss 0." in line
 
 
+@pytest.mark.slow
+def test_some_procs_train_while_another_evaluates(tmp_path: Path) -> None:
+    folder = RunsFolder(tmp_path)
+    example = str(ROOT / "examples/roles/train_eval.py")
+    said = folder.monarch("run", example, "num_steps=40", "--roles", "train=2,eval=1")
+    assert "1 host x 3 procs" in said
+    losses = [r["held_out_loss"] for r in folder.rows("metrics.jsonl") if "held_out_loss" in r]
+    assert losses[-1] < losses[0]
+    best = [event["step"] for event in folder.rows("events.jsonl") if event["kind"] == "best"]
+    assert best[-1] == 40, "the last weights were looked at, too"
+    assert (folder.runs[0] / "checkpoints/best.pt").exists()
+
+
 def code_blocks(language: str) -> list[str]:
     text = (ROOT / "docs/recipes.md").read_text()
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

@@ -56,9 +56,46 @@ resumed = begin(config)
 found["resumed_from"] = str(plans[-1].resumed_from)
 found["after"] = report(resumed, 3)
 
+weights_at_14 = torch.load(folder / "step-00000014.pt", weights_only=True)["model"]
+tuned = begin(dataclasses.replace(never, init_from=str(folder / "step-00000014.pt")))
+found["tuned"] = {
+    "first_step": plans[-1].first_step,
+    "is_equal": all(
+        torch.equal(one, weights_at_14[n]) for n, one in tuned.model.state_dict().items()
+    ),
+    "num_states": len(tuned.optimizer.state_dict()["state"]),
+}
+
 found["two_ranks"] = report(begin(without_dropout), 4)
 found["bfloat16"] = report(begin(dataclasses.replace(never, precision="bfloat16")), 4)
 found["float16"] = report(begin(dataclasses.replace(never, precision="float16")), 4)
+
+averaged = dataclasses.replace(config, task="averaged")
+own = folder.with_name("averaged")
+
+
+def averages_of(trainer: DDPTrainer) -> str:
+    ema = trainer.extra.objects["ema"].state_dict()
+    return hashlib.sha256(b"".join(ema[name].numpy().tobytes() for name in sorted(ema))).hexdigest()
+
+
+folder, before = own, folder
+straight = begin(averaged)
+straight.train(4)
+found["averaged"] = [averages_of(straight), straight.evaluate()]
+plain = begin(averaged)
+plain.train(2)
+plain.save()
+again = begin(averaged)
+again.train(2)
+found["averaged_again"] = [averages_of(again), again.evaluate(), plans[-1].skipped]
+folder = before
+without = begin(averaged)
+found["averaged_anew"] = [plans[-1].skipped, plans[-1].first_step]
+fresh = without.extra.objects["ema"].module.state_dict()
+found["averaged_anew"].append(
+    all(torch.equal(one, fresh[name]) for name, one in without.model.state_dict().items())
+)
 
 missing = dataclasses.replace(config, resume=str(folder / "step-00000099.pt"))
 foreign = dataclasses.replace(config, num_channels=16)

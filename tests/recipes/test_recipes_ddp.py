@@ -18,6 +18,7 @@ from monarch.tools.network import free_port
 pytestmark = pytest.mark.timeout(300)
 
 NUM_RANKS = 2
+TASKS = Path(__file__).parents[2] / "examples/tasks"
 SCRIPT = Path(__file__).with_name("ddp_rank.py")
 
 
@@ -25,11 +26,12 @@ SCRIPT = Path(__file__).with_name("ddp_rank.py")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank found in the scenarios of ddp_rank.py."""
     ports: set[str] = set()
-    while len(ports) < 10:
+    while len(ports) < 15:
         ports.add(str(free_port()))
     command = [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("ddp")), *ports]
     environment = {
         **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TASKS), *sys.path]),
         "WORLD_SIZE": str(NUM_RANKS),
         "LOCAL_WORLD_SIZE": str(NUM_RANKS),
         "MASTER_ADDR": "127.0.0.1",
@@ -100,3 +102,23 @@ def test_every_rank_reports_a_checkpoint_of_another_model(ranks: list[dict[str, 
         assert rank["foreign"].startswith("CheckpointMisfit: ")
         assert "is of another model: '0.weight' has the shape (8, 1, 3, 3) there" in rank["foreign"]
         assert "begin anew" in rank["foreign"]
+
+
+def test_a_run_begins_with_the_weights_of_another_at_step_0(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["tuned"] == {"first_step": 0, "is_equal": True, "num_states": 0}
+
+
+def test_extra_state_is_saved_and_put_back(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["averaged"] == ranks[1]["averaged"]
+    for rank in ranks:
+        assert rank["averaged_again"] == [*rank["averaged"], []]
+
+
+def test_a_checkpoint_without_extra_state_has_it_begin_on_its_weights(
+    ranks: list[dict[str, Any]],
+) -> None:
+    for rank in ranks:
+        skipped, first_step, is_equal = rank["averaged_anew"]
+        assert skipped == ["the checkpoint has no 'ema': it begins as new"]
+        assert (first_step, is_equal) == (14, True)

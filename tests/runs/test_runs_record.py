@@ -6,7 +6,6 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from monarch.config_file import ConfigError, LoadedConfig
 from monarch.errors import JobError
 from monarch.observe.json_rows import json_rows
 from monarch.runs.folder import RunFolder, new_run
-from monarch.runs.loggers import check_loggers, open_loggers
+from monarch.runs.loggers import check_loggers
 from monarch.runs.record import EVENTS, METRICS, LineDisplay, Record
 from monarch.runs.report import worth_telling
 from monarch.runs.rows import RowFile
@@ -165,32 +164,6 @@ def test_a_logger_that_is_not_there_is_told(
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"not installed: pip install 'monarch-loop\[loggers\]'"):
         Record(tmp_path, LineDisplay(io.StringIO())).log_to(["wandb"])
-
-
-def test_wandb_gets_each_step_offline_beside_other_runs_and_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stand-in that takes what wandb 0.31 takes; `finish` had another argument before."""
-    calls: list[tuple[Any, ...]] = []
-
-    class Run:
-        def log(self, values: dict[str, float], step: int) -> None:
-            calls.append((step, values))
-
-        def finish(self) -> None:
-            calls.append(("finish",))
-
-    def init(*, project: str, name: str, dir: str, mode: str, reinit: str, settings: Any) -> Run:
-        calls.append((project, name, dir, mode, reinit, settings))
-        return Run()
-
-    library = SimpleNamespace(init=init, Settings=lambda silent: ("silent", silent))
-    monkeypatch.setitem(sys.modules, "wandb", library)
-    (logger,) = open_loggers(["wandb"], tmp_path)
-    logger.metrics(3, {"loss": 0.5})
-    logger.close()
-    begun = ("monarch", tmp_path.name, str(tmp_path), "offline", "create_new", ("silent", True))
-    assert calls == [begun, (3, {"loss": 0.5}), ("finish",)]
 
 
 def test_a_lock_that_is_interrupted_as_it_is_taken_leaves_no_descriptor(

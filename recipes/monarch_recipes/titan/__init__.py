@@ -25,10 +25,20 @@ and how TorchTitan's numbers get our names. Around these:
 
 from .config import TitanConfig, from_flags, in_folder, register_model, with_values
 from .planning import plan
-from .recipe import PRELOAD, PREPARED_VARIANTS, Driver, TitanOutcome, TitanTrainer, check, run
+from .recipe import (
+    FAST_DEV_RUN,
+    PRELOAD,
+    PREPARED_VARIANTS,
+    Driver,
+    TitanOutcome,
+    TitanTrainer,
+    check,
+    run,
+)
 from .tiny import prepare
 
 __all__ = [
+    "FAST_DEV_RUN",
     "PRELOAD",
     "PREPARED_VARIANTS",
     "Driver",

@@ -40,6 +40,11 @@ from .training import Setup, TitanStep, Training
 # The variants of `monarch recipe prepare titan-...`.
 PREPARED_VARIANTS = ("tiny",)
 # Imported once a host, ahead of the procs: it takes seconds.
+# All ways of a run in a few steps, for `--fast-dev-run`.
+FAST_DEV_RUN = (
+    "training.steps=3", "checkpoint.enable=true", "checkpoint.interval=2", "validation.freq=2",
+    "metrics.log_freq=1", "lr_scheduler.warmup_steps=1",
+)  # fmt: skip
 PRELOAD = ("torch", "monarch_recipes.titan.training")
 _ANSWER_SECONDS = 60.0
 

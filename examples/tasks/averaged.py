@@ -1,0 +1,31 @@
+"""A moving average of the weights (EMA), which is saved with the run, and evaluated.
+
+    cd examples/tasks && monarch run ddp task=averaged
+
+Model, data and loss are the recipe's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from monarch_recipes.ddp import DDPConfig
+
+
+def build_extra_state(config: DDPConfig, model: nn.Module) -> dict[str, Any]:
+    """Anything with `state_dict` and `load_state_dict`, by name: it is in every checkpoint."""
+    return {"ema": AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))}
+
+
+def after_step(model: nn.Module, extra: dict[str, Any]) -> None:
+    """On each rank, after the optimizer's step."""
+    extra["ema"].update_parameters(model)
+
+
+def model_to_evaluate(model: nn.Module, extra: dict[str, Any]) -> nn.Module:
+    """What the held-out samples are given to."""
+    ema: nn.Module = extra["ema"]
+    return ema

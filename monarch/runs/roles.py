@@ -1,0 +1,81 @@
+"""Roles: some procs of a run's mesh train, others evaluate, or generate.
+
+A recipe says which it has, and how many procs of each by default: ``ROLES = {"train": 2, "eval":
+1}``. ``--roles train=4,eval=2``, or ``[roles]`` of monarch.toml, says it otherwise.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+
+from monarch.actor import ProcMesh
+from monarch.errors import JobError
+
+_ROLE = re.compile(r"\s*(\w+)\s*=\s*([1-9]\d*)\s*")
+
+
+def read_roles(text: str) -> dict[str, int]:
+    """``train=4,eval=2``. Raises ``JobError``."""
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        match = _ROLE.fullmatch(part)
+        if match is None or match[1] in sizes:
+            raise JobError(
+                f"--roles {text}: {part!r} is not understood; say it as in --roles train=4,eval=2"
+            )
+        sizes[match[1]] = int(match[2])
+    return sizes
+
+
+def chosen_roles(
+    recipe: str, own: Mapping[str, int], option: str | None, project: Mapping[str, int]
+) -> dict[str, int]:
+    """How many procs each role gets: as the option says, else monarch.toml, else the recipe.
+
+    Empty for a recipe without roles. Raises ``JobError`` for names that it does not know.
+    """
+    if not own:
+        if option is not None:
+            raise JobError(
+                f'{recipe} has no roles: a recipe says which it has by ROLES = {{"train": 2, '
+                '"eval": 1}, and takes them by record.meshes_of(procs) (docs/roles.md)'
+            )
+        return {}
+    wanted, where = (project, "[roles] of monarch.toml")
+    if option is not None:
+        wanted, where = read_roles(option), "--roles"
+    for name in wanted:
+        if name not in own:
+            close = difflib.get_close_matches(name, own, 1)
+            meant = f" Did you mean {close[0]!r}?" if close else ""
+            raise JobError(f"{where}: {recipe} has the roles {', '.join(own)}, no {name!r}.{meant}")
+    return {**own, **wanted}
+
+
+def procs_on_host(sizes: Mapping[str, int], num_hosts: int) -> int:
+    """The procs that each of the hosts has for all roles together. Raises ``JobError``."""
+    total = sum(sizes.values())
+    each, rest = divmod(total, num_hosts)
+    if rest:
+        said = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise JobError(
+            f"the roles {said} are {total} procs, which {num_hosts} hosts cannot have in equal "
+            f"numbers: make them a multiple of {num_hosts}, or take fewer --hosts"
+        )
+    return each
+
+
+def meshes_of(procs: ProcMesh, sizes: Mapping[str, int]) -> dict[str, ProcMesh]:
+    """A part of the mesh for each role, in the order of ranks; what is left over is in none.
+    Raises ``JobError`` where there are too few."""
+    total = sum(sizes.values())
+    if total > len(procs):
+        said = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise JobError(f"the roles {said} take {total} procs, and there are {len(procs)}")
+    row, meshes, first = procs.flatten("rank"), {}, 0
+    for name, size in sizes.items():
+        meshes[name] = row.slice(rank=slice(first, first + size))
+        first += size
+    return meshes

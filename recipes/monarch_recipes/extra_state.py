@@ -1,0 +1,72 @@
+"""State besides model and optimizer that a task has: an average of the weights (EMA), a schedule, a
+replay buffer. It is saved and put back with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from monarch.config_file import ConfigError
+from monarch_recipes.task import own_part
+
+
+class ExtraState:
+    """The objects that the task's ``build_extra_state(config, model)`` returned, by name; each has
+    ``state_dict`` and ``load_state_dict``. None where the task has no such function."""
+
+    def __init__(self, task: str | None, config: Any, model: nn.Module) -> None:
+        self._task = task
+        build = own_part(task, "build_extra_state")
+        self.objects: dict[str, Any] = {} if build is None else dict(build(config, model))
+        for name, one in self.objects.items():
+            if not all(hasattr(one, method) for method in ("state_dict", "load_state_dict")):
+                raise ConfigError(
+                    f"build_extra_state gave {name!r}, a {type(one).__name__}: give it state_dict "
+                    "and load_state_dict, or it could not be saved"
+                )
+
+    def after_step(self, model: nn.Module) -> None:
+        """Have the task do what it does after a step, as to average the weights."""
+        if (after := own_part(self._task, "after_step")) is not None:
+            after(model, self.objects)
+
+    def evaluated(self, model: nn.Module) -> nn.Module:
+        """The model that held-out samples are given to."""
+        choose = own_part(self._task, "model_to_evaluate")
+        chosen: nn.Module = model if choose is None else choose(model, self.objects)
+        return chosen
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {name: one.state_dict() for name, one in self.objects.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what is there; the rest is as it was built."""
+        for name, one in self.objects.items():
+            if name in state:
+                one.load_state_dict(state[name])
+
+    def lacking(self, state: Mapping[str, Any]) -> list[str]:
+        """The names that a saved state does not have."""
+        return [name for name in self.objects if name not in state]
+
+    def take_from(self, rank: int) -> None:
+        """Have that of ``rank`` on all ranks."""
+        theirs: list[Any] = [self.state_dict()]
+        dist.broadcast_object_list(theirs, src=rank)
+        if dist.get_rank() != rank:
+            self.load_state_dict(theirs[0])
+
+
+def refuse_extra_state(task: str | None, recipe: str) -> None:
+    """Raise ConfigError where a task has extra state, for a recipe that would lose it."""
+    for name in ("build_extra_state", "after_step", "model_to_evaluate"):
+        if own_part(task, name) is not None:
+            raise ConfigError(
+                f"{task} has {name}, which {recipe} does not call: its groups heal from each "
+                "other by model and optimizer alone. Train with ddp, or leave it out",
+                key="task",
+            )

@@ -1,0 +1,223 @@
+"""The data that a task gives: data sets, torch's DataLoaders, streams; and what cannot be taken.
+
+A recipe deals the samples out to its ranks itself, so that a run goes on in the middle of an epoch
+with any number of ranks. Of a DataLoader it takes the data set, ``collate_fn``, the workers and
+whether it shuffles. What would be lost by that is refused, with what to write instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+)
+
+from monarch.config_file import ConfigError
+from monarch_recipes.samples import Data
+from monarch_recipes.task import own_part
+from monarch_sync.words import counted
+
+_WANTED = "return Data(train, held_out), of monarch_recipes.samples"
+
+
+class UnfitData(ConfigError):
+    """The data of a task cannot be dealt out to ranks; the message says what to write instead."""
+
+
+@dataclass(frozen=True)
+class LoaderWorkers:
+    """The settings of a DataLoader's worker processes."""
+
+    num: int = 0
+    init: Callable[[int], None] | None = None
+    context: Any = None
+    prefetch_factor: int | None = None
+    timeout: float = 0.0
+
+    def options(self) -> dict[str, Any]:
+        """As a DataLoader takes them, but for ``worker_init_fn``."""
+        if not self.num:
+            return {"num_workers": 0}
+        return {
+            "num_workers": self.num, "multiprocessing_context": self.context,
+            "prefetch_factor": self.prefetch_factor, "timeout": self.timeout,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """One of the data sets of a training. A stream is read from its beginning to its end; of any
+    other, samples are asked for by their number."""
+
+    data: Any
+    is_stream: bool = False
+    shuffle: bool = True
+    collate: Callable[[list[Any]], Any] | None = None
+    workers: LoaderWorkers = LoaderWorkers()
+    loader: type[Any] | None = None  # the class of the DataLoader that it came in
+    batch_size: int | None = None  # of that
+
+    @property
+    def num_samples(self) -> int | None:
+        """``None`` where it has no length."""
+        try:
+            return len(self.data)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def first_sample(self) -> Any:
+        """For a plan."""
+        return next(iter(self.data)) if self.is_stream else self.data[0]
+
+    def collate_now(self, task: str | None) -> Callable[[list[Any]], Any] | None:
+        """The task's own ``collate``, as its code is now, else that of its DataLoader."""
+        return own_part(task, "collate") or self.collate
+
+    def told(self, global_batch_size: int) -> str:
+        """What was taken of a DataLoader, for a person; nothing where it was none."""
+        if self.loader is None:
+            return ""
+        num = self.num_samples
+        taken = [f"its data set of {num:,} samples" if num is not None else "its stream of samples"]
+        if self.collate is not None:
+            taken.append("collate_fn")
+        if self.workers.num:
+            taken.append(counted(self.workers.num, "worker"))
+        text = f"of the train {self.loader.__name__} the run takes {', '.join(taken)}"
+        if not self.is_stream:
+            text += ", shuffled" if self.shuffle else ", in its order"
+        if self.batch_size != global_batch_size:
+            text += (
+                f"; a step has global_batch_size={global_batch_size} samples over all ranks, not "
+                f"batch_size={self.batch_size}"
+            )
+        return text
+
+
+def sources_of(data: Any) -> tuple[DataSource, DataSource]:
+    """The train and the held-out data of what ``load_data`` returned. Raises UnfitData."""
+    if not isinstance(data, (tuple, list)):
+        raise UnfitData(
+            f"load_data returned a {_kind(data)}: {_WANTED}; each may be a data set or a DataLoader"
+        )
+    if len(data) != len(Data._fields):
+        raise UnfitData(f"load_data returned {counted(len(data), 'thing')}: {_WANTED}")
+    train, held_out = (_source(one, name) for one, name in zip(data, Data._fields, strict=True))
+    return train, held_out
+
+
+def dealt_sources(data: Any, recipe: str) -> tuple[DataSource, DataSource]:
+    """The same for a recipe that takes no stream."""
+    sources = sources_of(data)
+    for source, name in zip(sources, Data._fields, strict=True):
+        if source.is_stream:
+            raise UnfitData(
+                f"{_called(source.data, name)} is a stream, and {recipe} asks for samples by their "
+                "number, as groups come and go: give a data set with `len(data)` and "
+                "`data[index]`, or train with ddp, which takes streams"
+            )
+    return sources
+
+
+def _source(data: Any, name: str) -> DataSource:
+    if isinstance(data, DataLoader):
+        return _of_loader(data, name)
+    if _is_stream(data):
+        return DataSource(data, is_stream=True, shuffle=False)
+    called = _called(data, name)
+    if data is None:
+        raise UnfitData(
+            f"{called} is None: hold some samples back, as by torch.utils.data.random_split; the "
+            "run is judged by them"
+        )
+    if isinstance(data, Iterator):
+        raise UnfitData(
+            f"{called} is a {_kind(data)}, which can be read once: give an IterableDataset, whose "
+            "__iter__ begins again in each epoch"
+        )
+    lacking = [name for name in ("__len__", "__getitem__") if not hasattr(type(data), name)]
+    if lacking:
+        raise UnfitData(
+            f"{called} is a {_kind(data)}, which has no {lacking[0]}: give a data set with "
+            "`len(data)` and `data[index]`, an IterableDataset, or a DataLoader of one"
+        )
+    return DataSource(data)
+
+
+def _of_loader(loader: Any, name: str) -> DataSource:
+    data = loader.dataset
+    is_stream = _is_stream(data)
+    called = _called(loader, name)
+    if loader.batch_size is None and loader.batch_sampler is None:
+        raise UnfitData(
+            f"{called} has batch_size=None, so its data set gives whole batches, which cannot be "
+            "dealt out to ranks: give a data set of samples; `global_batch_size` makes batches"
+        )
+    collate = None if loader.collate_fn is default_collate else loader.collate_fn
+    workers = LoaderWorkers(
+        loader.num_workers, loader.worker_init_fn, loader.multiprocessing_context,
+        loader.prefetch_factor, loader.timeout,
+    )  # fmt: skip
+    shuffle = False if is_stream else _shuffles(loader, called)
+    inner = _source(data, name)
+    return DataSource(
+        inner.data, is_stream=inner.is_stream, shuffle=shuffle, collate=collate, workers=workers,
+        loader=type(loader), batch_size=loader.batch_size,
+    )  # fmt: skip
+
+
+def _shuffles(loader: Any, called: str) -> bool:
+    """Whether it shuffles; raises UnfitData for an order that only its sampler knows."""
+    sampler = loader.sampler
+    if loader.batch_size is None:
+        raise UnfitData(
+            f"{called} has a batch_sampler of its own ({_kind(loader.batch_sampler)}), whose "
+            "batches cannot be dealt out to any number of ranks: leave it out; "
+            "`global_batch_size` and shuffle make batches, collate_fn pads them"
+        )
+    if type(sampler) is SequentialSampler:
+        return False
+    if isinstance(sampler, DistributedSampler):
+        return bool(sampler.shuffle)
+    # StatefulDataLoader has a RandomSampler of its own.
+    if _kind(sampler) == RandomSampler.__name__:
+        if not sampler.replacement and sampler.num_samples == len(loader.dataset):
+            return True
+        instead = "say shuffle=True, and `num_steps` if an epoch is too long"
+    elif isinstance(sampler, SubsetRandomSampler):
+        instead = "give torch.utils.data.Subset(dataset, indices) with shuffle=True"
+    elif isinstance(sampler, WeightedRandomSampler):
+        instead = "weigh the samples in compute_loss, by (sum, weight), with shuffle=True"
+    else:
+        instead = "say shuffle=True, or False for the order of the data set"
+    raise UnfitData(
+        f"{called} has a sampler of its own ({_kind(sampler)}), whose order cannot be dealt out "
+        f"so that each sample is seen once an epoch: {instead}"
+    )
+
+
+def _is_stream(data: Any) -> bool:
+    if isinstance(data, IterableDataset):
+        return True
+    kind = type(data)
+    is_iterable = hasattr(kind, "__iter__") and not isinstance(data, Iterator)
+    return is_iterable and not hasattr(kind, "__getitem__")
+
+
+def _called(data: Any, name: str) -> str:
+    what = "DataLoader" if isinstance(data, DataLoader) else "data"
+    return f"load_data's {name.replace('_', '-')} {what}"
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

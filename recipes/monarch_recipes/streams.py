@@ -1,0 +1,418 @@
+"""Samples of a data set that is read from its beginning to its end, as torch's IterableDataset.
+
+Every rank reads the whole stream and keeps its share, so that all ranks together see the same
+samples in a step, however many share it. The position is the epoch, and how many samples of it were
+read; a stream without a ``state_dict`` goes there by reading again what is before it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import itertools
+import os
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader
+
+from monarch.runs.trial import place_of
+from monarch_recipes.loaders import DataSource, UnfitData
+from monarch_recipes.randomness import OwnDraws
+from monarch_recipes.samples import (
+    Collate,
+    DealtSamples,
+    SampleError,
+    SampleOrder,
+    TooFewSamples,
+    batch_of,
+    begin_worker,
+    on_device,
+    told_error,
+)
+
+_TOLD_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class StreamPlace:
+    """The place at which ``step`` begins. ``inner`` is what the stream says of it, if it does."""
+
+    step: int
+    epoch: int = 0
+    num_read: int = 0
+    inner: Mapping[str, Any] = field(default_factory=dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As a checkpoint has it."""
+        return {
+            "step": self.step, "epoch": self.epoch, "num_read": self.num_read,
+            "inner": dict(self.inner),
+        }  # fmt: skip
+
+
+class StreamedSamples:
+    """A rank's share of each step. ``per_step`` samples are shared by all ranks.
+
+    A step that is made again has the samples that it had, unless code has changed since: then they
+    are read again.
+    """
+
+    def __init__(
+        self,
+        source: DataSource,
+        *,
+        per_step: int,
+        size: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        collate: Callable[[], Collate | None] = lambda: None,
+    ) -> None:
+        num = source.num_samples
+        self.num_steps_per_epoch = None if num is None else num // per_step
+        self._opened = _OpenedStream(source, seed)
+        self._per_step, self._size, self._collate = per_step, size, collate
+        self._rank, self._world_size = rank, world_size
+        self._tells = rank == 0
+        self._start: StreamPlace | None = None  # as it was before anything was read
+        self._next = StreamPlace(0)  # the place of the first step that was not read
+        self._kept = StreamPlace(-1)  # of the step before, whose samples are kept
+        self._samples: list[Any] = []
+        self._numbers: list[int] = []
+        self._generation = 0
+        # A hold asks for `state_dict` where something moves on by itself.
+        self._moving = _moving()
+
+    def numbers_of(self, step: int) -> Sequence[int]:
+        """The numbers in the epoch's stream of this rank's samples of ``step``, which was read
+        last."""
+        return self._numbers
+
+    def of(
+        self, step: int, device: torch.device, reader: str, generation: int = 0
+    ) -> Iterator[Any]:
+        """Its batches on the device. Raises SampleError, which names ``reader``."""
+        self.read(step, reader, generation)
+        for first in range(0, len(self._samples), self._size):
+            chosen = slice(first, first + self._size)
+            batch = batch_of(self._samples[chosen], self._numbers[chosen], self._collate())
+            yield on_device(device, batch, reader)
+
+    def read(self, step: int, reader: str, generation: int = 0) -> None:
+        """Have the samples of ``step`` at hand."""
+        is_new_code, self._generation = generation != self._generation, generation
+        if step == self._kept.step:
+            if not is_new_code:
+                return
+            self._go_to(self._kept)
+        elif step != self._next.step:
+            self._go_to(self._start or StreamPlace(0), step)
+        elif is_new_code and self._opened.has_old_code:
+            self._opened.close()
+        try:
+            self._read_step(step)
+        except SampleError as error:
+            raise SampleError(f"{reader} {error}", error.place) from None
+        except BaseException:
+            self._opened.close()
+            raise
+
+    def digest(self) -> int:
+        """A number for the step that was read last, of all ranks' samples: equal on all ranks that
+        read the same stream."""
+        return self._digest
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """The place at which ``step`` begins, which is the next one or the one read last."""
+        place = self._kept if step == self._kept.step else self._next
+        return place.state_dict()
+
+    def go_on_at(self, step: int, state: Mapping[str, Any]) -> None:
+        """Go on with ``step``. A ``state`` of another step, or none, is not its place: then what is
+        before it is read."""
+        if state.get("step") == step:
+            self._go_to(StreamPlace(**state))
+        else:
+            self._go_to(self._start or StreamPlace(0), step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a hold: the place of the next step."""
+        return self._next.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back there: the samples of a step that was read since are still at hand."""
+        place = StreamPlace(**state)
+        if place.step not in (self._kept.step, self._next.step):
+            self._go_to(place)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._opened.close()
+
+    def _go_to(self, place: StreamPlace, step: int | None = None) -> None:
+        """Be at a place, or so many whole steps behind it as ``step`` says."""
+        self._opened.close()
+        self._next, self._kept, self._samples, self._numbers = place, StreamPlace(-1), [], []
+        while step is not None and self._next.step < step:
+            self._read_step(self._next.step, is_kept=False)
+        self._kept = StreamPlace(-1)
+
+    def _read_step(self, step: int, *, is_kept: bool = True) -> None:
+        epoch, num_read = self._next.epoch, self._next.num_read
+        while True:
+            before = StreamPlace(step, epoch, num_read, self._at(epoch, num_read))
+            samples, self._digest = [], 0
+            for number, sample in enumerate(self._opened.take(self._per_step), num_read):
+                if is_kept and number % self._world_size == self._rank:
+                    samples.append((number, sample))
+                if is_kept and self._kept.step < 0:  # The first step that is read.
+                    self._digest = _digest(sample, self._digest)
+            num_taken = self._opened.num_read - num_read
+            if num_taken == self._per_step:
+                break
+            if not num_read:
+                raise TooFewSamples(
+                    f"a step takes {self._per_step} samples over all ranks, and the stream of the "
+                    f"train data ended after {num_taken}"
+                )
+            epoch, num_read = epoch + 1, 0
+        self._kept = before
+        self._next = StreamPlace(step + 1, epoch, num_read + self._per_step, self._opened.inner())
+        if is_kept:
+            self._numbers = [number for number, _ in samples]
+            self._samples = [sample for _, sample in samples]
+
+    def _at(self, epoch: int, num_read: int) -> Mapping[str, Any]:
+        """Have the stream open at that place, and what it says of it."""
+        opened, is_next = self._opened, (epoch, num_read) == (self._next.epoch, self._next.num_read)
+        if (opened.epoch, opened.num_read) != (epoch, num_read):
+            opened.open(epoch, num_read, self._next.inner if is_next else {}, tells=self._tells)
+        inner = opened.inner()
+        if self._start is None:
+            self._start = StreamPlace(0, inner=inner)
+        return inner
+
+
+def share_of_stream(
+    source: DataSource,
+    *,
+    size: int,
+    rank: int,
+    world_size: int,
+    seed: int,
+    device: torch.device,
+    reader: str,
+    collate: Callable[[], Collate | None],
+) -> Iterator[Any]:
+    """A rank's batches of all that a stream has, as for an evaluation."""
+    opened = _OpenedStream(source, seed)
+    opened.open(0, 0, {}, tells=False)
+    try:
+        shares = itertools.islice(_numbered(opened, reader), rank, None, world_size)
+        while chosen := list(itertools.islice(shares, size)):
+            numbers = [number for number, _ in chosen]
+            samples = [sample for _, sample in chosen]
+            yield on_device(device, batch_of(samples, numbers, collate()), reader)
+    finally:
+        opened.close()
+
+
+def _numbered(opened: _OpenedStream, reader: str) -> Iterator[tuple[int, Any]]:
+    number = 0
+    while True:
+        try:
+            taken = list(opened.take(1))
+        except SampleError as error:
+            raise SampleError(f"{reader} {error}", error.place) from None
+        if not taken:
+            return
+        yield number, taken[0]
+        number += 1
+
+
+class _OpenedStream:
+    """An iterator over one epoch of the stream, whose random numbers depend on the seed, the epoch
+    and the place alone."""
+
+    def __init__(self, source: DataSource, seed: int) -> None:
+        self._source, self._seed = source, seed
+        self.epoch, self.num_read = -1, -1
+        self._iterator: Any = None
+        self._loader: Any = None
+        self._draws = OwnDraws()
+        self._code: Any = None
+
+    @property
+    def has_old_code(self) -> bool:
+        """Whether what reads is not the code of now: workers, which have that of their start, and
+        the loop of an ``__iter__`` that was edited."""
+        if self._iterator is None:
+            return False
+        return self._source.workers.num > 0 or self._code is not _code_of(self._source.data)
+
+    def open(self, epoch: int, num_read: int, inner: Mapping[str, Any], *, tells: bool) -> None:
+        """Begin the epoch, and go to the place behind ``num_read`` samples."""
+        self.close()
+        data = self._source.data
+        self._draws = OwnDraws(self._seed, epoch)
+        with self._draws:
+            if hasattr(data, "set_epoch"):
+                data.set_epoch(epoch)
+            if self._loader_class is not None:
+                self._loader = self._make_loader(epoch)
+                if inner:
+                    self._loader.load_state_dict(inner["stream"])
+                self._iterator = iter(self._loader)
+            else:
+                self._iterator = iter(data)
+                if inner and _keeps_place(type(self._iterator)):
+                    self._iterator.load_state_dict(inner["stream"])
+                elif inner:
+                    data.load_state_dict(inner["stream"])
+                    self._iterator = iter(data)
+        self._code = _code_of(data)
+        self.epoch, self.num_read = epoch, 0
+        if inner:
+            self._draws.load_state_dict(inner["draws"])
+            self.num_read = num_read
+            return
+        began, is_told = time.monotonic(), not tells
+        while self.num_read < num_read and self.take(min(num_read - self.num_read, 256)):
+            if not is_told and time.monotonic() - began > _TOLD_SECONDS:
+                is_told = True
+                sys.stdout.write(
+                    f"reading {num_read:,} samples of the stream again, to go to where it was; a "
+                    "data set with `state_dict` and `load_state_dict` goes there at once\n"
+                )
+                sys.stdout.flush()
+        self.num_read = num_read  # Where it has got shorter than it was, it is at its end.
+
+    def take(self, num: int) -> list[Any]:
+        """The next samples; fewer where the epoch is over. Raises SampleError."""
+        samples: list[Any] = []
+        with self._draws:
+            try:
+                for _ in range(num):
+                    samples.append(next(self._iterator))
+            except StopIteration:
+                pass
+            except Exception as error:
+                number = self.num_read + len(samples)
+                why = f"could not read sample {number} of epoch {self.epoch} of the stream"
+                told, place = told_error(error), place_of(error)
+                self.close()
+                raise SampleError(f"{why}: {told}", place) from None
+        self.num_read += len(samples)
+        return samples
+
+    def inner(self) -> Mapping[str, Any]:
+        """The place, as the stream itself tells it; nothing for one that does not."""
+        if self._loader is not None:
+            if not hasattr(self._loader, "state_dict"):
+                return {}
+            state = self._loader.state_dict()
+        else:
+            keeper = self._iterator
+            if not _keeps_place(type(keeper)):
+                keeper = self._source.data
+            if not _keeps_place(type(keeper)):
+                return {}
+            state = keeper.state_dict()
+        # It may go on to change what it has given.
+        return {"stream": copy.deepcopy(state), "draws": self._draws.state_dict()}
+
+    def close(self) -> None:
+        """End the workers, if any."""
+        self._iterator = self._loader = None
+        self.epoch = self.num_read = -1
+
+    @property
+    def _loader_class(self) -> type[Any] | None:
+        """Of the workers' own loader; ``None`` where this process reads by itself."""
+        if self._source.workers.num == 0:
+            return None
+        return self._source.loader or DataLoader
+
+    def _make_loader(self, epoch: int) -> Any:
+        kind, workers = self._loader_class, self._source.workers
+        assert kind is not None
+        return kind(
+            self._source.data,
+            batch_size=None,
+            worker_init_fn=functools.partial(begin_worker, os.getpid(), workers.init),
+            generator=torch.Generator().manual_seed(_seed_of(self._seed, epoch)),
+            **workers.options(),
+        )
+
+
+def _code_of(data: Any) -> Any:
+    return getattr(type(data).__iter__, "__code__", None)
+
+
+def _keeps_place(kind: type) -> bool:
+    return hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict")
+
+
+def _seed_of(seed: int, epoch: int) -> int:
+    return zlib.crc32(repr((seed, epoch)).encode())
+
+
+def _digest(sample: Any, before: int) -> int:
+    for leaf in tree_leaves(sample):
+        if isinstance(leaf, torch.Tensor):
+            data = leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        elif isinstance(leaf, np.ndarray):
+            data = leaf.tobytes()
+        elif isinstance(leaf, (bytes, str, int, float, bool)):
+            data = repr(leaf).encode()
+        else:
+            data = type(leaf).__name__.encode()
+        before = zlib.crc32(data, before)
+    return before
+
+
+def _moving() -> Iterator[None]:
+    yield None
+
+
+def open_samples(
+    config: Any, source: DataSource, *, size: int, per_rank: int, rank: int, world_size: int
+) -> DealtSamples | StreamedSamples:
+    """A rank's share of the train data, `size` samples at a time and `per_rank` in a step. Of
+    ``config`` it takes the seeds, the task and ``num_workers``."""
+    collate = functools.partial(source.collate_now, config.task)
+    workers = source.workers
+    if config.num_workers:
+        workers = dataclasses.replace(workers, num=config.num_workers)
+    if source.is_stream:
+        return StreamedSamples(
+            dataclasses.replace(source, workers=workers), per_step=per_rank * world_size,
+            size=size, rank=rank, world_size=world_size, seed=config.data_seed, collate=collate,
+        )  # fmt: skip
+    order = SampleOrder(
+        len(source.data), per_rank, rank, world_size, seed=config.data_seed, shuffle=source.shuffle
+    )
+    return DealtSamples(
+        source.data, order, size, collate=collate, num_workers=workers.num,
+        place=(config.seed, rank), init=workers.init, options=workers.options(),
+    )  # fmt: skip
+
+
+def check_same_stream(digests: Sequence[int]) -> None:
+    """Raise UnfitData where ranks have read other samples in the first step, by rank."""
+    if len(set(digests)) > 1:
+        raise UnfitData(
+            "ranks read different samples from the stream of the train data, and each keeps its "
+            "share of what it reads: have `__iter__` give the same samples on all ranks, without a "
+            "look at the rank, and draw at random from torch, random or numpy as they are, which "
+            "the recipe seeds"
+        )
