@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         get_runtime_config,
     )
     from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh
+    from monarch.spmd.steps import step
     from monarch.tensors.api.functions import function_resolvers as function_resolvers
     from monarch.tensors.api.gradients import grad_function as grad_function
     from monarch.tensors.api.gradients import grad_generator as grad_generator
@@ -71,6 +72,7 @@ __all__ = [
     "configured",
     "get_global_config",
     "get_runtime_config",
+    "step",
 ]
 
 _MODULES = ("builtins", "common", "config", "gradient", "mesh", "random")
@@ -127,6 +129,8 @@ def __getattr__(name: str) -> object:
         return import_module(f"{__name__}.actor").Future
     if name == "Selection":
         return import_module(f"{__name__}.compat.words").Selection
+    if name == "step":
+        return globals().setdefault(name, import_module(f"{__name__}.spmd.steps").step)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = import_module(f"{__name__}.{'config' if 'config' in name else 'mesh'}")

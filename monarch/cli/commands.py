@@ -168,7 +168,12 @@ def kill(**given: Any) -> None:
     kill(**given)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@cli.command(
+    context_settings={
+        "ignore_unknown_options": True, "allow_extra_args": True,
+        "allow_interspersed_args": False,  # `--` is for the run
+    }
+)  # fmt: skip
 @click.argument("arguments", nargs=-1, required=True, metavar="RECIPE [KEY=VALUE]...")
 @click.pass_context
 def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
@@ -186,14 +191,32 @@ def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
     )
 
 
+class _RunCommand(click.Command):
+    """Says where the flags of a plain script go."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.NoSuchOption as error:
+            from monarch.runs.script_source import is_plain_script
+
+            scripts = [word for word in args if is_plain_script(word)]
+            if scripts:
+                error.message += (
+                    f" Flags of {scripts[0]} itself go behind `--`: "
+                    f"monarch {ctx.info_name} {scripts[0]} -- {error.option_name} ..."
+                )
+            raise
+
+
 cli.add_command(sync)
 for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
     cli.add_command(_command)
 
 
-@cli.command()
+@cli.command(cls=_RunCommand)
 @click.argument("recipe", required=False)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]... [-- FLAG...]")
 @config_file
 @click.option(
     "--procs",
@@ -243,8 +266,12 @@ for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
     type=click.Choice(["first", "all"]),
     help="hold calls where they raise, for `monarch debug`: those of all ranks, or the first",
 )
+@click.option("--traceback", is_flag=True, help="show the whole traceback of what ends the run")
 def run(**given: Any) -> None:
-    """Run RECIPE: a built-in name such as ddp, a Python file, or module:name.
+    """Run RECIPE: a plain script, a built-in name such as ddp, a recipe's file, or module:name.
+
+    A Python file without a recipe in it runs as it is, one copy a proc, in the environment that
+    torchrun gives; its own flags go behind `--`: `monarch run train.py --procs 4 -- --lr 0.1`.
 
     Runs on the allocation that `monarch apply` brought up in this folder, else on this machine
     alone. Sends the workspace of monarch.toml to the hosts first. Everything about the run is

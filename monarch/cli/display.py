@@ -138,7 +138,8 @@ class PlainDisplay:
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         if step % self._line_every == 0 or step == num_steps:
             numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values))
-            self.message(f"step {step}/{num_steps}  {numbers}{self._saved}")
+            of = f"/{num_steps}" if num_steps > 0 else ""
+            self.message(f"step {step}{of}  {numbers}{self._saved}".rstrip())
 
 
 class QuietDisplay(Display):
@@ -166,7 +167,9 @@ def cells_of(values: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def bar_of(step: int, num_steps: int) -> str:
-    """How far it is, as a bar and in numbers."""
+    """How far it is, as a bar and in numbers; without a bar where nobody knows how far it goes."""
+    if num_steps <= 0:
+        return str(step)
     done = min(_BAR_WIDTH, round(_BAR_WIDTH * step / max(1, num_steps)))
     return f"{'━' * done}{'╌' * (_BAR_WIDTH - done)} {step:>{len(str(num_steps))}}/{num_steps}"
 
@@ -179,7 +182,7 @@ def _short(value: float) -> str:
 
 def _time_left(began: tuple[int, float], step: int, num_steps: int, now: float) -> str:
     first, when = began
-    if step <= first:
+    if step <= first or num_steps <= 0:
         return "-"
     seconds = round((now - when) / (step - first) * (num_steps - step))
     minutes, seconds = divmod(seconds, 60)

@@ -18,6 +18,7 @@ from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError, MonarchError
 from monarch.runs.catalog import built_in_recipes, summary_of
 from monarch.runs.outline import Outline, outline_of, preload_of
+from monarch.runs.script_source import is_plain_script
 from monarch.runs.whole_file import write_whole, writing
 
 if TYPE_CHECKING:
@@ -139,6 +140,10 @@ def recipe_here(name: str) -> Recipe:
     from monarch.cli.phases import phase
     from monarch.runs.recipe import find_recipe
 
+    if is_plain_script(name):
+        from monarch.runs.plain_script import script_recipe
+
+        return script_recipe(name)
     _import_from_workspace(name)
     try:
         with interrupt_kept(), phase(f"importing {name}, and what it needs"):
