@@ -105,6 +105,15 @@ _OFFERS = {
 }
 
 
+# What users of Ray type first.
+_OF_RAY = {
+    "get": "the future of a call has it, `foo.add.call(1).get()`",
+    "init": "nothing is to be started: `from monarch.actor import this_host`",
+    "put": "arguments are sent as they are; for large tensors that stay, see `monarch.rdma`",
+    "wait": "`foo.add.stream(1)` gives a future for each rank, in order of arrival",
+}
+
+
 def _from(room: str, name: str) -> "Any":
     from importlib import import_module
 
@@ -132,7 +141,8 @@ def __getattr__(name: str) -> object:
     if name == "step":
         return globals().setdefault(name, import_module(f"{__name__}.spmd.steps").step)
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = f": {_OF_RAY[name]}" if name in _OF_RAY else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     home = import_module(f"{__name__}.{'config' if 'config' in name else 'mesh'}")
     value = globals()[name] = getattr(home, "Slice" if name == "NDSlice" else name)
     return value

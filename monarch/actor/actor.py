@@ -4,7 +4,29 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Any
+from typing import Any, NoReturn
+
+
+class OfRay:
+    """A name of Ray's, which says what to type here when it is called."""
+
+    def __init__(self, owner: type | None = None) -> None:
+        self._owner = owner or Actor
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> OfRay:
+        bound = OfRay(owner)
+        bound._name = self._name
+        return bound
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        name = self._owner.__name__
+        raise TypeError(
+            f"{name}.{self._name}() is Ray's. Here actors are spawned in processes: "
+            f"`this_host().spawn_procs({{'gpus': 2}}).spawn({name.lower()!r}, {name}, ...)`"
+        )
 
 
 class Actor:
@@ -17,6 +39,10 @@ class Actor:
     - ``__cleanup__(self, error: Exception | None)``: the actor ends.
     - ``__reload__(self, change)``: its class was patched, between two messages.
     """
+
+    # What users of Ray type first.
+    remote = OfRay()
+    options = OfRay()
 
     @functools.cached_property
     def logger(self) -> logging.Logger:
