@@ -10,19 +10,15 @@ from typing import Any, NoReturn
 class OfRay:
     """A name of Ray's, which says what to type here when it is called."""
 
-    def __init__(self, owner: type | None = None) -> None:
-        self._owner = owner or Actor
-
-    def __set_name__(self, owner: type, name: str) -> None:
+    def __init__(self, name: str, owner: type | None = None) -> None:
         self._name = name
+        self._owner = owner
 
     def __get__(self, instance: object, owner: type) -> OfRay:
-        bound = OfRay(owner)
-        bound._name = self._name
-        return bound
+        return OfRay(self._name, owner)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        name = self._owner.__name__
+        name = getattr(self._owner, "__name__", "")
         raise TypeError(
             f"{name}.{self._name}() is Ray's. Here actors are spawned in processes: "
             f"`this_host().spawn_procs({{'gpus': 2}}).spawn({name.lower()!r}, {name}, ...)`"
@@ -41,8 +37,8 @@ class Actor:
     """
 
     # What users of Ray type first.
-    remote = OfRay()
-    options = OfRay()
+    remote = OfRay("remote")
+    options = OfRay("options")
 
     @functools.cached_property
     def logger(self) -> logging.Logger:
