@@ -100,9 +100,11 @@ _PATH = click.Path(path_type=Path)
 @click.argument("folder", required=False, type=_PATH)
 @click.option("--hosts", type=click.IntRange(min=1), help="how many hosts [default: 2]")
 def init(**given: Any) -> None:
-    """Begin a project: write a monarch.toml, a task to edit, and a config.
+    """Begin a project, or take one that exists: write what it lacks, and say what to do with it.
 
-    In FOLDER, or here. What is there already is left as it is, and nothing is written then.
+    In FOLDER, or here. A file that is there stays as it is. A new project gets a monarch.toml, a
+    task to edit and a config; one with a training script of its own gets a monarch.toml, and says
+    how the script is run.
     """
     from monarch.cli.init import init
 
