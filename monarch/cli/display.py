@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -22,13 +24,45 @@ from monarch_sync.words import plain
 
 _LINE_EVERY = 20
 _BAR_WIDTH = 12
+_PACE_STEPS = 100
+_PACE_TIMES = 5.0
 _SHORT = {
     "accuracy": "acc", "held_out_accuracy": "held-out", "samples_per_second": "samples/s",
     "tokens_per_second": "tok/s", "learning_rate": "lr", "grad_norm": "grad",
     "validation_loss": "val loss", "rank_skew_seconds": "skew s",
 }  # fmt: skip
-_WANTED = (*_SHORT, "loss", "participants")
+# In this order; behind the first two come a person's own metrics, and what was held out.
+_FIRST = ("loss", "accuracy")
+_LAST = (
+    "participants", "samples_per_second", "tokens_per_second", "learning_rate", "grad_norm",
+    "rank_skew_seconds",
+)  # fmt: skip
 _HIDDEN = ("generation",)
+
+
+class Pace:
+    """How long steps take, by the last of them: one that took far longer than most, as it held,
+    compiled or was debugged, says nothing of those to come."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float] | None = None
+        self._seconds: deque[float] = deque(maxlen=_PACE_STEPS)
+
+    def made(self, step: int, now: float) -> None:
+        """A step was made, at this time of a clock that runs on."""
+        if self._last is not None and step == self._last[0]:
+            return  # It has more to report.
+        if self._last is not None and step > self._last[0]:
+            self._seconds.append((now - self._last[1]) / (step - self._last[0]))
+        self._last = step, now
+
+    def left(self, num_steps: int) -> str:
+        """How long the rest takes, as ``1:23:45``; ``-`` where nobody knows."""
+        if self._last is None or not self._seconds or num_steps <= 0:
+            return "-"
+        most = _PACE_TIMES * statistics.median(self._seconds)
+        usual = [one for one in self._seconds if one <= most]
+        return _as_clock(statistics.fmean(usual) * max(0, num_steps - self._last[0]))
 
 
 class LiveDisplay:
@@ -44,7 +78,7 @@ class LiveDisplay:
         self._console = console
         self._latest: dict[str, float] = {}
         self._widths: dict[str, int] = {}
-        self._began: tuple[int, float] | None = None
+        self._pace = Pace()
         self._progress: list[tuple[str, str]] = []
         self._saved: list[tuple[str, str]] = []
         self._numbers: list[tuple[str, str]] = []
@@ -70,11 +104,10 @@ class LiveDisplay:
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         now = time.monotonic()
-        if self._began is None or step < self._began[0]:
-            self._began = step, now
+        self._pace.made(step, now)
         self._latest.update(values)
         bar = bar_of(step, num_steps)
-        left = _time_left(self._began, step, num_steps, now)
+        left = self._pace.left(num_steps)
         with self._lock:
             self._progress = [("step", bar), ("left", left)]
             self._numbers = cells_of(self._latest)
@@ -160,10 +193,17 @@ class QuietDisplay(Display):
 
 
 def cells_of(values: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Name and number of what is worth a look, the loss first, in few characters each."""
+    """Name and number of what is worth a look, in few characters each: the loss, a person's own
+    metrics, and then what each training has."""
     names = [name for name in values if name not in _HIDDEN]
-    names.sort(key=lambda name: (name != "loss", name not in _WANTED))
+    names.sort(key=_place)
     return [(_SHORT.get(name, name), _short(values[name])) for name in names]
+
+
+def _place(name: str) -> tuple[int, int]:
+    if name in _FIRST:
+        return 0, _FIRST.index(name)
+    return (2, _LAST.index(name)) if name in _LAST else (1, 0)
 
 
 def bar_of(step: int, num_steps: int) -> str:
@@ -180,12 +220,8 @@ def _short(value: float) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 0.001 else f"{value:.3g}"
 
 
-def _time_left(began: tuple[int, float], step: int, num_steps: int, now: float) -> str:
-    first, when = began
-    if step <= first or num_steps <= 0:
-        return "-"
-    seconds = round((now - when) / (step - first) * (num_steps - step))
-    minutes, seconds = divmod(seconds, 60)
+def _as_clock(left: float) -> str:
+    minutes, seconds = divmod(round(left), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 

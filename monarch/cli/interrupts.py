@@ -28,6 +28,8 @@ from monarch.cli.keys import restore_terminal
 if TYPE_CHECKING:
     from monarch.runs import Record
 
+INTERRUPTED = 130  # the status of a command that Ctrl-C has ended
+
 # Of a batch system that wants its machines back, and of a terminal that was closed.
 _REQUESTS = (signal.SIGTERM, signal.SIGHUP)
 

@@ -20,7 +20,7 @@ import click
 from monarch.actor import HostMesh, this_host
 from monarch.cli.confirm import is_somebody_there
 from monarch.cli.display import run_display
-from monarch.cli.interrupts import stop_on_interrupt
+from monarch.cli.interrupts import INTERRUPTED, at_once_from_here, stop_on_interrupt
 from monarch.cli.keys import keys_here
 from monarch.cli.options import DEV
 from monarch.cli.project import PROJECT_FILE, Project, load_project, noted_job
@@ -189,7 +189,13 @@ def run(
     # Below the table, which stays as it was last.
     say(_end_text(folder, stream=sys.stdout))
     if record.is_stopping:
-        raise KeyboardInterrupt
+        _end_in_order()
+
+
+def _end_in_order() -> NoReturn:
+    """End as after Ctrl-C, which has been told by more than a word."""
+    at_once_from_here()
+    sys.exit(INTERRUPTED)
 
 
 def _hosts_asked(project: Project) -> str:
@@ -241,7 +247,7 @@ def _tell_end(
     with its traceback where that ``is_whole``."""
     if isinstance(error, KeyboardInterrupt):
         say(_end_text(folder, stream=sys.stdout))
-        raise error
+        _end_in_order()
     gone = record.why_gone()
     if gone and not isinstance(error, AllocationLost):
         error = AllocationLost(gone)  # The rest follows from that.

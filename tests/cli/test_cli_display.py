@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 
@@ -9,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from monarch.cli.display import LiveDisplay, PlainDisplay, QuietDisplay, cells_of
+from monarch.cli.display import LiveDisplay, Pace, PlainDisplay, QuietDisplay, bar_of, cells_of
 
 STEERS = "ValueError: \x1b]0;title\x07\x1b[2J gone"
 VALUES = {
@@ -169,3 +170,32 @@ def test_what_user_code_says_does_not_steer_the_terminal(
         screen.truncate(0)
         assert "\\x1b]0;title\\x07\\x1b[2J gone\nand" in text
         assert "\x1b" not in text
+
+
+def test_the_time_left_is_by_the_pace_of_the_last_steps_and_without_holds() -> None:
+    pace, now = Pace(), 0.0
+    assert pace.left(1000) == "-"
+    for step in range(1, 101):
+        now += 10.0 if step < 50 else 0.2
+        pace.made(step, now)
+    assert pace.left(400) == "1:00"
+    pace.made(101, now + 300.0)
+    assert pace.left(401) == "1:00", "a hold says nothing of the steps to come"
+    for step in range(102, 302):
+        now += 1.0
+        pace.made(step, now)
+    assert pace.left(361) == "1:00"
+    assert pace.left(0) == "-"
+
+
+def test_a_run_that_nobody_knows_the_end_of_has_no_bar() -> None:
+    assert bar_of(7, 0) == "7"
+    screen = io.StringIO()
+    with contextlib.redirect_stdout(screen):
+        PlainDisplay(line_every=1).metrics(7, 0, {"loss": 0.5})
+    assert screen.getvalue() == "step 7  loss 0.5\n"
+
+
+def test_ones_own_metrics_and_what_was_held_out_come_before_what_every_training_has() -> None:
+    names = [name for name, _ in cells_of(VALUES | {"mae": 0.25})]
+    assert names == ["loss", "acc", "held-out", "mae", "samples/s", "lr", "grad", "skew s"]
