@@ -35,12 +35,16 @@ class _Commands(click.Group):
         return super().make_context(info_name, json_behind(self, args), *rest, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return [name for name, one in self.commands.items() if not one.hidden]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(
-                [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
+                [
+                    (name, one.get_short_help_str(limit=200))
+                    for name, one in self.commands.items()
+                    if not one.hidden
+                ]
             )
 
 
@@ -91,6 +95,14 @@ def cli() -> None:
             "the folder that this terminal is in was deleted, or another one has its name now: "
             "`cd` to it again"
         ) from None
+
+
+@cli.command("help", hidden=True)
+@click.argument("names", nargs=-1)
+@click.pass_context
+def help_(context: click.Context, names: tuple[str, ...]) -> None:
+    """As -h of the command that is named."""
+    cli.main([*names, "-h"], "monarch", standalone_mode=False)
 
 
 _PATH = click.Path(path_type=Path)
