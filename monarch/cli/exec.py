@@ -34,7 +34,8 @@ def _check_no_shell_line(command: Sequence[str]) -> None:
     """Raise ``UsageError`` for one word that only a shell can run."""
     if len(command) == 1 and _OF_A_SHELL & set(command[0]) and not Path(command[0]).exists():
         raise click.UsageError(
-            f"{command[0]!r} is a line for a shell: `monarch exec bash -c {shlex.quote(command[0])}`"
+            f"{command[0]!r} is a line for a shell: "
+            f"`monarch exec bash -c {shlex.quote(command[0])}`"
         )
 
 
