@@ -23,7 +23,7 @@ from monarch.runs.record import Record
 from monarch.runs.script_ranks import ScriptEnd, ScriptProcess, ScriptSteps
 from monarch.runs.script_source import calls_step
 from monarch.runtime import process
-from monarch.spmd import setup_torch_elastic_env
+from monarch.spmd.surroundings import hosts_beyond
 from monarch_sync.words import counted
 
 _LOOK_SECONDS = 0.2
@@ -77,9 +77,10 @@ def _run(config: ScriptConfig, hosts: HostMesh, record: Record) -> None:
         record.message(NO_STEP.format(name=config.script))
 
     def attempt(tried: TrainingAttempt) -> None:
-        # Before the actor that sets the environment: what ranks print is labelled by the first.
         ranks = tried.procs.spawn(path.stem, ScriptSteps if has_steps else ScriptProcess)
-        setup_torch_elastic_env(tried.procs)
+        first = ranks.slice(**dict.fromkeys(tried.procs.sizes, 0))
+        address, port = first.get_host_port.call_one(None, hosts_beyond(tried.procs)).get()
+        ranks.setup_env.call(address, port, True).get()
         run = _run_steps if has_steps else _run_processes
         run(ranks, tried, record, config, [str(path.resolve()), *config.args])
 

@@ -12,9 +12,10 @@ import types
 from collections import deque
 from typing import Any, NamedTuple
 
-from monarch.actor import Actor, context, endpoint
+from monarch.actor import context, endpoint
 from monarch.runs.error_lines import ErrorLines, error_in
 from monarch.runtime.ends.process_group import end_child
+from monarch.spmd import SPMDActor
 from monarch.spmd.steps import ScriptThread
 
 _CHUNK = 65536
@@ -39,12 +40,12 @@ def ended_words(status: int) -> str:
     return f"exited with status {status}"
 
 
-class ScriptProcess(Actor):
+class ScriptProcess(SPMDActor):
     """Runs a script in a Python of its own, as it is; its output is this process's."""
 
     @endpoint
     def start(self, run_id: str, there: str, argv: list[str]) -> None:
-        """After ``setup_torch_elastic_env``. ``there`` is the script's path in a copy of the
+        """After ``setup_env``. ``there`` is the script's path in a copy of the
         workspace, "" for none; ``argv`` begins with its path on the client."""
         self.rank = context().actor_instance.rank.rank
         environment = os.environ | _torchrun_variables(run_id)
@@ -102,7 +103,7 @@ class _Printed:
         return b"".join(self._kept).decode(errors="replace")
 
 
-class ScriptSteps(Actor):
+class ScriptSteps(SPMDActor):
     """Runs a script that calls ``monarch.step``, on a thread of this process: code that is pushed
     comes in where the script is at a step."""
 

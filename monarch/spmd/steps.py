@@ -128,11 +128,16 @@ def step(function: Callable[..., T] | None = None, /, *args: Any, **kwargs: Any)
         if args:
             raise TypeError("monarch.step() takes figures by name, as in monarch.step(loss=0.3)")
         if script is not None:
-            script.arrive(None, {name: float(value) for name, value in kwargs.items()})
+            script.arrive(None, {name: _number(value) for name, value in kwargs.items()})
         return None
     if script is None:
         return function(*args, **kwargs)
     return script.arrive(_Work(function, args, kwargs), {})
+
+
+def _number(value: Any) -> float:
+    """A tensor's may be part of a graph."""
+    return float(value.detach() if hasattr(value, "detach") else value)
 
 
 class _Work:
