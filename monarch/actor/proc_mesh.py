@@ -181,10 +181,11 @@ class ProcMesh(StartingMesh):
         """
         if self._is_stopped:
             raise RuntimeError("`ProcMesh` has already been stopped")
-        if isinstance(name, type):
+        swapped: Any = name
+        if isinstance(swapped, type):
             raise TypeError(
-                f"spawn takes the name first, then the class: `.spawn({name.__name__.lower()!r}, "
-                f"{name.__name__}, ...)`"
+                f"spawn takes the name first, then the class: `.spawn("
+                f"{swapped.__name__.lower()!r}, {swapped.__name__}, ...)`"
             )
         check_name(name)
         cls = stand_ins.get(cls, cls)
@@ -200,10 +201,11 @@ class ProcMesh(StartingMesh):
         elif args or kwargs:
             raise TypeError(f"{cls.__qualname__}() takes no arguments")
         lent = lending.LentMessage([proc.uid for proc in self._procs], answers=False)
+        made_by: Any = getattr(cls, "__init__", None)
         with lent:
             data = dump_or_say(
                 lambda: payload.dump((cls, args, kwargs)),
-                f"{cls.__qualname__}()", cls.__init__, 1, args=args, kwargs=kwargs,
+                f"{cls.__qualname__}()", made_by, 1, args=args, kwargs=kwargs,
             ).for_many(len(self._procs))  # fmt: skip
         # Ranks of the new mesh are counted from 0, whatever slice it is spawned on.
         dense = Shape(self._labels, Slice.new_row_major(self._shape.ndslice.sizes))

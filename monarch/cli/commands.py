@@ -215,12 +215,14 @@ class _RunCommand(click.Command):
             from monarch.runs.script_source import is_plain_script
 
             scripts = [word for word in args if is_plain_script(word)]
-            if scripts:
-                error.message += (
-                    f" Flags of {scripts[0]} itself go behind `--`: "
-                    f"monarch {ctx.info_name} {scripts[0]} -- {error.option_name} ..."
-                )
-            raise
+            if not scripts:
+                raise
+            raise click.NoSuchOption(
+                error.option_name,
+                f"{error.message} Flags of {scripts[0]} itself go behind `--`: "
+                f"monarch {ctx.info_name} {scripts[0]} -- {error.option_name} ...",
+                ctx=ctx,
+            ) from None
 
 
 cli.add_command(sync)

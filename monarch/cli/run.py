@@ -255,7 +255,10 @@ def _tell_end(
         error = error.exception  # It says all; where in a rank it was found is of no use.
     lines, why = lines_of(error), in_words(error)
     if lines is not None:
-        text = code.in_authors_words(lines.traceback) if code else lines.traceback
+        text = lines.traceback
+        if code is not None:
+            text = code.in_authors_words(text)
+            lines = lines._replace(file=code.in_authors_words(lines.file))
         with suppress(OSError):
             folder.write_text(TRACEBACK, text.rstrip() + "\n")
         why = lines.told()

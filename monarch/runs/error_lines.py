@@ -45,12 +45,25 @@ def lines_of(error: BaseException) -> ErrorLines | None:
         on = "" if error.rank is None else f"on rank {error.rank}"
         return lines and lines._replace(on=on, error=_first_line(in_words(error.exception)))
     if isinstance(error, (MonarchError, ConfigError)):
-        return error_in(str(error)) if _BEGINS.search(str(error)) else None
+        return _within(str(error))
     if type(error).__module__.startswith("monarch"):
         return None
     text = "".join(traceback.format_exception(error))
     lines = error_in(text)
     return lines and lines._replace(error=_first_line(in_words(error)))
+
+
+def _within(text: str) -> ErrorLines | None:
+    """A traceback in what an error of ours says: it goes, and all else that is said stays."""
+    begins = _BEGINS.search(text)
+    lines = error_in(text) if begins is not None else None
+    if begins is None or lines is None:
+        return None
+    head, tail = text[: begins.start()].rstrip(), text.partition(lines.traceback)[2].strip("\n")
+    if "\n" in head or tail:
+        said = "\n".join(part for part in (head, tail) if part)
+        return ErrorLines(said, traceback=lines.traceback)
+    return lines._replace(error=head or lines.error)
 
 
 def _first_line(text: str) -> str:

@@ -101,7 +101,8 @@ class ScriptThread:
             self._answers.put(error)
             del error  # Its frames hold tensors.
         self.num_steps += 1
-        result, self._work, self._result = self._result, None, None
+        result: T | None = self._result
+        self._work = self._result = None
         return result
 
 

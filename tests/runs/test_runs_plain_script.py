@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import monarch
-from monarch.runs.error_lines import ErrorLines, error_in
+from monarch.errors import ActorError
+from monarch.runs.error_lines import ErrorLines, error_in, lines_of
 from monarch.runs.plain_script import ScriptFailed
+from monarch.runs.ranks import RunFailed
 from monarch.runs.script_ranks import ScriptEnd, ended_words
 from monarch.runs.script_source import calls_step, is_plain
 from monarch.spmd import steps
@@ -86,6 +88,23 @@ def test_the_error_that_a_process_printed_is_two_lines() -> None:
     )
     assert lines.traceback.startswith("Traceback")
     assert lines.traceback.endswith("sizes do not fit")
+
+
+def test_an_error_that_ends_a_run_is_two_lines_with_all_else_that_was_said() -> None:
+    trace = (
+        'Traceback (most recent call last):\n  File "/home/me/task.py", line 3, in f\nKeyError: 1'
+    )
+    plain = lines_of(RunFailed(f"KeyError: 1\n{trace}"))
+    assert plain is not None
+    assert plain.told() == "KeyError: 1\n/home/me/task.py:3"
+    held = lines_of(RunFailed(f"step 3 failed: KeyError: 1\ntask.py:3\nRoll back.\n{trace}"))
+    assert held is not None
+    assert held.told() == "step 3 failed: KeyError: 1\ntask.py:3\nRoll back."
+    assert held.traceback == trace
+    assert lines_of(RunFailed("there is no room")) is None
+    raised = lines_of(ActorError(KeyError(1), "failed", trace, 2))
+    assert raised is not None
+    assert raised.told() == "KeyError: 1\n/home/me/task.py:3, on rank 2"
 
 
 def test_errors_without_a_traceback() -> None:
