@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         get_runtime_config,
     )
     from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh
+    from monarch.spmd.steps import step
     from monarch.tensors.api.functions import function_resolvers as function_resolvers
     from monarch.tensors.api.gradients import grad_function as grad_function
     from monarch.tensors.api.gradients import grad_generator as grad_generator
@@ -72,6 +73,7 @@ __all__ = [
     "configured",
     "get_global_config",
     "get_runtime_config",
+    "step",
 ]
 
 _MODULES = ("builtins", "common", "config", "gradient", "mesh", "random")
@@ -104,6 +106,15 @@ _OFFERS = {
 }
 
 
+# What users of Ray type first.
+_OF_RAY = {
+    "get": "the future of a call has it, `foo.add.call(1).get()`",
+    "init": "nothing is to be started: `from monarch.actor import this_host`",
+    "put": "arguments are sent as they are; for large tensors that stay, see `monarch.rdma`",
+    "wait": "`foo.add.stream(1)` gives a future for each rank, in order of arrival",
+}
+
+
 def _from(room: str, name: str) -> "Any":
     from importlib import import_module
 
@@ -128,8 +139,11 @@ def __getattr__(name: str) -> object:
         return import_module(f"{__name__}.actor").Future
     if name == "Selection":
         return import_module(f"{__name__}.compat.words").Selection
+    if name == "step":
+        return globals().setdefault(name, import_module(f"{__name__}.spmd.steps").step)
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = f": {_OF_RAY[name]}" if name in _OF_RAY else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     home = import_module(f"{__name__}.{'config' if 'config' in name else 'mesh'}")
     value = globals()[name] = getattr(home, "Slice" if name == "NDSlice" else name)
     return value

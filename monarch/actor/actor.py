@@ -4,7 +4,25 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Any
+from typing import Any, NoReturn
+
+
+class OfRay:
+    """A name of Ray's, which says what to type here when it is called."""
+
+    def __init__(self, name: str, owner: type | None = None) -> None:
+        self._name = name
+        self._owner = owner
+
+    def __get__(self, instance: object, owner: type) -> OfRay:
+        return OfRay(self._name, owner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        name = getattr(self._owner, "__name__", "")
+        raise TypeError(
+            f"{name}.{self._name}() is Ray's. Here actors are spawned in processes: "
+            f"`this_host().spawn_procs({{'gpus': 2}}).spawn({name.lower()!r}, {name}, ...)`"
+        )
 
 
 class Actor:
@@ -17,6 +35,10 @@ class Actor:
     - ``__cleanup__(self, error: Exception | None)``: the actor ends.
     - ``__reload__(self, change)``: its class was patched, between two messages.
     """
+
+    # What users of Ray type first.
+    remote = OfRay("remote")
+    options = OfRay("options")
 
     @functools.cached_property
     def logger(self) -> logging.Logger:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import random
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 from monarch.actor import lending
 from monarch.actor.arguments import check_arguments
@@ -25,6 +25,7 @@ from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Call
+from monarch.wire.unsendable import dump_or_say
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,6 +100,49 @@ class Endpoint(Generic[P, R]):
         self._name = name
         self._spec = spec
 
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """An endpoint is called by an adverb: ``call``, ``call_one``, ``choose``, ..."""
+        raise TypeError(f"{self._full_name} is an endpoint: {self._how(args, kwargs)}")
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(
+            f"{self._full_name} is an endpoint, and was not called: "
+            f"`await {self._full_name}.call(...)`"
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        import difflib  # For mistakes only.
+
+        what = f"{self._full_name} is an endpoint, and has no {name!r}"
+        near = difflib.get_close_matches(name, _ADVERBS, 1)
+        if near:
+            raise AttributeError(f"{what}; did you mean {near[0]!r}?")
+        raise AttributeError(f"{what}: {self._how((), {}, '...')}")
+
+    def __repr__(self) -> str:
+        return f"<endpoint {self._full_name} on {self._members}>"
+
+    @property
+    def _full_name(self) -> str:
+        return f"{self._mesh.name}.{self._name}"
+
+    @property
+    def _members(self) -> str:
+        number = len(self._mesh.procs)
+        return "1 rank" if number == 1 else f"{number} ranks"
+
+    def _how(self, args: Any, kwargs: Any, given: str = "") -> str:
+        """How it is called, with these arguments."""
+        words = [_in_short(one) for one in args]
+        words += [f"{name}={_in_short(one)}" for name, one in kwargs.items()]
+        call = f"{self._full_name}.call({given or ', '.join(words)})"
+        return (
+            f"`{call}.get()` calls it on {self._members}, and waits for the answers "
+            f"(`await {call}` in async code; `call_one` is for a mesh of one)"
+        )
+
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
         """Call all members; the answers come as a mesh of values.
 
@@ -126,7 +170,9 @@ class Endpoint(Generic[P, R]):
         """Call the only member of the mesh. Raises ``ValueError`` where there are more."""
         if len(self._mesh.procs) != 1:
             raise ValueError(
-                f"call_one requires exactly 1 actor, but mesh has {len(self._mesh.procs)}"
+                f"call_one requires exactly 1 actor, but mesh has {len(self._mesh.procs)}: "
+                f"{self._full_name}.call(...) calls all, and one of them is "
+                f"`{self._mesh.name}.slice({', '.join(f'{one}=0' for one in self._mesh.labels)})`"
             )
         return self._call_rank(0, args, kwargs)
 
@@ -228,7 +274,10 @@ class Endpoint(Generic[P, R]):
         num_own = 2 if self._spec.explicit_response_port else 1
         check_arguments(method, num_own, args, kwargs, f"{self._mesh.name}.{self._name}")
         with lent or lending.LentMessage(self._mesh.proc_uids, answers=False):
-            return payload.dump((args if wrap is None else wrap(args), kwargs))
+            return dump_or_say(
+                lambda: payload.dump((args if wrap is None else wrap(args), kwargs)),
+                self._full_name, method, num_own, args=args, kwargs=kwargs,
+            )  # fmt: skip
 
     def _send_all(
         self, data: payload.Payload, port: int, port_proc: ProcAddress | None = None
@@ -275,6 +324,11 @@ class Endpoint(Generic[P, R]):
         )
 
 
+def _in_short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 and "\n" not in text else "..."
+
+
 _ADVERBS = ("broadcast", "call", "call_one", "choose", "rref", "stream")
 
 
@@ -290,9 +344,9 @@ class NotAnEndpoint:
         raise RuntimeError(self._in_words())
 
     def __getattr__(self, name: str) -> Any:
-        if name in _ADVERBS:
-            raise AttributeError(self._in_words())
-        raise AttributeError(name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(self._in_words())
 
     def _in_words(self) -> str:
         return (

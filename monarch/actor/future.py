@@ -10,7 +10,7 @@ import sysconfig
 import threading
 import warnings
 from collections.abc import Callable, Generator, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from monarch.net.cork import flush
 from monarch.net.guest import wait_a_moment
@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _Outcome = tuple[R | None, BaseException | None]
 
+_TO_COME = "this is a Future, an answer to come:"
 _OWN_FOLDER = os.path.dirname(os.path.dirname(__file__))
 _POLL_SECONDS = 2.0
 """A wait that is no longer than this is not watched for deadlocks: the waiter looks again
@@ -48,6 +49,25 @@ class Future(Generic[R]):
             f"Future objects are returned by Monarch operations{given}: they are made by calls, "
             "not by hand"
         )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"'Future' object has no attribute {name!r}: it is an answer to come. "
+            f"`.get().{name}`, or `(await future).{name}` in async code"
+        )
+
+    def __getitem__(self, key: object) -> NoReturn:
+        raise TypeError(f"{_TO_COME} `.get()` (or `await`) gives it")
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(f"{_TO_COME} `.get()` (or `await`) gives it, and that can be iterated over")
+
+    def __repr__(self) -> str:
+        if not self.done():
+            return "<Future: not there yet; .get() or await waits for it>"
+        return "<Future: the answer is there; .get() or await gives it>"
 
     def get(self, timeout: float | None = None) -> R:
         """Wait for the answer, at most ``timeout`` seconds.
@@ -80,9 +100,11 @@ class Future(Generic[R]):
 
     @staticmethod
     def _check_timeout(timeout: float | None) -> None:
-        if timeout is not None and not (0 <= timeout < math.inf):
+        is_number = timeout is None or isinstance(timeout, (int, float))
+        if not is_number or (timeout is not None and not (0 <= timeout < math.inf)):
+            given = timeout if is_number else repr(timeout)
             raise ValueError(
-                f"invalid timeout {timeout}: expected a non-negative, finite number of seconds"
+                f"invalid timeout {given}: expected a non-negative, finite number of seconds"
             )
 
     @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from monarch.actor.bootstrap_command import BootstrapCommand, default_bootstrap_cmd
 from monarch.actor.future import Future
@@ -30,8 +30,34 @@ from monarch.wire.message import Command, Preload, Shutdown
 Self = TypeVar("Self", bound="HostMesh")
 
 
+def _check_per_host(per_host: Any, unknown: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` for what is no mapping from a dimension to its size, and for arguments
+    that are ``unknown``."""
+    if unknown:
+        sizes = {name: size for name, size in unknown.items() if isinstance(size, int)}
+        raise TypeError(
+            f"spawn_procs() got an unexpected keyword argument {next(iter(unknown))!r}"
+            + (f"; dimensions go into a dict: `spawn_procs({sizes})`" if sizes else "")
+        )
+    if per_host is None:
+        return
+    if not isinstance(per_host, Mapping):
+        raise TypeError(
+            f"spawn_procs takes names and sizes of dimensions, as in "
+            f"`spawn_procs({{'gpus': {per_host if isinstance(per_host, int) else 2}}})`"
+        )
+    for label, size in per_host.items():
+        if not isinstance(size, int):
+            raise TypeError(f"spawn_procs: {label!r} has the size {size!r}, which is no int")
+
+
 class HostMesh(StartingMesh):
     """A reference to host agents. The mesh that a job or ``attach_to_workers`` made owns them."""
+
+    _MADE_BY = "`this_host()`, or by a job: `job.state(...)`"
+    _ELSEWHERE: ClassVar = {
+        "spawn": "actors live in procs: `hosts.spawn_procs({'gpus': 2}).spawn(name, YourActor)`"
+    }
 
     def __init__(
         self,
@@ -99,6 +125,7 @@ class HostMesh(StartingMesh):
         *,
         env: dict[str, str] | None = None,
         preload: Sequence[str] = (),
+        **unknown: NoReturn,
     ) -> ProcMesh:
         """Make procs on each host, without waiting for them.
 
@@ -117,6 +144,7 @@ class HostMesh(StartingMesh):
         """
         self._check_usable()
         check_name(name or "")
+        _check_per_host(per_host, unknown)
         plan = SpawnPlan.of(
             self._shape,
             per_host or {},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from monarch.actor import lending
 from monarch.actor.actor import Actor
@@ -34,6 +34,7 @@ from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.by_value import dump_arguments, is_by_value
 from monarch.wire.message import Ancestor, InspectProc, ProcReport, SpawnActor, StopProcs
+from monarch.wire.unsendable import dump_or_say
 
 if TYPE_CHECKING:
     from monarch.actor.env_report import EnvReport
@@ -59,8 +60,28 @@ def check_name(name: str) -> None:
         ) from None
 
 
+def _no_actor_words(cls: object) -> str:
+    if isinstance(cls, Actor):
+        name = type(cls).__name__
+        return (
+            f"this is an object of {name}, and each proc makes its own: give the class, and the "
+            f"arguments after it, as in `.spawn('{name.lower()}', {name}, ...)`"
+        )
+    if not isinstance(cls, type):
+        return f"{cls!r} is no class: `.spawn(name, YourActor, ...)`"
+    return (
+        f"{cls.__qualname__} is no actor: `class {cls.__name__}(Actor)`, with `Actor` of "
+        "`monarch.actor` (it must subclass it to be spawned)"
+    )
+
+
 class ProcMesh(StartingMesh):
     """A reference to processes. The mesh that ``spawn_procs`` returned owns them; slices do not."""
+
+    _MADE_BY = "`this_host().spawn_procs({'gpus': 2})`, or by other hosts' `spawn_procs`"
+    _ELSEWHERE: ClassVar = {
+        "spawn_procs": "procs are made on hosts: `this_host().spawn_procs({'gpus': 2})`"
+    }
 
     def __init__(
         self,
@@ -160,10 +181,16 @@ class ProcMesh(StartingMesh):
         """
         if self._is_stopped:
             raise RuntimeError("`ProcMesh` has already been stopped")
+        swapped: Any = name
+        if isinstance(swapped, type):
+            raise TypeError(
+                f"spawn takes the name first, then the class: `.spawn("
+                f"{swapped.__name__.lower()!r}, {swapped.__name__}, ...)`"
+            )
         check_name(name)
         cls = stand_ins.get(cls, cls)
         if not (isinstance(cls, type) and issubclass(cls, Actor)):
-            raise ValueError(f"{cls} must subclass monarch.service.Actor to spawn it.")
+            raise ValueError(_no_actor_words(cls))
         return self._spawn(new_uid(), name, cls, *args, **kwargs)
 
     def _spawn(self, uid: Uid, name: str, cls: type, *args: Any, **kwargs: Any) -> ActorMesh[Any]:
@@ -174,8 +201,12 @@ class ProcMesh(StartingMesh):
         elif args or kwargs:
             raise TypeError(f"{cls.__qualname__}() takes no arguments")
         lent = lending.LentMessage([proc.uid for proc in self._procs], answers=False)
+        made_by: Any = getattr(cls, "__init__", None)
         with lent:
-            data = payload.dump((cls, args, kwargs)).for_many(len(self._procs))
+            data = dump_or_say(
+                lambda: payload.dump((cls, args, kwargs)),
+                f"{cls.__qualname__}()", made_by, 1, args=args, kwargs=kwargs,
+            ).for_many(len(self._procs))  # fmt: skip
         # Ranks of the new mesh are counted from 0, whatever slice it is spawned on.
         dense = Shape(self._labels, Slice.new_row_major(self._shape.ndslice.sizes))
         place = None

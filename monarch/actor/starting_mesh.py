@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator
-from typing import Any, TypeVar
+from collections.abc import Generator, Mapping
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from monarch.actor.future import Future
 from monarch.actor.syncable import Syncable
@@ -15,7 +15,20 @@ Self = TypeVar("Self", bound="StartingMesh")
 
 
 class StartingMesh(Syncable, ShapedMesh):
-    """Subclasses say when they are up."""
+    """Subclasses say when they are up, what makes them, and what is done with other objects."""
+
+    _MADE_BY = ""
+    _ELSEWHERE: ClassVar[Mapping[str, str]] = {}
+
+    def __new__(cls: type[Self], *args: Any, **kwargs: Any) -> Self:
+        if not args and not kwargs:
+            raise TypeError(f"a {cls.__name__} is made by {cls._MADE_BY}, not by hand")
+        return object.__new__(cls)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        what = f"{type(self).__name__!r} object has no attribute {name!r}"
+        where = type(self)._ELSEWHERE.get(name)
+        raise AttributeError(f"{what}: {where}" if where else what)
 
     @property
     @abstractmethod

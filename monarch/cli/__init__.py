@@ -13,7 +13,7 @@ What to open:
                                      runs
     project                          `monarch.toml`: its keys, and the job that it describes
     trust, trust_command             what a project file may have run; `monarch trust`
-    init                             `monarch init`
+    init, found_code                 `monarch init`, and what it finds in a project
     allocation                       `monarch apply`, `status`, `kill`, `host`
     contexts                         `monarch context`
     users                            the programs that use an allocation, and the question before it

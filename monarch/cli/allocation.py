@@ -15,6 +15,7 @@ from monarch.cli.confirm import ask_before
 from monarch.cli.host_table import show_hosts
 from monarch.cli.phases import phase
 from monarch.cli.project import (
+    PROJECT_FILE,
     load_project,
     may_come_up,
     no_allocation,
@@ -44,7 +45,7 @@ _ANSWER_SECONDS = 5.0
 def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | None = None) -> None:
     """Bring up the job ``spec`` (MODULE.NAME), else the one of the project file, or find it up."""
     limit = None if idle_timeout is None else _seconds(idle_timeout)
-    wanted = _wanted(spec, file)
+    wanted = _wanted(spec, file, yes=yes)
     noted = noted_job()
     if noted is not None and noted.can_run(wanted) and noted.ending is None:
         if noted.is_whole():
@@ -71,13 +72,19 @@ def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | Non
     say("end it with `monarch kill`")
 
 
-def _wanted(spec: str | None, file: str | None) -> JobTrait:
+def _wanted(spec: str | None, file: str | None, *, yes: bool) -> JobTrait:
     """The job that was named; else the one that the context in use is for."""
     context = current_context()
     told = spec or file or spec_of(context)
     is_file = told.endswith(".toml") or (told == file and bool(file))
     if is_file or not told:
         project = load_project(told or None)
+        if not told and not (project.directory / PROJECT_FILE).exists():
+            say(
+                f"there is no {PROJECT_FILE} here (`monarch init` writes one): this brings up one "
+                f"host, on this machine, which gets nothing of {project.directory}"
+            )
+            ask_before("Bring it up?", yes)
         require_trust(project)
         job = project.make_job()
     else:

@@ -35,12 +35,16 @@ class _Commands(click.Group):
         return super().make_context(info_name, json_behind(self, args), *rest, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return [name for name, one in self.commands.items() if not one.hidden]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(
-                [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
+                [
+                    (name, one.get_short_help_str(limit=200))
+                    for name, one in self.commands.items()
+                    if not one.hidden
+                ]
             )
 
 
@@ -93,6 +97,14 @@ def cli() -> None:
         ) from None
 
 
+@cli.command("help", hidden=True)
+@click.argument("names", nargs=-1)
+@click.pass_context
+def help_(context: click.Context, names: tuple[str, ...]) -> None:
+    """As -h of the command that is named."""
+    cli.main([*names, "-h"], "monarch", standalone_mode=False)
+
+
 _PATH = click.Path(path_type=Path)
 
 
@@ -100,9 +112,11 @@ _PATH = click.Path(path_type=Path)
 @click.argument("folder", required=False, type=_PATH)
 @click.option("--hosts", type=click.IntRange(min=1), help="how many hosts [default: 2]")
 def init(**given: Any) -> None:
-    """Begin a project: write a monarch.toml, a task to edit, and a config.
+    """Begin a project, or take one that exists: write what it lacks, and say what to do with it.
 
-    In FOLDER, or here. What is there already is left as it is, and nothing is written then.
+    In FOLDER, or here. A file that is there stays as it is. A new project gets a monarch.toml, a
+    task to edit and a config; one with a training script of its own gets a monarch.toml, and says
+    how the script is run.
     """
     from monarch.cli.init import init
 
@@ -168,7 +182,12 @@ def kill(**given: Any) -> None:
     kill(**given)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@cli.command(
+    context_settings={
+        "ignore_unknown_options": True, "allow_extra_args": True,
+        "allow_interspersed_args": False,  # `--` is for the run
+    }
+)  # fmt: skip
 @click.argument("arguments", nargs=-1, required=True, metavar="RECIPE [KEY=VALUE]...")
 @click.pass_context
 def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
@@ -186,14 +205,34 @@ def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
     )
 
 
+class _RunCommand(click.Command):
+    """Says where the flags of a plain script go."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.NoSuchOption as error:
+            from monarch.runs.script_source import is_plain_script
+
+            scripts = [word for word in args if is_plain_script(word)]
+            if not scripts:
+                raise
+            raise click.NoSuchOption(
+                error.option_name,
+                f"{error.message} Flags of {scripts[0]} itself go behind `--`: "
+                f"monarch {ctx.info_name} {scripts[0]} -- {error.option_name} ...",
+                ctx=ctx,
+            ) from None
+
+
 cli.add_command(sync)
 for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
     cli.add_command(_command)
 
 
-@cli.command()
+@cli.command(cls=_RunCommand)
 @click.argument("recipe", required=False)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]... [-- FLAG...]")
 @config_file
 @click.option(
     "--procs",
@@ -251,8 +290,12 @@ for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
     is_flag=True,
     help="only try whether all works: a few steps, an evaluation and a checkpoint, then the end",
 )
+@click.option("--traceback", is_flag=True, help="show the whole traceback of what ends the run")
 def run(**given: Any) -> None:
-    """Run RECIPE: a built-in name such as ddp, a Python file, or module:name.
+    """Run RECIPE: a plain script, a built-in name such as ddp, a recipe's file, or module:name.
+
+    A Python file without a recipe in it runs as it is, one copy a proc, in the environment that
+    torchrun gives; its own flags go behind `--`: `monarch run train.py --procs 4 -- --lr 0.1`.
 
     Runs on the allocation that `monarch apply` brought up in this folder, else on this machine
     alone. Sends the workspace of monarch.toml to the hosts first. Everything about the run is

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import click
 
+from monarch.cli.observe.target import hosts_here
 from monarch.cli.project import load_project, no_allocation, noted_job
 from monarch.core.rank_sets import BadRanks, is_in, parse_set
 from monarch.debugger.console import Console
@@ -22,7 +25,7 @@ from monarch.debugger.visit import NotAnswered, SeenProc, Visit
 from monarch.errors import JobError
 from monarch.net.machine import machine_id
 from monarch.runtime.client_agent import client
-from monarch.wire.address import ProcAddress
+from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.words import counted
 
 _PY_SPY_SECONDS = 20.0
@@ -121,7 +124,41 @@ def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
         for proc in procs:
             click.echo(_native(proc))
         return
-    click.echo("\n".join(stacks_lines(visit, procs, with_locals=with_locals)))
+    for heading, some in by_program(procs, {one.uid for one in hosts_here().values()}, _folder_of):
+        if heading:
+            click.echo(heading)
+        click.echo("\n".join(stacks_lines(visit, some, with_locals=with_locals)))
+
+
+def by_program(
+    procs: Sequence[SeenProc],
+    hosts: Collection[Uid],
+    folder_of: Callable[[SeenProc], str],
+    here: str | None = None,
+) -> list[tuple[str, list[SeenProc]]]:
+    """The procs of this folder, which are on these ``hosts`` or run ``here``, without a heading;
+    where there are none, those of each other program of this user, with one."""
+    here = os.getcwd() if here is None else here
+    own = [p for p in procs if p.address.host_uid in hosts or folder_of(p) == here]
+    if own:
+        return [("", own)]
+    programs: dict[Uid, list[SeenProc]] = {}
+    for proc in procs:
+        programs.setdefault(proc.address.host_uid, []).append(proc)
+    return [
+        (f"of the program in {folder_of(some[0]) or some[0].host}:", some)
+        for some in programs.values()
+    ]
+
+
+def _folder_of(proc: SeenProc) -> str:
+    """The folder that a process of this machine runs in; "" of another machine's."""
+    if proc.address.machine != machine_id():
+        return ""
+    try:
+        return os.readlink(f"/proc/{proc.pid}/cwd")
+    except OSError:
+        return ""
 
 
 def _native(proc: SeenProc) -> str:

@@ -140,7 +140,9 @@ def env_diff(**given: Any) -> None:
 @click.option("--native", is_flag=True, help="with frames of C, by py-spy")
 @_mesh
 def stacks(**given: Any) -> None:
-    """Show where the threads of all ranks are; equal stacks are shown once.
+    """Show where the threads of this folder's ranks are; equal stacks are shown once.
+
+    Where nothing runs of this folder, those of your other programs, each with its folder.
 
     Nothing is stopped for it. RANKS are as in 3, 0-3,7 or ::2.
     """

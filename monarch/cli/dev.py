@@ -33,7 +33,7 @@ def dev(apply: Callable[[], object], run: Callable[[], object]) -> None:
     with _watch() as watch:
         try:
             run()
-        except (KeyboardInterrupt, click.Abort):
+        except (KeyboardInterrupt, click.Abort, SystemExit):
             if watch.status:
                 what = f"the watch ended with status {watch.status}, and the run with it"
                 raise JobError(what) from None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -22,6 +24,8 @@ from monarch_sync.words import plain
 
 _LINE_EVERY = 20
 _BAR_WIDTH = 12
+_PACE_STEPS = 100
+_PACE_TIMES = 5.0
 _SHORT = {
     "accuracy": "acc", "held_out_accuracy": "held-out acc", "samples_per_second": "samples/s",
     "tokens_per_second": "tok/s", "learning_rate": "lr", "grad_norm": "grad",
@@ -34,6 +38,31 @@ _OF_ALL = (
     "rank_skew_seconds",
 )  # fmt: skip
 _HIDDEN = ("generation",)
+
+
+class Pace:
+    """How long steps take, by the last of them: one that took far longer than most, as it held,
+    compiled or was debugged, says nothing of those to come."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float] | None = None
+        self._seconds: deque[float] = deque(maxlen=_PACE_STEPS)
+
+    def made(self, step: int, now: float) -> None:
+        """A step was made, at this time of a clock that runs on."""
+        if self._last is not None and step == self._last[0]:
+            return  # It has more to report.
+        if self._last is not None and step > self._last[0]:
+            self._seconds.append((now - self._last[1]) / (step - self._last[0]))
+        self._last = step, now
+
+    def left(self, num_steps: int) -> str:
+        """How long the rest takes, as ``1:23:45``; ``-`` where nobody knows."""
+        if self._last is None or not self._seconds or num_steps <= 0:
+            return "-"
+        most = _PACE_TIMES * statistics.median(self._seconds)
+        usual = [one for one in self._seconds if one <= most]
+        return _as_clock(statistics.fmean(usual) * max(0, num_steps - self._last[0]))
 
 
 class LiveDisplay:
@@ -49,7 +78,7 @@ class LiveDisplay:
         self._console = console
         self._latest: dict[str, float] = {}
         self._widths: dict[str, int] = {}
-        self._began: tuple[int, float] | None = None
+        self._pace = Pace()
         self._progress: list[tuple[str, str]] = []
         self._saved: list[tuple[str, str]] = []
         self._numbers: list[tuple[str, str]] = []
@@ -75,11 +104,10 @@ class LiveDisplay:
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         now = time.monotonic()
-        if self._began is None or step < self._began[0]:
-            self._began = step, now
+        self._pace.made(step, now)
         self._latest.update(values)
         bar = bar_of(step, num_steps)
-        left = _time_left(self._began, step, num_steps, now)
+        left = self._pace.left(num_steps)
         with self._lock:
             self._progress = [("step", bar), ("left", left)]
             self._numbers = cells_of(self._latest)
@@ -143,7 +171,8 @@ class PlainDisplay:
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         if step % self._line_every == 0 or step == num_steps:
             numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values))
-            self.message(f"step {step}/{num_steps}  {numbers}{self._saved}")
+            of = f"/{num_steps}" if num_steps > 0 else ""
+            self.message(f"step {step}{of}  {numbers}{self._saved}".rstrip())
 
 
 class QuietDisplay(Display):
@@ -176,7 +205,9 @@ def _short_name(name: str) -> str:
 
 
 def bar_of(step: int, num_steps: int) -> str:
-    """How far it is, as a bar and in numbers."""
+    """How far it is, as a bar and in numbers; without a bar where nobody knows how far it goes."""
+    if num_steps <= 0:
+        return str(step)
     done = min(_BAR_WIDTH, round(_BAR_WIDTH * step / max(1, num_steps)))
     return f"{'━' * done}{'╌' * (_BAR_WIDTH - done)} {step:>{len(str(num_steps))}}/{num_steps}"
 
@@ -187,12 +218,8 @@ def _short(value: float) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 0.001 else f"{value:.3g}"
 
 
-def _time_left(began: tuple[int, float], step: int, num_steps: int, now: float) -> str:
-    first, when = began
-    if step <= first:
-        return "-"
-    seconds = round((now - when) / (step - first) * (num_steps - step))
-    minutes, seconds = divmod(seconds, 60)
+def _as_clock(left: float) -> str:
+    minutes, seconds = divmod(round(left), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 

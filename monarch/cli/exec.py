@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -26,6 +27,16 @@ from monarch.wire.address import ProcAddress
 from monarch.wire.message import HostState
 
 _LOOK_SECONDS = 0.5
+_OF_A_SHELL = frozenset(" ;|&$<>`*")
+
+
+def _check_no_shell_line(command: Sequence[str]) -> None:
+    """Raise ``UsageError`` for one word that only a shell can run."""
+    if len(command) == 1 and _OF_A_SHELL & set(command[0]) and not Path(command[0]).exists():
+        raise click.UsageError(
+            f"{command[0]!r} is a line for a shell: "
+            f"`monarch exec bash -c {shlex.quote(command[0])}`"
+        )
 
 
 class LiveHost:
@@ -98,6 +109,7 @@ def exec_(
         raise click.UsageError("choose one of --one and --point")
     if is_module and (script or not command):
         raise click.UsageError("-m goes with the name of a module, and without --script")
+    _check_no_shell_line(command)
     arguments, is_python = python_or_not(command, is_module=is_module)
     text = _script(script) if script is not None else None
     if text is not None:

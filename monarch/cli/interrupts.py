@@ -25,6 +25,8 @@ from typing import Any, NoReturn, Protocol
 
 from monarch.cli.keys import restore_terminal
 
+INTERRUPTED = 130  # the status of a command that Ctrl-C has ended
+
 # Of a batch system that wants its machines back, and of a terminal that was closed.
 _REQUESTS = (signal.SIGTERM, signal.SIGHUP)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from monarch.cli.commands import cli
-from monarch.cli.interrupts import at_once_from_here
+from monarch.cli.interrupts import INTERRUPTED, at_once_from_here
 from monarch.cli.streams import WatchedStdout, open_missing
 from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_verbose
@@ -55,7 +55,7 @@ def _run() -> None:
             sys.exit(1)
         print("interrupted", file=sys.stderr)
         at_once_from_here()
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         # Imported when there is something to tell.
         from monarch.config_file import ConfigError

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from monarch.cli.volume import is_quiet
+from monarch.job.waiting import shown_elsewhere
 
 
 @contextmanager
@@ -20,7 +21,7 @@ def phase(text: str) -> Iterator[Callable[[str], None]]:
     if is_quiet() or not console.is_terminal or console.is_dumb_terminal or not sys.stdout.isatty():
         yield lambda words: None
         return
-    with spinner(console) as progress:
+    with shown_elsewhere(), spinner(console) as progress:
         task = progress.add_task(text, total=None)
         yield lambda words: progress.update(task, description=words)
 

@@ -19,6 +19,7 @@ from monarch.errors import JobError, MonarchError
 from monarch.runs.catalog import built_in_recipes, summary_of
 from monarch.runs.error_text import in_words
 from monarch.runs.outline import Outline, outline_of, preload_of, words_of
+from monarch.runs.script_source import is_plain_script
 from monarch.runs.writing import writing
 from monarch.whole_file import OF_PEOPLE, write_whole
 
@@ -157,6 +158,10 @@ def recipe_here(name: str) -> Recipe:
     from monarch.cli.phases import phase
     from monarch.runs.recipe import find_recipe
 
+    if is_plain_script(name):
+        from monarch.runs.plain_script import script_recipe
+
+        return script_recipe(name)
     _import_from_workspace(name)
     try:
         with interrupt_kept(), phase(f"importing {name}, and what it needs"):

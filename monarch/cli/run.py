@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -17,7 +20,7 @@ import click
 from monarch.actor import HostMesh, this_host
 from monarch.cli.confirm import is_somebody_there
 from monarch.cli.display import run_display
-from monarch.cli.interrupts import stop_on_interrupt
+from monarch.cli.interrupts import INTERRUPTED, at_once_from_here, stop_on_interrupt
 from monarch.cli.keys import keys_here
 from monarch.cli.options import DEV
 from monarch.cli.project import PROJECT_FILE, Project, load_project, noted_job
@@ -47,10 +50,12 @@ from monarch.runs.allocation import AllocationLost, OnHostLoss
 from monarch.runs.code import RunCode
 from monarch.runs.edits import OnEditError
 from monarch.runs.end_text import end_text
+from monarch.runs.error_lines import lines_of
 from monarch.runs.error_text import in_words
 from monarch.runs.folder import (
     HOSTS_OPTION,
     RUNS,
+    TRACEBACK,
     RunFolder,
     config_of,
     find_run,
@@ -62,10 +67,10 @@ from monarch.runs.logs import RunLogs
 from monarch.runs.outline import Outline
 from monarch.runs.recipe import Recipe
 from monarch.runs.roles import chosen_roles
+from monarch.runs.script_source import is_plain_script, path_there
 from monarch.runs.session import RunSession
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
-from monarch_sync import SyncError
 from monarch_sync.words import counted, plain
 
 _INTERRUPTED_SECONDS = 1.0
@@ -90,6 +95,7 @@ def run(
     on_error: str | None,
     fast_dev_run: bool = False,
     roles: str | None = None,
+    traceback: bool = False,
 ) -> None:
     """Run ``recipe`` on the allocation, else on this machine alone, and tell how it ended."""
     if resume and "=" in resume:
@@ -132,7 +138,7 @@ def run(
         click.echo(_plan_text(found, loaded.config, target))
         return
     workspace_first()
-    if left is None and not new:
+    if left is None and not new and not request.is_script:
         left, loaded = _unfinished(found, request, loaded)
     project = load_project(None)
     if on_error is not None or project.file.debug.on_error:
@@ -197,13 +203,19 @@ def run(
     except (Exception, KeyboardInterrupt) as error:
         if folder is None:
             raise
-        _tell_end(folder, error, record, code)
+        _tell_end(folder, error, record, code, is_whole=traceback)
     if fast_dev_run and not record.is_stopping:
         say(ways_taken(folder))
     # Below the table, which stays as it was last.
     say(_end_text(folder, stream=sys.stdout))
     if record.is_stopping:
-        raise KeyboardInterrupt
+        _end_in_order()
+
+
+def _end_in_order() -> NoReturn:
+    """End as after Ctrl-C, which has been told by more than a word."""
+    at_once_from_here()
+    sys.exit(INTERRUPTED)
 
 
 def ways_taken(run: RunFolder) -> str:
@@ -256,25 +268,36 @@ def _why_unfit(
 
 
 def _tell_end(
-    folder: RunFolder, error: BaseException, record: Record, code: RunCode | None
+    folder: RunFolder,
+    error: BaseException,
+    record: Record,
+    code: RunCode | None,
+    *,
+    is_whole: bool,
 ) -> NoReturn:
-    """Raise what ended a run, told as all ends are."""
+    """Raise what ended a run, told as all ends are: an error of the user's code in two lines, and
+    with its traceback where that ``is_whole``."""
     if isinstance(error, KeyboardInterrupt):
         say(_end_text(folder, stream=sys.stdout))
-        raise error
+        _end_in_order()
     gone = record.why_gone()
     if gone and not isinstance(error, AllocationLost):
         error = AllocationLost(gone)  # The rest follows from that.
     if isinstance(error, ActorError) and isinstance(error.exception, (ConfigError, MonarchError)):
         error = error.exception  # It says all; where in a rank it was found is of no use.
-    if isinstance(error, (ConfigError, MonarchError, SyncError)):
-        text = _end_text(folder, error)
-        raise RunEnded(plain(code.in_authors_words(text) if code else text)) from error
-    # Of an error in the recipe itself, the author needs to see where it is.
-    if isinstance(error, ActorError) and code:
-        error.exception_formatted = code.in_authors_words(error.exception_formatted)
-    click.echo(plain(_end_text(folder, error)), err=True)
-    raise error
+    lines, why = lines_of(error), in_words(error)
+    if lines is not None:
+        text = lines.traceback
+        if code is not None:
+            text = code.in_authors_words(text)
+            lines = lines._replace(file=code.in_authors_words(lines.file))
+        with suppress(OSError):
+            folder.write_text(TRACEBACK, text.rstrip() + "\n")
+        why = lines.told()
+        if is_whole:
+            click.echo(plain(text), err=True)
+    told = _end_text(folder, why)
+    raise RunEnded(plain(code.in_authors_words(told) if code else told)) from error
 
 
 def _end_text(folder: RunFolder, why: str | BaseException = "", stream: TextIO = sys.stderr) -> str:
@@ -346,7 +369,13 @@ class RunRequest:
             options = [*options, "--procs", str(self.procs)]
         if self.roles:
             options = [*options, "--roles", self.roles]
-        return ["monarch", "run", self.recipe, *options, *self.overrides]
+        between = ["--"] if self.is_script and self.overrides else []
+        return ["monarch", "run", self.recipe, *options, *between, *self.overrides]
+
+    @cached_property
+    def is_script(self) -> bool:
+        """Whether it is a plain script, whose own flags the overrides are."""
+        return is_plain_script(self.recipe)
 
     @property
     def config_path(self) -> Path | None:
@@ -356,9 +385,25 @@ class RunRequest:
         """The config: from the file given, else from the run that is to go on. All mistakes are
         found here, before any process is started."""
         path = self.config_path
+        if self.is_script:
+            if path is not None:
+                raise ConfigError(
+                    f"{self.recipe} is a plain script, and has no config of ours: its own flags go "
+                    f"behind `--`, as in `monarch run {self.recipe} -- --config {self.config_file}`"
+                )
+            return load_config(recipe.config_class, None, self._of_script(left))
         if path is None and left is not None:
             path = left.config_path
         return load_config(recipe.config_class, path, self.overrides, os.environ)
+
+    def _of_script(self, left: RunFolder | None) -> list[str]:
+        """What is run of a plain script, as overrides of its `ScriptConfig`."""
+        args = list(self.overrides)
+        if not args and left is not None and "--" in left.command:
+            args = left.command[left.command.index("--") + 1 :]
+        there = path_there(self.recipe, load_project(None).make_workspace())
+        values = {"script": self.recipe, "args": args, "there": there}
+        return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 
 def _unfinished(

@@ -23,7 +23,7 @@ from monarch.runs.detached import copies_of_running
 from monarch.runs.folder import DETACHED, REMOTE, RUNS, RunFolder, find_run, read_json, runs_in
 from monarch.runs.logs import Line, PrintedLines
 from monarch.runs.measured import curve, last_measured, names_measured
-from monarch.runs.plot import smoothed, svg_chart, text_chart
+from monarch.runs.plot import smoothed, svg_chart, text_chart, text_plot
 from monarch.runs.report import figures, worth_telling, write_report
 from monarch.runs.writing import writing
 from monarch.whole_file import OF_PEOPLE, write_whole
@@ -135,7 +135,7 @@ def plot(names: tuple[str, ...], metric: str, is_log: bool, smooth: int, file: P
         values = [y for _, y in line]
         low, high = (_number(min(values)), _number(max(values))) if values else ("-", "-")
         click.echo(f"{name}  {metric} from {low} to {high}")
-        click.echo(text_chart(line, width, is_log=is_log))
+        click.echo("\n".join(text_plot(line, width, is_log=is_log)))
 
 
 def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:

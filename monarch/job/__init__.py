@@ -10,6 +10,7 @@ What to open:
     services                     telemetry and its page, as programs ask a job for them
     current_job, contexts        the job of a folder; several jobs in one folder
     ended                        the note of how a folder's last job was ended
+    waiting                      waits that take long say what for
     local                        this machine as an allocation
     process                      local processes as hosts, and how lost ones are brought up again
     remote                       hosts on other machines: asked, attached to, known by name

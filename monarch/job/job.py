@@ -34,6 +34,7 @@ from monarch.job.state_folder import (
     verified,
     write_private,
 )
+from monarch.job.waiting import told_if_long
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.host_link import who_am_i
 from monarch.runtime.uninterrupted import Uninterrupted
@@ -236,14 +237,20 @@ class JobTrait(ABC):
             if cached.is_running() and cached.can_run(self):
                 self._running = cached
                 self._state_path = cached._state_path
-                return self._served(cached._state())
+                with told_if_long(cached._waits_for):
+                    return self._served(cached._state())
             _end_left(cached)
-        self._bring_up(None, path)
-        try:
-            return self._served(self._state())
-        except BaseException:
-            self.kill()
-            raise
+        with told_if_long(self._waits_for):
+            self._bring_up(None, path)
+            try:
+                return self._served(self._state())
+            except BaseException:
+                self.kill()
+                raise
+
+    def _waits_for(self) -> str:
+        """What a caller waits for while the hosts come up, in words."""
+        return f"the hosts of a {self.kind} job"
 
     def _served(self, state: JobState) -> JobState:
         if self._telemetry is not None:

@@ -13,6 +13,7 @@ from monarch.job.job import JobState, JobTrait
 from monarch.job.remote import RemoteJob
 from monarch.runtime.client_agent import client
 from monarch.runtime.uninterrupted import Uninterrupted
+from monarch_sync.words import counted
 
 Self = TypeVar("Self", bound="ScheduledJob")
 
@@ -85,6 +86,14 @@ class ScheduledJob(RemoteJob):
     @abstractmethod
     def _title(self) -> str:
         """The job, as its scheduler calls it."""
+
+    def _waits_for(self) -> str:
+        title = self._title() if self._is_asked_for() else f"a {self.kind} job"
+        return f"{counted(self.num_hosts, 'host')} of {title}"
+
+    def _is_asked_for(self) -> bool:
+        """Whether the scheduler has been asked for it, so that it has a name."""
+        return any(self._placement().values())
 
     def _why_over(self) -> str:
         """Why the scheduler does not have it any more."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from monarch.mesh.region import Extent, Shape
 from monarch.mesh.slice import Slice, row_major_strides
@@ -30,21 +30,32 @@ class MeshTrait(ABC):
     @abstractmethod
     def _new_with_shape(self: Self, shape: Shape) -> Self: ...
 
-    def slice(self: Self, **selectors: Any) -> Self:
+    def __getitem__(self, key: object) -> Any:
+        names = ", ".join(f"{label}=0" for label in self._labels)
+        raise TypeError(
+            f"a mesh has names for its dimensions: `.slice({names})` is one member, and "
+            f"`.slice({self._labels[0] if self._labels else 'dim'}=slice(0, 2))` some"
+        )
+
+    def slice(self: Self, *unnamed: NoReturn, **selectors: Any) -> Self:
         """Select along named dimensions: an int drops the dimension, a slice keeps it.
 
         `mesh.slice(hosts=0)`, `mesh.slice(gpus=slice(2, 6))`, `mesh.slice(**point)`. An int that
         is negative or too large raises IndexError, an unknown dimension TypeError.
         """
+        sizes = self.sizes
+        if unnamed:
+            names = ", ".join(f"{label}=0" for label in self._labels)
+            raise TypeError(f"slice takes dimensions by name, as in `.slice({names})`")
         shape = Shape(self._labels, self._ndslice)
         for label, selector in selectors.items():
             if label not in self._labels:
-                raise TypeError(f"Shape does not have dimension labeled {label!r}")
+                known = known_dimensions(self._labels, sizes, label)
+                raise TypeError(f"Shape does not have dimension labeled {label!r}; {known}")
             if isinstance(selector, slice):
                 shape = shape.select(label, selector)
-            elif not 0 <= selector < self.sizes[label]:
-                raise IndexError("index out of range")
             else:
+                check_coordinates(sizes, {label: selector})
                 shape = shape.at(label, selector)
         return self._new_with_shape(shape)
 
@@ -111,7 +122,8 @@ class MeshTrait(ABC):
         if not isinstance(dim, str):
             return math.prod(self.size(d) for d in dim)
         if dim not in self._labels:
-            raise KeyError(f"{self} does not have dimension {dim!r}")
+            known = known_dimensions(self._labels, self.sizes, dim)
+            raise KeyError(f"{self} does not have dimension {dim!r}; {known}")
         return self.sizes[dim]
 
     @property
@@ -126,6 +138,32 @@ class MeshTrait(ABC):
 
     def __len__(self) -> int:
         return len(self._ndslice)
+
+
+def known_dimensions(labels: Sequence[str], sizes: Mapping[str, int], wanted: str) -> str:
+    """Which dimensions there are, in words, for somebody who has asked for another one."""
+    import difflib  # For mistakes only.
+
+    if not labels:
+        return "there are none: it has one member"
+    near = difflib.get_close_matches(wanted, labels, 1)
+    there = ", ".join(f"{label} ({sizes[label]})" for label in labels)
+    hint = f". Did you mean {near[0]!r}?" if near else ""
+    return f"there {'is' if len(labels) == 1 else 'are'} {there}{hint}"
+
+
+def check_coordinates(sizes: Mapping[str, int], coordinates: Mapping[str, Any]) -> None:
+    """Raise ``IndexError`` for one out of range, ``TypeError`` for one that is no number."""
+    for label, value in coordinates.items():
+        size = sizes[label]
+        try:
+            is_in = 0 <= value < size
+        except TypeError:
+            raise TypeError(f"{label}={value!r} is neither a number nor a slice(...)") from None
+        if not is_in:
+            raise IndexError(
+                f"index out of range: {label}={value}, and {label} has {size} (0 to {size - 1})"
+            )
 
 
 def _part_sizes(label: str, size: int, parts: Sequence[str], given: dict[str, int]) -> list[int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, NoReturn, TypeVar, final
 
-from monarch.mesh.mesh_trait import ShapedMesh
+from monarch.mesh.mesh_trait import ShapedMesh, check_coordinates, known_dimensions
 from monarch.mesh.region import Point, Shape
 
 R = TypeVar("R")
+
+_NO_RANK: Any = object()
 
 
 @final
@@ -50,20 +52,47 @@ class ValueMesh(ShapedMesh, Generic[R]):
         """The values alone, in rank order."""
         return [self.get(i) for i in range(len(self))]
 
-    def get(self, rank: int) -> R:
+    def __getitem__(self, key: object) -> NoReturn:
+        raise TypeError(
+            f"a ValueMesh has names for its dimensions: `.item({self._at_0()})` is one value, "
+            "`.get(rank)` that of a rank, `.values()` all of them"
+        )
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(
+            "this is the answer already, a ValueMesh: await the call without `.get()`, or take "
+            "`.values()`"
+        )
+
+    def _at_0(self) -> str:
+        return ", ".join(f"{label}=0" for label in self._labels)
+
+    def get(self, rank: int = _NO_RANK) -> R:
         """The value at `rank`, counted from 0 within this mesh."""
+        if rank is _NO_RANK:
+            raise TypeError(
+                "these are the values already, and no future: `.get(rank)` is that of a rank, "
+                "`.values()` all of them"
+            )
         if not 0 <= rank < len(self):
-            raise ValueError(f"index {rank} out of range (len={len(self)})")
+            raise ValueError(
+                f"index {rank} out of range (len={len(self)}): ranks are 0 to {len(self) - 1}"
+            )
         return self._values[self._positions[rank]]
 
-    def item(self, **coordinates: int) -> R:
+    def item(self, *unnamed: NoReturn, **coordinates: int) -> R:
         """The value at one coordinate for each dimension, and none for a mesh without any."""
-        missing = [label for label in self._labels if label not in coordinates]
-        if missing:
-            raise KeyError(f"item is missing dimensions: {missing}")
+        as_in = f"as in `.item({self._at_0()})`"
+        if unnamed:
+            raise TypeError(f"item takes coordinates by name, {as_in}")
         extra = [label for label in coordinates if label not in self._labels]
         if extra:
-            raise KeyError(f"item has extra dimensions: {extra}")
+            known = known_dimensions(self._labels, self.sizes, extra[0])
+            raise KeyError(f"item has extra dimensions: {extra}; {known}")
+        missing = [label for label in self._labels if label not in coordinates]
+        if missing:
+            raise KeyError(f"item is missing dimensions: {missing}; {as_in}")
+        check_coordinates(self.sizes, coordinates)
         ndslice = self._shape.ndslice
         return self.get(ndslice.index(ndslice.nditem([coordinates[d] for d in self._labels])))
 

@@ -5,6 +5,11 @@ What to open:
     roles                  parts of a mesh: some procs train, others evaluate
     recipe, catalog        a recipe, and where its code is; those that are installed
     outline                a recipe's config, read without importing it
+    script_source          whether a Python file is a plain script, and calls `monarch.step`
+    plain_script,          a plain script as a run, and what runs it in each proc
+      script_ranks
+    error_text,            an error in words; the two lines of a traceback that a person needs
+      error_lines
     session                one go of a run, and which process may run in a folder
     folder                 run folders, and which command goes on with which run
     record                 what a run writes down and shows; what it is asked

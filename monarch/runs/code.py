@@ -22,6 +22,7 @@ from monarch_sync.manifest import EntryChange
 from monarch_sync.stamps import digest_of
 from monarch_sync.words import counted, printable
 
+_MOVED_SECONDS = 1.0
 _MAX_BYTES = 256 * 1024
 _MAX_DIFF_LINES = 400
 
@@ -135,7 +136,10 @@ class RunCode:
                 continue
             for local in self._workspace.locate(change.path):
                 with contextlib.suppress(OSError):
-                    when = os.stat(local).st_mtime
+                    stat = os.stat(local)
+                    when = stat.st_mtime
+                    if stat.st_ctime - when > _MOVED_SECONDS:
+                        return 0.0  # A file that is moved keeps the time of its last save.
                     if when > saved_at:
                         newest, saved_at, digest = str(local), when, change.now.digest
                     break

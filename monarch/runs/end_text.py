@@ -9,7 +9,7 @@ from typing import Any
 
 from monarch.runs.allocation import AllocationLost
 from monarch.runs.error_text import in_words
-from monarch.runs.folder import RunFolder, shell_line
+from monarch.runs.folder import TRACEBACK, RunFolder, shell_line
 from monarch.runs.saving import shown
 
 
@@ -30,7 +30,9 @@ def end_text(
     after = f" after step {step}" if step else ""
     lines = [in_words(why) if isinstance(why, BaseException) else why or f"{status}{after}"]
     saved, there = _last_saved(run), run.saved_elsewhere
-    if saved is not None:
+    if run.is_of_script:
+        pass  # It keeps its own checkpoints.
+    elif saved is not None:
         lines += _checkpoint_lines(saved, "", width)
     elif there is not None:
         lines += _checkpoint_lines(there, " on the disk of its host", width)
@@ -43,7 +45,7 @@ def end_text(
     newest = saved or there
     lost_from = 1 if newest is None else newest[1] + 1
     is_known = newest is not None or not run.has_checkpoint
-    if status != "finished" and is_known and step >= lost_from:
+    if status != "finished" and is_known and step >= lost_from and not run.is_of_script:
         lost = f"step {step} is" if step == lost_from else f"steps {lost_from} to {step} are"
         lines.append(f"{lost} in no checkpoint, and will be made again")
     if status != "finished" and run.command:
@@ -56,6 +58,8 @@ def end_text(
             lines.append(line)
         else:
             lines += [f"to {to}: {first}".rstrip(), *_folded(command, width)]
+    if run.has_traceback:
+        lines.append(f"the whole traceback: {run.path / TRACEBACK}, or --traceback")
     lines.append(f"all about it is in {run.path}")
     return "\n".join(lines)
 

@@ -36,6 +36,7 @@ _MODE = "MONARCH_RUNS_MODE"
 RUNS = Path(os.environ.get("MONARCH_RUNS_DIR") or "runs").expanduser()
 HOSTS_OPTION = "--hosts"
 CONFIG = "config.toml"
+TRACEBACK = "traceback.txt"  # of what ended the run last
 # Of runs that go on without their author: see `detached.py`.
 DETACHED = "detached.json"
 REMOTE = "remote.json"
@@ -72,6 +73,16 @@ class RunFolder:
             return read_kept(self.path / CONFIG).decode("utf-8")
         except (OSError, ValueError):
             return ""
+
+    @property
+    def is_of_script(self) -> bool:
+        """Whether it is of a plain script, which keeps its own checkpoints."""
+        return "script" in self.origins()
+
+    @property
+    def has_traceback(self) -> bool:
+        """Whether it failed with an error of the user's code."""
+        return self.status == "failed" and (self.path / TRACEBACK).is_file()
 
     @property
     def checkpoint_dir(self) -> Path:

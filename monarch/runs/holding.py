@@ -51,12 +51,13 @@ class Holding:
     where nobody sits at a terminal, it holds as well; but an error on procs of ``this_host()``,
     which no other program can push to, is raised. ``rejoin`` is
     called before the next call where process groups were broken up to bring ranks back: it has them
-    meet anew. ``alike`` says how ranks differ that should have the same state, "" where they do
-    not; it is asked where ranks were put back, and when they have met anew. ``seconds`` is how long
-    a call may take at all. ``memory`` is that of the attempt (``TrainingAttempt.memory``), where
-    new processes can go on from the copies that are made before new code is tried. ``save`` has a
-    checkpoint written of the state as it is: before new code is tried, where hosts have no room for
-    these copies.
+    meet anew. Where that is ``None``, groups are left as they are: ranks are only put back where
+    all have raised by themselves, and no average of gradients is half made. ``alike`` says how
+    ranks differ that should have the same state, "" where they do not; it is asked where ranks were
+    put back, and when they have met anew. ``seconds`` is how long a call may take at all.
+    ``memory`` is that of the attempt (``TrainingAttempt.memory``), where new processes can go on
+    from the copies that are made before new code is tried. ``save`` has a checkpoint written of the
+    state as it is: before new code is tried, where hosts have no room for these copies.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Holding:
         actors: ActorMesh[Any],
         record: Record | None = None,
         *,
-        rejoin: Callable[[], object] = lambda: None,
+        rejoin: Callable[[], object] | None = lambda: None,
         alike: Callable[[], str] | None = None,
         seconds: float = math.inf,
         memory: RunMemory | None = None,
@@ -84,6 +85,7 @@ class Holding:
         self._is_saving = False
         self._must_rejoin = False
         self._is_looked_at = False  # since they have come back
+        self._has_made_any = False  # a call that can be put back
         self._is_fresh = False  # All that has gone well is what cannot be put back, as a `setup`.
         self._lives: set[str] = set()  # of the ranks' processes
         self._ahead: list[Future[Any]] | None = None  # the answers to come to the next `ask`
@@ -229,7 +231,7 @@ class Holding:
         while True:
             generation, started = _generation(), time.monotonic()
             try:
-                if self._must_rejoin:
+                if self._must_rejoin and self._rejoin is not None:
                     self._rejoin()
                     self._must_rejoin = False
                     # Ranks that were put back were compared then, and have done nothing since.
@@ -248,8 +250,9 @@ class Holding:
                 in_place = in_place and not (self.is_ahead or self._is_fresh)
             else:
                 self.edits.went_well(activity, generation, time.monotonic() - started)
-                self._is_fresh = not in_place
+                self._is_fresh = not in_place and not self._has_made_any
                 if in_place:
+                    self._has_made_any = True
                     process.current().begins_anew = False
                 if self._held.has_begun:
                     self._held.over(doing or activity, _generation())
@@ -298,7 +301,10 @@ class Holding:
         failure = self._what_failed(activity, doing, error, generation, reports)
         if reports:
             is_hang = isinstance(error, RankHangs)
-            in_place = self._bring_back(is_hang=is_hang) and in_place
+            may_stay = self._rejoin is not None or self._have_all_raised(reports)
+            in_place = may_stay and self._bring_back(is_hang=is_hang) and in_place
+            if not may_stay:
+                self._end_ranks()
             if not is_hang:  # By now all have said what they raised.
                 reports = self._reports() or reports
                 failure = self._what_failed(activity, doing, error, generation, reports)
@@ -470,15 +476,35 @@ class Holding:
         self._before_interrupt = []
         return False
 
+    def _have_all_raised(self, reports: Sequence[TrialReport]) -> bool:
+        """Whether all ranks have come back with an error of their own, and their groups are as
+        before: nobody waits for anybody, in a moment."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while any(one.is_running for one in reports) and time.monotonic() < deadline:
+            time.sleep(_PATIENCE_SECONDS / 10)
+            reports = self._reports()
+        if not reports or not all(one.error and not _is_consequence(one) for one in reports):
+            return False
+        try:
+            return all(self._trials.has_averaged.call().get(timeout=_ANSWER_SECONDS).values())
+        except (MonarchError, ActorError, TimeoutError):
+            return False
+
+    def _cut_connections(self) -> None:
+        """Have ranks that wait for others in a collective come back."""
+        trials = self._trials
+        ends = trials.connections.call().get(timeout=_ANSWER_SECONDS)
+        theirs = {(there, here) for found in ends.values() for here, there in found}
+        mine = [one for found in ends.values() for one in found if one in theirs]
+        trials.cut.call(mine).get(timeout=_ANSWER_SECONDS)
+        self._must_rejoin, self._is_looked_at = True, False
+
     def _bring_back(self, *, is_hang: bool) -> bool:
         """All ranks to where they were before; whether that has come about."""
         trials = self._trials
         try:
-            ends = trials.connections.call().get(timeout=_ANSWER_SECONDS)
-            theirs = {(there, here) for found in ends.values() for here, there in found}
-            mine = [one for found in ends.values() for one in found if one in theirs]
-            trials.cut.call(mine).get(timeout=_ANSWER_SECONDS)
-            self._must_rejoin, self._is_looked_at = True, False
+            if self._rejoin is not None:
+                self._cut_connections()
             patience = 0.0 if is_hang else _PATIENCE_SECONDS
             back = trials.come_back.call(_COME_BACK_SECONDS, patience)
             if not all(back.get(timeout=_COME_BACK_SECONDS + _ANSWER_SECONDS).values()):

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from monarch.config_file import ConfigError
-from monarch.runs.whole_file import write_whole
+from monarch.whole_file import OF_PEOPLE, write_whole
 
 _PROJECT = "monarch"  # where neither a key nor the environment names one
 
@@ -123,7 +123,7 @@ class MLflow:
             return noted.read_text().strip()
         made = self._client.create_run(self._experiment(), run_name=run.folder.name)
         uid = str(made.info.run_id)
-        write_whole(noted, uid + "\n")
+        write_whole(noted, uid + "\n", mode=OF_PEOPLE)
         for name, value in run.config.items():
             self._client.log_param(uid, name, value)
         return uid

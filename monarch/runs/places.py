@@ -13,7 +13,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 def users_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:
     """The innermost frame of no installed package."""
-    return next((one for one in reversed(frames) if not _is_installed(one.filename)), None)
+    return next((one for one in reversed(frames) if not is_installed(one.filename)), None)
 
 
 def users_place(frames: Sequence[traceback.FrameSummary]) -> tuple[str, int]:
@@ -29,5 +29,6 @@ def in_short(path: str) -> str:
     return path.removeprefix(folder)
 
 
-def _is_installed(path: str) -> bool:
-    return path.startswith((_LIBRARY, _OURS, "<frozen")) or "site-packages" in path
+def is_installed(path: str) -> bool:
+    """Whether a file is Python's, of an installed package, or of the runtime."""
+    return path.startswith((_LIBRARY, _OURS, "<frozen", "<string>")) or "site-packages" in path

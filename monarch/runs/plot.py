@@ -130,6 +130,44 @@ def text_chart(line: Series, width: int, *, is_log: bool = False) -> str:
     return "".join(_LEVELS[round((mean - low) / ((high - low) or 1) * top)] for mean in means)
 
 
+def text_plot(
+    line: Series, width: int, height: int = 6, *, is_log: bool = False, x_name: str = "step"
+) -> list[str]:
+    """The line over so many rows of blocks, each column the mean of its part; with the highest and
+    the lowest of them at the left, and the first and last ``x`` below."""
+    points = _finite(line, is_log=is_log)
+    if not points:
+        return []
+    of, back = (math.log10, lambda y: 10.0**y) if is_log else (float, float)
+    names = [f"{y:.4g}" for _, y in points]
+    room = max(8, width - max(map(len, names)) - 2)
+    columns = min(room, len(points))
+    parts = [
+        points[i * len(points) // columns : (i + 1) * len(points) // columns]
+        for i in range(columns)
+    ]
+    means = [math.fsum(of(y) for _, y in part) / len(part) for part in parts]
+    low, high = min(means), max(means)
+    full = len(_LEVELS)
+    # At least one eighth, so that each column is seen.
+    heights = [1 + round((y - low) / ((high - low) or 1) * (height * full - 1)) for y in means]
+    left = {0: f"{back(high):.4g}", height - 1: f"{back(low):.4g}"}
+    indent = max(map(len, left.values()))
+    rows = []
+    for row in range(height):
+        base = (height - 1 - row) * full
+        cells = "".join(
+            _LEVELS[min(full, above) - 1] if (above := number - base) > 0 else " "
+            for number in heights
+        )
+        rows.append(f"{left.get(row, ''):>{indent}} {'┤' if row in left else '│'}{cells}".rstrip())
+    first, last = f"{points[0][0]:.6g}", f"{points[-1][0]:.6g}"
+    below = f"{x_name} {first}"
+    rows.append(f"{'':>{indent}} └{'─' * columns}")
+    rows.append(f"{'':>{indent}}  {below}{last:>{max(len(last) + 1, columns - len(below))}}")
+    return rows
+
+
 def ticks(low: float, high: float, about: int) -> list[float]:
     """Round numbers from at most ``low`` to at least ``high``, two or more."""
     largest = max(abs(low), abs(high))

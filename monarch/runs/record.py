@@ -100,6 +100,7 @@ class Record:
         self._unwritten: dict[RowFile, str] = {}
         self._loggers: list[Logger] = []
         self._newest_step = self._saved_step = 0
+        self._has_held = False  # since the last generation
         self._newest_steps: dict[str, int] | None = None
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
 
@@ -229,6 +230,7 @@ class Record:
 
     def note(self, kind: str, text: str, **data: Any) -> None:
         """An event that is written down and not shown."""
+        self._has_held |= kind == "held"
         self._add(self._events, {"time": time.time(), "kind": kind, "text": text, **data})
         if kind in TROUBLE and self.telemetry is not None:
             self.telemetry.write_soon()
@@ -323,7 +325,9 @@ class Record:
         }  # fmt: skip
         text += f": {some([printable(file) for file in change.files])}"
         seconds = max(0.0, now - change.saved_at)
-        if seconds < _MAX_DELAY_SECONDS:
+        has_held, self._has_held = self._has_held, False
+        # Of a hold, the time in which a person thought is no time of an edit.
+        if seconds < _MAX_DELAY_SECONDS and not has_held:
             text += f", {seconds * 1000:.0f} ms after the save"
             data["save_to_step_seconds"] = seconds
         self.event("generation", text, generation=generation, step=step, **data)

@@ -35,7 +35,7 @@ from monarch.runs.places import in_short, users_place
 from monarch.runs.state_copies import PutBack, held_by_optimizers, keep, watch
 from monarch.runs.state_memory import StateMemory
 from monarch.runs.tensor_copies import ValueSamples
-from monarch.runs.unaveraged import guard_optimizers
+from monarch.runs.unaveraged import guard_optimizers, has_averaged
 from monarch.runs.witness import waits_for_others
 from monarch.runtime import process
 from monarch.runtime.observe.process_groups import Connection, abort_groups, rank_connections
@@ -201,7 +201,9 @@ class Trial(Actor):
             gc.collect()
         self._is_put_back, self._is_restored = self._is_restored, False
         start, good = self._good_for(name)
-        call = _Call(name, generation, good, threading.get_ident())
+        # The work of some actors is done by a thread that is not the actor's own.
+        thread = getattr(instance, "__thread__", threading.get_ident)()
+        call = _Call(name, generation, good, thread)
         # Only code that was loaded since may leave weights changed by halves: a log or a data file
         # in the workspace costs no copy.
         is_whole = process.current().gate.code_generation > good
@@ -293,7 +295,10 @@ class Trial(Actor):
         with self._lock:
             call.is_running = False
             if call.is_interrupted:
-                _clear_interrupt()
+                if call.thread == threading.get_ident():
+                    _clear_interrupt()
+                else:
+                    _raise_in(call.thread, None)
         call.done.set()
 
     # Asked from elsewhere
@@ -429,6 +434,11 @@ class Trial(Actor):
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return ""
+
+    @endpoint
+    def has_averaged(self) -> bool:
+        """Whether no average of gradients is half made."""
+        return has_averaged()
 
     @endpoint
     def unkept(self) -> list[str]:

@@ -25,16 +25,29 @@ class GradientsNotAveraged(RuntimeError):
     """An optimizer was about to step with gradients of one rank alone."""
 
 
+def has_averaged() -> bool:
+    """Whether no DDP wrapper of this process waits for gradients: none has averaged some only."""
+    _see_wrappers()
+    try:
+        for wrapper in list(_wrappers):
+            wrapper.reducer._check_reducer_finalized()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _see_wrappers() -> None:
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    if parallel is not None:
+        # Not isinstance: proxies would load what they stand for.
+        wrappers = objects_of(with_subclasses(parallel.DistributedDataParallel))
+        _wrappers.update(one for one in wrappers if hasattr(one, "reducer"))
+
+
 def guard_optimizers() -> None:
     """From here on a step of an optimizer raises ``GradientsNotAveraged`` where DDP waits for
     gradients of its parameters. DDP wrappers that are made later are not seen; call it again."""
-    parallel = sys.modules.get("torch.nn.parallel.distributed")
-    if parallel is None:
-        return
-    wrapper_class = parallel.DistributedDataParallel
-    # Not isinstance: proxies would load what they stand for.
-    wrappers = objects_of(with_subclasses(wrapper_class))
-    _wrappers.update(one for one in wrappers if hasattr(one, "reducer"))
+    _see_wrappers()
     if _wrappers and not _guarded:
         optimizer = sys.modules["torch.optim.optimizer"]
         _guarded.append(optimizer.register_optimizer_step_pre_hook(_check))

@@ -4,6 +4,7 @@ What to open:
 
     elastic               the environment that ``torchrun`` would give, for every proc
     surroundings          which machines a mesh is on, and the network between them
+    steps                 `monarch.step`: where a script lets new code in
     store                 a mesh of hosts from within a ``torchrun`` job
 """
 

@@ -14,6 +14,10 @@ from monarch.wire.hold import HoldNote
 _HISTORY_SECONDS = 900
 _MOST_RANKS = 4096
 _MOST_FAILURES = 50
+# Actors of a run's machinery, beside a person's own in each proc.
+_OURS = frozenset({
+    "monarch.runs.trial.Trial", "monarch.runs.witness.Witness", "monarch.spmd.elastic.SPMDActor",
+})  # fmt: skip
 _ODD = ("failed", "hangs", "held", "no answer")
 
 
@@ -164,7 +168,7 @@ class LiveView:
                 RankView(actor=proc["name"], rank=proc["rank"], status=status,
                          doing=proc["hangs"], **about)
             ]  # fmt: skip
-        actors = proc.get("actors", ())
+        actors = [one for one in proc.get("actors", ()) if one.get("class", "") not in _OURS]
         if not actors:
             return [RankView(actor=proc["name"], rank=proc["rank"], status="empty", **about)]
         made = []

@@ -11,7 +11,7 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from monarch.view.live_view import LiveView, size_in_words
@@ -81,6 +81,8 @@ class MonarchTop(App[None]):
         Binding("slash", "filter", "filter"),
         Binding("question_mark", "help", "help"),
         Binding("q", "quit", "quit"),
+        # Also while a box is open; a second Ctrl-C has nothing to end.
+        Binding("ctrl+c", "quit", "quit", show=False, priority=True),
     ]
 
     def __init__(self, look: Look, act: Act, title: str, seconds: float = 1.0) -> None:
@@ -121,13 +123,18 @@ class MonarchTop(App[None]):
         self.call_from_thread(self._show, snapshot)
 
     def _show_error(self, text: str) -> None:
-        self.query_one("#head", Static).update(Text(text, style="red"))
+        self._below.query_one("#head", Static).update(Text(text, style="red"))
+
+    @property
+    def _below(self) -> Screen[Any]:
+        """The screen below a box: its figures go on."""
+        return self.screen_stack[0]
 
     def _show(self, snapshot: dict[str, Any]) -> None:
         self._snapshot = snapshot
-        self.query_one("#head", Static).update(self._head(snapshot))
+        self._below.query_one("#head", Static).update(self._head(snapshot))
         lines = [line for line in snapshot["waits"] if line != "nobody waits for anybody"]
-        self.query_one("#waits", Static).update(Text("\n".join(lines[:5])))
+        self._below.query_one("#waits", Static).update(Text("\n".join(lines[:5])))
         self._fill(snapshot)
 
     def _head(self, snapshot: Mapping[str, Any]) -> Text:
@@ -149,7 +156,7 @@ class MonarchTop(App[None]):
         return head
 
     def _fill(self, snapshot: Mapping[str, Any]) -> None:
-        table = self.query_one(DataTable)
+        table = self._below.query_one(DataTable)
         at, top = table.cursor_row, table.scroll_y
         table.clear()
         self._uids = []
@@ -192,10 +199,18 @@ class MonarchTop(App[None]):
             text = self._act(what, uids)
         except Exception as error:
             text = str(error)
-        self.call_from_thread(self.push_screen, _Answer(text))
+        self.call_from_thread(self._open, text)
 
     def action_help(self) -> None:
-        self.push_screen(_Answer(_HELP))
+        self._open(_HELP)
+
+    def _open(self, text: str) -> None:
+        """Show a text in a box, in the place of one that is open."""
+        box = _Answer(text.strip() or "nothing")
+        if isinstance(self.screen, _Answer):
+            self.switch_screen(box)
+        else:
+            self.push_screen(box)
 
 
 _HELP = """Lines are ranks that do the same; odd ones among their actor's come first.

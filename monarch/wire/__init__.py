@@ -6,6 +6,7 @@ What to open:
     layout                      how the pieces of a message lie in memory
     message/                    every message of the protocol
     payload, pickler            what of a value is a buffer; what cloudpickle keeps of code
+    unsendable                  which argument cannot be pickled, and what in it
     by_value                    classes that travel whole
     tensors                     torch tensors as pickles with buffers
     large_bytes                 large ``bytes``, made in one copy

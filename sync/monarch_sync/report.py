@@ -23,6 +23,7 @@ from monarch_sync.words import (
 )
 
 _MAX_PROBLEMS = 10
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,11 @@ class SyncReport:
         respawn = list(dict.fromkeys(why.partition(":")[0] for why in self.needs_respawn))
         made = [f"{name}×{num}" for name, num in self.actors_respawned.items()]
         num_procs = counted(len(self.procs_respawned), "proc")
+        moved, gone, others = self._named()
         parts = (
+            ("moved", moved, counted(len(moved), "file")),
+            ("deleted", gone, counted(len(gone), "file")),
+            ("", others, ""),
             ("reloaded", self.modules_reloaded, counted(len(self.modules_reloaded), "file")),
             ("patched", actors, counted(total, "actor")),
             ("respawned", made or [num_procs], num_procs)
@@ -257,10 +262,27 @@ class SyncReport:
             else ("needs respawn:", respawn, counted(len(respawn), "module")),
         )
         return [
-            f"{verb} {some([*map(printable, names)], limit) if limit else num}"
+            f"{verb} {some([*map(printable, names)], limit) if limit else num}".strip()
             for verb, names, num in parts
-            if names
+            if names and (limit or num)
         ]
+
+    def _named(self) -> tuple[list[str], list[str], list[str]]:
+        """The files that a line names where they are few: those that moved, are gone, and the
+        others, but for what was reloaded, which is said anyway."""
+        if not 0 < len(self.changed_files) <= _MAX_NAMED:
+            return [], [], []
+        gone = [path for path in self.changed_files if path in self.deleted_files]
+        there = [path for path in self.changed_files if path not in self.deleted_files]
+        moved = []
+        for path in list(gone):
+            new = next((one for one in there if _name(one) == _name(path)), None)
+            if new is not None:
+                gone.remove(path)
+                there.remove(new)
+                moved.append(f"{path} to {new}")
+        said = {_name(module) for module in self.modules_reloaded}
+        return moved, gone, [path for path in there if _name(path) not in said]
 
     def __str__(self) -> str:
         return self.table()
@@ -309,6 +331,10 @@ class SyncReport:
         """A line for each file that was changed on a host."""
         kept = ((host.host, printable(name)) for host in self.hosts for name in host.kept)
         return [f"changed on {host}, kept as {name}" for host, name in kept]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def problem_lines(problems: Sequence[Problem]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 
@@ -9,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from monarch.cli.display import LiveDisplay, PlainDisplay, QuietDisplay, cells_of
+from monarch.cli.display import LiveDisplay, Pace, PlainDisplay, QuietDisplay, bar_of, cells_of
 
 STEERS = "ValueError: \x1b]0;title\x07\x1b[2J gone"
 VALUES = {
@@ -184,3 +185,27 @@ def test_ones_own_metric_and_held_out_values_are_in_the_table_before_what_all_ru
     names = [name.strip() for name in heads[-1] if name.strip()]
     wanted = ["loss", "mae", "held-out loss", "held-out mae"]
     assert names[2:6] == wanted[: 3 if width == 80 else 4]
+
+
+def test_the_time_left_is_by_the_pace_of_the_last_steps_and_without_holds() -> None:
+    pace, now = Pace(), 0.0
+    assert pace.left(1000) == "-"
+    for step in range(1, 101):
+        now += 10.0 if step < 50 else 0.2
+        pace.made(step, now)
+    assert pace.left(400) == "1:00"
+    pace.made(101, now + 300.0)
+    assert pace.left(401) == "1:00", "a hold says nothing of the steps to come"
+    for step in range(102, 302):
+        now += 1.0
+        pace.made(step, now)
+    assert pace.left(361) == "1:00"
+    assert pace.left(0) == "-"
+
+
+def test_a_run_that_nobody_knows_the_end_of_has_no_bar() -> None:
+    assert bar_of(7, 0) == "7"
+    screen = io.StringIO()
+    with contextlib.redirect_stdout(screen):
+        PlainDisplay(line_every=1).metrics(7, 0, {"loss": 0.5})
+    assert screen.getvalue() == "step 7  loss 0.5\n"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 from pathlib import Path
 
 import pytest
 
+from monarch.cli.found_code import kind_of
 from monarch.cli.project import load_project
+from monarch.cli.trust import trusted_files
 from monarch.config_file import load_config
-from monarch.errors import JobError
 from monarch.runs.recipe import find_recipe
 from tests.cli.command_folder import CommandFolder
 from tests.cli.on_terminal import on_terminal
@@ -34,13 +36,93 @@ def test_what_it_writes_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert re.search(r"parameters +9,610\n", plan)  # of its own model
 
 
-def test_what_is_there_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_written_and_what_is_there_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = CommandFolder(tmp_path)
-    (tmp_path / "task.py").write_text("mine")
-    with pytest.raises(JobError, match=r"task\.py is there already"):
-        folder.here(monkeypatch, "init")
-    assert [path.name for path in tmp_path.iterdir()] == ["task.py"]
-    assert (tmp_path / "task.py").read_text() == "mine"
+    (tmp_path / "task.py").write_text("mine = 1\n")
+    said = folder.here(monkeypatch, "init")
+    assert (tmp_path / "task.py").read_text() == "mine = 1\n"
+    assert [line.split(":")[0] for line in said.splitlines()[:3]] == [
+        "wrote monarch.toml", "kept task.py", "wrote ddp.toml"
+    ]  # fmt: skip
+    assert "task.py has no `build_model` and `compute_loss`" in said
+    before = (tmp_path / "monarch.toml").read_text()
+    said = folder.here(monkeypatch, "init", "--hosts", "3")
+    assert (tmp_path / "monarch.toml").read_text() == before
+    assert "kept monarch.toml" in said
+    assert "edit `hosts` there" in said
+
+
+def test_a_project_file_that_was_there_is_not_trusted_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "monarch.toml").write_text('[job]\nhosts = { a = 1 }\npreload = ["evil"]\n')
+    CommandFolder(tmp_path).here(monkeypatch, "init")
+    assert str(tmp_path / "monarch.toml") not in trusted_files()
+
+
+_LIGHTNING = """
+import lightning as L
+def main():
+    L.Trainer(devices=2).fit(Model())
+if __name__ == "__main__":
+    main()
+"""
+_HF = """
+from transformers import Trainer, TrainingArguments
+trainer = Trainer(model=None, args=TrainingArguments("out"))
+trainer.train()
+"""
+_RAY = """
+from ray.train.torch import TorchTrainer
+TorchTrainer(lambda: None).fit()
+"""
+_TORCHRUN = """
+import argparse
+import torch.distributed as dist
+if __name__ == "__main__":
+    argparse.ArgumentParser().parse_args()
+    dist.init_process_group()
+"""
+_SCRIPT = """
+import torch
+for step in range(3):
+    loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        (_LIGHTNING, "lightning"), (_HF, "hf"), (_RAY, "ray"), (_TORCHRUN, "torchrun"),
+        (_SCRIPT, "script"), ("def run(config, procs, record): ...", "recipe"),
+        ("import torch\nclass Model(torch.nn.Module): ...", None),
+        ("import argparse\nif __name__ == '__main__': print()", None),
+    ],
+)  # fmt: skip
+def test_what_kind_of_training_a_file_starts(source: str, kind: str | None) -> None:
+    assert kind_of(ast.parse(source)) == kind
+
+
+def test_a_project_that_exists_is_looked_at_and_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(_TORCHRUN)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/fit.py").write_text(_LIGHTNING)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "broken.py").write_text("def f(")
+    said = CommandFolder(tmp_path).here(monkeypatch, "init")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "broken.py", "configs", "monarch.toml", "scripts", "train.py", "wandb"
+    ]  # fmt: skip
+    assert load_project(str(tmp_path / "monarch.toml")).file.workspace.ignore == ["runs/", "wandb/"]
+    assert "train.py: a script for torchrun. `monarch run train.py --procs 2`" in said
+    assert "scripts/fit.py: a Lightning Trainer" in said
+    assert "`monarch run train.py -- --config configs/...`" in said
+    assert "    monarch dev train.py " in said
 
 
 def test_who_sits_there_is_asked_for_the_hosts(tmp_path: Path) -> None:

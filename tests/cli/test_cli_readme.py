@@ -61,7 +61,7 @@ def test_the_terminal_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = shown_by("monarch run ddp --config ddp.toml")
     console = Console(file=io.StringIO(), width=80, color_system=None)
     live = LiveDisplay(console)
-    monkeypatch.setattr(display, "_time_left", lambda *_: "1:41")
+    monkeypatch.setattr(display.Pace, "left", lambda *_: "1:41")
     live.saved(352)
     values = {"loss": 6.4e-4, "accuracy": 1.0, "samples_per_second": 2662.0}
     live.metrics(355, 2200, values | {"accuracy": 0.969})  # A column never shrinks.

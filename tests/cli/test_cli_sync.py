@@ -89,7 +89,9 @@ def test_a_push_is_a_line(up: Folder, say: Say) -> None:
     (up.path / "runs").mkdir()
     (up.path / "runs/1.txt").write_text("mine")
     said = say("sync")
-    assert re.fullmatch(r"✓ gen 1  3 files → 2 hosts  [\d.]+ m?s\n", said.out)
+    assert re.fullmatch(
+        r"✓ gen 1  3 files → 2 hosts  [\d.]+ m?s  adding.py, amounts.py, monarch.toml\n", said.out
+    )
     assert sorted(p.name for p in up.replica(1).iterdir()) == [
         "adding.py", "amounts.py", "monarch.toml",
     ]  # fmt: skip
@@ -600,7 +602,9 @@ def test_an_error_on_a_host_names_the_file_of_the_author(up: Folder) -> None:
     recipe = RECIPE.replace("self.total += amounts.AMOUNT", "amounts.fail()")
     up.write("failing.py", recipe)
     said = CommandFolder(up.path).monarch("run", "failing.py", status=1)
-    assert f'File "{up.path.resolve()}/amounts.py", line 4' in said, said
+    assert "monarch: KeyError: 'amounts'\namounts.py:4, on rank 0\n" in said, said
+    (kept,) = up.path.glob("runs/failing-*/traceback.txt")
+    assert f'File "{up.path.resolve()}/amounts.py", line 4' in kept.read_text()
     assert str(up.replica()) not in said
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monarch.cli.sync.push_news import Retrying
+from monarch.cli.sync.push_news import PushNews, Retrying
 from monarch_sync import HostReport, Refusal, SyncReport
 
 FULL = SyncReport(errors=["host1: the host refused the push: No space left on device (disk)"])
@@ -53,3 +53,19 @@ def test_what_makes_generations_each_time_is_not_tried_for_ever() -> None:
 )
 def test_code_waits_for_whoever_edits_it(report: SyncReport, expected: bool) -> None:
     assert Retrying().pushed(report, 0.0) is expected
+
+
+def test_a_save_that_takes_back_what_was_refused_is_told() -> None:
+    news = PushNews()
+    host = [HostReport("a")]
+    news.pushed(SyncReport(generation=4, hosts=host, changed_files=["a.py"]))
+    assert news.fixed == ""
+    assert news.pushed(SyncReport(generation=4, errors=["SyntaxError"]))
+    assert news.fixed == ""
+    news.pushed(SyncReport(generation=4, hosts=host))
+    assert news.fixed == "as gen 4: nothing to push"
+    news.pushed(SyncReport(generation=4, hosts=host))
+    assert news.fixed == "", "once"
+    news.pushed(SyncReport(generation=4, errors=["SyntaxError"]))
+    assert news.pushed(SyncReport(generation=5, hosts=host, changed_files=["a.py"]))
+    assert news.fixed == "fixed"

@@ -40,7 +40,7 @@ class Screen(io.TextIOWrapper):
 REPORT = SyncReport(
     generation=42,
     hosts=[HostReport(f"host{i}", num_written=3, bytes_sent=1200) for i in range(16)],
-    changed_files=["model.py", "loss.py", "data.txt"],
+    changed_files=["model.py", "loss.py", "data.py"],
     seconds=0.0381,
     modules_reloaded=["model.py", "loss.py", "data.py", "train.py", "metrics.py"],
     actors_patched={"Trainer": 128, "Evaluator": 4},

@@ -66,6 +66,18 @@ def test_actors_of_one_proc_are_one_rank_and_a_program_without_procs_is_no_host(
     assert len(LiveView().update([program], 0.0)["hosts"]) == 1
 
 
+def test_actors_of_a_runs_machinery_are_not_among_a_persons_own() -> None:
+    look = host(2)
+    for proc in look["procs"]:
+        for name, kind in (("witness", "runs.witness.Witness"), ("trial", "runs.trial.Trial")):
+            ours = {"mesh": name, "name": name, "class": f"monarch.{kind}"}
+            proc["actors"] += [{**proc["actors"][0], **ours}]
+        mine = {"mesh": "mine", "name": "mine", "class": "trial.Trial"}
+        proc["actors"] += [{**proc["actors"][0], **mine}]
+    snapshot = LiveView().update([look], 0.0)
+    assert {group["actor"] for group in snapshot["groups"]} == {"trainers", "mine"}
+
+
 def test_rates_and_load_come_from_two_looks() -> None:
     view = LiveView()
     assert view.update([host(2, at=1.0)], 1.0)["counters"]["rate"] == 0

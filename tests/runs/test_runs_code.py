@@ -148,6 +148,32 @@ def test_the_way_back_to_an_earlier_state_tells_no_time(hosts: Hosts, code: RunC
     assert told(code.move_to(3)).saved_at == 0
 
 
+def test_a_file_that_was_moved_tells_no_time(hosts: Hosts, code: RunCode) -> None:
+    path = hosts.project / "model.py"
+    hosts.push(model="a = 1\n")
+    assert told(code.move_to(2)).saved_at > 0
+    saved = time.time() - 25
+    os.utime(path, (saved, saved))
+    path.rename(hosts.project / "network.py")  # which changes its ctime alone
+    hosts.push()
+    change = told(code.move_to(3))
+    assert (change.files, change.saved_at) == (["model.py", "network.py"], 0)
+
+
+def test_a_time_with_a_hold_in_it_is_left_out(hosts: Hosts, code: RunCode, tmp_path: Path) -> None:
+    shown = Shown()
+    record = Record(tmp_path / "run", shown)
+    record.code = code
+    record.metrics(1, 9, {"generation": 1.0})
+    for number, kind in ((2, "held"), (3, "mended")):
+        hosts.push(model=f"a = {number}\n")
+        record.note(kind, "")
+        record.metrics(number, 9, {"generation": float(number)})
+    changes = [line for line in shown.messages if line.startswith("generation ")]
+    assert changes[0] == "generation 2 from step 2: model.py"
+    assert "ms after the save" in changes[1]
+
+
 def test_what_was_pushed_before_the_first_step_is_no_news(
     hosts: Hosts, code: RunCode, tmp_path: Path
 ) -> None:

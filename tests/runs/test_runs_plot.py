@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.runs.plot import PlotMark, log_ticks, smoothed, svg_chart, text_chart, ticks
+from monarch.runs.plot import PlotMark, log_ticks, smoothed, svg_chart, text_chart, text_plot, ticks
 
 numbers = st.floats(min_value=-1e12, max_value=1e12, allow_nan=False)
 
@@ -103,3 +103,16 @@ def test_a_smooth_line_has_means() -> None:
     line = [(1, 4.0), (2, 2.0), (3, float("nan")), (4, 6.0)]
     assert smoothed(line, 1) == [(1, 4.0), (2, 2.0), (4, 6.0)]
     assert smoothed(line, 2) == [(1, 4.0), (2, 3.0), (4, 4.0)]
+
+
+def test_a_plot_in_a_terminal_has_rows_a_scale_and_the_first_and_last_step() -> None:
+    rows = text_plot([(step, 1.0 / step) for step in range(1, 101)], 60)
+    assert len(rows) == 8
+    assert max(map(len, rows)) <= 60
+    assert rows[0].startswith("      1 ┤█")
+    assert rows[5].startswith("0.0")
+    assert len(rows[0]) < len(rows[5]), "it falls"
+    assert rows[7].split() == ["step", "1", "100"]
+    flat = text_plot([(1, 2.0), (2, 2.0)], 40)
+    assert flat[0].startswith("2 ┤")
+    assert text_plot([], 40) == []

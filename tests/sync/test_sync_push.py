@@ -217,11 +217,32 @@ def test_a_report_in_one_line_and_in_full() -> None:
     )
     line = report.one_line()
     assert line == (
-        "✓ gen 42  3 files → 16 hosts  38 ms  reloaded model.py, loss.py  patched Trainer×128"
+        "✓ gen 42  3 files → 16 hosts  38 ms  data.txt  reloaded model.py, loss.py  "
+        "patched Trainer×128"
     )
     assert str(report).startswith(line)
     assert "left out pipe: is no file" in str(report)
     report.raise_for_errors()
+
+
+@pytest.mark.parametrize(
+    ("changed", "deleted", "expected"),
+    [
+        (["README.md"], [], "1 file → 1 host  0 ms  README.md"),
+        (["a/m.py", "b/m.py"], ["a/m.py"], "moved a/m.py to b/m.py"),
+        (["old.py"], ["old.py"], "1 file deleted → 1 host  0 ms  deleted old.py"),
+        (["old.py", "new.py"], ["old.py"], "deleted old.py  new.py"),
+        (["1", "2", "3", "4"], [], "4 files → 1 host  0 ms"),
+    ],
+)
+def test_what_was_pushed_is_named_up_to_three_files(
+    changed: list[str], deleted: list[str], expected: str
+) -> None:
+    report = SyncReport(
+        generation=2, hosts=[HostReport("a")], changed_files=changed, deleted_files=deleted
+    )
+    assert report.one_line().endswith(expected)
+    assert "4 files" in expected or changed[-1] not in report.one_line(width=26)
 
 
 def test_no_name_in_a_report_steers_the_terminal() -> None:

@@ -32,6 +32,9 @@ class Output(Protocol):
     def note(self, event: str, text: str, **data: Any) -> None:
         """Something else that a person should know; ``event`` and ``data`` for programs."""
 
+    def good(self, event: str, text: str, **data: Any) -> None:
+        """As `note`, of something that was wrong, and is right again."""
+
     def alarm(self, event: str, text: str, **data: Any) -> None:
         """As `note`, of something that a person should act on."""
 
@@ -93,6 +96,10 @@ class Lines:
         if not is_quiet():
             self._terminal.prose(text, dim=True)
 
+    def good(self, event: str, text: str, **data: Any) -> None:
+        if not is_quiet():
+            self._terminal.prose(f"{'+' if self._terminal.ascii_only else '✓'} {text}", "green")
+
     def alarm(self, event: str, text: str, **data: Any) -> None:
         mark = "x" if self._terminal.ascii_only else "✗"
         first, *rest = text.splitlines()
@@ -137,6 +144,9 @@ class JsonLines:
 
     def note(self, event: str, text: str, **data: Any) -> None:
         self.say(event, {"message": text, **data})
+
+    def good(self, event: str, text: str, **data: Any) -> None:
+        self.say(event, {"ok": True, "message": text, **data})
 
     def alarm(self, event: str, text: str, **data: Any) -> None:
         self.say(event, {"ok": False, "message": text, **data})

@@ -20,6 +20,7 @@ class PushNews:
 
     def __init__(self) -> None:
         self._told: tuple[int, str, list[str]] = 0, "", []
+        self.fixed = ""  # what is to be said where the last push was refused, and this one was not
         self._left: set[str] = set()  # hosts that were left behind
         self._problems: set[Problem] = set()
 
@@ -31,6 +32,10 @@ class PushNews:
     def pushed(self, report: SyncReport) -> bool:
         """Whether it is news."""
         said, self._told = self._told, (report.generation, report.digest, report.errors)
+        self.fixed = ""
+        if said[2] and report.ok:
+            is_back = not report.is_change
+            self.fixed = f"as gen {report.generation}: nothing to push" if is_back else "fixed"
         before, self._problems = self._problems, set(report.problems)
         if self._problems - before or any(p.is_unreadable for p in before - self._problems):
             return True

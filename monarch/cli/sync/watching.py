@@ -199,6 +199,8 @@ class Watching:
     def _tell(self, report: SyncReport, is_first: bool) -> None:
         if self._news.pushed(report) or is_first:
             self._output.pushed(report)
+        if self._news.fixed:
+            self._output.good("fixed", self._news.fixed, generation=report.generation)
         if not report.ok:
             self._others.came_to = 0
         else:

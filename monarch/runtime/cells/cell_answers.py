@@ -16,6 +16,7 @@ from monarch.runtime.run_gate import RunGate
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import Call, Reply
+from monarch.wire.unsendable import answer_words
 
 _log = logging.getLogger("monarch.actor")
 
@@ -68,7 +69,12 @@ class CellAnswers:
                 generation=call.generation,
             )
             cork.sent()
-            host.send_reply(self.receiver_of(call), reply, payload.dump(value))
+            try:
+                data = payload.dump(value)
+            except Exception as error:
+                called = f"{self._record.title}.{call.method}"
+                raise TypeError(answer_words(called, value, error)) from error
+            host.send_reply(self.receiver_of(call), reply, data)
 
     def raised(self, call: Call, error: Exception) -> None:
         self._fail(call, dump_error(error), refused=False)

@@ -1,0 +1,111 @@
+"""Which argument of a call cannot be pickled, and what in it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from monarch.wire import payload
+
+_MOST_STEPS = 12
+_MOST_LOOKED_AT = 200
+
+
+def dump_or_say(
+    dump: Callable[[], payload.Payload],
+    called: str,
+    function: Callable[..., Any],
+    num_own: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> payload.Payload:
+    """What ``dump`` gives; where it raises, with the argument at fault and the place in it.
+
+    ``num_own`` parameters of ``function`` are not among the arguments; ``called`` is what is
+    called, in words.
+    """
+    try:
+        return dump()
+    except Exception as error:
+        found = _found(_named(function, num_own, args, kwargs))
+        if found is None:
+            raise
+        text = f"{called}: {found} ({error})"
+        try:
+            told = type(error)(text)
+        except Exception:  # An error that takes other arguments.
+            told = TypeError(text)
+        raise told from error
+
+
+def answer_words(called: str, value: Any, error: Exception) -> str:
+    """The text of an error where what an endpoint returned cannot be sent."""
+    what = _found([("", value)])
+    return f"{called} returned what cannot be sent: {what or error}"
+
+
+def _named(
+    function: Callable[..., Any], num_own: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    try:
+        names = [
+            p.name
+            for p in inspect.signature(function).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ][num_own:]
+    except (TypeError, ValueError):
+        names = []
+    for index, value in enumerate(args):
+        yield (names[index] if index < len(names) else f"argument {index + 1}"), value
+    yield from kwargs.items()
+
+
+def _found(values: Any) -> str | None:
+    for name, value in values:
+        if _fails(value):
+            place, inner = _deepest(name, value)
+            kind = f"{type(inner).__module__}.{type(inner).__qualname__}".removeprefix("builtins.")
+            if not name:
+                return f"its {place.lstrip('.')} is a {kind}" if place else f"a {kind}"
+            if place == name:
+                return f"argument {name!r} cannot be sent, it is a {kind}"
+            return f"argument {name!r} cannot be sent: {place} is a {kind}"
+    return None
+
+
+def _fails(value: Any) -> bool:
+    try:
+        payload.dump(value)
+    except Exception:
+        return True
+    return False
+
+
+def _deepest(name: str, value: Any) -> tuple[str, Any]:
+    """The innermost part of ``value`` that cannot be pickled by itself, and where it is."""
+    for _ in range(_MOST_STEPS):
+        for place, part in _parts(name, value):
+            if part is not value and _fails(part):
+                name, value = place, part
+                break
+        else:
+            break
+    return name, value
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(value, dict):
+        yield from ((f"{name}[{key!r}]", one) for key, one in [*value.items()][:_MOST_LOOKED_AT])
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"{name}[{index}]", one) for index, one in enumerate(value[:_MOST_LOOKED_AT]))
+    elif inspect.isfunction(value):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+        for variable, cell in cells:
+            try:
+                yield f"{name}'s variable {variable}", cell.cell_contents
+            except ValueError:
+                continue
+    elif isinstance(attributes, dict) and not isinstance(value, type):
+        yield from ((f"{name}.{key}", one) for key, one in [*attributes.items()][:_MOST_LOOKED_AT])

@@ -1,0 +1,129 @@
+"""``monarch run train.py``: a script that torchrun would run, as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.cli.conftest import Folder
+from tests.cli.runs_folder import RunsFolder
+from tests.support import wait_for
+
+SCRIPT = """
+import argparse, os, signal
+
+NAMES = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR TORCHELASTIC_RUN_ID"
+
+
+def main():
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # of the main thread
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float)
+    parser.add_argument("--fail", type=int, default=-1)
+    args = parser.parse_args()
+    print("lr", args.lr, *[os.environ[name] for name in NAMES.split()])
+    if int(os.environ["RANK"]) == args.fail:
+        raise ValueError("bad rate")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+LOOP = """
+import os, time
+import monarch
+from amounts import amount
+
+
+def train_step(step):
+    return amount() + step * 0
+
+
+def main():
+    total = 0
+    for step in range(400):
+        total += monarch.step(train_step, step)
+        if os.path.exists(os.environ["STOP_FILE"]):
+            break
+        time.sleep(0.02)
+    print("total", total)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> RunsFolder:
+    made = RunsFolder(tmp_path)
+    made.write("train.py", SCRIPT)
+    return made
+
+
+def test_a_plain_script_has_torchruns_environment_and_its_own_flags(here: RunsFolder) -> None:
+    here.monarch("run", "train.py", "--procs", "2", "--", "--lr", "0.5")
+    (run,) = here.runs
+    for rank in range(2):
+        said = (run / f"logs/rank{rank}.log").read_text().split()
+        assert said[:7] == ["lr", "0.5", str(rank), "2", str(rank), "2", "0"]
+        assert said[-1] == run.name
+    assert (run / "command").read_text() == "monarch run train.py --procs 2 -- --lr 0.5\n"
+
+
+def test_a_rank_that_fails_is_two_lines_and_the_status_is_1(here: RunsFolder) -> None:
+    said = here.monarch("run", "train.py", "--procs", "2", "--", "--fail", "1", status=1)
+    end = said[said.index("monarch: ") :].splitlines()
+    assert end == [
+        "monarch: train.py failed: ValueError: bad rate",
+        "train.py:14, on rank 1",
+        "to begin again: monarch run train.py --procs 2 -- --fail 1",
+        f"the whole traceback: runs/{here.runs[0].name}/traceback.txt, or --traceback",
+        f"all about it is in runs/{here.runs[0].name}",
+    ]
+    kept = (here.runs[0] / "traceback.txt").read_text()
+    assert kept.endswith("ValueError: bad rate\n")
+
+
+def test_flags_of_the_script_before_the_dashes_are_told_where_to_go(
+    here: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(click.NoSuchOption, match=r"monarch run train\.py -- --lr"):
+        here.here(monkeypatch, "run", "train.py", "--lr", "0.1")
+
+
+@pytest.mark.long
+def test_an_edit_comes_in_between_two_steps_and_a_failing_one_is_made_again(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, command: object
+) -> None:
+    stop = folder.path / "stop"
+    monkeypatch.setenv("STOP_FILE", str(stop))
+    folder.write("train.py", LOOP)
+    folder.write("amounts.py", "def amount():\n    return 1\n")
+    folder.monarch("apply")
+    run = command("run", "train.py", "--on-edit-error", "hold")  # type: ignore[operator]
+    events = folder.path / "runs/latest/events.jsonl"
+
+    def kinds() -> list[str]:
+        rows = events.read_text().splitlines() if events.exists() else []
+        return [json.loads(row)["kind"] for row in rows]
+
+    wait_for(lambda: "first_step" in kinds())
+    folder.write("amounts.py", "def amount():\n    return gone\n")
+    folder.monarch("sync")
+    wait_for(lambda: "held" in kinds())
+    folder.write("amounts.py", "def amount():\n    return 1000\n")
+    folder.monarch("sync")
+    wait_for(lambda: "mended" in kinds())
+    assert "begun_again" not in kinds(), "in the same processes"
+    wait_for(lambda: "generation" in kinds())
+    stop.write_text("")
+    assert run.wait() == 0
+    said = (folder.path / "runs/latest/logs/rank0.log").read_text()
+    total = int(said.split("total ")[1].split()[0])
+    assert total > 1000
+    assert total % 1000 > 0, "the steps before the edit counted"
