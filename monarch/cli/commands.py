@@ -15,7 +15,7 @@ import click
 from monarch import __version__
 from monarch.cli.debug_commands import debug, env, stacks
 from monarch.cli.host_commands import HOST_COMMANDS
-from monarch.cli.observe.commands import dashboard, hang, query, top, trace
+from monarch.cli.observe.commands import dashboard, hang, profile, query, top, trace, tui
 from monarch.cli.options import DEV, agreed_to_send, config_file, project_file
 from monarch.cli.runs_commands import runs
 from monarch.cli.sync.commands import sync
@@ -40,7 +40,11 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(
-                [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
+                [
+                    (name, one.get_short_help_str(limit=200))
+                    for name, one in self.commands.items()
+                    if not one.hidden
+                ]
             )
 
 
@@ -187,7 +191,7 @@ def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 cli.add_command(sync)
-for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
+for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace, profile, tui):
     cli.add_command(_command)
 
 

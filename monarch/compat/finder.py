@@ -28,6 +28,7 @@ HEADS = frozenset(
         "builtins",
         "cached_remote_function",
         "common",
+        "experimental",
         "fetch",
         "gradient",
         "gradient_generator",

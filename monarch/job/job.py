@@ -15,6 +15,7 @@ import logging
 import os
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -26,6 +27,7 @@ from monarch.job.person_note import remove_note, write_note
 from monarch.job.places import has_state, make_record_of, record_of
 from monarch.job.services import MeshAdminConfig, TelemetryConfig, start_dashboard, warn_of_missing
 from monarch.job.state import JobState as JobState
+from monarch.job.state import engine, visit_hosts
 from monarch.job.state_folder import (
     SIGNATURE,
     NotSigned,
@@ -34,6 +36,8 @@ from monarch.job.state_folder import (
     verified,
     write_private,
 )
+from monarch.observe.profile import MeshProfile
+from monarch.observe.query import QueryEngine
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.host_link import who_am_i
 from monarch.runtime.uninterrupted import Uninterrupted
@@ -56,6 +60,8 @@ class JobTrait(ABC):
     """
 
     kind: ClassVar[str]
+    apply_id: str | None = None
+    """The allocation's own name, a fresh one for each; ``None`` before it is brought up."""
     _kinds: ClassVar[dict[str, type[JobTrait]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -65,7 +71,7 @@ class JobTrait(ABC):
         JobTrait._kinds[cls.kind] = cls
 
     def __init__(self) -> None:
-        self.apply_id: str | None = None
+        self.apply_id = None
         # The way and the user of its end, while it is being ended, for programs that still run on
         # it.
         self.ending: dict[str, str] | None = None
@@ -183,6 +189,33 @@ class JobTrait(ABC):
         config or MeshAdminConfig(**options)
         warn_of_missing("admin service")
         return self
+
+    def telemetry_query_client(self) -> QueryEngine:
+        """Answers SQL about the hosts of this running job: ``query(sql)``, as
+        ``state().query_engine_client`` does. Raises ``RuntimeError`` where the job does not run, or
+        was not told to ``enable_telemetry``."""
+        running = self._running
+        if running is None or not running.is_running():
+            raise RuntimeError("the job does not run: `state()`, or `apply()`, brings it up")
+        self._check_telemetry("telemetry_query_client")
+        return engine()
+
+    def profile(
+        self, *, on_trace_ready: Callable[[MeshProfile], object] | None = None
+    ) -> MeshProfile:
+        """A ``with`` block that keeps what all processes of this program do in it; write it with
+        ``export_perfetto_trace``. Raises ``RuntimeError`` without ``enable_telemetry``, and before
+        ``state()``."""
+        self._check_telemetry("profile")
+        if self._running is None:
+            raise RuntimeError("the job does not run yet: call `state()` before `profile()`")
+        return MeshProfile(visit_hosts, on_trace_ready)
+
+    def _check_telemetry(self, what: str) -> None:
+        if self._telemetry is None:
+            raise RuntimeError(
+                f"{what} needs telemetry: call `enable_telemetry()` before `state()`"
+            )
 
     @property
     def active(self) -> bool:
