@@ -158,6 +158,8 @@ _SRC: dict[str, Address] = {
     "actor.v1": Address(("monarch.compat.words: enabled", *_HOSTS, *_PROCS)),
     "actor.v1.host_mesh": Address((*_HOSTS,)),
     "actor.v1.proc_mesh": Address((*_PROCS,)),
+    "gather_mount": Address(),
+    "gather_mount.gather_mount": Address(("monarch.job.mounts: GatherMount gather_mount",)),
     "job": Address(),
     "job._job_sidecar_worker": Address(("monarch.compat.internals: main",)),
     "job._slurm_batch": Address(
@@ -447,5 +449,7 @@ ADDRESSES: dict[str, Address] = {
     "monarch.proc_mesh": Address((_ACTORS, *_PROCS, *_HOSTS, _GEOMETRY), instead="monarch.actor"),
     "monarch.experimental": Address(),
     "monarch.experimental.thread_timeout": Address(same_as="monarch.compat.thread_timeout"),
+    "monarch.gather_mount": Address(("monarch.job.mounts: gather_mount",)),
+    "monarch.remotemount": Address(("monarch.job.mounts: remotemount",)),
     "monarch.utils": Address(same_as="monarch.compat.utils"),
 }

@@ -15,13 +15,15 @@ import logging
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from monarch.errors import JobError
+from monarch.actor import HostMesh
+from monarch.errors import JobError, SupervisionError
 from monarch.job.contexts import DEFAULT_JOB_PATH
 from monarch.job.ended import note_end
+from monarch.job.mounts import GatherMount, MountSpec, RemoteMount
 from monarch.job.person_note import keep_from_git as keep_from_git
 from monarch.job.person_note import remove_note, write_note
 from monarch.job.places import has_state, make_record_of, record_of
@@ -80,6 +82,9 @@ class JobTrait(ABC):
         self._running: JobTrait | None = None
         self._state_path: Path | None = None
         self._telemetry: TelemetryConfig | None = None
+        self._mount_specs: list[MountSpec] = []
+        self._mounts: list[list[RemoteMount | GatherMount]] = []
+        self._mounted_for: str | None = None
 
     def _begin(self, client_script: str | None) -> None:  # noqa: B027  (most need none)
         """The slow part of bringing the allocation up. Unlike ``_create``, which comes after it,
@@ -278,7 +283,62 @@ class JobTrait(ABC):
             self.kill()
             raise
 
+    def remote_mount(
+        self,
+        source: str | os.PathLike[str],
+        mntpoint: str | None = None,
+        meshes: Sequence[str] | None = None,
+        python_exe: str | None = ".venv/bin/python",
+    ) -> None:
+        """Have ``state()`` keep a local folder equal at ``mntpoint`` [default: its own path] on the
+        hosts of ``meshes`` [default: all]. Where it has ``python_exe``, procs are started by that.
+        """
+        path = Path(source).expanduser().resolve()
+        place = mntpoint or str(path)
+        has_python = python_exe is not None and (path / python_exe).exists()
+        self._mount_specs.append(
+            MountSpec(
+                lambda hosts: _opened(RemoteMount(hosts, path, place)),
+                tuple(meshes) if meshes is not None else None,
+                os.path.join(place, python_exe or "") if has_python else "",
+            )
+        )
+
+    def gather_mount(
+        self,
+        remote_mount_point: str,
+        local_mount_point: str,
+        meshes: Sequence[str] | None = None,
+    ) -> None:
+        """Have ``state()`` keep the hosts' folders equal in a local one, each under its host's
+        coordinates. ``$SUBDIR`` in ``remote_mount_point`` is that name, as in ``hosts_0``."""
+        self._mount_specs.append(
+            MountSpec(
+                lambda hosts: GatherMount(hosts, remote_mount_point, local_mount_point),
+                tuple(meshes) if meshes is not None else None,
+            )
+        )
+
+    def _mount(self, hosts: dict[str, HostMesh]) -> None:
+        """Open what is not open on this allocation yet."""
+        apply_id = (self._running or self).apply_id
+        if self._mounted_for != apply_id:
+            self._unmount()
+        for spec in self._mount_specs[len(self._mounts) if self._mounted_for == apply_id else 0 :]:
+            self._mounts.append(spec.opened_on(hosts))
+        self._mounted_for = apply_id
+        for spec in self._mount_specs:
+            hosts.update(spec.with_python(hosts))
+
+    def _unmount(self) -> None:
+        mounts, self._mounts, self._mounted_for = self._mounts, [], None
+        for mount in (one for several in mounts for one in several):
+            with contextlib.suppress(SupervisionError):  # Its hosts may have gone.
+                mount.close()
+
     def _served(self, state: JobState) -> JobState:
+        if self._mount_specs:
+            self._mount(state._hosts)
         if self._telemetry is not None:
             job = self._running or self
             state.serve(self._telemetry, lambda port: start_dashboard(job.dumps().decode(), port))
@@ -291,6 +351,7 @@ class JobTrait(ABC):
     def _end(self, how: str) -> None:
         """``how``: for good, or to be "replaced" by another, which its state is left for."""
         job, path = self._running or self, self._state_path
+        self._unmount()
         with Uninterrupted():
             if path is not None and not _tells_of(path, job):
                 path = None
@@ -359,7 +420,15 @@ def _tells_of(record: Path, job: JobTrait) -> bool:
     return False
 
 
-_NOT_KEPT = ("apply_id", "ending", "project_file", "_running", "_state_path", "_telemetry")
+_NOT_KEPT = (
+    "apply_id", "ending", "project_file", "_running", "_state_path", "_telemetry", "_mount_specs",
+    "_mounts", "_mounted_for",
+)  # fmt: skip
+
+
+def _opened(mount: RemoteMount) -> RemoteMount:
+    mount.open()
+    return mount
 
 
 class _Damaged(JobError):
