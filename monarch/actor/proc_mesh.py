@@ -14,7 +14,7 @@ from monarch.actor.arguments import check_arguments
 from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather, within
 from monarch.actor.logs import DEFAULT_WINDOW, flush_printed, hosts_of, set_logging
-from monarch.actor.mesh_ref import MeshRef, select
+from monarch.actor.mesh_ref import MeshRef, OwnMeshRef, select
 from monarch.actor.spawn_hooks import stand_ins
 from monarch.actor.starting_mesh import StartingMesh
 from monarch.config import settings
@@ -29,6 +29,7 @@ from monarch.runtime.answers import Response
 from monarch.runtime.cells.endpoint_spec import check_actor_class, is_async_actor
 from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.runtime.context import qualified_name, running
+from monarch.runtime.observe.held import refers
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
@@ -182,10 +183,10 @@ class ProcMesh(StartingMesh):
         if self._tree is not None:
             members = Members.of(list(self._ndslice), self._ndslice.sizes)
             place = TreePlace(self._tree, members)
-        ref = MeshRef(uid, name, cls, dense, procs=self._procs, place=place, born=self._born)
+        ref = OwnMeshRef(uid, name, cls, dense, procs=self._procs, place=place, born=self._born)
         agent = process.current()
         agent.remember_imports()
-        agent.spawned_on[uid] = self
+        agent.spawned_on[uid] = _Origin(self)
         owner, ancestors = current_owner()
         agent.supervisor.owned(
             owner, ref.uid, name, "actor", ref.proc_uids,
@@ -222,7 +223,7 @@ class ProcMesh(StartingMesh):
             else:
                 for rank, proc in enumerate(ref.procs):
                     agent.node.send(proc, spawn(rank), data.data, data.buffers)
-        return ActorMesh(ref)
+        return ActorMesh(ref.for_programs())
 
     @property
     def initialized(self) -> Future[bool]:
@@ -258,7 +259,9 @@ class ProcMesh(StartingMesh):
         self._is_stopped = True
         if self._tensor_engine is not None:
             self._tensor_engine.close()
-        process.current().supervisor.stopped(self._uid)
+        agent = process.current()
+        agent.supervisor.stopped(self._uid)
+        agent.collector.forget(self._uid)
         return stop_procs(self._procs, reason).then(lambda _: flush_printed())
 
     def env(self, *patterns: str, at_start: bool = False) -> EnvReport:
@@ -337,6 +340,19 @@ class ProcMesh(StartingMesh):
 
     def __repr__(self) -> str:
         return f"ProcMesh({self._name!r}, {self.extent})"
+
+
+class _Origin:
+    """A mesh as it travels, for whoever asks where an actor lives: it keeps none alive."""
+
+    def __init__(self, mesh: ProcMesh) -> None:
+        self._travels = mesh.__reduce__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._travels
+
+
+refers(ProcMesh, lambda mesh: [proc.uid for proc in mesh._procs])
 
 
 def _received(

@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 from monarch.runtime.observe.drain import pack, pack_rows
 from monarch.runtime.observe.flight_record import flight_record
+from monarch.runtime.observe.held import held_among, runs_by_itself
 from monarch.runtime.observe.live_state import live_state
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import DrainProc, LastRows, LookAtProc, ProfileProc
+from monarch.wire.message import DrainProc, HeldAsked, LastRows, LookAtProc, ProfileProc
 
 _LONGEST_SECONDS = 120.0
 
@@ -31,6 +32,7 @@ class ProcDesk:
         agent.node.handle(LookAtProc, self._on_look)
         agent.node.handle(DrainProc, self._on_drain)
         agent.node.handle(ProfileProc, self._on_profile)
+        agent.node.handle(HeldAsked, self._on_held)
 
     def leave_rows(self, host: ProcAddress) -> None:
         """As the process ends: the keeper of rows gets the last ones, too."""
@@ -51,6 +53,16 @@ class ProcDesk:
         ring = self._node.ring
         rows = [] if ring is None else ring.take() if order.takes else ring.rows()
         self._node.answer(order.sender, order.port, {"rows": pack_rows(rows)})
+
+    def _on_held(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, HeldAsked)
+
+        def look() -> None:  # Among all objects, which takes a moment.
+            body = {"held": sorted(held_among(order.procs)), "busy": runs_by_itself(self._agent)}
+            self._node.answer(order.sender, order.port, body)
+
+        threading.Thread(target=look, name="monarch-held", daemon=True).start()
 
     def _on_profile(self, envelope: Envelope) -> None:
         order = envelope.message

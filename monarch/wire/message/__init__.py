@@ -137,6 +137,7 @@ from monarch.wire.message.telemetry import (
     AskClock,
     DrainHost,
     DrainProc,
+    HeldAsked,
     KeepRows,
     LastRows,
     LookAtHost,
@@ -183,6 +184,7 @@ __all__ = [
     "FoldedReply",
     "Grow",
     "Heartbeat",
+    "HeldAsked",
     "HeldUp",
     "Hello",
     "HoldLine",
@@ -281,5 +283,5 @@ AnyMessage = (
     | OpenPort | StreamData | StreamRoom | StreamEnd
     | IdleLimit
     | AskClock | LookAtProc | LookAtHost | DrainProc | DrainHost | KeepRows | LastRows
-    | ProfileProc | PySpyAsked
+    | ProfileProc | PySpyAsked | HeldAsked
 )  # fmt: skip

@@ -76,6 +76,15 @@ class ProfileProc(Message, tag=175):
     sender: Uid
 
 
+class HeldAsked(Message, tag=180):
+    """Asks a process which of these procs it refers to, and whether its user's code runs there by
+    itself. Answered with ``held``, uids, and ``busy``, words; see ``runtime.observe.held``."""
+
+    procs: tuple[Uid, ...]
+    port: int
+    sender: Uid
+
+
 class PySpyAsked(Message, tag=178):
     """To a host agent: what py-spy sees of these procs, which need not be able to answer.
 

@@ -1,0 +1,200 @@
+"""Ends meshes of procs that the client has dropped without ``stop()``, once nothing uses them.
+
+Which, and when, is decided in `monarch/core/dropped.py`. A look asks all processes of the program
+what they refer to, on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from monarch.core.dropped import DroppedMeshes
+from monarch.runtime.answers import Response
+from monarch.runtime.observe.held import held_among
+from monarch.runtime.procs.keeps_all import KeepsAll
+from monarch.runtime.promise import Promise
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import AnyMessage, HeldAsked, LookAtHost
+
+if TYPE_CHECKING:
+    from monarch.runtime.client_agent import ClientAgent
+
+_ANSWER_SECONDS = 10.0
+_log = logging.getLogger("monarch.host")
+
+
+class _Spawned(NamedTuple):
+    name: str
+    procs: frozenset[Uid]
+    stop: Callable[[], object]
+
+
+class MeshCollector(KeepsAll):
+    """``clock`` and ``seconds`` are for tests; each ``look`` runs on the thread that calls it."""
+
+    def __init__(
+        self, agent: ClientAgent, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._agent = agent
+        self._seconds = seconds
+        self._clock = clock
+        self._rules = DroppedMeshes(seconds)
+        self._spawned: dict[Uid, _Spawned] = {}
+        # Filled while garbage is collected, at any moment and on any thread: it takes no lock.
+        self._gone: deque[Uid] = deque()
+        self._is_ticking = False
+        self._is_looking = threading.Lock()
+
+    def watch(
+        self, owner: object, uid: Uid, name: str, procs: Sequence[Uid], stop: Callable[[], object]
+    ) -> None:
+        """``owner`` is the object that owns the mesh; ``stop`` ends its procs."""
+        if self._seconds <= 0:
+            return
+        self._spawned[uid] = _Spawned(name, frozenset(procs), stop)
+        weakref.finalize(owner, self._gone.append, uid).atexit = False
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._tick_later()
+
+    def keep_all(self) -> None:
+        """End none from here on: what runs is a run's, which ends what it has."""
+        self._seconds = 0.0
+        self._spawned.clear()
+
+    def forget(self, uid: Uid) -> None:
+        """The mesh was stopped."""
+        if self._spawned.pop(uid, None) is not None:
+            self._rules.forget(uid)
+
+    def _tick_later(self) -> None:
+        self._agent.node.loop.call_later(self._seconds / 2, self._tick)
+
+    def _tick(self) -> None:
+        if not self._spawned:
+            self._is_ticking = False
+            return
+        self._tick_later()
+        if self.note_dropped() and not self._is_looking.locked():
+            threading.Thread(target=self.look, name="monarch-collect", daemon=True).start()
+
+    def note_dropped(self) -> list[Uid]:
+        """Take in which owning objects have gone; the meshes that are to be looked at."""
+        now = self._clock()
+        while self._gone:
+            uid = self._gone.popleft()
+            if uid in self._spawned:
+                self._rules.drop(uid, now)
+        return self._rules.due(now)
+
+    def look(self) -> list[Uid]:
+        """Look at the meshes whose time has come; the meshes that it has ended."""
+        with self._is_looking:
+            due = {uid: self._spawned[uid] for uid in self.note_dropped() if uid in self._spawned}
+            if not due:
+                return []
+            if gc.isenabled():
+                gc.collect()  # References in cycles are none.
+            held = held_among(frozenset().union(*(mesh.procs for mesh in due.values())))
+            now = self._clock()
+            for uid in [uid for uid, mesh in due.items() if mesh.procs & held]:
+                del due[uid]
+                self._rules.in_use(uid, now)
+            return self._look_elsewhere(due) if due else []
+
+    def _look_elsewhere(self, due: Mapping[Uid, _Spawned]) -> list[Uid]:
+        program = self._see(frozenset().union(*(mesh.procs for mesh in due.values())))
+        now = self._clock()
+        ended = []
+        for uid, mesh in due.items():
+            done = program.use_of(mesh.procs) if program is not None else None
+            if done is None:
+                self._rules.unclear(uid, now)
+            elif done is IN_USE:
+                self._rules.in_use(uid, now)
+            elif self._rules.unused(uid, done, now):
+                del self._spawned[uid]
+                ended.append(uid)
+                _log.info(
+                    "ended the procs of %s: nothing refers to them, and nothing runs there. "
+                    "`stop()` ends them at once; collect_dropped_seconds=0 keeps them",
+                    mesh.name,
+                )
+                mesh.stop()
+        return ended
+
+    def _see(self, asked: frozenset[Uid]) -> Program | None:
+        """What all processes do, and which of ``asked`` they refer to; ``None`` where one does not
+        say."""
+        uid = self._agent.node.uid
+        links = [link for link in self._agent.links.values() if not link.is_lost]
+        hosts = [self._agent.node.address, *(link.address for link in links)]
+        looks = self._ask(dict.fromkeys(hosts), lambda port: LookAtHost(port, uid))
+        procs: dict[Uid, Mapping[str, Any]] = {}
+        for look in looks.values():
+            for proc in look.get("procs", ()) if look is not None else ():
+                procs[proc["uid"]] = proc
+        if None in looks.values() or not all(proc.get("answers") for proc in procs.values()):
+            return None
+        addresses = {msgspec.convert(proc["address"], ProcAddress): None for proc in procs.values()}
+        wanted = tuple(sorted(asked))
+        told = self._ask(addresses, lambda port: HeldAsked(wanted, port, uid))
+        answers = {address.uid: body for address, body in told.items() if body is not None}
+        if len(answers) < len(procs) or any(cell.num_waiting for cell in self._agent.cells):
+            return None
+        return Program(procs, answers)
+
+    def _ask(
+        self, to: Mapping[ProcAddress, None], make: Callable[[int], AnyMessage]
+    ) -> dict[ProcAddress, Mapping[str, Any] | None]:
+        asked = {address: self._agent.node.request(address, make) for address in to}
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        return {address: _body(promise, deadline) for address, promise in asked.items()}
+
+
+def _body(promise: Promise[Response], deadline: float) -> Mapping[str, Any] | None:
+    if not promise.wait(max(0.0, deadline - time.monotonic())) or promise.value.error:
+        return None
+    return promise.value.body
+
+
+IN_USE = object()
+
+
+class Program(NamedTuple):
+    """``procs`` are what `live_state` tells of each, ``answers`` those to `HeldAsked`, by uid."""
+
+    procs: Mapping[Uid, Mapping[str, Any]]
+    answers: Mapping[Uid, Mapping[str, Any]]
+
+    def use_of(self, mesh: frozenset[Uid]) -> Hashable:
+        """How much has run in a mesh so far, if nothing does now and nobody refers to it;
+        ``IN_USE`` otherwise, and ``None`` where that cannot be said."""
+        for uid, proc in self.procs.items():
+            if uid not in mesh:
+                if not mesh.isdisjoint(self.answers[uid]["held"]):
+                    return IN_USE
+                # What has not been taken yet may refer to anything.
+                if proc["is_spilling"] or any(actor["queue"] for actor in proc["actors"]):
+                    return None
+            elif self.answers[uid]["busy"] or proc["calls"] or not all(map(_rests, proc["actors"])):
+                return IN_USE
+        return tuple(
+            (uid, actor["name"], actor["num_ended"])
+            for uid in sorted(mesh)
+            for actor in self.procs.get(uid, {}).get("actors", ())
+        ) or ("nothing",)
+
+
+def _rests(actor: Mapping[str, Any]) -> bool:
+    is_over = actor["status"] in ("idle", "failed", "stopped")
+    return is_over and not actor["queue"] and not actor["doing"]
