@@ -60,6 +60,16 @@ def check_name(name: str) -> None:
         ) from None
 
 
+class Ownership:
+    """What is kept of procs that were spawned, by those who may end them. The mesh itself is not
+    kept by it: it is the program's to drop."""
+
+    def __init__(self, uid: Uid, procs: Sequence[ProcAddress]) -> None:
+        self.uid = uid
+        self.procs = procs
+        self.is_stopped = False
+
+
 class ProcMesh(StartingMesh):
     """A reference to processes. The mesh that ``spawn_procs`` returned owns them; slices do not."""
 
@@ -81,10 +91,10 @@ class ProcMesh(StartingMesh):
         self._name = name
         self._shape = shape
         self._procs = tuple(procs)
-        self._whole = whole or self
+        self._part_of = whole  # None for a whole mesh: it goes when it is dropped.
         self._tensor_engine: Any = None  # Of the whole mesh: its slices have the same.
         self._is_owned = owned
-        self._is_stopped = False
+        self._ownership = Ownership(uid, self._procs)
         self._tree = tree
         self._hosts = hosts
         self._num_per_host = num_per_host
@@ -105,6 +115,14 @@ class ProcMesh(StartingMesh):
             born=self._born,
             whole=self._whole,
         )
+
+    @property
+    def _whole(self) -> ProcMesh:
+        return self._part_of or self
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._ownership.is_stopped
 
     @classmethod
     def from_alloc(cls, alloc: Any, setup: Callable[[], Any] | None = None) -> ProcMesh:
@@ -256,7 +274,7 @@ class ProcMesh(StartingMesh):
         """
         if not self._is_owned:
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
-        self._is_stopped = True
+        self._ownership.is_stopped = True
         if self._tensor_engine is not None:
             self._tensor_engine.close()
         agent = process.current()

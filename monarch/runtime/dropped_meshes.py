@@ -20,7 +20,7 @@ import msgspec
 from monarch.core.dropped import DroppedMeshes
 from monarch.runtime.answers import Response
 from monarch.runtime.observe.held import held_among
-from monarch.runtime.procs.keeps_all import KeepsAll
+from monarch.runtime.procs.keeps_all import KeepsAll, is_keeping_all
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import AnyMessage, HeldAsked, LookAtHost
@@ -58,18 +58,13 @@ class MeshCollector(KeepsAll):
         self, owner: object, uid: Uid, name: str, procs: Sequence[Uid], stop: Callable[[], object]
     ) -> None:
         """``owner`` is the object that owns the mesh; ``stop`` ends its procs."""
-        if self._seconds <= 0:
+        if self._seconds <= 0 or is_keeping_all():
             return
         self._spawned[uid] = _Spawned(name, frozenset(procs), stop)
         weakref.finalize(owner, self._gone.append, uid).atexit = False
         if not self._is_ticking:
             self._is_ticking = True
             self._tick_later()
-
-    def keep_all(self) -> None:
-        """End none from here on: what runs is a run's, which ends what it has."""
-        self._seconds = 0.0
-        self._spawned.clear()
 
     def forget(self, uid: Uid) -> None:
         """The mesh was stopped."""

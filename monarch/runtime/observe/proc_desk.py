@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -59,6 +60,8 @@ class ProcDesk:
         assert isinstance(order, HeldAsked)
 
         def look() -> None:  # Among all objects, which takes a moment.
+            if gc.isenabled():
+                gc.collect()  # References in cycles are none.
             body = {"held": sorted(held_among(order.procs)), "busy": runs_by_itself(self._agent)}
             self._node.answer(order.sender, order.port, body)
 

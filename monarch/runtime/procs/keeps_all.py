@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 from monarch.wire.address import Uid
+
+_runs: list[object] = []
+
+
+@contextlib.contextmanager
+def keeping_all() -> Iterator[None]:
+    """While a run is under way: what it spawns is the run's, which ends what it has."""
+    run = object()
+    _runs.append(run)
+    try:
+        yield
+    finally:
+        _runs.remove(run)
+
+
+def is_keeping_all() -> bool:
+    """Whether a run is under way."""
+    return bool(_runs)
 
 
 class KeepsAll:
@@ -17,6 +36,3 @@ class KeepsAll:
 
     def forget(self, uid: Uid) -> None:
         """A mesh was stopped."""
-
-    def keep_all(self) -> None:
-        """End none from here on."""
