@@ -58,6 +58,12 @@ class EndpointProperty(Generic[P, R]):
         """The plain function, under the name that libraries for Monarch know."""
         return self.endpoint_spec.method
 
+    @property
+    def _explicit_response_port(self) -> bool:
+        """Whether its actor takes the next message before this has answered, as libraries for
+        Monarch ask."""
+        return self.endpoint_spec.explicit_response_port or self.endpoint_spec.is_concurrent
+
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         # The actor itself may call its own methods as the plain functions they are; what the method
         # is bound to has ``_method``, as the property has.

@@ -35,6 +35,10 @@ class _ClientContext:
     def get(self) -> Context:
         return context()
 
+    @property
+    def _val(self) -> Context | None:
+        return self.try_get()
+
     def try_get(self) -> Context | None:
         """``None`` as long as the program is no client."""
         return context() if process.is_bootstrapped() else None
