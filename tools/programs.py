@@ -1,6 +1,6 @@
 """Run test suites of programs that were written for Monarch against this project, file by file.
 
-    make programs MONARCH_TREE=... TORCHSTORE_TREE=... TORCHFORGE_TREE=... TITANRL_TREE=...
+    make programs MONARCH_TREE=... TORCHSTORE_TREE=... TORCHFORGE_TREE=... TITAN_TREE=...
 
 A tree is a checkout, given by its path: nothing is fetched, and what is not given is not run. Each
 file of tests has a pytest of its own, which runs outside of the tree, so that the project is what
@@ -50,6 +50,13 @@ PROGRAMS = (
     Program("monarch", "MONARCH_TREE", "python/tests", on_path=(".", "python/tests")),
     Program("torchstore", "TORCHSTORE_TREE", "tests", on_path=(".",)),
     Program("torchforge", "TORCHFORGE_TREE", "tests/unit_tests", on_path=("src", ".")),
+    Program(
+        "titanrl",
+        "TITAN_TREE",
+        "torchtitan/experiments/rl/tests",
+        on_path=(".",),
+        needs=(("TORCHSTORE_TREE", "."),),
+    ),
 )
 
 
@@ -188,7 +195,8 @@ def main() -> int:
     texts: list[str] = []
     num_bad = 0
     for program in PROGRAMS:
-        if program.tree_variable not in trees:
+        needed = {program.tree_variable, *(variable for variable, _ in program.needs)}
+        if not needed <= trees.keys():
             continue
         results: list[FileCounts] = []
         for file in test_files(trees[program.tree_variable], program, only):
