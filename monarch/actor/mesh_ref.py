@@ -72,7 +72,10 @@ class OwnMeshRef(MeshRef):
 
     def for_programs(self) -> MeshRef:
         """The same as a program has it."""
-        return MeshRef(self.uid, self.name, self.cls, self.shape, self.procs, self.place, self.born)
+        return MeshRef(
+            self.uid, self.name, self.cls, self.shape, procs=self.procs, place=self.place,
+            born=self.born,
+        )  # fmt: skip
 
 
 refers(MeshRef, lambda ref: ref.proc_uids)

@@ -204,7 +204,7 @@ class ProcMesh(StartingMesh):
         ref = OwnMeshRef(uid, name, cls, dense, procs=self._procs, place=place, born=self._born)
         agent = process.current()
         agent.remember_imports()
-        agent.spawned_on[uid] = _Origin(self)
+        agent.spawned_on[uid] = _AsItTravels(self)
         owner, ancestors = current_owner()
         agent.supervisor.owned(
             owner, ref.uid, name, "actor", ref.proc_uids,
@@ -360,7 +360,7 @@ class ProcMesh(StartingMesh):
         return f"ProcMesh({self._name!r}, {self.extent})"
 
 
-class _Origin:
+class _AsItTravels:
     """A mesh as it travels, for whoever asks where an actor lives: it keeps none alive."""
 
     def __init__(self, mesh: ProcMesh) -> None:

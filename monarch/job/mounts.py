@@ -31,7 +31,7 @@ _Part = tuple[bytes, list[bytes]]
 """A message of a push as bytes, and the contents that go beside it."""
 
 
-class Source:
+class MountSource:
     """The author's end: one folder, and what each copy of it has."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -73,7 +73,7 @@ class Source:
             self._watcher.close()
 
 
-class Copy:
+class MountCopy:
     """The other end: a folder that becomes what its source is. Raises ``ReplicaBusy``."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -104,7 +104,7 @@ class _FarCopy(Actor):
     """A copy on a host."""
 
     def __init__(self) -> None:
-        self._copy: Copy | None = None
+        self._copy: MountCopy | None = None
 
     @endpoint
     def machine(self) -> str:
@@ -122,7 +122,7 @@ class _FarCopy(Actor):
                     f"{folder} and {source} are on one machine, and one is inside the other: mount "
                     "it elsewhere"
                 )
-        self._copy = Copy(folder)
+        self._copy = MountCopy(folder)
         return self._copy.generation
 
     @endpoint
@@ -145,7 +145,7 @@ class _FarSource(Actor):
 
     def __init__(self, template: str) -> None:
         self._point = current_rank()
-        self._source = Source(template.replace(_SUBDIR, subfolder(self._point)))
+        self._source = MountSource(template.replace(_SUBDIR, subfolder(self._point)))
         self._view = HostView()
         self._push: Push | None = None
 
@@ -238,7 +238,7 @@ class RemoteMount(_Mount):
         self.mntpoint = os.path.abspath(mntpoint or sourcepath)
         super().__init__(f"the mount of {self.sourcepath} at {self.mntpoint}")
         self._hosts = host_mesh
-        self._source: Source | None = None
+        self._source: MountSource | None = None
         self._procs: Any = None
         self._copies: list[tuple[Any, HostView, int]] = []
 
@@ -262,7 +262,7 @@ class RemoteMount(_Mount):
                 generation = one.open.call_one(self.mntpoint, self.sourcepath, machine_id()).get()
                 if generation >= 0:
                     self._copies.append((one, HostView(), generation))
-            self._source = Source(self.sourcepath)
+            self._source = MountSource(self.sourcepath)
             self._bring()
         except BaseException:
             self.close()
@@ -318,12 +318,12 @@ class GatherMount(_Mount):
         if not remote_mount_point.startswith("/"):
             raise ValueError(f"{remote_mount_point!r} is no absolute path of a host")
         self._procs: Any = host_mesh.spawn_procs(name="gather")
-        self._copies: list[tuple[Any, Copy]] = []
+        self._copies: list[tuple[Any, MountCopy]] = []
         try:
             far = self._procs.spawn("gather", _FarSource, remote_mount_point)
             for point in far.where.call().get().values():
                 folder = os.path.join(self.local_mount_point, subfolder(point))
-                self._copies.append((far.slice(**point), Copy(folder)))
+                self._copies.append((far.slice(**point), MountCopy(folder)))
             self._bring()
         except BaseException:
             self.close()

@@ -127,7 +127,7 @@ class MeshCollector(KeepsAll):
                 mesh.stop()
         return ended
 
-    def _see(self, asked: frozenset[Uid]) -> Program | None:
+    def _see(self, asked: frozenset[Uid]) -> Sighting | None:
         """What all processes do, and which of ``asked`` they refer to; ``None`` where one does not
         say."""
         uid = self._agent.node.uid
@@ -146,7 +146,7 @@ class MeshCollector(KeepsAll):
         answers = {address.uid: body for address, body in told.items() if body is not None}
         if len(answers) < len(procs) or any(cell.num_waiting for cell in self._agent.cells):
             return None
-        return Program(procs, answers)
+        return Sighting(procs, answers)
 
     def _ask(
         self, to: Mapping[ProcAddress, None], make: Callable[[int], AnyMessage]
@@ -165,7 +165,7 @@ def _body(promise: Promise[Response], deadline: float) -> Mapping[str, Any] | No
 IN_USE = object()
 
 
-class Program(NamedTuple):
+class Sighting(NamedTuple):
     """``procs`` are what `live_state` tells of each, ``answers`` those to `HeldAsked`, by uid."""
 
     procs: Mapping[Uid, Mapping[str, Any]]

@@ -10,7 +10,7 @@ import pytest
 from monarch.actor import ActorError, HostMesh, this_host
 from monarch.gather_mount import gather_mount  # type: ignore[import-untyped]
 from monarch.job import ProcessJob
-from monarch.job.mounts import Copy, Source
+from monarch.job.mounts import MountCopy, MountSource
 from monarch.remotemount import remotemount  # type: ignore[import-untyped]
 from monarch_sync import HostView
 from monarch_sync.messages import Staged, decode, encode
@@ -36,7 +36,7 @@ def hosts() -> Iterator[HostMesh]:
         job.kill()
 
 
-def bring(source: Source, copy: Copy, view: HostView) -> bool:
+def bring(source: MountSource, copy: MountCopy, view: HostView) -> bool:
     """Whether there was something to bring."""
     source.look()
     push = source.push(view, copy.generation + 1)
@@ -51,7 +51,7 @@ def bring(source: Source, copy: Copy, view: HostView) -> bool:
 
 
 def test_a_copy_becomes_what_its_source_is(source: Path, tmp_path: Path) -> None:
-    author, copy, view = Source(source), Copy(tmp_path / "copy"), HostView()
+    author, copy, view = MountSource(source), MountCopy(tmp_path / "copy"), HostView()
     assert bring(author, copy, view)
     assert (tmp_path / "copy/train.py").read_text() == "one"
     assert (tmp_path / "copy/.venv/bin/tool").exists()  # git's rules have no say
@@ -66,7 +66,7 @@ def test_a_copy_becomes_what_its_source_is(source: Path, tmp_path: Path) -> None
 
 
 def test_a_source_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    author, copy, view = Source(tmp_path / "later"), Copy(tmp_path / "copy"), HostView()
+    author, copy, view = MountSource(tmp_path / "later"), MountCopy(tmp_path / "copy"), HostView()
     assert not bring(author, copy, view)
     (tmp_path / "later").mkdir()
     (tmp_path / "later/log").write_text("begun")
