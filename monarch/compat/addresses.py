@@ -313,7 +313,8 @@ _HYPERACTOR: dict[str, Address] = {
     "v1": Address(),
     "v1.host_mesh": Address(("monarch.actor: BootstrapCommand HostMesh",)),
     "v1.proc_mesh": Address(("monarch.actor: ProcMesh",)),
-    "value_mesh": Address(("monarch.mesh: ValueMesh",)),
+    "testing": Address((_INNER + "_PROBE_SUCCESS_VALUE _make_handle_probe _make_test_struct",)),
+    "value_mesh": Address(("monarch.mesh: ValueMesh", _INNER + "_make_test_value_mesh")),
 }
 
 _TOOLS: dict[str, Address] = {
