@@ -9,7 +9,7 @@ from monarch.core.fanout import TreePlace
 from monarch.errors import GenerationBehind
 from monarch.mesh import Point, Shape
 from monarch.runtime.code_states import UNBORN, CodeState, CodeStates, Laggards
-from monarch.runtime.observe.held import refers
+from monarch.runtime.held import refers
 from monarch.wire.address import ProcAddress, Uid
 
 

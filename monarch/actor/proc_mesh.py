@@ -29,7 +29,7 @@ from monarch.runtime.answers import Response
 from monarch.runtime.cells.endpoint_spec import check_actor_class, is_async_actor
 from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.runtime.context import qualified_name, running
-from monarch.runtime.observe.held import refers
+from monarch.runtime.held import refers
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid

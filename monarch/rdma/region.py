@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from monarch.errors import RemoteMemoryError
 from monarch.rdma.layout import Layout, Run, at
 from monarch.rdma.table import DROPPED, FREED, LIVE, TableEntry, TablePlace
-from monarch.runtime.observe.held import refers
+from monarch.runtime.held import refers
 from monarch.wire.address import ProcAddress
 
 

@@ -34,7 +34,7 @@ from monarch.rdma.streams import (
     receive_runs,
     send_runs,
 )
-from monarch.runtime.observe.held import own_ports
+from monarch.runtime.held import own_ports
 
 REQUEST = struct.Struct("=B7xQQQQQQ")
 """What to do, the table entry, its key, the first byte and the one behind the last, operands."""

@@ -13,23 +13,31 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from monarch.core.dropped import DroppedMeshes
 from monarch.runtime.answers import Response
-from monarch.runtime.observe.held import held_among
+from monarch.runtime.held import held_among
+from monarch.runtime.node import Node
 from monarch.runtime.procs.keeps_all import KeepsAll, is_keeping_all
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import AnyMessage, HeldAsked, LookAtHost
 
-if TYPE_CHECKING:
-    from monarch.runtime.client_agent import ClientAgent
-
 _ANSWER_SECONDS = 10.0
 _log = logging.getLogger("monarch.host")
+
+
+class DroppingClient(Protocol):
+    """The parts of the client that its collector uses."""
+
+    node: Node
+    links: dict[str, Any]
+
+    @property
+    def cells(self) -> Sequence[Any]: ...
 
 
 class _Spawned(NamedTuple):
@@ -42,7 +50,7 @@ class MeshCollector(KeepsAll):
     """``clock`` and ``seconds`` are for tests; each ``look`` runs on the thread that calls it."""
 
     def __init__(
-        self, agent: ClientAgent, seconds: float, clock: Callable[[], float] = time.monotonic
+        self, agent: DroppingClient, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._agent = agent
         self._seconds = seconds

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from monarch.errors import ActorError, SupervisionError
 from monarch.runtime.context import sending_actor
 from monarch.runtime.current_node import current_node
-from monarch.runtime.observe.held import refers
+from monarch.runtime.held import refers
 from monarch.wire import payload
 from monarch.wire.address import PortAddress
 from monarch.wire.message import Reply

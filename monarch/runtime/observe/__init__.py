@@ -10,7 +10,6 @@ What to open:
     drain                            the last events, as rows; with `monarch/core/event_ring.py`
     proc_desk, host_desk             the answers of a process; of a host agent, which also keeps
                                      rows of dead procs
-    held                             what a process refers to, and what runs in it by itself
     door                             a proc's door for debuggers; `breakpoint()`
     holds                            the held calls of a process
     held_call, held_pdb, held_text   one held call; its debugger; that one's input and output

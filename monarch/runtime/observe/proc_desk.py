@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from monarch.runtime.held import held_among, runs_by_itself
 from monarch.runtime.observe.drain import pack, pack_rows
 from monarch.runtime.observe.flight_record import flight_record
-from monarch.runtime.observe.held import held_among, runs_by_itself
 from monarch.runtime.observe.live_state import live_state
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.address import ProcAddress
@@ -58,11 +58,12 @@ class ProcDesk:
     def _on_held(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, HeldAsked)
+        owns, urls = bool(self._agent.owned_procs()), self._node.address.urls
 
         def look() -> None:  # Among all objects, which takes a moment.
             if gc.isenabled():
                 gc.collect()  # References in cycles are none.
-            body = {"held": sorted(held_among(order.procs)), "busy": runs_by_itself(self._agent)}
+            body = {"held": sorted(held_among(order.procs)), "busy": runs_by_itself(owns, urls)}
             self._node.answer(order.sender, order.port, body)
 
         threading.Thread(target=look, name="monarch-held", daemon=True).start()

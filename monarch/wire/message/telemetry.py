@@ -78,7 +78,7 @@ class ProfileProc(Message, tag=175):
 
 class HeldAsked(Message, tag=180):
     """Asks a process which of these procs it refers to, and whether its user's code runs there by
-    itself. Answered with ``held``, uids, and ``busy``, words; see ``runtime.observe.held``."""
+    itself. Answered with ``held``, uids, and ``busy``, words; see ``runtime.held``."""
 
     procs: tuple[Uid, ...]
     port: int

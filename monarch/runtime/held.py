@@ -14,13 +14,10 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from monarch.runtime.procs.proc_agent import ProcAgent
-
-_OURS = str(Path(__file__).parents[2]) + os.sep
+_OURS = str(Path(__file__).parents[1]) + os.sep
 _IDLE_POOL = os.path.join("concurrent", "futures", "thread.py")
 _LISTENS = "0A"
 
@@ -44,9 +41,10 @@ def held_among(procs: Collection[str]) -> set[str]:
     return found
 
 
-def runs_by_itself(agent: ProcAgent) -> str:
-    """What goes on here besides calls, in words; "" where nothing does."""
-    if agent.owned_procs():
+def runs_by_itself(owns_procs: bool, urls: Iterable[str]) -> str:
+    """What goes on here besides calls, in words; "" where nothing does. ``urls`` are where the
+    process itself listens."""
+    if owns_procs:
         return "it has procs of its own"
     if name := _own_task():
         return f"an asyncio task of {name}"
@@ -54,7 +52,7 @@ def runs_by_itself(agent: ProcAgent) -> str:
         return f"a thread, {name}"
     if _has_children():
         return "processes that it has started"
-    if _is_listening(agent):
+    if _is_listening(urls):
         return "an open port"
     return ""
 
@@ -99,13 +97,13 @@ own_ports: set[int] = set()
 """Ports of this process that serve what has references: memory that others read."""
 
 
-def _is_listening(agent: ProcAgent) -> bool:
+def _is_listening(urls: Iterable[str]) -> bool:
     """Whether others may come in by a port of the user's. Those of a process group of torch's serve
     its own collectives, which are calls."""
     torch = sys.modules.get("torch.distributed")
     if torch is not None and torch.is_available() and torch.is_initialized():
         return False
-    ours = {urlsplit(url).port for url in agent.node.address.urls if url.startswith("tcp:")}
+    ours = {urlsplit(url).port for url in urls if url.startswith("tcp:")}
     sockets: set[str] = set()
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
