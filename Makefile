@@ -116,6 +116,11 @@ huge: $(STAMP) ## run the tests with hundreds of thousands of files, or gigabyte
 bench: $(STAMP) ## measure the runtime; prints JSON lines
 	$(BIN)/python benchmarks/runtime.py
 
+# Trees are given by their paths, and PROGRAMS_PYTHON is a Python with what their suites import.
+.PHONY: programs
+programs: $(STAMP) ## run suites of others: MONARCH_TREE, TORCHSTORE_TREE, TORCHFORGE_TREE, TITAN_TREE
+	@$(BIN)/python tools/programs.py
+
 .PHONY: clean
 clean: ## remove .venv and what tools left
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

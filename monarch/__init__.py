@@ -137,6 +137,8 @@ def __getattr__(name: str) -> object:
         return globals().setdefault(name, _from(f"tensors.{room}", attribute))
     if name in ("ActorFuture", "Future"):
         return import_module(f"{__name__}.actor").Future
+    if name == "mast_reserve":
+        return import_module(f"{__name__}.compat.commands").mast_reserve
     if name == "Selection":
         return import_module(f"{__name__}.compat.words").Selection
     if name == "step":

@@ -6,6 +6,7 @@ import functools
 import inspect
 import random
 from collections.abc import Callable, Coroutine, Iterator
+from types import MethodType
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 from monarch.actor import lending
@@ -48,17 +49,26 @@ class EndpointProperty(Generic[P, R]):
         )
         self.endpoint_spec = spec
         functools.update_wrapper(self, method)  # type: ignore[arg-type]
+        # A partial is called without a frame of ours in between, and carries attributes.
+        plain: Any = functools.update_wrapper(functools.partial(method), method)
+        plain._method = method
+        self._plain = plain
 
     @property
     def _method(self) -> Callable[..., Any]:
         """The plain function, under the name that libraries for Monarch know."""
         return self.endpoint_spec.method
 
+    @property
+    def _explicit_response_port(self) -> bool:
+        """Whether its actor takes the next message before this has answered, as libraries for
+        Monarch ask."""
+        return self.endpoint_spec.explicit_response_port or self.endpoint_spec.is_concurrent
+
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        # The actor itself may call its own methods as the plain functions they are.
-        if instance is None:
-            return self
-        return self.endpoint_spec.method.__get__(instance, owner)
+        # The actor itself may call its own methods as the plain functions they are; what the method
+        # is bound to has ``_method``, as the property has.
+        return self if instance is None else MethodType(self._plain, instance)
 
 
 @overload
@@ -252,6 +262,18 @@ class Endpoint(Generic[P, R]):
         uid, rank = ("", 0) if now is None else (now.record.uid, now.record.rank)
         return ring, ring.clock(), uid, rank, self._mesh.uid, self._name, port, num
 
+    def send_to_port(self, args: Any, kwargs: Any, port: Port[Any] | None, selection: str) -> None:
+        """What ``send`` does."""
+        data = self._dump(args, kwargs)
+        number, proc = (0, None) if port is None else (port._address.port, port._address.proc)
+        if selection == "all":
+            self._send_all(data, number, proc)
+            return
+        rank = random.randrange(len(self._mesh.procs))
+        message = self._message(rank, number, proc)
+        node = process.current().node
+        node.outboxes.call(self._mesh, rank, message, data.data, data.buffers)
+
     def asked(self, rank: int) -> Asked | None:
         """A member, as the answer to what a caller waits for; see ``core.rings``.
 
@@ -373,18 +395,13 @@ def send(
     port: Port[Any] | None = None,
     selection: str = "all",
 ) -> None:
-    """Send a message whose answers go into ``port``; ``selection`` is "all" or "choose"."""
+    """Send a message whose answers go into ``port``; ``selection`` is "all" or "choose".
+
+    ``endpoint`` may be a remote function too, which runs on the active mesh.
+    """
     if selection not in ("all", "choose"):
         raise ValueError(f"selection must be 'all' or 'choose', not {selection!r}")
-    data = endpoint._dump(args, kwargs)
-    number, proc = (0, None) if port is None else (port._address.port, port._address.proc)
-    if selection == "all":
-        endpoint._send_all(data, number, proc)
-        return
-    mesh = endpoint._mesh
-    rank = random.randrange(len(mesh.procs))
-    message = endpoint._message(rank, number, proc)
-    process.current().node.outboxes.call(mesh, rank, message, data.data, data.buffers)
+    endpoint.send_to_port(args, kwargs, port, selection)
 
 
 def concurrent_endpoint(

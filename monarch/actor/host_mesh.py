@@ -12,7 +12,7 @@ from monarch.actor.future import Future
 from monarch.actor.gather import gather
 from monarch.actor.host import Host, link
 from monarch.actor.logs import DEFAULT_WINDOW, set_logging
-from monarch.actor.proc_mesh import ProcMesh, check_name, stop_procs
+from monarch.actor.proc_mesh import Ownership, ProcMesh, check_name, stop_procs
 from monarch.actor.spawn_hooks import tell, with_stand_ins
 from monarch.actor.spawning import SpawnPlan, spawn
 from monarch.actor.starting_mesh import StartingMesh
@@ -74,7 +74,7 @@ class HostMesh(StartingMesh):
         self._is_owned = owned
         self._command = command
         self._is_shut_down = False
-        self._spawned: list[ProcMesh] = []
+        self._spawned: list[Ownership] = []
 
     def _new_with_shape(self, shape: Shape) -> HostMesh:
         index = self._shape.ndslice.index
@@ -157,7 +157,7 @@ class HostMesh(StartingMesh):
         mesh = spawn(
             self._hosts, plan, name or "procs", tuple(preload), self._command, self._reference()
         )
-        self._spawned = [one for one in self._spawned if not one._is_stopped] + [mesh]
+        self._spawned = [one for one in self._spawned if not one.is_stopped] + [mesh._ownership]
         tell(mesh)
         return mesh
 
@@ -199,11 +199,12 @@ class HostMesh(StartingMesh):
         self._check_owned("stop")
         agent = process.current()
         procs: list[ProcAddress] = []
-        for mesh in self._spawned:
-            if not mesh._is_stopped:
-                mesh._is_stopped = True
-                agent.supervisor.stopped(mesh._uid)
-                procs.extend(mesh._procs)
+        for owned in self._spawned:
+            if not owned.is_stopped:
+                owned.is_stopped = True
+                agent.supervisor.stopped(owned.uid)
+                agent.collector.forget(owned.uid)
+                procs.extend(owned.procs)
         return stop_procs(procs, reason)
 
     def shutdown(self) -> Future[None]:
@@ -220,8 +221,9 @@ class HostMesh(StartingMesh):
         self._is_shut_down = True
         agent = process.current()
         node = agent.node
-        for mesh in self._spawned:
-            agent.supervisor.stopped(mesh._uid)
+        for owned in self._spawned:
+            agent.supervisor.stopped(owned.uid)
+            agent.collector.forget(owned.uid)
         if isinstance(agent, ClientAgent):
             for host in self._hosts:
                 agent.expect_end(host.url)
@@ -265,7 +267,7 @@ class HostMesh(StartingMesh):
         level: int = logging.INFO,
     ) -> None:
         """As ``ProcMesh.logging_option``, for all procs of these hosts, later ones too."""
-        procs = [proc for mesh in self._spawned if not mesh._is_stopped for proc in mesh._procs]
+        procs = [proc for owned in self._spawned if not owned.is_stopped for proc in owned.procs]
         await set_logging(
             [host.address for host in self._hosts], procs, self._name,
             stream_to_client, aggregate_window_sec, level, later_procs=True,

@@ -6,12 +6,13 @@ import re
 import secrets
 
 import msgspec
+from msgspec.structs import force_setattr
 
 _DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _NUM_DIGITS = 11  # enough for 64 bits
 # Compiled when they are first used.
 _UID = rf"([^<>@\s]*)(?:<([{_DIGITS}]+)>)?"
-_ADDR = r"(.*)<([^<>]+)>\.([^@]+)@(.*)"
+_ADDR = r"(.*?)(?:<([^<>]+)>)?\.([^.@]+)@(.*)"
 
 
 class Uid(msgspec.Struct, frozen=True):
@@ -97,13 +98,21 @@ class ProcId(msgspec.Struct, frozen=True):
 class ActorAddr(msgspec.Struct, frozen=True):
     """One actor: its name, the process that it lives in, and where that listens.
 
-    ``uid`` is the actor mesh's; in one process it names one actor.
+    ``uid`` is the actor mesh's; in one process it names one actor. Where none is given the name is
+    the uid, too.
     """
 
     addr: str
     proc_name: str
     actor_name: str
-    uid: str = "0"
+    uid: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.uid:
+            force_setattr(self, "uid", self.actor_name)
+        if self.addr.startswith("local:"):
+            # The older spelling of an address within one process.
+            force_setattr(self, "addr", "inproc://" + self.addr.removeprefix("local:"))
 
     @property
     def label(self) -> str | None:
@@ -127,8 +136,8 @@ class ActorAddr(msgspec.Struct, frozen=True):
 
     @property
     def is_root(self) -> bool:
-        """Whether this is the client itself."""
-        return self.uid == "root"
+        """Whether this is the client itself, or named by its name alone."""
+        return self.uid in ("root", self.actor_name)
 
     @staticmethod
     def from_string(actor_addr_str: str) -> ActorAddr:
@@ -136,7 +145,9 @@ class ActorAddr(msgspec.Struct, frozen=True):
         match = re.fullmatch(_ADDR, actor_addr_str)
         if match is None:
             raise ValueError(f"not the address of an actor: {actor_addr_str!r}")
-        return ActorAddr(match[4], match[3], match[1], match[2])
+        return ActorAddr(match[4], match[3], match[1], match[2] or "")
 
     def __str__(self) -> str:
+        if self.uid == self.actor_name:
+            return f"{self.actor_name}.{self.proc_id}"
         return f"{self.actor_name}<{self.uid}>.{self.proc_id}"

@@ -47,6 +47,9 @@ class Instance:
     class_name: str | None
     creator: Creator | None
     actor_id: ActorAddr
+    _children: Any = None
+    """The meshes that it has spawned, under the name that libraries for Monarch know. They may set
+    it; nothing reads it here."""
 
     def __init__(self, record: ActorRecord | None) -> None:
         node = process.current().node

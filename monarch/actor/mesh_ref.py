@@ -9,6 +9,7 @@ from monarch.core.fanout import TreePlace
 from monarch.errors import GenerationBehind
 from monarch.mesh import Point, Shape
 from monarch.runtime.code_states import UNBORN, CodeState, CodeStates, Laggards
+from monarch.runtime.held import refers
 from monarch.wire.address import ProcAddress, Uid
 
 
@@ -61,6 +62,23 @@ class MeshRef:
     def __reduce__(self) -> tuple[Any, ...]:
         state = (self.uid, self.name, self.cls, self.shape, self.procs, self.place)
         return MeshRef, state if self.born == UNBORN else (*state, self.born)
+
+
+class OwnMeshRef(MeshRef):
+    """A reference that the runtime keeps for itself: the members are reached by it no more once
+    programs have none."""
+
+    __slots__ = ()
+
+    def for_programs(self) -> MeshRef:
+        """The same as a program has it."""
+        return MeshRef(
+            self.uid, self.name, self.cls, self.shape, procs=self.procs, place=self.place,
+            born=self.born,
+        )  # fmt: skip
+
+
+refers(MeshRef, lambda ref: ref.proc_uids)
 
 
 def select(procs: Sequence[ProcAddress], whole: Shape, part: Shape) -> list[ProcAddress]:

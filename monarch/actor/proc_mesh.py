@@ -14,7 +14,7 @@ from monarch.actor.arguments import check_arguments
 from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather, within
 from monarch.actor.logs import DEFAULT_WINDOW, flush_printed, hosts_of, set_logging
-from monarch.actor.mesh_ref import MeshRef, select
+from monarch.actor.mesh_ref import MeshRef, OwnMeshRef, select
 from monarch.actor.spawn_hooks import stand_ins
 from monarch.actor.starting_mesh import StartingMesh
 from monarch.config import settings
@@ -29,6 +29,7 @@ from monarch.runtime.answers import Response
 from monarch.runtime.cells.endpoint_spec import check_actor_class, is_async_actor
 from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.runtime.context import qualified_name, running
+from monarch.runtime.held import refers
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
@@ -75,6 +76,16 @@ def _no_actor_words(cls: object) -> str:
     )
 
 
+class Ownership:
+    """What is kept of procs that were spawned, by those who may end them. The mesh itself is not
+    kept by it: it is the program's to drop."""
+
+    def __init__(self, uid: Uid, procs: Sequence[ProcAddress]) -> None:
+        self.uid = uid
+        self.procs = procs
+        self.is_stopped = False
+
+
 class ProcMesh(StartingMesh):
     """A reference to processes. The mesh that ``spawn_procs`` returned owns them; slices do not."""
 
@@ -101,10 +112,10 @@ class ProcMesh(StartingMesh):
         self._name = name
         self._shape = shape
         self._procs = tuple(procs)
-        self._whole = whole or self
+        self._part_of = whole  # None for a whole mesh: it goes when it is dropped.
         self._tensor_engine: Any = None  # Of the whole mesh: its slices have the same.
         self._is_owned = owned
-        self._is_stopped = False
+        self._ownership = Ownership(uid, self._procs)
         self._tree = tree
         self._hosts = hosts
         self._num_per_host = num_per_host
@@ -125,6 +136,14 @@ class ProcMesh(StartingMesh):
             born=self._born,
             whole=self._whole,
         )
+
+    @property
+    def _whole(self) -> ProcMesh:
+        return self._part_of or self
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._ownership.is_stopped
 
     @classmethod
     def from_alloc(cls, alloc: Any, setup: Callable[[], Any] | None = None) -> ProcMesh:
@@ -213,10 +232,10 @@ class ProcMesh(StartingMesh):
         if self._tree is not None:
             members = Members.of(list(self._ndslice), self._ndslice.sizes)
             place = TreePlace(self._tree, members)
-        ref = MeshRef(uid, name, cls, dense, procs=self._procs, place=place, born=self._born)
+        ref = OwnMeshRef(uid, name, cls, dense, procs=self._procs, place=place, born=self._born)
         agent = process.current()
         agent.remember_imports()
-        agent.spawned_on[uid] = self
+        agent.spawned_on[uid] = _AsItTravels(self)
         owner, ancestors = current_owner()
         agent.supervisor.owned(
             owner, ref.uid, name, "actor", ref.proc_uids,
@@ -253,7 +272,7 @@ class ProcMesh(StartingMesh):
             else:
                 for rank, proc in enumerate(ref.procs):
                     agent.node.send(proc, spawn(rank), data.data, data.buffers)
-        return ActorMesh(ref)
+        return ActorMesh(ref.for_programs())
 
     @property
     def initialized(self) -> Future[bool]:
@@ -284,10 +303,12 @@ class ProcMesh(StartingMesh):
         """
         if not self._is_owned:
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
-        self._is_stopped = True
+        self._ownership.is_stopped = True
         if self._tensor_engine is not None:
             self._tensor_engine.close()
-        process.current().supervisor.stopped(self._uid)
+        agent = process.current()
+        agent.supervisor.stopped(self._uid)
+        agent.collector.forget(self._uid)
         return stop_procs(self._procs, reason).then(lambda _: flush_printed())
 
     def env(self, *patterns: str, at_start: bool = False) -> EnvReport:
@@ -366,6 +387,19 @@ class ProcMesh(StartingMesh):
 
     def __repr__(self) -> str:
         return f"ProcMesh({self._name!r}, {self.extent})"
+
+
+class _AsItTravels:
+    """A mesh as it travels, for whoever asks where an actor lives: it keeps none alive."""
+
+    def __init__(self, mesh: ProcMesh) -> None:
+        self._travels = mesh.__reduce__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._travels
+
+
+refers(ProcMesh, lambda mesh: [proc.uid for proc in mesh._procs])
 
 
 def _received(

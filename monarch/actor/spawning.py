@@ -13,9 +13,10 @@ import msgspec
 from monarch.actor.bootstrap_command import BootstrapCommand
 from monarch.actor.future import promise_of
 from monarch.actor.host import Host, link
-from monarch.actor.proc_mesh import ProcMesh, current_owner, stop_procs
+from monarch.actor.proc_mesh import Ownership, ProcMesh, current_owner, stop_procs
 from monarch.config import inherited_config, settings
 from monarch.core.fanout import Tree, proc_uid
+from monarch.core.supervision import ROOT
 from monarch.mesh import Extent, Point, Shape, Slice
 from monarch.net.identifiers import new_uid
 from monarch.runtime import process
@@ -148,7 +149,7 @@ def spawn(
             why = f"its host is gone: {failure.reason}"
             late = [ProcDown(p.uid, why) for p in procs if p.host_uid == host.address.uid]
             node.peer_down.report_all(late, host.address.uid)
-    return ProcMesh(
+    mesh = ProcMesh(
         uid,
         name,
         shape,
@@ -159,6 +160,18 @@ def spawn(
         tree=tree,
         born=born,
     )
+    ownership = mesh._ownership  # Not the mesh: it is to be dropped.
+    if owner == ROOT:
+        agent.collector.watch(
+            mesh, uid, name, [proc.uid for proc in procs], lambda: _collect(ownership)
+        )
+    return mesh
+
+
+def _collect(owned: Ownership) -> None:
+    owned.is_stopped = True
+    process.current().supervisor.stopped(owned.uid)
+    stop_procs(owned.procs, "nothing refers to them any more")
 
 
 def _tree(

@@ -14,7 +14,7 @@ import click
 
 from monarch.cli.debug_commands import debug, env, stacks
 from monarch.cli.host_commands import HOST_COMMANDS
-from monarch.cli.observe.commands import dashboard, hang, query, top, trace
+from monarch.cli.observe.commands import dashboard, hang, profile, query, top, trace, tui
 from monarch.cli.options import DEV, agreed_to_send, config_file, project_file
 from monarch.cli.runs_commands import runs
 from monarch.cli.sync.commands import sync
@@ -226,7 +226,7 @@ class _RunCommand(click.Command):
 
 
 cli.add_command(sync)
-for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace):
+for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace, profile, tui):
     cli.add_command(_command)
 
 

@@ -14,7 +14,9 @@ What to open:
     auto_reload                       Monarch's reloader of modules
     hosts                             older ways to hosts of this machine
     alloc                             allocators
-    launch, commands                  launches by a scheduler, and Monarch's commands for them
+    launch                            launches by a scheduler
+    commands, command_line, colors    Monarch's commands as functions, and their parser and colours
+    thread_timeout                    a limit for code of one thread
     spmd_job                          `monarch.job.spmd`
     utils                             older spellings of `monarch.spmd`
     debug_controller, debug_session   upstream's debug controller, and its sessions

@@ -35,9 +35,14 @@ class _ClientContext:
     def get(self) -> Context:
         return context()
 
+    @property
+    def _val(self) -> Context | None:
+        return self.try_get()
+
     def try_get(self) -> Context | None:
-        """``None`` as long as the program is no client."""
-        return context() if process.is_bootstrapped() else None
+        """``None`` as long as the program is no client, and in procs."""
+        is_client = process.is_bootstrapped() and process.current().is_root
+        return context() if is_client else None
 
 
 _client_context = _ClientContext()

@@ -158,10 +158,37 @@ _SRC: dict[str, Address] = {
     "actor.v1": Address(("monarch.compat.words: enabled", *_HOSTS, *_PROCS)),
     "actor.v1.host_mesh": Address((*_HOSTS,)),
     "actor.v1.proc_mesh": Address((*_PROCS,)),
+    "gather_mount": Address(),
+    "gather_mount.gather_mount": Address(("monarch.job.mounts: GatherMount gather_mount",)),
     "job": Address(),
+    "job._job_sidecar_worker": Address(("monarch.compat.internals: main",)),
+    "job._slurm_batch": Address(
+        ("monarch.compat.words: subprocess", "monarch.compat.internals: main _run")
+    ),
     "job.host_mesh": Address(("monarch.actor: hosts_from_config",)),
-    "job.job": Address(_JOBS),
-    "job.job_components": Address(("monarch.job: MeshAdminConfig",)),
+    "job.job": Address(
+        (
+            *_JOBS,
+            "monarch.actor: attach",
+            "monarch.compat.internals: BashActor stop_job_sidecar",
+        )
+    ),
+    "job.job_components": Address(
+        (
+            "monarch.job: MeshAdminConfig TelemetryConfig",
+            "monarch.compat.internals: JobComponent JobComponents JobContext MountComponent "
+            "QueryEngineClient Telemetry _spawn_admin",
+        )
+    ),
+    "job.job_sidecar": Address(
+        (
+            "monarch.actor: attach",
+            "monarch.compat.words: _IN_PAR=IN_PAR socket",
+            "monarch.compat.internals: ClearMountsRequest MountsRequest _run_job_sidecar "
+            "create_job_sidecar ensure_job_sidecar job_sidecar_lock_path request_job_sidecar "
+            "sidecar_transport_from_runtime spawn_module stop_job_sidecar",
+        )
+    ),
     "job.job_state": Address(("monarch.job: JobState",)),
     "job.kubernetes": Address(
         (
@@ -169,12 +196,18 @@ _SRC: dict[str, Address] = {
             "monarch.compat.launch: _WORKER_BOOTSTRAP_SCRIPT",
         )
     ),
+    "job.mount_config": Address(
+        ("monarch.compat.internals: Mounts create_job_sidecar request_job_sidecar",)
+    ),
     "job.port_forward": Address(("monarch.job: PortForwarder",)),
     "job.process": Address(
         (
             "monarch.job: JobState JobTrait ProcessJob",
             "monarch.job.process: ProcessState=HostProcess",
         )
+    ),
+    "job.process_guard": Address(
+        ("monarch.compat.internals: ProcessGuard _Shutdown _wait_for_socket",)
     ),
     "job.service_identity": Address(
         (
@@ -184,14 +217,27 @@ _SRC: dict[str, Address] = {
         )
     ),
     "job.shell": Address(("monarch.job: shell",)),
-    "job.slurm": Address(("monarch.job: SlurmJob",)),
+    "job.slurm": Address(
+        (
+            "monarch.job: SlurmJob",
+            "monarch.actor: attach_to_workers",
+            "monarch.compat.words: subprocess",
+        )
+    ),
     "job.spmd": Address(same_as="monarch.compat.spmd_job"),
     "job.telemetry_config": Address(("monarch.job: TelemetryConfig",)),
     "rdma": Address((_RDMA,)),
     "rdma.rdma": Address((_RDMA,)),
     "spmd": Address((_SPMD,)),
     "spmd.actor": Address((_SPMD,)),
-    "spmd.host_mesh": Address((_SPMD, "monarch.spmd.store: StoreLike")),
+    "spmd.host_mesh": Address(
+        (
+            _SPMD,
+            "monarch.spmd.store: StoreLike _spawn_worker_process=start_worker "
+            "_worker_addr_key=worker_key",
+            "monarch.compat.words: _IN_PAR=IN_PAR",
+        )
+    ),
     "tools": Address(),
     "tools.commands": Address(same_as="monarch.compat.commands"),
 }
@@ -249,7 +295,12 @@ _HYPERACTOR: dict[str, Address] = {
     ),
     "proc_mesh": Address(("monarch.actor: ProcMesh",)),
     "pympsc": Address((_INNER + "PyTestSender Receiver channel_for_test",)),
-    "pytokio": Address((_INNER + "PythonTask Shared",)),
+    "pytokio": Address(
+        (
+            "monarch.compat.words: WouldBlockRuntime is_tokio_thread=_is_in_tokio_runtime",
+            _INNER + "Handle PythonTask Shared",
+        )
+    ),
     "runtime": Address(
         (
             "monarch.compat.words: _is_in_tokio_runtime",
@@ -262,10 +313,13 @@ _HYPERACTOR: dict[str, Address] = {
     "v1": Address(),
     "v1.host_mesh": Address(("monarch.actor: BootstrapCommand HostMesh",)),
     "v1.proc_mesh": Address(("monarch.actor: ProcMesh",)),
-    "value_mesh": Address(("monarch.mesh: ValueMesh",)),
+    "testing": Address((_INNER + "_PROBE_SUCCESS_VALUE _make_handle_probe _make_test_struct",)),
+    "value_mesh": Address(("monarch.mesh: ValueMesh", _INNER + "_make_test_value_mesh")),
 }
 
 _TOOLS: dict[str, Address] = {
+    "cli": Address(same_as="monarch.compat.command_line"),
+    "colors": Address(same_as="monarch.compat.colors"),
     "commands": Address(same_as="monarch.compat.commands"),
     "components": Address(),
     "components.hyperactor": Address(("monarch.compat.commands: host_mesh",)),
@@ -394,5 +448,9 @@ ADDRESSES: dict[str, Address] = {
     "monarch.actor_mesh": Address((_ACTORS, _GEOMETRY), instead="monarch.actor"),
     "monarch.allocator": Address((_ALLOCATORS,)),
     "monarch.proc_mesh": Address((_ACTORS, *_PROCS, *_HOSTS, _GEOMETRY), instead="monarch.actor"),
+    "monarch.experimental": Address(),
+    "monarch.experimental.thread_timeout": Address(same_as="monarch.compat.thread_timeout"),
+    "monarch.gather_mount": Address(("monarch.job.mounts: gather_mount",)),
+    "monarch.remotemount": Address(("monarch.job.mounts: remotemount",)),
     "monarch.utils": Address(same_as="monarch.compat.utils"),
 }

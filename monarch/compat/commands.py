@@ -1,14 +1,26 @@
-"""Monarch's commands over TorchX, at ``monarch.tools.commands`` and ``monarch.tools.components``.
+"""Monarch's commands as functions, at ``monarch.tools.commands`` and ``monarch.tools.components``.
 
-Programs import them at their top, for clusters that they may never ask for. There is no TorchX
-here: each says so when it is called, and what to use instead.
+What they do with the job of a folder is done here as well. What goes through TorchX is not there:
+programs import it at their top, for clusters that they may never ask for, and each function says
+when it is called what to use instead.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
+from monarch.actor import HostMesh
+from monarch.errors import JobError
+from monarch.job import DEFAULT_JOB_PATH as DEFAULT_JOB_PATH
+from monarch.job import JobState, contexts, exec_command, job_load, set_current_job, shell
+from monarch.job.current_job import load_current_job
+
 TIMEOUT_AFTER_KILL = 300
+MONARCH_DIR = ".monarch"
+"""Where Monarch keeps contexts. Here they are in the user's own state folder."""
 
 
 def _refuse(what: str) -> NoReturn:
@@ -64,6 +76,137 @@ def torchx_runner() -> NoReturn:
     _refuse("torchx_runner()")
 
 
+def mast_reserve(*_: Any, **__: Any) -> NoReturn:
+    """Hosts of a scheduler of Meta's own; at ``monarch.mast_reserve``."""
+    _refuse("mast_reserve()")
+
+
 def host_mesh(*_: Any, **__: Any) -> NoReturn:
     """A component that describes hosts."""
     _refuse("the component hyperactor.host_mesh()")
+
+
+def apply_job(module_path: str | None = None) -> None:
+    """Bring up the job that ``module_path`` (MODULE.NAME) names, or that of the context in use, and
+    wait until all of its hosts have answered. Raises ``JobError``."""
+    if module_path is not None:
+        set_current_job(module_path)
+    for hosts in load_current_job().state()._hosts.values():
+        hosts.initialized.get()
+
+
+def context_create(name: str) -> None:
+    """Make a context. Raises ``JobError`` for a name that is taken."""
+    contexts.create_context(name)
+    print(f"Created context '{name}'")
+
+
+def context_use(name: str) -> None:
+    """Have commands go to a context, which is made where it is not there."""
+    if name not in contexts.all_contexts():
+        contexts.create_context(name)
+    contexts.use_context(name)
+    print(f"Switched to context '{name}'")
+
+
+def context_rm(name: str) -> None:
+    """Take a context away, and end its allocation."""
+    state = contexts.state_of(name)
+    if state.exists():
+        job_load(state).kill()
+    contexts.remove_context(name)
+    print(f"Removed context '{name}'")
+
+
+def context_ls() -> None:
+    """Print the contexts, the one in use with a star."""
+    current = contexts.current_context()
+    for name in contexts.all_contexts():
+        print(f"{'*' if name == current else ' '} {name}")
+
+
+def exec_on_job(
+    cmd: list[str],
+    run_all: bool = False,
+    mesh_name: str | None = None,
+    point_str: str | None = None,
+    env: list[str] | None = None,
+    workdir: str | None = None,
+    kill: bool = False,
+    script: str | None = None,
+    per_host: dict[str, int] | None = None,
+) -> int:
+    """Run ``cmd`` on the current job's first rank, on all, on a mesh's or at a point of the first
+    mesh; the largest exit status. What is printed is shown while it runs.
+
+    ``env`` has KEY=VALUE, ``script`` is a file whose text bash runs ("-": standard input). Raises
+    ``ValueError`` for a mesh that is not there, ``JobError`` where the job cannot be had.
+    """
+    if script is not None:
+        text = sys.stdin.read() if script == "-" else Path(script).read_text()
+        cmd = ["bash", "-c", text]
+    job = load_current_job()
+    state = job.state()
+    meshes = [_mesh_named(state, mesh_name)]
+    if run_all:
+        meshes = list(state._hosts.values())
+    point = _point(point_str) if point_str is not None else None
+    is_one = not run_all and mesh_name is None and point is None
+    status = max(
+        exec_command(
+            mesh, cmd, env=_variables(env), workdir=workdir, rank=0 if is_one else None,
+            point=point, per_host=per_host,
+        ).get()
+        for mesh in meshes
+    )  # fmt: skip
+    if kill:
+        job.kill()
+    return status
+
+
+def shell_on_job(
+    mesh_name: str | None = None,
+    point_str: str | None = None,
+    env: list[str] | None = None,
+    workdir: str | None = None,
+    kill: bool = False,
+) -> int:
+    """A shell in this terminal, on a host of the current job: the first one, or the one at a point;
+    its exit status. Raises as ``exec_on_job`` does."""
+    job = load_current_job()
+    mesh = _mesh_named(job.state(), mesh_name)
+    at: Mapping[str, int] = _point(point_str) if point_str else dict.fromkeys(mesh.sizes, 0)
+    status = shell(mesh.slice(**at) if at else mesh, env=_variables(env), workdir=workdir)
+    if kill:
+        job.kill()
+    return status
+
+
+def kill_job(name: str | None = None) -> None:
+    """End the allocation of a context, by default of the one in use. Raises ``JobError``."""
+    state = contexts.state_of(name or contexts.current_context())
+    if not state.exists():
+        raise JobError("no allocation is up in this context")
+    job_load(state).kill()
+
+
+def _mesh_named(state: JobState, name: str | None) -> HostMesh:
+    meshes = state._hosts
+    if not meshes:
+        raise RuntimeError("Job has no host meshes")
+    if name is not None and name not in meshes:
+        raise ValueError(f"Mesh {name!r} not found. Available: {list(meshes)}")
+    return meshes[name] if name is not None else next(iter(meshes.values()))
+
+
+def _point(text: str) -> dict[str, int]:
+    pairs = (pair.partition("=") for pair in text.split(","))
+    return {dim.strip(): int(number) for dim, _, number in pairs}
+
+
+def _variables(pairs: Sequence[str] | None) -> dict[str, str]:
+    for pair in pairs or ():
+        if "=" not in pair:
+            raise ValueError(f"Invalid env var (expected KEY=VALUE): {pair!r}")
+    split = (pair.partition("=") for pair in pairs or ())
+    return {name: value for name, _, value in split}

@@ -14,6 +14,7 @@ from monarch.spmd import SPMDActor
 from monarch.spmd.store import StoreLike, worker_urls_from_store
 
 _MESH = "workers"
+_MODULES = ("torch.distributed.run", "torch.distributed.launch", "torchrun")
 _FLAGS = ("standalone", "no-python", "run-path", "module")
 _SHORT = {"-m": "--module", "-r": "--redirects", "-t": "--tee"}
 _SCHEDULERS: dict[str, Callable[..., JobTrait]] = {
@@ -29,9 +30,9 @@ class TorchrunCommand(NamedTuple):
     script_args: list[str]
 
     @classmethod
-    def parse(cls, command: Sequence[str]) -> TorchrunCommand:
+    def parse(cls, command: Sequence[str], *, any_nodes: bool = False) -> TorchrunCommand:
         """Parses ``torchrun --nproc-per-node=8 train.py ...``. Raises ``ValueError`` for what is no
-        such command, or one for several nodes."""
+        such command, or one for several nodes, unless ``any_nodes`` leaves those to the caller."""
         words = [str(word) for word in command]
         rest = _behind_torchrun(words)
         options: dict[str, str] = {}
@@ -50,7 +51,7 @@ class TorchrunCommand(NamedTuple):
             del rest[0]
         if not rest:
             raise ValueError(f"no script in {' '.join(words)!r}")
-        if options.get("nnodes", "1") not in ("1", "1:1"):
+        if not any_nodes and options.get("nnodes", "1") not in ("1", "1:1"):
             raise ValueError(
                 f"--nnodes={options['nnodes']}: a command is for one node; for several, spawn "
                 "procs on the job's hosts, and use setup_torch_elastic_env"
@@ -67,11 +68,22 @@ def _behind_torchrun(words: list[str]) -> list[str]:
     if words and words[0].rpartition("/")[2] == "torchrun":
         return words[1:]
     for number in range(len(words) - 1):
-        if words[number : number + 2] in (
-            ["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"],
-        ):  # fmt: skip
+        if words[number] == "-m" and words[number + 1] in _MODULES:
             return words[number + 2 :]
     raise ValueError(f"{' '.join(words)!r} is no torchrun command")
+
+
+def _parse_torchrun(original_roles: Sequence[Mapping[str, Any]]) -> tuple[list[str], int]:
+    """The script with its arguments, and the ranks a node, of the one role of a TorchX job; how
+    many nodes it has is the job's affair. Raises ``ValueError``."""
+    if len(original_roles) != 1:
+        raise ValueError(f"a job of torchrun has one role, and this one {len(original_roles)}")
+    role = original_roles[0]
+    words = [str(word) for word in role.get("args", ())]
+    if str(role.get("entrypoint", "")) in ("torchrun", "python", "python3"):
+        words.insert(0, str(role["entrypoint"]))
+    command = TorchrunCommand.parse(words, any_nodes=True)
+    return command.script_args, command.num_procs
 
 
 class SPMDJob:

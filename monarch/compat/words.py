@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket as socket
+import subprocess as subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal

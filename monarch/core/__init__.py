@@ -15,6 +15,8 @@ What to open:
                                    `monarch/runtime/cells/ring_watch.py`
     waits                          the waits of a mesh as a graph, and in words
     collectives                    collectives that do not match on all ranks
+    dropped                        which meshes that were dropped are ended; with
+                                   `monarch/runtime/dropped_meshes.py`
     holds                          clocks that stand while calls do, and what is told of it
     log_lines                      a process's output, cut into lines
     log_text                       how lines of many ranks look

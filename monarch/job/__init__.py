@@ -27,6 +27,7 @@ What to open:
                                  `monarch/runtime/hosts/bundle_place.py`
     service_ids                  names of hosts that a launcher chooses
     commands                     commands, a shell and forwarded ports, for programs
+    mounts                       folders that are equal on other hosts while a mount is open
     exec_run, ranks              one command on many ranks; which ranks, and what each is told
     terminal_session             a person's terminal on a host
     doctor/                      what would fail, found before the start

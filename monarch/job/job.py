@@ -15,17 +15,21 @@ import logging
 import os
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from monarch.errors import JobError
+from monarch.actor import HostMesh
+from monarch.errors import JobError, SupervisionError
 from monarch.job.contexts import DEFAULT_JOB_PATH
 from monarch.job.ended import note_end
+from monarch.job.mounts import GatherMount, MountSpec, RemoteMount
 from monarch.job.person_note import keep_from_git as keep_from_git
 from monarch.job.person_note import remove_note, write_note
 from monarch.job.places import has_state, make_record_of, record_of
 from monarch.job.services import MeshAdminConfig, TelemetryConfig, start_dashboard, warn_of_missing
 from monarch.job.state import JobState as JobState
+from monarch.job.state import engine, visit_hosts
 from monarch.job.state_folder import (
     SIGNATURE,
     NotSigned,
@@ -35,6 +39,8 @@ from monarch.job.state_folder import (
     write_private,
 )
 from monarch.job.waiting import told_if_long
+from monarch.observe.profile import MeshProfile
+from monarch.observe.query import QueryEngine
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.host_link import who_am_i
 from monarch.runtime.uninterrupted import Uninterrupted
@@ -57,6 +63,8 @@ class JobTrait(ABC):
     """
 
     kind: ClassVar[str]
+    apply_id: str | None = None
+    """The allocation's own name, a fresh one for each; ``None`` before it is brought up."""
     _kinds: ClassVar[dict[str, type[JobTrait]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -66,7 +74,7 @@ class JobTrait(ABC):
         JobTrait._kinds[cls.kind] = cls
 
     def __init__(self) -> None:
-        self.apply_id: str | None = None
+        self.apply_id = None
         # The way and the user of its end, while it is being ended, for programs that still run on
         # it.
         self.ending: dict[str, str] | None = None
@@ -75,6 +83,9 @@ class JobTrait(ABC):
         self._running: JobTrait | None = None
         self._state_path: Path | None = None
         self._telemetry: TelemetryConfig | None = None
+        self._mount_specs: list[MountSpec] = []
+        self._mounts: list[list[RemoteMount | GatherMount]] = []
+        self._mounted_for: str | None = None
 
     def _begin(self, client_script: str | None) -> None:  # noqa: B027  (most need none)
         """The slow part of bringing the allocation up. Unlike ``_create``, which comes after it,
@@ -185,6 +196,33 @@ class JobTrait(ABC):
         warn_of_missing("admin service")
         return self
 
+    def telemetry_query_client(self) -> QueryEngine:
+        """Answers SQL about the hosts of this running job: ``query(sql)``, as
+        ``state().query_engine_client`` does. Raises ``RuntimeError`` where the job does not run, or
+        was not told to ``enable_telemetry``."""
+        running = self._running
+        if running is None or not running.is_running():
+            raise RuntimeError("the job does not run: `state()`, or `apply()`, brings it up")
+        self._check_telemetry("telemetry_query_client")
+        return engine()
+
+    def profile(
+        self, *, on_trace_ready: Callable[[MeshProfile], object] | None = None
+    ) -> MeshProfile:
+        """A ``with`` block that keeps what all processes of this program do in it; write it with
+        ``export_perfetto_trace``. Raises ``RuntimeError`` without ``enable_telemetry``, and before
+        ``state()``."""
+        self._check_telemetry("profile")
+        if self._running is None:
+            raise RuntimeError("the job does not run yet: call `state()` before `profile()`")
+        return MeshProfile(visit_hosts, on_trace_ready)
+
+    def _check_telemetry(self, what: str) -> None:
+        if self._telemetry is None:
+            raise RuntimeError(
+                f"{what} needs telemetry: call `enable_telemetry()` before `state()`"
+            )
+
     @property
     def active(self) -> bool:
         """Whether this object has been applied, or has found a running job."""
@@ -252,7 +290,62 @@ class JobTrait(ABC):
         """What a caller waits for while the hosts come up, in words."""
         return f"the hosts of a {self.kind} job"
 
+    def remote_mount(
+        self,
+        source: str | os.PathLike[str],
+        mntpoint: str | None = None,
+        meshes: Sequence[str] | None = None,
+        python_exe: str | None = ".venv/bin/python",
+    ) -> None:
+        """Have ``state()`` keep a local folder equal at ``mntpoint`` [default: its own path] on the
+        hosts of ``meshes`` [default: all]. Where it has ``python_exe``, procs are started by that.
+        """
+        path = Path(source).expanduser().resolve()
+        place = mntpoint or str(path)
+        has_python = python_exe is not None and (path / python_exe).exists()
+        self._mount_specs.append(
+            MountSpec(
+                lambda hosts: _opened(RemoteMount(hosts, path, place)),
+                tuple(meshes) if meshes is not None else None,
+                os.path.join(place, python_exe or "") if has_python else "",
+            )
+        )
+
+    def gather_mount(
+        self,
+        remote_mount_point: str,
+        local_mount_point: str,
+        meshes: Sequence[str] | None = None,
+    ) -> None:
+        """Have ``state()`` keep the hosts' folders equal in a local one, each under its host's
+        coordinates. ``$SUBDIR`` in ``remote_mount_point`` is that name, as in ``hosts_0``."""
+        self._mount_specs.append(
+            MountSpec(
+                lambda hosts: GatherMount(hosts, remote_mount_point, local_mount_point),
+                tuple(meshes) if meshes is not None else None,
+            )
+        )
+
+    def _mount(self, hosts: dict[str, HostMesh]) -> None:
+        """Open what is not open on this allocation yet."""
+        apply_id = (self._running or self).apply_id
+        if self._mounted_for != apply_id:
+            self._unmount()
+        for spec in self._mount_specs[len(self._mounts) if self._mounted_for == apply_id else 0 :]:
+            self._mounts.append(spec.opened_on(hosts))
+        self._mounted_for = apply_id
+        for spec in self._mount_specs:
+            hosts.update(spec.with_python(hosts))
+
+    def _unmount(self) -> None:
+        mounts, self._mounts, self._mounted_for = self._mounts, [], None
+        for mount in (one for several in mounts for one in several):
+            with contextlib.suppress(SupervisionError):  # Its hosts may have gone.
+                mount.close()
+
     def _served(self, state: JobState) -> JobState:
+        if self._mount_specs:
+            self._mount(state._hosts)
         if self._telemetry is not None:
             job = self._running or self
             state.serve(self._telemetry, lambda port: start_dashboard(job.dumps().decode(), port))
@@ -265,6 +358,7 @@ class JobTrait(ABC):
     def _end(self, how: str) -> None:
         """``how``: for good, or to be "replaced" by another, which its state is left for."""
         job, path = self._running or self, self._state_path
+        self._unmount()
         with Uninterrupted():
             if path is not None and not _tells_of(path, job):
                 path = None
@@ -333,7 +427,15 @@ def _tells_of(record: Path, job: JobTrait) -> bool:
     return False
 
 
-_NOT_KEPT = ("apply_id", "ending", "project_file", "_running", "_state_path", "_telemetry")
+_NOT_KEPT = (
+    "apply_id", "ending", "project_file", "_running", "_state_path", "_telemetry", "_mount_specs",
+    "_mounts", "_mounted_for",
+)  # fmt: skip
+
+
+def _opened(mount: RemoteMount) -> RemoteMount:
+    mount.open()
+    return mount
 
 
 class _Damaged(JobError):

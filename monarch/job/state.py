@@ -42,20 +42,22 @@ class JobState:
     def query(self, sql: str) -> QueryTable:
         """The answer to ``sql`` over what all processes of this program remember, gathered now; see
         docs/observe.md for tables. Raises ``QueryError``, also where DuckDB is not installed."""
-        return _engine().table(sql)
+        return engine().table(sql)
 
     def serve(self, config: TelemetryConfig, start_dashboard: Callable[[int], str]) -> None:
         """Have what ``config`` asks for; ``start_dashboard`` gives a page's URL for a port."""
-        self.query_engine = self.query_engine_client = _engine()
-        _visit().keep(config.retention_secs)
+        self.query_engine = self.query_engine_client = engine()
+        visit_hosts().keep(config.retention_secs)
         if config.include_dashboard:
             self.telemetry_url = self.dashboard_url = start_dashboard(config.dashboard_port)
 
 
-def _visit() -> MeshVisit:
+def visit_hosts() -> MeshVisit:
+    """All hosts of this program, to ask them things."""
     agent = client()
     return MeshVisit(agent.node, hosts_of(agent))
 
 
-def _engine() -> QueryEngine:
-    return QueryEngine(_visit)
+def engine() -> QueryEngine:
+    """Answers questions to all hosts of this program."""
+    return QueryEngine(visit_hosts)

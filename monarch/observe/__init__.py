@@ -10,7 +10,7 @@ What to open:
     hang_report               which ranks wait for which, and which collective does not match; with
                               `monarch/core/waits.py` and `monarch/core/collectives.py`
     stacks                    stacks of many ranks
-    trace                     a file for Perfetto
+    trace, profile            a file for Perfetto; of a block of a program
     prometheus                figures for Prometheus
     json_rows                 JSON, one object a line
     kept_files                files of a run's folder, without links that lead out of it

@@ -47,6 +47,10 @@ class QueryTable(Sequence[dict[str, Any]]):
         """One object a row, as a list."""
         return json_text(self.rows, indent=1)
 
+    def to_jsonl(self) -> str:
+        """One object a row, each in a line of its own."""
+        return "".join(f"{json_text(row)}\n" for row in self.rows)
+
     def to_csv(self) -> str:
         """With a line of names."""
         text = io.StringIO()

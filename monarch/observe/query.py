@@ -306,14 +306,15 @@ class QueryEngine:
                 packed.append(pack_lines(dump_rows(uid, dump, error, now)))
         return QueryTables(packed, self._runs, drained.rows)
 
-    def table(self, sql: str) -> QueryTable:
-        """The answer to ``sql``. Raises ``QueryError``."""
+    def table(self, sql: str, timeout: float | None = None) -> QueryTable:
+        """The answer to ``sql``. Raises ``QueryError``, also where the query takes longer than
+        ``timeout`` seconds."""
         with self.tables(sql) as tables:
-            return tables.query(sql)
+            return tables.query(sql, seconds=math.inf if timeout is None else timeout)
 
-    def query(self, sql: str) -> dict[str, list[dict[str, Any]]]:
+    def query(self, sql: str, timeout: float | None = None) -> dict[str, list[dict[str, Any]]]:
         """The answer as upstream's client gives it: ``{"rows": [{column: value}]}``."""
-        return {"rows": self.table(sql).rows}
+        return {"rows": self.table(sql, timeout).rows}
 
 
 def _call_columns(kind: str) -> tuple[str, ...]:

@@ -19,9 +19,13 @@ _TORCH_TID = 1_000_000
 
 
 class MeshTrace:
-    """Made of rows as `MeshVisit.drain` gathers them; ``write`` gives the file."""
+    """Made of rows as `MeshVisit.drain` gathers them; ``write`` gives the file.
 
-    def __init__(self, packed: Iterable[bytes]) -> None:
+    ``window_ns`` leaves out what had ended before its begin, or ended after its end; nanoseconds
+    since 1970.
+    """
+
+    def __init__(self, packed: Iterable[bytes], window_ns: tuple[int, int] | None = None) -> None:
         rows = [row for data in packed for row in unpack_lines(data)]
         self._procs: dict[str, dict[str, Any]] = {}
         self._clocks: dict[str, dict[str, Any]] = {}
@@ -34,6 +38,9 @@ class MeshTrace:
             (row for row in rows if row["k"] in _MAKERS and row["p"] in self._procs),
             key=lambda row: row["t"],
         )
+        if window_ns is not None:
+            begin, end = window_ns
+            self._rows = [row for row in self._rows if begin <= self._ended(row) <= end]
         self._names = {
             (row["p"], row["mesh"], row["rank"]): row["name"] for row in rows if row["k"] == "actor"
         }
@@ -60,6 +67,10 @@ class MeshTrace:
         proc = self._procs[row["p"]]
         clock = self._clocks.get(proc.get("host") or "", proc)
         return int(row["t"] + clock["offset"])
+
+    def _ended(self, row: Mapping[str, Any]) -> int:
+        """When it had ended, in nanoseconds since 1970 of this machine."""
+        return int(row["epoch"]) if row["k"] == "collective" else self._epoch(row)
 
     def _us(self, epoch_ns: int) -> float:
         return (epoch_ns - self._began_ns) / 1000

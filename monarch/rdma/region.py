@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from monarch.errors import RemoteMemoryError
 from monarch.rdma.layout import Layout, Run, at
 from monarch.rdma.table import DROPPED, FREED, LIVE, TableEntry, TablePlace
+from monarch.runtime.held import refers
 from monarch.wire.address import ProcAddress
 
 
@@ -67,6 +68,8 @@ FREED_MEMORY = (
     "(the tensor, the bytearray) for as long as others use a buffer of it"
 )
 _WHY = {DROPPED: f"it was dropped. {_MAKE_ANEW}", FREED: FREED_MEMORY}
+
+refers(RemoteRegion, lambda region: (region.owner.uid,))
 
 
 @dataclass(frozen=True)

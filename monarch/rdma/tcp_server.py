@@ -34,6 +34,7 @@ from monarch.rdma.streams import (
     receive_runs,
     send_runs,
 )
+from monarch.runtime.held import own_ports
 
 REQUEST = struct.Struct("=B7xQQQQQQ")
 """What to do, the table entry, its key, the first byte and the one behind the last, operands."""
@@ -72,6 +73,7 @@ class StreamServer:
             # Another machine's name for this one may not be an address of this one.
             self._listener = socket.create_server(("0.0.0.0", 0), backlog=256)
         self.port: int = self._listener.getsockname()[1]
+        own_ports.add(self.port)
         self._tickets: dict[bytes, tuple[Ticket, float]] = {}
         self._open: set[socket.socket] = set()
         self._strangers: dict[socket.socket, None] = {}

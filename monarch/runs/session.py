@@ -31,6 +31,7 @@ from monarch.runs.record import Display, Record
 from monarch.runs.report import write_report
 from monarch.runs.telemetry import RunTelemetry
 from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.procs.keeps_all import keeping_all
 from monarch.runtime.uninterrupted import Uninterrupted
 from monarch.version import __version__
 
@@ -101,6 +102,8 @@ class RunSession:
             except BaseException:
                 self._claim.close()
                 raise
+        self._keeping = keeping_all()
+        self._keeping.__enter__()
         self.record.telemetry = RunTelemetry(self.folder.path)
         self.record.telemetry.begin()
         self.record.code = self.code
@@ -155,6 +158,7 @@ class RunSession:
                 self.record.telemetry.write()
         with self._telling("report.html"):
             write_report(self.folder)
+        self._keeping.__exit__(None, None, None)
         self._claim.close()
 
     def discard(self) -> None:

@@ -10,7 +10,8 @@ What to open:
     context                                the actor that runs here, and its message
     answers, port                          answers to calls and requests; the sending end of a port
     promise, waits                         values that are waited for; which actors wait for which
-    client_agent                           the client
+    client_agent, dropped_meshes           the client; what it ends of what it has dropped
+    held                                   what a process refers to, and what runs in it by itself
     reachable                              where a client listens for other machines
     host_main                              a host agent in a process of its own
     scheduled_task, slurm_task, pod_task   a host agent under a scheduler; under Slurm; in a pod

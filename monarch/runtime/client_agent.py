@@ -76,6 +76,7 @@ class ClientAgent(ProcAgent):
     ) -> None:
         # Imported when used: procs import this module too, and have no hosts; and a zygote that
         # runs already imports at the same time.
+        from monarch.runtime.dropped_meshes import MeshCollector
         from monarch.runtime.hosts.directory import new_directory
         from monarch.runtime.hosts.host_agent import HostAgent
         from monarch.runtime.hosts.hosted_workspace import NoWorkspace
@@ -100,6 +101,7 @@ class ClientAgent(ProcAgent):
             start_launcher=start_launcher or self._ahead,
         )
         ProcDesk(self)
+        self.collector = MeshCollector(self, settings().collect_dropped_seconds)
         self.printer = LogPrinter(self._printed)
         node.peer_down.on_down.append(lambda uid, down: self.printer.forget(uid))
         self._leave_notebook = follow_cells(self.printer, self.flush_logs)

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from monarch.errors import ActorError, SupervisionError
 from monarch.runtime.context import sending_actor
 from monarch.runtime.current_node import current_node
+from monarch.runtime.held import refers
 from monarch.wire import payload
 from monarch.wire.address import PortAddress
 from monarch.wire.message import Reply
@@ -49,6 +50,9 @@ class Port(Generic[T]):
 
     def __repr__(self) -> str:
         return f"Port({self._address.port} at {self._address.proc.uid})"
+
+
+refers(Port, lambda port: (port._address.proc.uid,))
 
 
 def dump_error(error: BaseException) -> payload.Payload:

@@ -18,6 +18,7 @@ from monarch.runtime.hosts.agent_process import start_agent
 from monarch.runtime.hosts.directory import new_directory, remove_directory
 
 _workers: list[subprocess.Popen[bytes]] = []
+_NETS = ("tcp", "metatls", "metatls-hostname")  # as Monarch knows them
 
 
 class StoreLike(Protocol):
@@ -78,12 +79,12 @@ def worker_urls_from_store(
             "every machine needs the same number of ranks"
         )
     if local_rank == 0:
-        url = _worker_url(transport, monarch_port, name)
-        store.set(_key(rank // local_world_size), _start_worker(url, name))
+        url, _ = start_worker(transport, monarch_port=monarch_port, name=name)
+        store.set(worker_key(rank // local_world_size), url)
     if rank != 0:
         return None
     num_hosts = world_size // local_world_size
-    return [store.get(_key(host)).decode() for host in range(num_hosts)]
+    return [store.get(worker_key(host)).decode() for host in range(num_hosts)]
 
 
 def _given_or_env(value: int | None, variable: str) -> int:
@@ -97,7 +98,8 @@ def _given_or_env(value: int | None, variable: str) -> int:
     return int(text)
 
 
-def _key(host: int) -> str:
+def worker_key(host: int) -> str:
+    """Where the store has the address of a machine's host agent."""
     return f"monarch/worker/{host}"
 
 
@@ -107,14 +109,20 @@ def _worker_url(transport: str, port: int, name: str) -> str:
         directory = new_directory(new_uid())
         atexit.register(remove_directory, directory)
         return f"ipc://{directory}/{name}"
+    if transport in _NETS and port <= 0:
+        raise ValueError(
+            f"monarch_port must be an explicit port for {transport}: others must know it"
+        )
     if transport != "tcp":
         raise ValueError(f"unsupported transport {transport!r}; use 'ipc' or 'tcp'")
-    if port <= 0:
-        raise ValueError("monarch_port must be an explicit port for tcp: others must know it")
     return f"tcp://{socket.gethostname()}:{port}@tcp://0.0.0.0:{port}"
 
 
-def _start_worker(url: str, name: str) -> str:
-    """Start a host agent that ends with us; the address for clients."""
-    _workers.append(start_agent(url, name, ends_with_us=True))
-    return url.partition("@")[0]
+def start_worker(
+    transport: str = "ipc", *, monarch_port: int = 0, name: str = "monarch_worker"
+) -> tuple[str, int]:
+    """Start a host agent that ends with us: its address for clients, and its process id."""
+    url = _worker_url(transport, monarch_port, name)
+    agent = start_agent(url, name, ends_with_us=True)
+    _workers.append(agent)
+    return url.partition("@")[0], agent.pid

@@ -13,13 +13,16 @@ run_option = click.option("--run", "run", metavar="RUN", help="of a run's folder
 @click.command()
 @click.argument("sql", required=False)
 @run_option
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="a file with the SQL")
+@click.option("--format", "form", type=click.Choice(["table", "json", "jsonl", "csv"]))
 @click.option("--csv", "form", flag_value="csv", help="lines of comma-separated values")
 @click.option("--json", "form", flag_value="json", help="a list of objects")
+@click.option("--timeout", metavar="DURATION", help="give up on the answer then: 30s, 2m")
 def query(**given: Any) -> None:
     """Ask SQL of what all processes remember of their last calls, failures, pushes.
 
-    SQL is also the name of a ready question. Without it, lists these and the tables. A query reads
-    no files. Needs the extra `observe`.
+    SQL is also the name of a ready question, or - for standard input. Without it, lists these and
+    the tables. A query reads no files. Needs the extra `observe`.
     """
     from monarch.cli.observe.questions import query
 
@@ -52,6 +55,30 @@ def trace(**given: Any) -> None:
     from monarch.cli.observe.questions import trace
 
     trace(**given)
+
+
+@click.command(hidden=True)
+@click.option("--time", "duration", default="10s", metavar="DURATION", help="watch so long")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("trace.json.gz"))
+def profile(**given: Any) -> None:
+    """Monarch's name for `monarch trace --seconds`."""
+    from monarch.cli.observe.questions import profile
+
+    profile(**given)
+
+
+@click.command(hidden=True)
+@click.option("--addr", "-a", help="has no meaning here: hosts are found by the folder's job")
+def tui(addr: str | None) -> None:
+    """Monarch's name for `monarch top`."""
+    if addr is not None:
+        raise click.UsageError(
+            "--addr: there is no admin server to ask; without it, this watches the hosts of the "
+            "folder's job, as `monarch top`"
+        )
+    from monarch.cli.observe.views import top
+
+    top()
 
 
 @click.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from functools import partial
@@ -15,6 +16,7 @@ import msgspec
 from monarch.cli.observe.target import run_here, run_paths, visit_here
 from monarch.cli.tables import terminal_width
 from monarch.cli.volume import say
+from monarch.config.duration import parse_duration
 from monarch.errors import JobError
 from monarch.observe.hang_report import LATE_SECONDS, hang_report, settled_report
 from monarch.observe.kept_files import read_kept
@@ -26,19 +28,43 @@ from monarch.wire.address import ProcAddress
 from monarch_sync.words import counted
 
 
-def query(sql: str | None, run: str | None, form: str | None) -> None:
+def query(
+    sql: str | None, run: str | None, file: Path | None, form: str | None, timeout: str | None
+) -> None:
     """Print the answer to ``sql``, or what can be asked."""
+    sql = _text(sql, file)
+    limit = _seconds(timeout) if timeout is not None else math.inf
     with _tables(run, sql or "") as tables:
         if sql is None:
             _list(tables)
             return
-        found = tables.query(sql)
+        found = tables.query(sql, seconds=limit)
     if form == "csv":
         click.echo(found.to_csv(), nl=False)
+    elif form == "jsonl":
+        click.echo(found.to_jsonl(), nl=False)
     elif form == "json":
         click.echo(found.to_json())
     else:
         click.echo(found.in_text(terminal_width() or 0))
+
+
+def _text(sql: str | None, file: Path | None) -> str | None:
+    if file is None:
+        return sys.stdin.read() if sql == "-" else sql
+    if sql is not None:
+        raise click.UsageError("give SQL or --file, not both")
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise JobError(f"cannot read {file}: {error}") from None
+
+
+def _seconds(duration: str) -> float:
+    try:
+        return parse_duration(duration)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _tables(run: str | None, sql: str) -> QueryTables:
@@ -86,6 +112,11 @@ def _kept(folder: Path) -> dict[str, Any]:
 
 
 _TORCH_SECONDS = 2.0
+
+
+def profile(duration: str, output: Path) -> None:
+    """What ``trace`` does, with Monarch's options."""
+    trace(None, _seconds(duration), False, output)
 
 
 def trace(run: str | None, seconds: float, with_torch: bool, file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -9,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 
+from monarch.runtime.held import held_among, runs_by_itself
 from monarch.runtime.observe.drain import pack, pack_rows
 from monarch.runtime.observe.flight_record import flight_record
 from monarch.runtime.observe.live_state import live_state
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import DrainProc, LastRows, LookAtProc, ProfileProc
+from monarch.wire.message import DrainProc, HeldAsked, HeldProcs, LastRows, LookAtProc, ProfileProc
 
 _LONGEST_SECONDS = 120.0
 
@@ -31,6 +33,7 @@ class ProcDesk:
         agent.node.handle(LookAtProc, self._on_look)
         agent.node.handle(DrainProc, self._on_drain)
         agent.node.handle(ProfileProc, self._on_profile)
+        agent.node.handle(HeldAsked, self._on_held)
 
     def leave_rows(self, host: ProcAddress) -> None:
         """As the process ends: the keeper of rows gets the last ones, too."""
@@ -49,6 +52,18 @@ class ProcDesk:
         ring = self._node.ring
         rows = [] if ring is None else ring.take() if order.takes else ring.rows()
         self._node.answer(order, pack_rows(rows))
+
+    def _on_held(self, envelope: Envelope[HeldAsked]) -> None:
+        order = envelope.message
+        owns, urls = bool(self._agent.owned_procs()), self._node.address.urls
+
+        def look() -> None:  # Among all objects, which takes a moment.
+            if gc.isenabled():
+                gc.collect()  # References in cycles are none.
+            held = tuple(sorted(held_among(order.procs)))
+            self._node.answer(order, HeldProcs(held, tuple(runs_by_itself(owns, urls))))
+
+        threading.Thread(target=look, name="monarch-held", daemon=True).start()
 
     def _on_profile(self, envelope: Envelope[ProfileProc]) -> None:
         order = envelope.message

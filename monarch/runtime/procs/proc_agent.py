@@ -34,6 +34,7 @@ from monarch.runtime.code_states import CodeStates, WorkspaceStates
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.node import Node
 from monarch.runtime.procs.fences import Fences
+from monarch.runtime.procs.keeps_all import KeepsAll
 from monarch.runtime.procs.kept_spawns import KeptSpawns
 from monarch.runtime.procs.spawn_gate import SpawnGate
 from monarch.runtime.procs.supervisor import Supervisor
@@ -81,6 +82,7 @@ class ProcAgent:
         self.begins_anew = False
         self.watch: CallWatch | None = None
         self.held_time = HeldTime()
+        self.collector = KeepsAll()
         self.at_close: list[Callable[[], None]] = []
         self.at_stop: list[Callable[[], None]] = []
         self.supervisor = Supervisor(node, self, self.forget_mesh)

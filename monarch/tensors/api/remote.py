@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from monarch.actor import Future
+from monarch.actor import Future, Port
 from monarch.mesh import Shape, Slice, ValueMesh
+from monarch.runtime.ends.late_thread import run_aside
 from monarch.tensors.api.functions import RemoteFunction, rule_version
 from monarch.tensors.client.ambient import Activation, ambient
 from monarch.tensors.client.device_mesh import DeviceMesh
@@ -107,6 +108,29 @@ class Remote:
         ranks = tuple(mesh.processes)
         fetched = _fetched(mesh, handle, ranks)
         return iter([fetched.then(operator.itemgetter(rank)) for rank in ranks])
+
+    def send_to_port(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], port: Port[Any] | None, selection: str
+    ) -> None:
+        """What ``monarch.actor.send`` does: what each member returns, or one that is picked, goes
+        into ``port``. It passes through this process; an error comes once for each member."""
+        if selection == "choose":
+            futures = [self.choose(*args, **kwargs)]
+        else:
+            futures = list(self.stream(*args, **kwargs))
+        if port is None:
+            return
+        address = port._address
+
+        def forward() -> None:
+            for rank, future in enumerate(futures):
+                own: Port[Any] = Port(address, rank)
+                try:
+                    own.send(future.get())
+                except Exception as error:
+                    own.exception(error)
+
+        run_aside(forward, name="monarch-send")
 
     def _call_rank(self, rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Future[Any]:
         whole = _active()

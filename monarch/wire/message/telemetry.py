@@ -90,6 +90,21 @@ class ProfileProc(Request[bytes], tag=175):
     seconds: float
 
 
+class HeldProcs(msgspec.Struct):
+    """The procs that a process refers to, and what of its user's code runs there by itself, in
+    words."""
+
+    held: tuple[Uid, ...]
+    busy: tuple[str, ...]
+
+
+class HeldAsked(Request[HeldProcs], tag=180):
+    """Asks a process which of these procs it refers to, and whether its user's code runs there by
+    itself; see ``runtime.held``."""
+
+    procs: tuple[Uid, ...]
+
+
 class PySpyDumps(msgspec.Struct):
     """py-spy's JSON by uid, and by uid why there is none."""
 

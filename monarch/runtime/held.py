@@ -1,0 +1,119 @@
+"""What a process refers to, and whether anything of its user's runs there by itself.
+
+References are looked for among all objects of the interpreter, when somebody asks: so none of them
+is counted while programs run. A kind of object that refers to procs says so by ``refers``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_IDLE_POOL = os.path.join("concurrent", "futures", "thread.py")
+_LISTENS = "0A"
+
+_referrers: dict[type, Callable[[Any], Iterable[str]]] = {}
+
+
+def refers(kind: type, procs: Callable[[Any], Iterable[str]]) -> None:
+    """Objects of this very type refer to ``procs`` of theirs, by uid."""
+    _referrers[kind] = procs
+
+
+def held_among(procs: Collection[str]) -> set[str]:
+    """Those of ``procs`` that some object here refers to."""
+    wanted = set(procs)
+    found: set[str] = set()
+    for one in gc.get_objects():
+        told = _referrers.get(type(one))
+        if told is not None:
+            with contextlib.suppress(AttributeError):  # It is being made.
+                found.update(wanted.intersection(told(one)))
+    return found
+
+
+def runs_by_itself(owns_procs: bool, urls: Iterable[str]) -> str:
+    """What goes on here besides calls, in words; "" where nothing does. ``urls`` are where the
+    process itself listens."""
+    if owns_procs:
+        return "it has procs of its own"
+    if name := _own_task():
+        return f"an asyncio task of {name}"
+    if name := _own_thread():
+        return f"a thread, {name}"
+    if _has_children():
+        return "processes that it has started"
+    if _is_listening(urls):
+        return "an open port"
+    return ""
+
+
+def _own_task() -> str:
+    for one in gc.get_objects():
+        if isinstance(one, asyncio.Task) and not one.done():
+            code = getattr(one.get_coro(), "cr_code", None)
+            if code is not None and not code.co_filename.startswith(_OURS):
+                return str(code.co_qualname if sys.version_info >= (3, 11) else code.co_name)
+    return ""
+
+
+def _own_thread() -> str:
+    frames = sys._current_frames()
+    main = threading.main_thread()
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if thread is main or frame is None:
+            continue
+        if frame.f_code.co_filename.endswith(_IDLE_POOL):
+            continue  # a worker of a pool that waits for work
+        files = []
+        while frame is not None:
+            files.append(frame.f_code.co_filename)
+            frame = frame.f_back
+        if not any(file.startswith(_OURS) for file in files):
+            return thread.name
+    return ""
+
+
+def _has_children() -> bool:
+    try:
+        return any(
+            Path(task, "children").read_text().split() for task in Path("/proc/self/task").iterdir()
+        )
+    except OSError:
+        return False
+
+
+own_ports: set[int] = set()
+"""Ports of this process that serve what has references: memory that others read."""
+
+
+def _is_listening(urls: Iterable[str]) -> bool:
+    """Whether others may come in by a port of the user's. Those of a process group of torch's serve
+    its own collectives, which are calls."""
+    torch = sys.modules.get("torch.distributed")
+    if torch is not None and torch.is_available() and torch.is_initialized():
+        return False
+    ours = {urlsplit(url).port for url in urls if url.startswith("tcp:")}
+    sockets: set[str] = set()
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/net", name).read_text().splitlines()[1:]:
+                words = line.split()
+                port = int(words[1].rpartition(":")[2], 16)
+                if words[3] == _LISTENS and port not in ours and port not in own_ports:
+                    sockets.add(f"socket:[{words[9]}]")
+    for entry in os.scandir("/proc/self/fd") if sockets else ():
+        with contextlib.suppress(OSError):
+            if os.readlink(entry.path) in sockets:
+                return True
+    return False

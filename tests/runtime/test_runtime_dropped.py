@@ -1,0 +1,209 @@
+"""Procs that a program has dropped without ``stop()`` end, once nothing uses them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from monarch.actor import Actor, Channel, HostMesh, context, endpoint, this_host
+from monarch.runtime import process
+from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.dropped_meshes import MeshCollector
+from monarch.runtime.procs.keeps_all import keeping_all
+from tests.support import wait_for
+
+SECONDS = 30
+WHILE = 10.0
+
+
+class Keeper(Actor):
+    def __init__(self) -> None:
+        self.kept: Any = None
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def keep(self, what: Any) -> None:
+        self.kept = what
+
+    @endpoint
+    def wait_for_a_file(self, path: str) -> None:
+        wait_for(lambda: os.path.exists(path), SECONDS)
+
+    @endpoint
+    def begin(self, what: str) -> None:
+        if what == "a thread":
+            self.kept = threading.Event()
+            threading.Thread(target=self.kept.wait, daemon=True).start()
+        elif what == "an open port":
+            self.kept = socket.create_server(("127.0.0.1", 0))
+        elif what == "procs":
+            self.kept = this_host().spawn_procs()
+            self.kept.initialized.get(SECONDS)
+
+
+class Looks:
+    """Looks as the clock says, and not by itself."""
+
+    def __init__(self, collector: MeshCollector, now: list[float]) -> None:
+        self._collector, self._now = collector, now
+
+    def looks(self, times: int = 1) -> int:
+        """How many meshes have ended with so many looks, each an hour after the one before."""
+        gc.collect()
+        self._collector.note_dropped()
+        ended = 0
+        for _ in range(times):
+            self._now[0] += 3600.0 + WHILE
+            ended += len(self._collector.look())
+        return ended
+
+
+@pytest.fixture
+def collecting(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    context()
+    agent = process.current()
+    assert isinstance(agent, ClientAgent)
+    now = [0.0]
+    collector = MeshCollector(agent, WHILE, lambda: now[0])
+    monkeypatch.setattr(collector, "_tick_later", lambda: None)
+    monkeypatch.setattr(agent, "collector", collector)
+    return Looks(collector, now)
+
+
+def spawn(hosts: HostMesh | None = None) -> tuple[Any, int]:
+    """Actors whose procs nobody has, and the process that they are in."""
+    keeper = (hosts or this_host()).spawn_procs(name="dropped").spawn("keeper", Keeper)
+    return keeper, keeper.pid.call_one().get(timeout=SECONDS)
+
+
+def is_alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+def test_what_nobody_can_reach_is_ended_though_its_hosts_are_kept(collecting: Looks) -> None:
+    hosts = this_host()
+    keeper, pid = spawn(hosts)
+    del keeper
+    assert collecting.looks(1) == 0
+    assert collecting.looks(1) == 1
+    wait_for(lambda: not is_alive(pid))
+    hosts.spawn_procs().stop().get(timeout=SECONDS)
+    assert len(hosts._spawned) == 1
+
+
+def test_a_mesh_that_is_kept_stays_and_is_used(collecting: Looks) -> None:
+    kept = this_host().spawn_procs()
+    keeper, pid = spawn()
+    part = keeper.slice()
+    del keeper
+    assert collecting.looks(3) == 0
+    assert part.pid.call_one().get(timeout=SECONDS) == pid
+    stopped = spawn()[0]
+    del stopped
+    kept.stop().get(timeout=SECONDS)
+    del part
+    assert collecting.looks(3) == 2
+
+
+def test_a_reference_in_a_cycle_is_none(collecting: Looks) -> None:
+    keeper, _ = spawn()
+    cycle: list[Any] = [keeper]
+    cycle.append(cycle)
+    gc.disable()  # Else the test itself would collect it; then the program's own choice counts.
+    try:
+        del cycle, keeper
+        assert collecting.looks(0) == 0
+    finally:
+        gc.enable()
+    assert collecting.looks(2) == 1
+
+
+@pytest.mark.parametrize("kind", ["actors", "procs", "a port"])
+def test_what_another_process_refers_to_stays(collecting: Looks, kind: str) -> None:
+    other, _ = spawn()
+    procs = this_host().spawn_procs(name="dropped")
+    keeper: Any = procs.spawn("keeper", Keeper)
+    pid = keeper.pid.call_one().get(timeout=SECONDS)
+    if kind == "a port":
+        holder = procs.spawn("opener", Opener)
+        other.keep.call_one(holder.open.call_one().get(timeout=SECONDS)).get(timeout=SECONDS)
+        del holder
+    else:
+        other.keep.call_one(keeper if kind == "actors" else procs).get(timeout=SECONDS)
+    del keeper, procs
+    assert collecting.looks(3) == 0
+    assert is_alive(pid)
+    other.keep.call_one(None).get(timeout=SECONDS)
+    assert collecting.looks(2) == 1
+    wait_for(lambda: not is_alive(pid))
+
+
+class Opener(Actor):
+    @endpoint
+    def open(self) -> Any:
+        port, self.receiver = Channel[int].open()
+        return port
+
+
+@pytest.mark.parametrize("what", ["a thread", "an open port", "procs"])
+def test_what_runs_by_itself_stays(collecting: Looks, what: str) -> None:
+    keeper, pid = spawn()
+    keeper.begin.call_one(what).get(timeout=SECONDS)
+    del keeper
+    assert collecting.looks(3) == 0
+    assert is_alive(pid)
+
+
+def test_a_call_that_runs_keeps_its_mesh(collecting: Looks, tmp_path: Any) -> None:
+    keeper, pid = spawn()
+    keeper.wait_for_a_file.broadcast(str(tmp_path / "end"))
+    del keeper
+    assert collecting.looks(3) == 0
+    (tmp_path / "end").touch()
+    wait_for(lambda: bool(collecting.looks(1)), SECONDS)
+    wait_for(lambda: not is_alive(pid))
+
+
+def test_what_a_run_spawns_is_its_own(collecting: Looks) -> None:
+    with keeping_all():
+        keeper, _ = spawn()
+        del keeper
+    assert collecting.looks(3) == 0
+
+
+def test_a_setting_of_0_keeps_all() -> None:
+    context()
+    agent = process.current()
+    assert isinstance(agent, ClientAgent)
+    never = MeshCollector(agent, 0.0)
+    never.watch(Keeper(), "uid", "name", ["proc"], lambda: None)
+    gc.collect()
+    assert never.note_dropped() == []
+
+
+def test_a_program_looks_by_itself(program: Any) -> None:
+    run = program(
+        """
+        import os, time
+        from monarch.actor import this_host
+        from tests.actors import Echo
+        echo = this_host().spawn_procs().spawn("echo", Echo)
+        pid = echo.pid.call_one().get(timeout=30)
+        del echo
+        deadline = time.monotonic() + 30
+        while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        print(os.path.exists(f"/proc/{pid}"))
+    """,
+        MONARCH_COLLECT_DROPPED_SECONDS="0.2",
+    )
+    assert run.wait() == 0, run.story()
+    assert run.lines == ["False"]

@@ -1,0 +1,217 @@
+"""Run test suites of programs that were written for Monarch against this project, file by file.
+
+    make programs MONARCH_TREE=... TORCHSTORE_TREE=... TORCHFORGE_TREE=... TITAN_TREE=...
+
+A tree is a checkout, given by its path: nothing is fetched, and what is not given is not run. Each
+file of tests has a pytest of its own, which runs outside of the tree, so that the project is what
+``import monarch`` finds; what is left of a file's processes ends with it. ``PROGRAMS_PYTHON`` is a
+Python that has the project and what these suites import besides (pytest-asyncio, pytest-timeout,
+pytest-unordered, expecttest, torchx, ...). In ``PROGRAMS_OUT`` are a junit file and the output of
+each file of tests, and ``table.md``, with the counts and the first line of each failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+OUTCOMES = ("passed", "failed", "error", "skipped")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A suite: the variable that names its checkout, and where its tests are in it.
+
+    ``on_path`` are folders of the checkout that its tests import from; ``needs`` are the variables
+    of other checkouts, and what is imported of them.
+    """
+
+    name: str
+    tree_variable: str
+    tests: str
+    on_path: tuple[str, ...] = ()
+    needs: tuple[tuple[str, str], ...] = ()
+    options: tuple[str, ...] = ()
+    test_timeout_seconds: int = 150
+    file_timeout_seconds: int = 1200
+
+
+PROGRAMS = (
+    Program("monarch", "MONARCH_TREE", "python/tests", on_path=(".", "python/tests")),
+    Program("torchstore", "TORCHSTORE_TREE", "tests", on_path=(".",)),
+    Program("torchforge", "TORCHFORGE_TREE", "tests/unit_tests", on_path=("src", ".")),
+    Program(
+        "titanrl",
+        "TITAN_TREE",
+        "torchtitan/experiments/rl/tests",
+        on_path=(".",),
+        needs=(("TORCHSTORE_TREE", "."),),
+    ),
+)
+
+
+@dataclass
+class FileCounts:
+    """What came of one file of tests. ``ended`` says why its pytest ended, where not by itself."""
+
+    file: str
+    seconds: float = 0.0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    ended: str = ""
+
+
+def read_junit(file: str, text: str) -> FileCounts:
+    """The counts of a junit file. A case that fails, and fails again as it is torn down, is one."""
+    result = FileCounts(file)
+    outcomes: dict[str, str] = {}
+    for case in ElementTree.fromstring(text).iter("testcase"):
+        result.seconds += float(case.get("time") or 0)
+        name = f"{case.get('classname')}::{case.get('name')}"
+        outcome = "passed"
+        for tag, word in (("skipped", "skipped"), ("error", "error"), ("failure", "failed")):
+            note = case.find(tag)
+            if note is not None:
+                outcome = word
+                if word != "skipped":
+                    lines = (note.get("message") or note.text or "").strip().splitlines()
+                    result.failures.append((name, lines[0] if lines else ""))
+        if outcomes.get(name, "passed") in ("passed", "skipped"):
+            outcomes[name] = outcome
+    for outcome in outcomes.values():
+        result.counts[outcome] += 1
+    return result
+
+
+def table(program: str, results: list[FileCounts]) -> str:
+    """The counts by file, and the failures, as Markdown."""
+    total = {word: sum(result.counts[word] for result in results) for word in OUTCOMES}
+    lines = [f"## {program}", "", f"| file | {' | '.join(OUTCOMES)} | seconds | |"]
+    lines.append("|---" * (len(OUTCOMES) + 3) + "|")
+    for result in results:
+        counts = " | ".join(str(result.counts[word]) for word in OUTCOMES)
+        lines.append(f"| {result.file} | {counts} | {result.seconds:.0f} | {result.ended} |")
+    lines.append(f"| all | {' | '.join(str(total[word]) for word in OUTCOMES)} | | |")
+    lines.append("")
+    for result in results:
+        for name, reason in result.failures:
+            lines.append(f"- {result.file} `{name.split('::')[-1]}`: {reason[:200]}")
+    return "\n".join(lines) + "\n"
+
+
+def ended_words(status: int) -> str:
+    """Why a pytest gave no counts; empty where its exit status is that of tests that ran."""
+    if status in (0, 1, 5):
+        return ""
+    return "interrupted" if status == 2 else f"pytest's exit status {status}"
+
+
+def run_file(
+    program: Program, trees: Mapping[str, Path], file: Path, python: str, out: Path
+) -> FileCounts:
+    """Run one file of tests, in a session of its own, and give its counts."""
+    tree = trees[program.tree_variable]
+    name = str(file.relative_to(tree / program.tests))
+    stem = out / name.replace("/", "-").removesuffix(".py")
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    junit = stem.with_suffix(".xml")
+    junit.unlink(missing_ok=True)
+    paths = [str(tree / folder) for folder in program.on_path]
+    paths += [str(trees[variable] / folder) for variable, folder in program.needs]
+    with tempfile.TemporaryDirectory(prefix="programs-") as elsewhere:
+        arguments = [python, "-m", "pytest", str(file), "-q", "-p", "no:cacheprovider"]
+        arguments += ["--import-mode=importlib", f"--junitxml={junit}"]
+        arguments += [f"--timeout={program.test_timeout_seconds}", *program.options]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        status = _run_session(
+            arguments, Path(elsewhere), environment, stem, program.file_timeout_seconds
+        )
+    ended = ended_words(status) if status is not None else "did not end in time"
+    if junit.exists():
+        result = read_junit(name, junit.read_text())
+        result.ended = ended
+        return result
+    return FileCounts(name, ended=ended or "no counts")
+
+
+def _run_session(
+    arguments: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    stem: Path,
+    timeout_seconds: float,
+) -> int | None:
+    """Run a command whose output goes to a file beside ``stem``; ``None`` where it took too long.
+
+    What it started and left in its session ends with it.
+    """
+    with stem.with_suffix(".txt").open("wb") as output:
+        child = subprocess.Popen(
+            arguments,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return child.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def test_files(tree: Path, program: Program, only: str) -> Iterator[Path]:
+    """The files of tests, by name; ``only`` is a pattern of paths below the folder of tests."""
+    folder = tree / program.tests
+    for file in sorted(folder.rglob("test_*.py")):
+        if fnmatch.fnmatch(str(file.relative_to(folder)), only):
+            yield file
+
+
+def main() -> int:
+    python = os.environ.get("PROGRAMS_PYTHON", sys.executable)
+    out = Path(os.environ.get("PROGRAMS_OUT", "build/programs")).absolute()
+    only = os.environ.get("PROGRAMS_ONLY") or "*"
+    variables = [program.tree_variable for program in PROGRAMS]
+    trees = {name: Path(os.environ[name]).absolute() for name in variables if os.environ.get(name)}
+    if not trees:
+        print(f"Give the path of a checkout: {', '.join(dict.fromkeys(variables))}.")
+        return 2
+    texts: list[str] = []
+    num_bad = 0
+    for program in PROGRAMS:
+        needed = {program.tree_variable, *(variable for variable, _ in program.needs)}
+        if not needed <= trees.keys():
+            continue
+        results: list[FileCounts] = []
+        for file in test_files(trees[program.tree_variable], program, only):
+            began = time.monotonic()
+            result = run_file(program, trees, file, python, out / program.name)
+            results.append(result)
+            num_bad += result.counts["failed"] + result.counts["error"] + bool(result.ended)
+            counts = " ".join(f"{word} {result.counts[word]}" for word in OUTCOMES)
+            took = f"{time.monotonic() - began:.0f} s"
+            print(f"{program.name} {result.file}: {counts} {took} {result.ended}", flush=True)
+        texts.append(table(program.name, results))
+    (out / "table.md").write_text("\n".join(texts))
+    print("\n".join(texts))
+    return 1 if num_bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
