@@ -51,6 +51,18 @@ test-fast: $(STAMP) ## run the tests of pure code only
 pythons: ## on the other Pythons that are here: import all modules, run the tests of pure code
 	@tools/pythons.sh "$(PYTHONS)" $(patsubst %,tests/%,$(filter-out wire,$(PURE)))
 
+# Made once, in build/titans. KINDS="long or not long" has whole trainings among them.
+KINDS ?= not huge and not slow and not long
+.PHONY: titans
+titans: $(STAMP) ## run the titan recipe's tests with the other TorchTitan: 0.3 beside 0.2.2, or 0.2.2
+	@KINDS="$(KINDS)" tools/titans.sh $(VENV)
+
+# The first and the last that can be had; each takes gigabytes where there is no CPU build of it.
+TORCHES ?= 2.11.0 2.14.1
+.PHONY: torches
+torches: $(STAMP) ## on other torches: import all modules, tests of pure code, a run of each recipe
+	@tools/torches.sh $(VENV) "$(TORCHES)" $(PURE:%=tests/%)
+
 .PHONY: check
 check: $(STAMP) ## lint, types, layers
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ import_torchtitan()
 
 # ruff: noqa: E402 - it can be imported on a CPU only now
 from torchtitan import config as titan
+from torchtitan.config import JobConfig
 
 
 @dataclass
@@ -78,7 +79,7 @@ class FaultToleranceSection(OwnFaultTolerance, titan.FaultTolerance):  # type: i
 
 
 @dataclass
-class TitanConfig(titan.JobConfig):  # type: ignore[misc]
+class TitanConfig(JobConfig):  # type: ignore[misc]
     """All sections of TorchTitan's `JobConfig`; a `Trainer` takes it as one."""
 
     metrics: MetricsSection = field(default_factory=MetricsSection)
