@@ -7,6 +7,8 @@ WORKERS ?= 3
 SHARE ?= 0/1
 PYTHONS ?= 3.10 3.12 3.13
 # Where PYTHONDONTWRITEBYTECODE is set, no import would keep what it compiled.
+# Tests run with this one; `make titans` has the other. 0.3 was made for torch 2.14.
+TORCHTITAN ?= 0.2.2
 COMPILE := $(BIN)/python -m compileall -q monarch sync recipes
 
 .DEFAULT_GOAL := help
@@ -22,7 +24,7 @@ $(STAMP): pyproject.toml tools/install_torch.sh
 		{ rm -rf $(VENV); echo "python3 -m venv does not work here: install it with 'apt-get install python3-venv', then run make again" >&2; exit 1; }
 	@tools/install_torch.sh $(BIN)/pip
 	@echo "Installing the project into $(VENV)."
-	@$(BIN)/pip install --quiet --editable '.[titan,ft,dev]'
+	@$(BIN)/pip install --quiet --editable '.[titan,ft,dev]' 'torchtitan==$(TORCHTITAN)'
 	@$(COMPILE)
 	@touch $@
 

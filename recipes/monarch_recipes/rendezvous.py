@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.rendezvous import _env_rendezvous_handler, _rendezvous_handlers
 
 from monarch.actor import context
@@ -30,6 +29,8 @@ from monarch.spmd.surroundings import hosts_beyond, shares_files, use_interface
 from monarch.tools.backends import agree_on_backend
 from monarch.tools.network import LOOPBACK, address_for
 
+# A name of its own from torch 2.14 on, where the older one warns.
+set_timeout: Any = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
 _BACKLOG = 4096
 _NO_LIMIT = timedelta(days=1)
 _numbers = itertools.count(1)
@@ -98,7 +99,7 @@ def leave_limits_to_client() -> None:
     The client knows how long a step may take, and ends ranks that hang. Its clock stands still
     while a person has a rank in a debugger; torch's cannot, for a collective that is under way.
     """
-    _set_pg_timeout(_NO_LIMIT, dist.group.WORLD)
+    set_timeout(_NO_LIMIT, dist.group.WORLD)
 
 
 def meet_at(address: str, port: int) -> None:

@@ -383,7 +383,10 @@ def _broadcast(tensor: torch.Tensor, group: dist.ProcessGroup, place: int) -> No
         tensor.copy_(values)
 
 
-class MetricsBuffer(titan.Logger):  # type: ignore[misc]
+_Logger: Any = titan.Logger
+
+
+class MetricsBuffer(_Logger):  # type: ignore[misc]
     """TorchTitan's numbers, under the names that all recipes have for them, until they are taken.
 
     On their way to TensorBoard, or to nowhere.

@@ -89,4 +89,4 @@ class TitanConfig(JobConfig):  # type: ignore[misc]
     validation: ValidationSection = field(default_factory=ValidationSection)
     fault_tolerance: FaultToleranceSection = field(default_factory=FaultToleranceSection)
 
-    KEYS_GONE: ClassVar[Mapping[str, str]] = {"fault_tolerance.save_before_edits": GONE}
+    KEYS_GONE: ClassVar[Mapping[str, str]] = GONE

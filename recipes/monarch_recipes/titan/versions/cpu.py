@@ -85,7 +85,7 @@ def _summing(init: Any) -> Any:
 def take_storage_away(model_class: type[Any]) -> None:
     """From now on, trainers are made of tensors that have none, and their models are not
     initialized; for a process that ends with its trainer."""
-    torch.nn.Module.to_empty = lambda self, **device: self  # type: ignore[method-assign]
+    torch.nn.Module.to_empty = lambda self, **device: self
     model_class.init_weights = lambda self, **buffers: None
 
 

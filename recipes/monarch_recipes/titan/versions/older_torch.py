@@ -8,14 +8,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-IS_OLDER_TORCH = not hasattr(dist, "set_timeout")
+# Asked of the module, as `torch.distributed` itself may have been given the name here.
+IS_OLDER_TORCH = not hasattr(dist.distributed_c10d, "set_timeout")
 
 
 def name_set_timeout() -> None:
     """Have an older torch know `set_timeout` by the name that TorchTitan calls."""
     if IS_OLDER_TORCH:
         private: Any = dist.distributed_c10d
-        dist.set_timeout = private._set_pg_timeout  # type: ignore[attr-defined]
+        dist.set_timeout = private._set_pg_timeout
 
 
 class WholeBatches:

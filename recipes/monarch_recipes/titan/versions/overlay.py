@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import types
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -68,8 +69,7 @@ def fields_for(section: Section) -> list[tuple[str, Any, Any]]:
         elif key.is_live:
             fields.append((key.name, key.kind, live(key.default)))
         else:
-            default = key.default
-            made = dataclasses.field(default_factory=lambda value=default: copy.deepcopy(value))
+            made = dataclasses.field(default_factory=functools.partial(copy.deepcopy, key.default))
             fields.append((key.name, key.kind, made))
     return fields
 
