@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monarch.errors import JobError
 
-from .interface import Keys, TitanVersion
+from .interface import TitanVersion, VersionKeys
 
-__all__ = ["Keys", "TitanConfig", "TitanVersion", "module_for", "register_model", "titan"]
+__all__ = ["TitanConfig", "TitanVersion", "VersionKeys", "module_for", "register_model", "titan"]
 
 
 def module_for(version: str) -> str:

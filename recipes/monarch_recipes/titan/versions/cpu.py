@@ -186,15 +186,15 @@ def _triton_modules() -> Mapping[str, ModuleType]:
     triton, language = ModuleType("triton"), ModuleType("triton.language")
     triton.jit = _jit  # type: ignore[attr-defined]
     triton.language = language  # type: ignore[attr-defined]
-    word = _Word()
+    word = _TritonName()
     language.__getattr__ = lambda name: word  # type: ignore[method-assign]
     return {"triton": triton, "triton.language": language}
 
 
-class _Word:
+class _TritonName:
     """What the language of kernels has by any name, in their annotations and in tables."""
 
-    def __call__(self, *args: object) -> _Word:
+    def __call__(self, *args: object) -> _TritonName:
         return self
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 
-class Keys(NamedTuple):
+class VersionKeys(NamedTuple):
     """The dotted keys whose names differ between versions. A config may lack those of data: a
     loader of one's own has other keys."""
 
@@ -97,7 +97,7 @@ class TitanVersion(Protocol):
     """An adapter. A ``config`` is always an instance of `config_class`."""
 
     config_class: type[Any]
-    keys: Keys
+    keys: VersionKeys
     Logger: type[Any]  # TorchTitan's base class of what takes metrics
     DataEnded: type[Exception]
     device_type: str

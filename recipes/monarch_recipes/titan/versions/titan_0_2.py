@@ -20,7 +20,7 @@ from .config_0_2 import TitanConfig
 from .cpu import import_torchtitan, take_storage_away
 from .engine import TrainerEngine
 from .flags import parsed
-from .interface import Keys
+from .interface import VersionKeys
 
 import_torchtitan()
 
@@ -69,7 +69,7 @@ class Titan02:
     """See `interface.TitanVersion`."""
 
     config_class: type[Any] = TitanConfig
-    keys = Keys(
+    keys = VersionKeys(
         output="job.dump_folder",
         tokenizer="model.hf_assets_path",
         data="training.dataset",

@@ -23,7 +23,7 @@ from .config_0_3 import TitanConfig, call_function, config_class, fit
 from .cpu import import_torchtitan, take_storage_away
 from .engine import TrainerEngine
 from .flags import parsed
-from .interface import Keys
+from .interface import VersionKeys
 from .older_torch import IS_OLDER_TORCH, WholeBatches, name_set_timeout
 
 import_torchtitan()
@@ -84,7 +84,7 @@ class Titan03:
     """See `interface.TitanVersion`."""
 
     config_class: type[Any] = TitanConfig
-    keys = Keys(
+    keys = VersionKeys(
         output="dump_folder",
         tokenizer="hf_assets_path",
         data="dataloader.dataset",
