@@ -29,8 +29,11 @@ from monarch.spmd.surroundings import hosts_beyond, shares_files, use_interface
 from monarch.tools.backends import agree_on_backend
 from monarch.tools.network import LOOPBACK, address_for
 
-# A name of its own from torch 2.14 on, where the older one warns.
-set_timeout: Any = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+if hasattr(dist, "set_timeout"):  # from torch 2.14 on, where the private one warns
+    from torch.distributed import set_timeout
+else:
+    from torch.distributed.distributed_c10d import _set_pg_timeout as set_timeout
+
 _BACKLOG = 4096
 _NO_LIMIT = timedelta(days=1)
 _numbers = itertools.count(1)
