@@ -7,6 +7,8 @@ WORKERS ?= 3
 SHARE ?= 0/1
 PYTHONS ?= 3.10 3.12 3.13
 # Where PYTHONDONTWRITEBYTECODE is set, no import would keep what it compiled.
+# Tests run with this one; `make titans` has the other. 0.3 was made for torch 2.14.
+TORCHTITAN ?= 0.2.2
 COMPILE := $(BIN)/python -m compileall -q monarch sync recipes
 
 .DEFAULT_GOAL := help
@@ -22,7 +24,7 @@ $(STAMP): pyproject.toml tools/install_torch.sh
 		{ rm -rf $(VENV); echo "python3 -m venv does not work here: install it with 'apt-get install python3-venv', then run make again" >&2; exit 1; }
 	@tools/install_torch.sh $(BIN)/pip
 	@echo "Installing the project into $(VENV)."
-	@$(BIN)/pip install --quiet --editable '.[titan,ft,dev]'
+	@$(BIN)/pip install --quiet --editable '.[titan,ft,dev]' 'torchtitan==$(TORCHTITAN)'
 	@$(COMPILE)
 	@touch $@
 
@@ -50,6 +52,18 @@ test-fast: $(STAMP) ## run the tests of pure code only
 .PHONY: pythons
 pythons: ## on the other Pythons that are here: import all modules, run the tests of pure code
 	@tools/pythons.sh "$(PYTHONS)" $(patsubst %,tests/%,$(filter-out wire,$(PURE)))
+
+# Made once, in build/titans. KINDS="long or not long" has whole trainings among them.
+KINDS ?= not huge and not slow and not long
+.PHONY: titans
+titans: $(STAMP) ## run the titan recipe's tests with the other TorchTitan: 0.3 beside 0.2.2, or 0.2.2
+	@KINDS="$(KINDS)" tools/titans.sh $(VENV)
+
+# The first and the last that can be had; each takes gigabytes where there is no CPU build of it.
+TORCHES ?= 2.11.0 2.14.1
+.PHONY: torches
+torches: $(STAMP) ## on other torches: import all modules, tests of pure code, a run of each recipe
+	@tools/torches.sh $(VENV) "$(TORCHES)" $(PURE:%=tests/%)
 
 .PHONY: check
 check: $(STAMP) ## lint, types, layers

@@ -37,7 +37,8 @@ def main() -> int:
             importlib.import_module(name)
         except Exception as error:
             package = (getattr(error, "name", None) or "").partition(".")[0]
-            if isinstance(error, ModuleNotFoundError) and package in OPTIONAL:
+            # A name that another version of the package has is an ImportError, too.
+            if isinstance(error, ImportError) and package in OPTIONAL:
                 wanted[package] += 1
                 continue
             failed += 1

@@ -18,7 +18,7 @@ import monarch_recipes
 sys.path.insert(0, str(Path.cwd()))  # the model's own file
 # On a CPU, TorchTitan cannot be imported as it is. This one file helps; its package would bring
 # imports along that a plain program does not pay for.
-file = Path(monarch_recipes.__file__).with_name("titan") / "cpu.py"
+file = Path(monarch_recipes.__file__).with_name("titan") / "versions" / "cpu.py"
 spec = importlib.util.spec_from_file_location("titan_on_cpus", file)
 spec.loader.exec_module(cpu := importlib.util.module_from_spec(spec))
 cpu.import_torchtitan()

@@ -20,8 +20,8 @@ from monarch._rust_bindings.monarch_hyperactor.alloc import AllocConstraints, Al
 from monarch.actor import Actor, ProcMesh, current_rank, endpoint, this_host
 from monarch.actor.alloc import LocalAllocator
 from monarch.utils import setup_env_for_distributed
-from monarch_recipes.titan.cpu import import_torchtitan
 from monarch_recipes.titan.tiny import prepare
+from monarch_recipes.titan.versions.cpu import import_torchtitan
 
 import_torchtitan()  # without a GPU, TorchTitan could not be imported otherwise
 
@@ -77,7 +77,7 @@ class Process(Actor):
 
 
 async def make_procs() -> ProcMesh:
-    await this_host().preload(["torch", "monarch_recipes.titan.api"])  # procs find it imported
+    await this_host().preload(["torch", "monarch_recipes.titan.versions"])  # procs find it imported
     alloc = LocalAllocator().allocate(AllocSpec(AllocConstraints(), hosts=NUM_NODES, gpus=NUM_GPUS))
     return await ProcMesh.from_alloc(alloc)
 

@@ -21,8 +21,8 @@ import torch
 from monarch.actor import Actor, current_rank, endpoint
 from monarch.job import JobTrait, ProcessJob
 from monarch.utils import setup_env_for_distributed
-from monarch_recipes.titan.cpu import import_torchtitan
 from monarch_recipes.titan.tiny import prepare
+from monarch_recipes.titan.versions.cpu import import_torchtitan
 
 import_torchtitan()  # without a GPU, TorchTitan could not be imported otherwise
 
@@ -33,7 +33,7 @@ from torchtitan.train import Trainer  # noqa: E402
 
 def create_job(mesh_name: str, num_nodes: int) -> JobTrait:
     """Reserve hosts: here on this machine. Their procs find the heavy modules imported."""
-    return ProcessJob({mesh_name: num_nodes}, preload=["torch", "monarch_recipes.titan.api"])
+    return ProcessJob({mesh_name: num_nodes}, preload=["torch", "monarch_recipes.titan.versions"])
 
 
 class TrainerActor(Actor):

@@ -70,6 +70,7 @@ def cp(name: str, file: Path | None, force: bool) -> None:
         if is_folder:
             target.mkdir(exist_ok=True)
         for source, copy in _copies(found.path, target):
+            copy.parent.mkdir(exist_ok=True)
             write_whole(copy, source.read_text(encoding="utf-8"), mode=OF_PEOPLE)
     say(f"wrote {target}, the whole recipe, to be made your own. Run it:")
     say(f"    monarch run {target}")
@@ -146,7 +147,7 @@ def _copies(source: Path, target: Path) -> list[tuple[Path, Path]]:
     """Which file becomes which, when a recipe is copied; of a folder its own modules."""
     if not source.is_dir():
         return [(source, target)]
-    return [(each, target / each.name) for each in sorted(source.glob("*.py"))]
+    return [(each, target / each.relative_to(source)) for each in sorted(source.rglob("*.py"))]
 
 
 def recipe_here(name: str) -> Recipe:

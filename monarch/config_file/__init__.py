@@ -13,7 +13,7 @@ What to open:
     notes       comments and docstrings of a config's fields
 """
 
-from monarch.config_file.keys import changed_keys, with_keys_of
+from monarch.config_file.keys import changed_keys, with_keys, with_keys_of
 from monarch.config_file.live import live, live_keys
 from monarch.config_file.loader import LoadedConfig, load_config, resolve_config
 from monarch.config_file.origin import ConfigError, Origin, check_range
@@ -30,5 +30,6 @@ __all__ = [
     "load_config",
     "resolve_config",
     "to_toml",
+    "with_keys",
     "with_keys_of",
 ]

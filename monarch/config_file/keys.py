@@ -37,15 +37,22 @@ def leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def changed_keys(old: C, new: C) -> list[str]:
-    """The dotted keys in which two configs of one class differ, in the class's order."""
-    before = dict(leaves(old))
-    return [key for key, value in leaves(new) if value != before[key]]
+    """The dotted keys in which two configs of one class differ, in the class's order. Of classes
+    that were chosen otherwise, also those that only one of them has."""
+    before, now = dict(leaves(old)), dict(leaves(new))
+    missing = object()
+    changed = [key for key, value in now.items() if value != before.get(key, missing)]
+    return [*changed, *(key for key in before if key not in now)]
 
 
 def with_keys_of(config: C, other: C, keys: Sequence[str]) -> C:
     """`config`, with the values of `other` at these dotted keys. Raises ConfigError."""
-    found = {key: value for key, value in leaves(other) if key in keys}
-    return build(type(config), "", found, {}, None, config)
+    return with_keys(config, {key: value for key, value in leaves(other) if key in keys})
+
+
+def with_keys(config: C, values: Mapping[str, Any]) -> C:
+    """`config`, with these values by dotted key. Raises ConfigError."""
+    return build(type(config), "", values, {}, None, config)
 
 
 def build(

@@ -5,10 +5,15 @@
 Every mistake is found before a process starts, and named by its place: the file and line, the
 variable or the override, the dotted key, and the known key that was probably meant. Where each
 value came from is kept.
+
+A class may say more of its keys: ``KEYS_GONE`` are those that there were, with what to do without
+each; ``KEYS_RENAMED`` are older names that are still read. Where some keys choose which others
+there are, ``CHOOSING_KEYS`` names them, and ``chosen(**values)`` gives the class for their values.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,23 +74,58 @@ def resolve_config(
     environment: Mapping[str, str] | None = None,
 ) -> LoadedConfig[C]:
     """`load_config` for the text of a file. `path` is only shown."""
-    schema = {key: hint for key, _, hint in fields_of(config_class)}
+
+    def given_to(cls: type[Any]) -> list[Given]:
+        return _given(cls, text, path, environment or {}, overrides)
+
+    choosing = getattr(config_class, "CHOOSING_KEYS", ())
+    if choosing:
+        chosen = [each for each in given_to(config_class) if each.key in choosing]
+        schema = _schema_of(config_class)
+        try:
+            config_class = config_class.chosen(  # type: ignore[attr-defined]
+                **{each.key: _value_of(each, schema[each.key]) for each in chosen}
+            )
+        except ConfigError as error:
+            raise located(error, "", {each.key: each.origin for each in chosen}) from None
+    schema = _schema_of(config_class)
     values: dict[str, Any] = {}
     origins = dict.fromkeys(schema, DEFAULT)
-    for given in (
-        *from_file(schema, text, path),
-        *from_environment(schema, environment or {}),
-        *from_overrides(schema, overrides),
-    ):
+    for given in given_to(config_class):
         hint = _hint_of(schema, given, getattr(config_class, "KEYS_GONE", {}))
-        try:
-            value = parse_text(given.value, hint) if given.is_text else convert(given.value, hint)
-        except Mismatch as mismatch:
-            reason = f"'{given.key}' expects {mismatch.expected}, got {mismatch.got}"
-            raise given.origin.error(reason, given.key, mismatch.suggestion) from None
-        values[given.key] = value
+        values[given.key] = _value_of(given, hint)
         origins[given.key] = given.origin
     return LoadedConfig(build(config_class, "", values, origins, path), origins)
+
+
+def _schema_of(config_class: type[Any]) -> dict[str, Any]:
+    return {key: hint for key, _, hint in fields_of(config_class)}
+
+
+def _given(
+    config_class: type[Any],
+    text: str,
+    path: Path | None,
+    environment: Mapping[str, str],
+    overrides: Sequence[str],
+) -> list[Given]:
+    """What all layers give, the last of which wins; under the names that keys have now."""
+    renamed = getattr(config_class, "KEYS_RENAMED", {})
+    names = {**_schema_of(config_class), **getattr(config_class, "KEYS_GONE", {}), **renamed}
+    layers = (
+        *from_file(names, text, path),
+        *from_environment(names, environment),
+        *from_overrides(names, overrides),
+    )
+    return [dataclasses.replace(each, key=renamed.get(each.key, each.key)) for each in layers]
+
+
+def _value_of(given: Given, hint: Any) -> Any:
+    try:
+        return parse_text(given.value, hint) if given.is_text else convert(given.value, hint)
+    except Mismatch as mismatch:
+        reason = f"'{given.key}' expects {mismatch.expected}, got {mismatch.got}"
+        raise given.origin.error(reason, given.key, mismatch.suggestion) from None
 
 
 def _hint_of(schema: Mapping[str, Any], given: Given, gone: Mapping[str, str]) -> Any:

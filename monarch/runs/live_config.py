@@ -125,7 +125,7 @@ def _is_empty(stamp: _Stamp) -> bool:
 
 def _at(config: Any, key: str) -> Any:
     for name in key.split("."):
-        config = getattr(config, name)
+        config = getattr(config, name, None)  # A config of a chosen class may lack the key.
     return config
 
 

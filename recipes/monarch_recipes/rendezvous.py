@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.rendezvous import _env_rendezvous_handler, _rendezvous_handlers
 
 from monarch.actor import context
@@ -29,6 +28,11 @@ from monarch.runtime.hosts.directory import store_path
 from monarch.spmd.surroundings import hosts_beyond, shares_files, use_interface
 from monarch.tools.backends import agree_on_backend
 from monarch.tools.network import LOOPBACK, address_for
+
+if hasattr(dist, "set_timeout"):  # from torch 2.14 on, where the private one warns
+    from torch.distributed import set_timeout
+else:
+    from torch.distributed.distributed_c10d import _set_pg_timeout as set_timeout
 
 _BACKLOG = 4096
 _NO_LIMIT = timedelta(days=1)
@@ -98,7 +102,7 @@ def leave_limits_to_client() -> None:
     The client knows how long a step may take, and ends ranks that hang. Its clock stands still
     while a person has a rank in a debugger; torch's cannot, for a collective that is under way.
     """
-    _set_pg_timeout(_NO_LIMIT, dist.group.WORLD)
+    set_timeout(_NO_LIMIT, dist.group.WORLD)
 
 
 def meet_at(address: str, port: int) -> None:

@@ -175,8 +175,9 @@ def titan_run(root: Path, name: str, *more: str) -> HeldRun:
     from monarch.runs import Record
     from monarch_recipes import titan as recipe
     from monarch_recipes.titan.config import TitanConfig
+    from tests.recipes.titan_support import keys
 
-    settings = (
+    settings = keys(
         "model.flavor=test", "training.steps=200", "checkpoint.enable=false",
         "validation.enable=false", "metrics.log_freq=1", *more,
     )  # fmt: skip
@@ -188,7 +189,7 @@ def titan_run(root: Path, name: str, *more: str) -> HeldRun:
     return made
 
 
-TITAN_LOSS = "def compute_loss(logits, labels):\n"
+TITAN_LOSS = "def compute_loss(logits, labels):\n"  # of TorchTitan 0.2
 
 
 def test_titan_starts_from_its_template_and_takes_edits(

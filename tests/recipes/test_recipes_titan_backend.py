@@ -24,7 +24,7 @@ def test_torchtitan_takes_gloo_where_ranks_share_a_gpu(
     monkeypatch: pytest.MonkeyPatch, buses: dict[int, int], backend: str, why: str
 ) -> None:
     store = dist.HashStore()
-    monkeypatch.setattr(process, "device_type", "cuda")
+    monkeypatch.setattr(process.titan, "device_type", "cuda")
     monkeypatch.setattr(dist, "rendezvous", lambda *place: iter([(store, 0, 2)]))
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -16,15 +16,15 @@ from monarch_recipes import titan
 from monarch_recipes.titan.config import TitanConfig
 from monarch_recipes.titan.tiny import prepare
 from tests.recipes.held_run import NO_ROOM, HeldRun, importable
+from tests.recipes.titan_support import FORWARD, LOSS, keys
 
 pytestmark = pytest.mark.timeout(300)
 
-SMALL = (
+SMALL = keys(
     "model.flavor=test", "training.steps=14", "checkpoint.interval=4", "validation.enable=false",
     "metrics.log_freq=1",
 )  # fmt: skip
 
-LOSS = "def compute_loss(logits, labels):\n"
 BAD_LOSS = LOSS.replace("labels", "documint")
 
 
@@ -122,7 +122,6 @@ def test_code_that_cannot_make_its_first_step_holds_where_a_person_watches(
     assert run.steps == list(range(1, 15))
 
 
-FORWARD = "        return super().forward(tokens, attention_masks, positions)\n"
 POKED = "        poke(self.norm.weight)\n"
 POKE = """
 

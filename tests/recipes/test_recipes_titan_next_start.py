@@ -12,11 +12,21 @@ import torch
 
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import load_config
-from monarch_recipes.titan.config import TitanConfig, look_up_model
+from monarch_recipes.titan.config import TitanConfig
 from monarch_recipes.titan.next_start import TitanNextStart
 from monarch_recipes.titan.tiny import prepare
+from monarch_recipes.titan.versions import titan
 from monarch_reload import Reloader
 from tests.recipes.held_run import importable
+from tests.recipes.titan_support import IS_0_3, RETURN_LOSS, keys
+
+GONE_FLAVOR = "'test' is none of tiny_llama's: mini, tests"
+# What is called only as a trainer is made, and an edit of it that changes nothing.
+BUILT = (
+    ("test", ('    """Even smaller."""\n', "    some = 1\n"))
+    if IS_0_3
+    else ("build_loss", ("    return compute_loss\n", "    loss = compute_loss\n    return loss\n"))
+)
 
 
 class Live:
@@ -24,18 +34,17 @@ class Live:
 
     def __init__(self, root: Path, *, num_parts: int = 1) -> None:
         self.file = root / "tiny_llama.py"
-        overrides = ("model.flavor=test", "training.seq_len=32")
+        overrides = keys("model.flavor=test", "training.seq_len=32")
         config = load_config(TitanConfig, root / "titan.toml", overrides).config
         with Reloader([root]) as self.reloader:
-            spec = look_up_model(config)
-            model = spec.model_cls(spec.model_args["test"])
+            model = titan.build_model(config)
             adam = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
-            trainer = SimpleNamespace(
+            engine: Any = SimpleNamespace(
                 model_parts=[model],
-                optimizers=SimpleNamespace(optimizers=[adam]),
+                optimizers=[adam],
                 parallel_dims=SimpleNamespace(pp_enabled=num_parts > 1, ep_enabled=False),
             )
-            self.next_start = TitanNextStart(config, trainer)
+            self.next_start = TitanNextStart(config, engine)
 
     def edit(self, *pairs: tuple[str, str]) -> list[str]:
         text = self.file.read_text()
@@ -60,10 +69,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_what_the_trainer_is_made_by_counts_from_the_next_start(root: Path) -> None:
     live = Live(root)
-    assert live.edit(('reduction="sum"', 'reduction="mean"')) == []
-    assert live.edit(
-        ("    return compute_loss\n", "    loss = compute_loss\n    return loss\n")
-    ) == ["tiny_llama.build_loss counts from the next start of the run"]
+    assert live.edit((RETURN_LOSS, RETURN_LOSS.replace("return", "return 1 *"))) == []
+    built, pair = BUILT
+    assert live.edit(pair) == [f"tiny_llama.{built} counts from the next start of the run"]
     assert live.edit(("sorted(Path(folder)", "reversed(Path(folder)")) == [
         "tiny_llama.load_texts counts from the next start of the run"
     ]
@@ -71,18 +79,18 @@ def test_what_the_trainer_is_made_by_counts_from_the_next_start(root: Path) -> N
 
 def test_other_sizes_are_tried_against_the_live_model(root: Path) -> None:
     live = Live(root)
-    told, misfit = live.edit(("dim=64, n_layers=2", "dim=32, n_layers=2"))
+    told, misfit = live.edit(("dim=64, n_layers=2", "dim=32, n_layers=2"))[-2:]
     assert told == "the sizes of tiny_llama test count from the next start of the run"
     assert "cannot go on from this run's checkpoints: 'tok_embeddings.weight' has the" in misfit
-    assert live.edit(("dim=32, n_layers=2", "dim=64, n_layers=2")) == [told]
-    told, failure = live.edit(("dim=64, n_layers=2", "dim=64, n_layers=None"))
-    assert "the next start will fail: building it anew raises" in failure
+    assert live.edit(("dim=32, n_layers=2", "dim=64, n_layers=2"))[-1] == told
+    failure = live.edit(("dim=64, n_layers=2", "dim=64, n_layers=None"))[-1]
+    assert "the next start will fail: " in failure
 
 
 def test_a_model_with_another_layer_is_tried(root: Path) -> None:
     live = Live(root)
     init = (
-        "    def __init__(self, sizes):\n        super().__init__(sizes)\n"
+        "    def __init__(self, config):\n        super().__init__(config)\n"
         "        self.more = torch.nn.Linear(2, 2)\n\n    def forward(self, tokens"
     )
     warnings = live.edit(
@@ -92,12 +100,12 @@ def test_a_model_with_another_layer_is_tried(root: Path) -> None:
 
 
 def test_a_stage_of_a_pipeline_is_not_compared(root: Path) -> None:
-    assert Live(root, num_parts=2).edit(("dim=64, n_layers=2", "dim=32, n_layers=2")) == [
-        "the sizes of tiny_llama test count from the next start of the run"
-    ]
+    told = Live(root, num_parts=2).edit(("dim=64, n_layers=2", "dim=32, n_layers=2"))
+    assert told[-1] == "the sizes of tiny_llama test count from the next start of the run"
 
 
 def test_a_flavor_that_is_gone_is_told(root: Path) -> None:
-    [told] = Live(root).edit(('    "test": Tr', '    "tests": Tr'))
+    is_named = ("def test()", "def tests()") if IS_0_3 else ('    "test": Tr', '    "tests": Tr')
+    [told] = Live(root).edit(is_named)
     assert told.startswith("the next start will fail: ")
-    assert "'test' is none of tiny_llama's: mini, tests" in told
+    assert ("'test' not found in tiny_llama" if IS_0_3 else GONE_FLAVOR) in told

@@ -20,10 +20,9 @@ from monarch_recipes.titan import recipe
 from monarch_recipes.titan.config import TitanConfig
 from monarch_recipes.titan.training import TitanStep
 from tests.recipes.held_run import HeldRun
+from tests.recipes.titan_support import FORWARD, RETURN_LOSS, keys
 from tests.support import wait_for
 
-_FORWARD = "        return super().forward(tokens, attention_masks, positions)\n"
-_LOSS = "    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1), "
 _RATE = "    return learning_rate_factor(step, num_warmup_steps, num_steps)\n"
 _TEXT = '    return document["text"]\n'
 _IMPORTS = "import dataclasses\n"
@@ -91,23 +90,23 @@ def text_with(
 
     text = put(text, _IMPORTS, f"import os\nimport torch\n{_IMPORTS}\nSEEN = []\n")
     text = put(
-        text, _FORWARD,
+        text, FORWARD,
         "        self.calls = getattr(self, 'calls', 0) + 1\n"
         "        if not hasattr(self, 'seen'):\n"
         "            self.register_buffer('seen', torch.zeros(2), persistent=False)\n"
         "        self.seen += 1\n"
         "        SEEN.append(self.calls)\n"
         f"        {edit.forward or 'pass'}\n"
-        "        out = super().forward(tokens, attention_masks, positions)\n"
+        f"{FORWARD.replace('return', 'out =')}"
         f"        {edit.after_forward or 'pass'}\n"
         "        return out\n",
     )  # fmt: skip
     text = put(
-        text, _LOSS,
+        text, RETURN_LOSS,
         f"    {edit.loss or 'pass'}\n"
         f"    factor = 1 + {fix} / 64 + 0.01 * torch.rand(())\n"
         f"    factor += {1e-4 * keeps_own_state} * len(SEEN)\n"
-        "    return factor * cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1), ",
+        f"{RETURN_LOSS.replace('return', 'return factor *')}",
     )  # fmt: skip
     text = put(text, _RATE, f"    {edit.rate or 'pass'}\n{_RATE}")
     return put(text, _TEXT, f"    {edit.text or 'pass'}\n{_TEXT}")
@@ -157,7 +156,7 @@ def edited_run(
     ]  # fmt: skip
 
     def config() -> Any:
-        return load_config(TitanConfig, root / "titan.toml", settings).config
+        return load_config(TitanConfig, root / "titan.toml", keys(*settings)).config
 
     class Noting(recipe.Driver):
         def step(self) -> list[TitanStep]:

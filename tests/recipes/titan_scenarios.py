@@ -39,6 +39,7 @@ from monarch_recipes.titan.checkpoints import find_checkpoint
 from monarch_recipes.titan.config import TitanConfig, in_folder
 from monarch_recipes.titan.tiny import prepare
 from monarch_sync import Workspace
+from tests.recipes.titan_support import FORWARD, RETURN_LOSS, keys
 
 folder = Path(sys.argv[1])
 workspace = folder / "workspace"
@@ -74,7 +75,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def config(*overrides: str, run: str = "fsdp") -> TitanConfig:
-    loaded = load_config(TitanConfig, workspace / "titan.toml", [*SMALL, *overrides])
+    loaded = load_config(TitanConfig, workspace / "titan.toml", keys(*SMALL, *overrides))
     return in_folder(loaded.config, folder / run)
 
 
@@ -175,9 +176,9 @@ def reload(driver: Driver) -> None:
         asyncio.run(driver.procs.sync_workspace(Workspace({workspace: ""})))
         driver.setup(config("training.steps=100", "checkpoint.enable=false", run="reload"))
         report["before"] = [step() for _ in range(3)]
-        edit('reduction="sum")', 'reduction="sum") * 3')
+        edit(RETURN_LOSS, RETURN_LOSS.replace("return", "return 3 *"))
         report["loss"] = step()
-        edit("attention_masks, positions)\n", "attention_masks, positions) * 0\n")
+        edit(FORWARD, FORWARD.replace(")\n", ") * 0\n"))
         report["model"] = step()
         edit("return learning_rate_factor(step, num_warmup_steps, num_steps)", "return 0.125")
         report["schedule"] = [step(), step()]
@@ -252,7 +253,7 @@ def children() -> list[psutil.Process]:
 
 def go(record: Meddled, *overrides: str) -> dict[str, Any]:
     """Returns the outcome of a run, and the files that it left."""
-    loaded = load_config(TitanConfig, workspace / "titan.toml", [*SMALL, *overrides])
+    loaded = load_config(TitanConfig, workspace / "titan.toml", keys(*SMALL, *overrides))
     report: dict[str, Any] = {}
     try:
         report |= dataclasses.asdict(titan.run(loaded.config, this_host(), record))

@@ -32,6 +32,11 @@ def hang_here() -> None:
         time.sleep(1)
 
 
+def test() -> Any:
+    """With TorchTitan 0.3, this module is the one that is named."""
+    return tiny_llama.test()
+
+
 DATASETS["troubled"] = DatasetConfig(
     path="", loader=tiny_llama.load_texts, sample_processor=text_of
 )

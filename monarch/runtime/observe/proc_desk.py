@@ -61,7 +61,7 @@ class ProcDesk:
             if gc.isenabled():
                 gc.collect()  # References in cycles are none.
             held = tuple(sorted(held_among(order.procs)))
-            self._node.answer(order, HeldProcs(held, tuple(runs_by_itself(owns, urls))))
+            self._node.answer(order, HeldProcs(held, runs_by_itself(owns, urls)))
 
         threading.Thread(target=look, name="monarch-held", daemon=True).start()
 

@@ -91,11 +91,11 @@ class ProfileProc(Request[bytes], tag=175):
 
 
 class HeldProcs(msgspec.Struct):
-    """The procs that a process refers to, and what of its user's code runs there by itself, in
+    """The procs that a process refers to, and what goes on there besides calls, in
     words."""
 
     held: tuple[Uid, ...]
-    busy: tuple[str, ...]
+    busy: str
 
 
 class HeldAsked(Request[HeldProcs], tag=180):

@@ -1,4 +1,9 @@
-"""TorchFT 0.2 with what it needs to survive every fault; each cure says what it cures.
+"""TorchFT with what it needs to survive every fault; each cure says what it cures.
+
+A cure goes by what the installed TorchFT has, not by its version. How a process group meets anew
+(`configure` in 0.2, `reconfigure` in 0.3) is between it and TorchFT's manager: nothing here calls
+it. Where a name is gone that a cure needs, `check_parts` says so. Run with 0.2.0; of 0.3, which
+could not be had, only the contract of its process groups, by a fake.
 
 All of it works unchanged with NCCL: only the process group that the manager is given differs. Where
 that is gloo's, and the model on a GPU, what is averaged goes by copies in the host's memory.
@@ -14,10 +19,11 @@ import time
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from http.server import ThreadingHTTPServer
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -25,11 +31,12 @@ import torch
 import torch.distributed as dist
 import torchft.manager
 from torch.utils._pytree import tree_map
-from torchft import Manager, ProcessGroupGloo
+from torchft import Manager
 from torchft.checkpointing import HTTPTransport, http_transport
 from torchft.coordination import ManagerServer
 
 from monarch.actor import Actor, endpoint
+from monarch.errors import JobError
 from monarch.rdma import RDMAAction, RDMABuffer, RemoteMemoryError
 from monarch.runs.clock import unheld_time
 
@@ -41,6 +48,29 @@ _READ_BYTES = 64 * 1024
 """From here on a tensor is read from where it lies."""
 
 _log = logging.getLogger(__name__)
+# What is changed here, or looked into: a server that would let everybody in, and how a step ends.
+_PARTS = (
+    (torchft.manager, "ManagerServer"),
+    (http_transport, "_IPv6HTTPServer"),
+    (Manager, "_apply_pending_state_dict"),
+    (Manager, "start_quorum"),
+    (Manager, "should_commit"),
+    (HTTPTransport, "disallow_checkpoint"),
+)
+
+
+def check_parts(parts: Sequence[tuple[object, str]] = _PARTS) -> None:
+    """Raise JobError where TorchFT lacks what a cure is for: it may be needed no more, and must not
+    be left out unseen."""
+    gone = [name for owner, name in parts if not hasattr(owner, name)]
+    if gone:
+        raise JobError(
+            f"torchft {metadata.version('torchft')} has no {', '.join(gone)}, which the recipe "
+            "fault_tolerant changes: pip install 'torchft>=0.2,<0.3'"
+        )
+
+
+check_parts()
 
 
 class BehindOthers(RuntimeError):
@@ -183,7 +213,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
     @property
     def _goes_by_host(self) -> bool:
         """Whether what is on a GPU is copied to the host's memory to be averaged."""
-        return isinstance(self._pg, ProcessGroupGloo)
+        return "gloo" in self._pg.getBackendName()
 
     def allreduce(self, tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         """TorchFT's, on a GPU over gloo too, where processes share one."""
@@ -358,8 +388,8 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
 class DistributedDataParallel(torchft.DistributedDataParallel):  # type: ignore[misc]
     """Averages gradients within the group, then over the groups.
 
-    Its hook asserts in 0.2 that the allreduce went well, so that a group died of another's death.
-    Whether it went well is what ``should_commit`` asks; here the hook answers in either case.
+    Its hook averages over the groups alone, and in 0.2 asserts that this went well, so that a
+    group died of another's death. That is for ``should_commit`` to ask.
 
     It looks for parameters that were not used, and leaves these without a gradient, also where
     another group has one: ``not_used`` of the manager keeps what the groups have of them.

@@ -20,10 +20,10 @@ and how TorchTitan's numbers get our names. Around these:
     next_start    what an edit means for the next start of the run
     machine       where files lie on a rank's host; what the host cannot do
     process       a process is left as it was found
-    api, cpu      all that is used of TorchTitan; how it runs without a GPU
+    versions      all that is used of TorchTitan: 0.2 and 0.3
 """
 
-from .config import TitanConfig, from_flags, in_folder, register_model, with_values
+from .config import TitanConfig, from_flags, in_folder, with_values
 from .planning import plan
 from .recipe import (
     FAST_DEV_RUN,
@@ -36,6 +36,7 @@ from .recipe import (
     run,
 )
 from .tiny import prepare
+from .versions import register_model
 
 __all__ = [
     "FAST_DEV_RUN",

@@ -24,7 +24,9 @@ from monarch import ours
 from monarch.observe.kept_files import leads_out
 from monarch_recipes.checkpoint import CheckpointError
 
-from .config import Degrees, TitanConfig
+from .config import Degrees, TitanConfig, value_at
+from .versions import titan
+from .versions.interface import Engine
 
 # The parts of a checkpoint besides the model's parameters, which have no prefix.
 _OTHERS = ("optimizer", "lr_scheduler", "dataloader", "train_state")
@@ -51,12 +53,12 @@ class Saved:
 class Checkpointer:
     """Saves a trainer into the run's folder, and resumes it from there."""
 
-    def __init__(self, trainer: Any, config: TitanConfig, degrees: Degrees) -> None:
-        self._trainer = trainer
-        self._inner = trainer.checkpointer
+    def __init__(self, engine: Engine, config: TitanConfig, degrees: Degrees) -> None:
+        self._engine = engine
+        self._inner = engine.checkpointer
         self._config = config.checkpoint
         self._degrees = degrees
-        self._folder = Path(config.job.dump_folder, config.checkpoint.folder)
+        self._folder = Path(value_at(config, titan.keys.output), config.checkpoint.folder)
         self._unfinished: int | None = None  # the step
 
     def load(self) -> Resumed:
@@ -92,7 +94,7 @@ class Checkpointer:
 
     def save(self) -> Saved:
         """Save now, to go on from; nothing where the config has checkpoints disabled."""
-        inner, step = self._inner, self._trainer.step
+        inner, step = self._inner, self._engine.step
         if not inner.enable or inner.load_only:
             return Saved()
         path = self._path(step)
@@ -137,9 +139,9 @@ class Checkpointer:
         return Saved(path, step)
 
     def _weights_are_finite(self) -> bool:
-        is_finite = torch.ones((), device=self._trainer.device)
+        is_finite = torch.ones((), device=self._engine.device)
         with torch.no_grad():
-            for part in self._trainer.model_parts:
+            for part in self._engine.model_parts:
                 for parameter in part.parameters():
                     local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
                     is_finite *= local.isfinite().all()

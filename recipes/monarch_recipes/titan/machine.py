@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from monarch.config_file import ConfigError
+from monarch.config_file import ConfigError, with_keys
 
-from .api import device_type
-from .config import Degrees, TitanConfig, with_values
+from .config import Degrees, TitanConfig, section, value_at
+from .versions import titan
 
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt")
 
@@ -17,36 +17,34 @@ def with_paths_here(config: TitanConfig) -> TitanConfig:
     """The config with relative paths replaced by those in this host's copy of the workspace, where
     they lie there."""
 
-    def here(path: str | None) -> str | None:
-        copy = Path(os.environ.get("WORKSPACE_DIR", ""), path or "")
-        return path if path is None or Path(path).exists() or not copy.exists() else str(copy)
+    def here(path: str) -> str:
+        copy = Path(os.environ.get("WORKSPACE_DIR", ""), path)
+        return path if Path(path).exists() or not copy.exists() else str(copy)
 
-    return with_values(
-        config,
-        model={"hf_assets_path": here(config.model.hf_assets_path)},
-        training={"dataset_path": here(config.training.dataset_path)},
-        validation={"dataset_path": here(config.validation.dataset_path)},
-    )
+    keys = titan.keys
+    paths = {
+        key: value_at(config, key) for key in (keys.tokenizer, keys.data_path, keys.validation_path)
+    }
+    return with_keys(config, {key: here(path) for key, path in paths.items() if path is not None})
 
 
 def check_machine(config: TitanConfig, degrees: Degrees) -> None:
     """Raise ConfigError for what TorchTitan would find out later here, and say less clearly."""
-    if device_type == "cpu":
+    if titan.device_type == "cpu":
         _check_cpu(config, degrees)
-    tokenizer = Path(config.model.hf_assets_path)
+    keys = titan.keys
+    tokenizer = Path(value_at(config, keys.tokenizer))
     if not any((tokenizer / name).is_file() for name in _TOKENIZERS):
         raise ConfigError(
             f"= {str(tokenizer)!r}: there is no tokenizer there (none of "
             f"{', '.join(_TOKENIZERS)}). `monarch recipe prepare titan-tiny` makes one to try with",
-            key="model.hf_assets_path",
+            key=keys.tokenizer,
         )
-    for section in ("training", "validation") if config.validation.enable else ("training",):
-        path = getattr(config, section).dataset_path
+    is_validated = section(config, "validation").enable
+    for key in (keys.data_path, keys.validation_path) if is_validated else (keys.data_path,):
+        path = value_at(config, key)
         if path is not None and not Path(path).exists():
-            raise ConfigError(
-                f"= {path!r} does not exist on this machine",
-                key=f"{section}.dataset_path",
-            )
+            raise ConfigError(f"= {path!r} does not exist on this machine", key=key)
 
 
 def check_shared_gpus(degrees: Degrees, why_not_nccl: str) -> None:
@@ -72,8 +70,10 @@ def _check_cpu(config: TitanConfig, degrees: Degrees) -> None:
             "needs GPUs: what sends tokens to experts elsewhere is written in triton. Set it to 1",
             key="parallelism.expert_parallel_degree",
         )
-    if config.profiling.enable_profiling or config.profiling.enable_memory_snapshot:
+    profiler = section(config, "profiler")
+    if profiler.enable_profiling or profiler.enable_memory_snapshot:
+        name = titan.keys.profiler
         raise ConfigError(
-            "needs a GPU, as TorchTitan's profiler does: leave [profiling] disabled",
-            key="profiling.enable_profiling",
+            f"needs a GPU, as TorchTitan's profiler does: leave [{name}] disabled",
+            key=f"{name}.enable_profiling",
         )

@@ -7,7 +7,6 @@ are the real ones, of as many ranks as are asked for, but tensors have no storag
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import pickle
@@ -23,17 +22,10 @@ from torch.distributed.tensor import DTensor
 from monarch.config_file import ConfigError
 from monarch.python_start import text_arguments
 
-from .api import Trainer
-from .config import (
-    Degrees,
-    TitanConfig,
-    check_config,
-    look_up_model,
-    register_model,
-    with_values,
-)
+from .config import Degrees, TitanConfig, check_config
+from .versions import titan
 
-_ADAMS = ("Adam", "AdamW")
+_ADAMS = {"Adam", "AdamW"}
 _ANSWER = "PLAN "
 
 
@@ -137,7 +129,7 @@ def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> Tita
         procs_per_host,
         degrees,
         tuple(dimensions),
-        f"{config.model.name} {config.model.flavor}",
+        titan.model_text(config),
         seq_len=config.training.seq_len,
         num_steps=config.training.steps,
         **found,
@@ -146,29 +138,12 @@ def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> Tita
 
 def _build(config: TitanConfig) -> Mapping[str, Any]:
     """Builds rank 0's trainer and returns its sizes. Runs in a process that ends with it."""
-    spec = look_up_model(config)
-    # A plan needs neither data nor a tokenizer, which may be only on the hosts.
-    register_model(
-        config.model.name,
-        dataclasses.replace(spec, build_tokenizer_fn=None, build_dataloader_fn=None),
-    )
-    config = with_values(
-        config,
-        comm={"mode": "fake_backend"},
-        checkpoint={"enable": False},
-        validation={"enable": False},
-        metrics={"enable_tensorboard": False, "enable_wandb": False},
-        # The fused one refuses tensors without storage; its state is the same.
-        optimizer={"implementation": "for-loop"},
-    )
-    torch.nn.Module.to_empty = lambda self, **device: self
-    spec.model_cls.init_weights = lambda self, **buffers: None
-    trainer = Trainer(config)
-    parameters = [p for part in trainer.model_parts for p in part.parameters()]
+    engine = titan.make_without_storage(config)
+    parameters = [p for part in engine.model_parts for p in part.parameters()]
     num_bytes = sum(_local(p).numel() * p.element_size() for p in parameters)
-    meshes = trainer.parallel_dims.get_all_one_dimensional_meshes()
+    meshes = engine.parallel_dims.get_all_one_dimensional_meshes()
     degrees = Degrees.of(config, int(os.environ["WORLD_SIZE"]))
-    batch = config.training.local_batch_size * degrees.data * trainer.gradient_accumulation_steps
+    batch = config.training.local_batch_size * degrees.data * engine.num_micro_batches
     return {
         # "batch" and "loss" are other views of the same ranks.
         "dimensions": [
@@ -179,9 +154,9 @@ def _build(config: TitanConfig) -> Mapping[str, Any]:
         "num_parameters": sum(p.numel() for p in parameters),
         "parameter_bytes": num_bytes,
         "gradient_bytes": num_bytes,
-        "optimizer_bytes": 2 * num_bytes if config.optimizer.name in _ADAMS else None,
+        "optimizer_bytes": (2 * num_bytes if titan.optimizer_names(config) <= _ADAMS else None),
         "global_batch_size": batch,
-        "num_micro_batches": trainer.gradient_accumulation_steps,
+        "num_micro_batches": engine.num_micro_batches,
     }
 
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from monarch.tools.backends import ON_CPUS, agree_on_backend
 
-from .api import device_type
+from .versions import titan
 
 # Messages of torch and TorchTitan in every training here that call for no action.
 _IDLE = (
@@ -26,7 +26,7 @@ _IDLE = (
     "Pipeline Parallel loss is not visible",  # it arrives as a metric
     "Error running lspci",  # then it asks the driver
     "is being re-looped",  # the data, as ever
-    "sequential all_reduce operations will be performed",  # of the gradient's norm, in two meshes
+    "operations will be performed. This is suboptimal",  # in two meshes, of the gradient's norm
 )
 _LOGGERS = ("", "torch.distributed.tensor._redistribute")  # which those are said to
 _KNOWN = (
@@ -53,7 +53,7 @@ def borrowed_process() -> Iterator[None]:
     _leave_group()  # of an actor that was not closed
     for name in _VARIABLES:
         os.environ.pop(name, None)
-    if device_type == "cpu":
+    if titan.device_type == "cpu":
         torch.set_num_threads(_fair_num_threads())
     try:
         with _quiet_torchtitan():
@@ -69,7 +69,7 @@ def meeting(device_number: int) -> Iterator[str]:
     """Within, TorchTitan makes its groups over gloo where ranks share a GPU, as NCCL refuses that;
     gives why, in words, or "". ``device_number`` is that of this rank's GPU, on its host."""
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device = None if device_type != "cuda" else torch.device(device_type, device_number)
+    device = torch.device("cuda", device_number) if titan.device_type == "cuda" else None
     # Kept until the group is made: a file is removed when nobody has it open.
     store, _, _ = next(iter(dist.rendezvous("env://", rank, num_ranks)))
     backend, why = agree_on_backend(dist.PrefixStore("backend", store), rank, num_ranks, device)

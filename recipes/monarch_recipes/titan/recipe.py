@@ -34,8 +34,9 @@ from monarch_recipes.schedule import is_due
 from monarch_reload import ReloadReport
 
 from .checkpoints import Saved
-from .config import TitanConfig, check_config, in_folder, with_values
+from .config import TitanConfig, check_config, in_folder, section, with_values
 from .training import Setup, TitanStep, Training
+from .versions import titan
 
 # The variants of `monarch recipe prepare titan-...`.
 PREPARED_VARIANTS = ("tiny",)
@@ -313,9 +314,8 @@ class Driver:
 
 def patience_seconds(config: TitanConfig, step: int, seconds_of_last: float | None) -> float:
     """After how long a step hangs: sooner once there is one to compare it with."""
-    validates = config.validation.enable and (
-        step % config.validation.freq == 0 or step == config.training.steps
-    )
+    validation = section(config, "validation")
+    validates = validation.enable and (step % validation.freq == 0 or step == config.training.steps)
     if seconds_of_last is None or validates:
         return float(config.comm.init_timeout_seconds)
     return float(max(config.comm.train_timeout_seconds, math.ceil(5 * seconds_of_last)))
@@ -365,7 +365,7 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
         first_config, unless=lambda: record.is_stopping, copies=attempt.newest_copies()
     )
     record.message(
-        f"{config.model.name} {config.model.flavor}: {setup.num_parameters:,} parameters, "
+        f"{titan.model_text(config)}: {setup.num_parameters:,} parameters, "
         f"{setup.layout}, on {setup.device}; ready in {setup.seconds:.1f} s"
     )
     if setup.why_not_nccl:

@@ -17,24 +17,26 @@ from monarch.runs.run_memory import HostCopies
 from monarch_recipes.checkpoint import CheckpointError, random_state, set_random_state
 from monarch_recipes.collective import from_all_ranks
 
+from .versions.interface import Engine
+
 _SHARD = "shard"  # the key of a tensor that is a rank's part of a DTensor
 
 
-def state_of_rank(trainer: Any, layout: str, generation: int) -> dict[str, Any]:
+def state_of_rank(engine: Engine, layout: str, generation: int) -> dict[str, Any]:
     """All that a new process of this rank needs. Tensors are shared, not copied."""
     return {
-        "step": trainer.step,
-        "tokens_seen": trainer.ntokens_seen,
+        "step": engine.step,
+        "tokens_seen": engine.tokens_seen,
         "layout": layout,
         "generation": generation,
         "model": [
             {name: _local(value) for name, value in part.state_dict().items()}
-            for part in trainer.model_parts
+            for part in engine.model_parts
         ],
-        "optimizer": [_state_of(optimizer) for optimizer in trainer.optimizers.optimizers],
-        "lr_scheduler": trainer.lr_schedulers.state_dict(),
-        "dataloader": _position_of(trainer.dataloader),
-        "random_state": random_state(trainer.device),
+        "optimizer": [_state_of(optimizer) for optimizer in engine.optimizers],
+        "lr_scheduler": engine.schedules.state_dict(),
+        "dataloader": _position_of(engine.dataloader),
+        "random_state": random_state(engine.device),
     }
 
 
@@ -52,10 +54,10 @@ def read_shards(copies: HostCopies | None, rank: int, layout: str) -> dict[str, 
     return state if all(from_all_ranks(is_right)) else None
 
 
-def go_on_from(state: dict[str, Any], trainer: Any) -> None:
+def go_on_from(state: dict[str, Any], engine: Engine) -> None:
     """Have the trainer where the rank was that has left this state. Raises CheckpointError where it
     is one of another model."""
-    for part, values in zip(trainer.model_parts, state["model"], strict=True):
+    for part, values in zip(engine.model_parts, state["model"], strict=True):
         own = part.state_dict()
         if {name: value.shape for name, value in _locals(own)} != {
             name: value.shape for name, value in _tensors(values)
@@ -66,11 +68,11 @@ def go_on_from(state: dict[str, Any], trainer: Any) -> None:
         with torch.no_grad():
             for name, value in _locals(own):
                 value.copy_(_unpacked(values[name]))
-    for optimizer, values in zip(trainer.optimizers.optimizers, state["optimizer"], strict=True):
+    for optimizer, values in zip(engine.optimizers, state["optimizer"], strict=True):
         _put_into(optimizer, values)
-    trainer.lr_schedulers.load_state_dict(state["lr_scheduler"])
-    trainer.dataloader.load_state_dict(state["dataloader"])
-    trainer.step, trainer.ntokens_seen = state["step"], state["tokens_seen"]
+    engine.schedules.load_state_dict(state["lr_scheduler"])
+    engine.dataloader.load_state_dict(state["dataloader"])
+    engine.step, engine.tokens_seen = state["step"], state["tokens_seen"]
     set_random_state({name: value.clone() for name, value in state["random_state"].items()})
 
 

@@ -17,16 +17,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from monarch.whole_file import OF_PEOPLE, write_whole
 
+from .versions import titan
+
 _BEGIN, _END = "<|begin_of_text|>", "<|end_of_text|>"
 _VOCABULARY = 1024
 _DOCUMENT_CHARACTERS = 1500
 _HELD_OUT = 20  # one document in so many is for validation
-# Files that a person may edit, and so are not written over: from where, and under which name.
-_EDITED = {
-    "titan_tiny.toml": "titan.toml",
-    "tiny_llama.py": "tiny_llama.py",
-    "titan_monarch.toml": "monarch.toml",
-}
 
 
 def prepare(folder: Path) -> Path:
@@ -52,7 +48,7 @@ def prepare(folder: Path) -> Path:
 def copy_edited(folder: Path) -> None:
     """Files that a person may edit, each whole: one that is there is not written again."""
     configs = resources.files("monarch_recipes") / "configs"
-    for source, target in _EDITED.items():
+    for source, target in titan.prepared_files().items():
         if not (folder / target).exists():
             write_whole(
                 folder / target, (configs / source).read_text(encoding="utf-8"), mode=OF_PEOPLE

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,33 +25,21 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
+from monarch.config_file import live_keys
 from monarch.runs.run_memory import HostCopies
 from monarch_recipes.fingerprint import Sums, state_of_optimizer, sums_of
 from monarch_recipes.groups import RankGroups
 from monarch_recipes.schedule import is_due
 
-from .api import (
-    BaseLogger,
-    DataloaderExhaustedError,
-    Trainer,
-    device_type,
-    get_metrics_rank,
-    maybe_enable_memory_snapshot,
-    maybe_enable_profiling,
-    set_pg_timeouts,
-)
 from .checkpoints import Checkpointer, Resumed, Saved
-from .config import (
-    TitanConfig,
-    check_config,
-    look_up_model,
-    with_values,
-)
-from .cpu import sum_plainly
+from .config import TitanConfig, check_config, section, value_at, with_values
 from .machine import check_machine, check_shared_gpus, with_paths_here
 from .next_start import TitanNextStart
 from .process import borrowed_process, meeting
 from .shards import go_on_from, read_shards, state_of_rank
+from .versions import titan
+from .versions.cpu import sum_plainly
+from .versions.interface import Engine
 
 _A_DAY_SECONDS = 24 * 60 * 60
 _METRIC_NAMES = {
@@ -111,63 +100,62 @@ class Training:
         self.rank = int(os.environ["RANK"])
         self.degrees = check_config(config, self.world_size)
         check_machine(config, self.degrees)
+        self._validates = section(config, "validation").enable
         self._exits = contextlib.ExitStack()
         self._exits.enter_context(borrowed_process())
         try:
-            look_up_model(config)
             with meeting(int(os.environ["LOCAL_RANK"])) as self.why_not_nccl:
                 check_shared_gpus(self.degrees, self.why_not_nccl)
-                self.trainer = Trainer(config)
+                self.engine = titan.make(config)
             if self.why_not_nccl:
-                sum_plainly(self.trainer)
-            processor = self.trainer.metrics_processor
-            processor.logger = self._metrics = MetricsBuffer(processor.logger, self.world_size)
-            self._checkpointer = Checkpointer(self.trainer, config, self.degrees)
+                sum_plainly(self.engine)
+            engine = self.engine
+            self._metrics = MetricsBuffer(engine.metrics_logger, self.world_size)
+            engine.metrics_logger = self._metrics
+            self._checkpointer = Checkpointer(engine, config, self.degrees)
             state = read_shards(copies, self.rank, str(self.degrees))
             self._is_from_memory = state is not None
             if state is not None:
-                go_on_from(state, self.trainer)
+                go_on_from(state, engine)
             self._resumed = Resumed(None) if state is not None else self._checkpointer.load()
             self.configure(config)
-            self.next_start = TitanNextStart(config, self.trainer)
+            self.next_start = TitanNextStart(config, engine)
             self._profilers = [
-                self._exits.enter_context(
-                    enter(
-                        config.profiling,
-                        global_step=self.trainer.step,
-                        base_folder=config.job.dump_folder,
-                    )
-                )
-                for enter in (maybe_enable_profiling, maybe_enable_memory_snapshot)
+                self._exits.enter_context(profiler) for profiler in engine.profilers()
             ]
-            self._batches = Batches(self.trainer, self.rank)
+            self._batches = Batches(engine, self.rank, value_at(config, titan.keys.data))
             self._replicas = [
                 _Replica(replicate.state(part))
-                for part in self.trainer.model_parts
+                for part in engine.model_parts
                 if isinstance(part, DDP)
             ]
             self._stage = self._stage_name()
         except BaseException:
             self.close()
             raise
-        self.first_step = self.trainer.step
+        self.first_step = engine.step
         self._seconds = time.perf_counter() - started
+
+    @property
+    def trainer(self) -> Any:
+        """TorchTitan's."""
+        return self.engine.trainer
 
     def setup(self) -> Setup:
         """Returns the size and layout of the run, and where it goes on."""
-        parts = self.trainer.model_parts
+        parts = self.engine.model_parts
         count = torch.tensor(sum(p.numel() for part in parts for p in part.parameters()))
         if self.degrees.pp > 1:
-            count = count.to(self.trainer.device)
-            dist.all_reduce(count, group=self.trainer.parallel_dims.get_mesh("pp").get_group())
+            count = count.to(self.engine.device)
+            dist.all_reduce(count, group=self.engine.parallel_dims.get_mesh("pp").get_group())
         return Setup(
             rank=self.rank,
             first_step=self.first_step,
             num_steps=self.config.training.steps,
             num_parameters=int(count),
             layout=str(self.degrees),
-            metrics_rank=get_metrics_rank(self.trainer.parallel_dims, self.config),
-            device=str(self.trainer.device),
+            metrics_rank=self.engine.metrics_rank,
+            device=str(self.engine.device),
             seconds=self._seconds,
             resumed_from=self._resumed.path,
             notes=self._resumed.notes,
@@ -181,29 +169,25 @@ class Training:
         It does not save. The caller writes down what came of the step first: it would be lost where
         a rank dies between the two, because the run goes on after the checkpoint.
         """
-        trainer, config = self.trainer, self.config
-        trainer.step += 1
-        trainer.gc_handler.run(trainer.step)
+        engine, config = self.engine, self.config
+        engine.step += 1
         try:
-            trainer.train_step(self._batches)
-        except DataloaderExhaustedError:
-            trainer.step -= 1
-            return TitanStep(self.rank, trainer.step, {}, is_last=True)
-        is_last = trainer.step == config.training.steps
-        if config.validation.enable and (
-            is_last or trainer.validator.should_validate(trainer.step)
-        ):
+            engine.train_step(self._batches)
+        except titan.DataEnded:
+            engine.step -= 1
+            return TitanStep(self.rank, engine.step, {}, is_last=True)
+        is_last = engine.step == config.training.steps
+        if self._validates and (is_last or engine.should_validate()):
             self._validate()
         for profiler in self._profilers:
             if profiler:
                 profiler.step()
-        if trainer.step == self.first_step + 1:
+        if engine.step == self.first_step + 1:
             # The first step may have compiled, or waited for a rank that started late.
-            timeout = timedelta(seconds=config.comm.train_timeout_seconds)
-            set_pg_timeouts(timeout, trainer.parallel_dims)
+            engine.set_timeouts(timedelta(seconds=config.comm.train_timeout_seconds))
         values = self._metrics.take()
-        is_save_due = self._checkpointer.is_due(trainer.step, is_last)
-        return TitanStep(self.rank, trainer.step, values, is_last, is_save_due)
+        is_save_due = self._checkpointer.is_due(engine.step, is_last)
+        return TitanStep(self.rank, engine.step, values, is_last, is_save_due)
 
     def is_comparison_due(self, step: int) -> bool:
         return is_due(step, self.config.fault_tolerance.fingerprint_every)
@@ -219,18 +203,18 @@ class Training:
     def _by_name(self) -> dict[str, Any]:
         """The parameters, and what the optimizers remember of them."""
         state: dict[str, Any] = {}
-        for part in self.trainer.model_parts:
+        for part in self.engine.model_parts:
             parameters = dict(part.named_parameters())
             state |= parameters
             names = {parameter: name for name, parameter in parameters.items()}
-            for optimizer in self.trainer.optimizers.optimizers:
+            for optimizer in self.engine.optimizers:
                 state |= state_of_optimizer(optimizer, names, only_named=True)
         return state
 
     def take(self, rank: int) -> None:
         """Have the parameters and the optimizer's state of the replica that this rank belongs to on
         all ranks."""
-        meshes = self.trainer.parallel_dims.get_all_one_dimensional_meshes()
+        meshes = self.engine.parallel_dims.get_all_one_dimensional_meshes()
         places = [{name: mesh.get_local_rank() for name, mesh in meshes.items()}]
         dist.broadcast_object_list(places, src=rank)
         plain = [meshes[name].get_group() for name in ("dp_replicate", "tp") if name in meshes]
@@ -250,7 +234,7 @@ class Training:
     def _stage_name(self) -> str:
         if self.degrees.pp == 1:
             return ""
-        return f"pp {self.trainer.parallel_dims.get_mesh('pp').get_local_rank()}"
+        return f"pp {self.engine.parallel_dims.get_mesh('pp').get_local_rank()}"
 
     def roots(self) -> dict[str, object]:
         """The objects of libraries that have a part of the state; what they hold of modules,
@@ -258,19 +242,15 @@ class Training:
 
         A call begins, which drops gradients before it makes others: so none need to be kept.
         """
-        trainer = self.trainer
         if dist.is_initialized():
             self._groups = RankGroups()
-        for part in trainer.model_parts:
+        for part in self.engine.model_parts:
             part.zero_grad()
-        roots = {"trainer": trainer, "metrics": trainer.metrics_processor}
-        if self.config.validation.enable:
-            roots["validator"] = trainer.validator
-        return roots
+        return self.engine.roots()
 
     def state(self, generation: int) -> dict[str, Any]:
         """What a new process of this rank needs to go on from here."""
-        return state_of_rank(self.trainer, str(self.degrees), generation)
+        return state_of_rank(self.engine, str(self.degrees), generation)
 
     def rejoin(self) -> list[str]:
         """Meet the other ranks anew, where the groups were aborted. Returns what has kept an old
@@ -282,20 +262,20 @@ class Training:
 
     def save_if_due(self) -> Saved:
         """Write a checkpoint where the config has one after the step that was made last."""
-        step = self.trainer.step
+        step = self.engine.step
         return self._checkpointer.save_if_due(step, step == self.config.training.steps)
 
     def validate(self) -> float:
         """The loss on the validation data; NaN where the config has none."""
-        if not self.config.validation.enable:
+        if not self._validates:
             return math.nan
         self._validate()
         return self._metrics.take()["validation_loss"]
 
     def _validate(self) -> None:
-        self.trainer.validator.validate(self.trainer.model_parts, self.trainer.step)
+        self.engine.validate()
         # Without a backward pass, FSDP leaves parameters gathered, and a checkpoint wants shards.
-        for part in self.trainer.model_parts:
+        for part in self.engine.model_parts:
             for module in part.modules():
                 if isinstance(module, FSDPModule):
                     module.reshard()
@@ -306,39 +286,16 @@ class Training:
 
     def configure(self, config: TitanConfig) -> None:
         """Take over the keys that may change between two steps; see `config`."""
-        trainer = self.trainer
-        # TorchTitan's parts hold the config that the trainer was made with, and look into it.
-        for section, key in (
-            ("optimizer", "lr"),
-            ("optimizer", "weight_decay"),
-            ("training", "max_norm"),
-            ("metrics", "log_freq"),
-            ("checkpoint", "interval"),
-            ("validation", "freq"),
-            ("fault_tolerance", "fingerprint_every"),
-            ("fault_tolerance", "shadow_every"),
-        ):
-            setattr(getattr(self.config, section), key, getattr(getattr(config, section), key))
-        if trainer.checkpointer.enable:
-            trainer.checkpointer.interval = config.checkpoint.interval
-        for optimizer, scheduler in zip(
-            trainer.optimizers.optimizers, trainer.lr_schedulers.schedulers, strict=True
-        ):
-            scheduler.base_lrs = [config.optimizer.lr] * len(optimizer.param_groups)
-            rates = [
-                config.optimizer.lr * factor(scheduler.last_epoch)
-                for factor in scheduler.lr_lambdas
-            ]
-            scheduler._last_lr = rates
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"], group["initial_lr"] = rate, config.optimizer.lr
-                group["weight_decay"] = config.optimizer.weight_decay
+        for key in live_keys(type(config)):
+            name, _, field_name = key.rpartition(".")
+            setattr(getattr(self.config, name), field_name, value_at(config, key))
+        self.engine.configure(config)
 
     def close(self) -> None:
         """Leave the process as it was, ready for another training."""
         try:
-            if hasattr(self, "trainer"):
-                self.trainer.close()
+            if hasattr(self, "engine"):
+                self.engine.close()
         finally:
             self._exits.close()
 
@@ -350,27 +307,28 @@ class Batches:
     cannot be wound back.
     """
 
-    def __init__(self, trainer: Any, rank: int) -> None:
-        self._trainer = trainer
+    def __init__(self, engine: Engine, rank: int, data: Any) -> None:
+        self._engine = engine
         self._rank = rank
+        self._data = data
         self._batches: Iterator[Any] | None = None
 
     def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> Any:
-        trainer = self._trainer
+        engine = self._engine
         if self._batches is None:
-            self._batches = trainer.batch_generator(trainer.dataloader)
+            self._batches = engine.batches()
         try:
             return next(self._batches)
-        except (StopIteration, DataloaderExhaustedError):
-            raise DataloaderExhaustedError from None
+        except (StopIteration, titan.DataEnded):
+            raise titan.DataEnded from None
         except Exception as error:
-            sample = getattr(trainer.dataloader.dataset, "_sample_idx", "?")
+            sample = getattr(getattr(engine.dataloader, "dataset", None), "_sample_idx", "?")
             raise RuntimeError(
-                f"rank {self._rank}, step {trainer.step}: sample {sample} of its share "
-                f"of {trainer.job_config.training.dataset} raised {type(error).__name__}: {error}"
+                f"rank {self._rank}, step {engine.step}: sample {sample} of its share "
+                f"of {self._data or 'the data'} raised {type(error).__name__}: {error}"
             ) from error
 
     def state_dict(self) -> dict[str, Any]:
@@ -425,7 +383,10 @@ def _broadcast(tensor: torch.Tensor, group: dist.ProcessGroup, place: int) -> No
         tensor.copy_(values)
 
 
-class MetricsBuffer(BaseLogger):  # type: ignore[misc]
+_Logger: Any = titan.Logger
+
+
+class MetricsBuffer(_Logger):  # type: ignore[misc]
     """TorchTitan's numbers, under the names that all recipes have for them, until they are taken.
 
     On their way to TensorBoard, or to nowhere.
@@ -443,7 +404,7 @@ class MetricsBuffer(BaseLogger):  # type: ignore[misc]
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         for theirs, value in metrics.items():
-            ours = _METRIC_NAMES.get(theirs)
+            ours = _METRIC_NAMES.get(theirs) or _name_of_rate(theirs)
             if ours is None:
                 if theirs.startswith(_METRICS_LEFT_OUT):
                     continue
@@ -451,12 +412,18 @@ class MetricsBuffer(BaseLogger):  # type: ignore[misc]
             number = float(value)
             if ours == "tokens_per_second":
                 number *= self._world_size  # theirs is a rank's
-            if ours != "mfu_percent" or device_type != "cpu":
+            if ours != "mfu_percent" or titan.device_type != "cpu":
                 self._values[ours] = number
         self._inner.log(metrics, step)
 
     def close(self) -> None:
         self._inner.close()
+
+
+def _name_of_rate(theirs: str) -> str | None:
+    """TorchTitan 0.3 tells the optimizer's name beside its rate; and a number, where the groups of
+    parameters have several: these stay as they are."""
+    return "learning_rate" if re.fullmatch(r"lr/[^/]+", theirs) else None
 
 
 def _with_later_timeouts(config: TitanConfig) -> TitanConfig:

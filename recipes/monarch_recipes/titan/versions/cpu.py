@@ -27,8 +27,11 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-# The one file of TorchTitan that imports triton: kernels of mixture-of-experts models.
-_KERNELS = "torchtitan.models.moe.kernels"
+# The files of TorchTitan that import triton, in 0.2 and in 0.3: kernels of mixtures of experts.
+_KERNELS = (
+    "torchtitan.models.moe.kernels",
+    "torchtitan.distributed.minimal_async_ep.kernels",
+)
 
 
 def is_cpu_only() -> bool:
@@ -77,6 +80,13 @@ def _summing(init: Any) -> Any:
         sum_plainly(trainer)
 
     return wrapped
+
+
+def take_storage_away(model_class: type[Any]) -> None:
+    """From now on, trainers are made of tensors that have none, and their models are not
+    initialized; for a process that ends with its trainer."""
+    torch.nn.Module.to_empty = lambda self, **device: self
+    model_class.init_weights = lambda self, **buffers: None
 
 
 def sum_plainly(trainer: Any) -> None:
@@ -153,7 +163,7 @@ class _KernelsFinder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != _KERNELS:
+        if name not in _KERNELS:
             return None
         spec = PathFinder.find_spec(name, path)
         if spec is not None and spec.origin is not None:
@@ -174,10 +184,22 @@ class _KernelsLoader(SourceFileLoader):
 
 def _triton_modules() -> Mapping[str, ModuleType]:
     triton, language = ModuleType("triton"), ModuleType("triton.language")
-    triton.jit = _Kernel  # type: ignore[attr-defined]
+    triton.jit = _jit  # type: ignore[attr-defined]
     triton.language = language  # type: ignore[attr-defined]
-    language.constexpr = object  # type: ignore[attr-defined]
+    word = _TritonName()
+    language.__getattr__ = lambda name: word  # type: ignore[method-assign]
     return {"triton": triton, "triton.language": language}
+
+
+class _TritonName:
+    """What the language of kernels has by any name, in their annotations and in tables."""
+
+    def __call__(self, *args: object) -> _TritonName:
+        return self
+
+
+def _jit(function: Any = None, **options: Any) -> Any:
+    return _jit if function is None else _Kernel(function)
 
 
 class _Kernel:

@@ -1,0 +1,51 @@
+"""The keys of the recipe's config that are not TorchTitan's, and what both versions check."""
+
+# No `from __future__ import annotations`: TorchTitan looks at the types of its fields.
+
+from dataclasses import dataclass
+from typing import Any
+
+from monarch.config_file import ConfigError, live
+
+
+@dataclass
+class OwnFaultTolerance:
+    """The settings for ranks that die or hang: all begin again from the last checkpoint."""
+
+    max_restarts: int = 5
+    """Restarts in a row without a new checkpoint; 0 ends the run with the first loss."""
+
+    fingerprint_every: int = live(100)
+    """Steps after which replicas of a weight are compared, with what the optimizer remembers of it;
+    0 leaves it to new code, saves and resumes."""
+
+    shadow_every: int = live(0)
+    """Steps after which the state is copied into the host's memory, beside the next one: a rank
+    that dies costs no more steps than that; 0 is never."""
+
+    edit_patience_seconds: float | None = live(None)
+    """A first step on new code that takes longer is told of; none is as
+    MONARCH_EDIT_PATIENCE_SECONDS says, 30."""
+
+    def __post_init__(self) -> None:
+        for key in ("max_restarts", "fingerprint_every", "shadow_every"):
+            if getattr(self, key) < 0:
+                raise ConfigError("must be at least 0", key=key)
+
+
+GONE = {
+    "fault_tolerance.save_before_edits": (
+        "is gone: a step of new code that fails is put back in place, and nothing is saved for "
+        "it. Take the key out"
+    )
+}
+
+
+def check_at_least_1(section: Any, key: str, besides: str = "") -> None:
+    if getattr(section, key) < 1:
+        raise ConfigError(f"must be at least 1{besides}", key=key)
+
+
+def check_validation_steps(section: Any) -> None:
+    if section.steps != -1:
+        check_at_least_1(section, "steps", " (or -1: all there is)")

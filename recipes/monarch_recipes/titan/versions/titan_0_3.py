@@ -1,0 +1,245 @@
+"""TorchTitan 0.3: config functions, `ModelSpec`, `Trainer.Config`."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from types import FunctionType
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from monarch.config_file import ConfigError
+from monarch.config_file.keys import build, leaves
+
+from .config_0_3 import TitanConfig, call_function, config_class, fit
+from .cpu import import_torchtitan, take_storage_away
+from .engine import TrainerEngine
+from .flags import parsed
+from .interface import VersionKeys
+from .older_torch import IS_OLDER_TORCH, WholeBatches, name_set_timeout
+
+import_torchtitan()
+
+# ruff: noqa: E402 - these can be imported on a CPU only now
+from torchtitan.components.dataloader import DataloaderExhaustedError
+from torchtitan.components.metrics import BaseLogger, _get_metrics_rank
+from torchtitan.config import ConfigManager, Configurable
+from torchtitan.distributed.utils import set_pg_timeouts
+from torchtitan.hf_datasets.text_datasets import DATASETS
+from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
+from torchtitan.observability import structured_logger
+from torchtitan.tools.utils import device_type
+
+name_set_timeout()
+# It says that it is off.
+logging.getLogger(structured_logger.structured_logging.__name__).setLevel(logging.WARNING)
+_NOT_FINITE = "Loss is not finite"
+
+
+class Titan03Engine(TrainerEngine):
+    """Its parts hold copies of their sections of the config."""
+
+    @property
+    def metrics_rank(self) -> int:
+        schedule = self.trainer.config.parallelism.pipeline_parallel_schedule
+        return int(_get_metrics_rank(parallel_dims=self.parallel_dims, pp_schedule=schedule))
+
+    def train_step(self, batches: Iterator[Any]) -> None:
+        try:
+            super().train_step(batches)
+        except RuntimeError as error:
+            if not str(error).startswith(_NOT_FINITE):
+                raise
+            # All ranks have seen it. Whoever drives the steps says it, as with 0.2.
+            number = float(str(error).partition("global_avg_loss=")[2].partition(")")[0])
+            self.metrics_logger.log({"loss_metrics/global_avg_loss": number}, self.step)
+
+    def profilers(self) -> list[AbstractContextManager[Any]]:
+        config = self.trainer.config
+        return [
+            config.profiler.build(global_step=self.trainer.step, base_folder=config.dump_folder)
+        ]
+
+    def set_timeouts(self, timeout: timedelta) -> None:
+        set_pg_timeouts(timeout, self.parallel_dims)
+
+    def configure(self, config: Any) -> None:
+        trainer = self.trainer
+        trainer.config.training.max_norm = config.training.max_norm
+        trainer.metrics_processor.config.log_freq = config.metrics.log_freq
+        if hasattr(trainer, "validator"):
+            trainer.validator.config.freq = config.validator.freq
+        super().configure(config)
+
+
+class Titan03:
+    """See `interface.TitanVersion`."""
+
+    config_class: type[Any] = TitanConfig
+    keys = VersionKeys(
+        output="dump_folder",
+        tokenizer="hf_assets_path",
+        data="dataloader.dataset",
+        data_path="dataloader.dataset_path",
+        validation="validator",
+        validation_path="validator.dataloader.dataset_path",
+        profiler="profiler",
+    )
+    Logger: type[Any] = BaseLogger
+    DataEnded: type[Exception] = DataloaderExhaustedError
+    device_type: str = device_type
+
+    def from_flags(self, flags: Sequence[str]) -> Any:
+        """``--module`` and ``--config`` have to be among them."""
+        made = parsed(ConfigManager().parse_args, flags)
+        fit(made)
+        known = config_class(_flag(flags, "--module"), _flag(flags, "--config"))
+        values = {key: _value_at(made, key, value) for key, value in leaves(known())}
+        return build(known, "", values, {}, None)
+
+    def model_text(self, config: Any) -> str:
+        return str(config.MODEL)
+
+    def look_up_model(self, config: Any) -> Any:
+        """The `ModelSpec` of what the config function returns, as the code is now."""
+        return call_function(config.module, config.config).model_spec
+
+    def check(self, config: Any) -> None:
+        """The config was checked when it was made."""
+
+    def make(self, config: Any) -> Titan03Engine:
+        made = config.trainer_config()
+        _fit_to_device(made)
+        structured_logger.init_structured_logger(
+            source="training",
+            output_dir=made.dump_folder,
+            enable=made.debug.enable_structured_logging,
+        )
+        trainer = made.build()
+        if IS_OLDER_TORCH and trainer.parallel_dims.pp_enabled:
+            trainer.pp_schedule = schedule = WholeBatches(trainer.pp_schedule)
+            if hasattr(trainer, "validator"):
+                trainer.validator.pp_schedule = schedule
+        return Titan03Engine(trainer)
+
+    def make_without_storage(self, config: Any) -> Titan03Engine:
+        made = config.trainer_config()
+        _fit_to_device(made)
+        made.comm.mode = "fake_backend"
+        made.checkpoint.enable = made.validator.enable = False
+        made.metrics.enable_tensorboard = made.metrics.enable_wandb = False
+        # The fused one refuses tensors without storage; its state is the same.
+        made.optimizer.implementation = "for-loop"
+        made.tokenizer, made.dataloader = NothingConfig(), NothingConfig()
+        take_storage_away(made.model_spec.model._owner)
+        return Titan03Engine(made.build())
+
+    def sizes(self, config: Any) -> Any:
+        # Functions are among them, by their addresses.
+        return re.sub(r" at 0x[0-9a-f]+", "", repr(self.look_up_model(config).model))
+
+    def build_model(self, config: Any) -> nn.Module:
+        made = config.trainer_config()
+        _fit_to_device(made)
+        sizes = made.model_spec.model
+        sizes.update_from_config(config=made)
+        model: nn.Module = sizes.build()
+        return model
+
+    def build_optimizer(self, config: Any, model: nn.Module, parallel_dims: Any) -> Optimizer:
+        wanted = copy.deepcopy(config.trainer_config().optimizer)
+        wanted.implementation = "for-loop"  # Fused ones want tensors with storage.
+        made: Optimizer = wanted.build(model_parts=[model]).optimizers[0]
+        return made
+
+    def optimizer_names(self, config: Any) -> set[str]:
+        groups = config.trainer_config().optimizer.param_groups
+        return {group.optimizer_name for group in groups}
+
+    def start_functions(self, config: Any) -> Iterator[Callable[..., Any]]:
+        made = config.trainer_config()
+        spec = made.model_spec
+        functions = [
+            _function_of(config.module, config.config),
+            spec.parallelize_fn, spec.pipelining_fn, spec.post_optimizer_build_fn,
+            *(
+                getattr(type(part), "build", None)
+                for part in (made.lr_scheduler, made.optimizer, made.loss, made.dataloader)
+            ),
+            getattr(spec.model._owner, "init_weights", None),
+            getattr(spec.model._owner, "init_states", None),
+        ]  # fmt: skip
+        for loader in (made.dataloader, made.validator.dataloader):
+            name = getattr(loader, "dataset", None)
+            if name in DATASETS:
+                functions.append(DATASETS[name].loader)
+        for function in functions:
+            whole = getattr(function, "func", function)  # of a partial
+            if isinstance(whole, FunctionType):
+                yield whole
+
+    def prepared_files(self) -> Mapping[str, str]:
+        return {
+            "titan_tiny_0_3.toml": "titan.toml",
+            "tiny_llama_0_3.py": "tiny_llama.py",
+            "titan_monarch.toml": "monarch.toml",
+        }
+
+    def relocated(self, config: Any) -> Any:
+        return config
+
+
+@dataclass(kw_only=True, slots=True)
+class NothingConfig(Configurable.Config):  # type: ignore[misc]
+    """In place of a tokenizer's config, or a loader's: a plan needs neither, and they may be only
+    on the hosts."""
+
+    def build(self, **kwargs: Any) -> None:
+        return None
+
+
+def _fit_to_device(made: Any) -> None:
+    """FlexAttention has no backward pass on a CPU; causal attention goes across documents there."""
+    if device_type != "cpu":
+        return
+    for _, _, parent, name in list(made.model_spec.model.traverse(FlexAttention.Config)):
+        plain = ScaledDotProductAttention.Config()
+        if isinstance(parent, list):
+            parent[name] = plain
+        else:
+            setattr(parent, name, plain)
+
+
+def _function_of(module: str, function: str) -> Any:
+    """The config function itself, of one's own module."""
+    for name in (f"{module}.config_registry", module):
+        if name in sys.modules:
+            return getattr(sys.modules[name], function, None)
+    return None
+
+
+def _flag(flags: Sequence[str], name: str) -> str:
+    for flag, following in zip(flags, [*flags[1:], ""], strict=True):
+        if flag == name:
+            return following
+        if flag.startswith(f"{name}="):
+            return flag.partition("=")[2]
+    raise ConfigError(f"{name} is needed: --module llama3 --config llama3_debugmodel")
+
+
+def _value_at(made: Any, key: str, default: Any) -> Any:
+    """The value that an object of TorchTitan's has at a key; ``default`` for keys of our own."""
+    for name in key.split("."):
+        made = getattr(made, name, NothingConfig)
+    return default if made is NothingConfig else made
+
+
+ADAPTER = Titan03()

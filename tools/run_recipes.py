@@ -1,0 +1,47 @@
+"""Runs each recipe once, for a few steps, in a folder of its own; fails where one fails.
+
+The torch and the TorchTitan are those of the Python that runs this.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+_MONARCH = (sys.executable, "-W", "ignore", "-c", "from monarch.cli.entry import main; main()")
+_RUNS = {
+    "ddp": ["num_epochs=1"],
+    "titan": ["--config", "titan.toml", "training.steps=4"],
+    "fault_tolerant": ["num_steps=10"],
+}
+
+
+def main() -> int:
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for recipe, words in _RUNS.items():
+            place = Path(folder, recipe)
+            place.mkdir()
+            if recipe == "titan":
+                call("recipe", "prepare", "titan-tiny", ".", folder=place)
+            done = call("run", recipe, "--local", "--procs", "2", *words, folder=place)
+            failed += done.returncode != 0
+            last = (done.stdout + done.stderr).strip().splitlines()[-4:]
+            outcome = "ran" if done.returncode == 0 else "FAILED"
+            sys.stdout.write("\n    ".join([f"{recipe}: {outcome}", *last]) + "\n")
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torchtitan"))
+    sys.stdout.write(f"{versions}: {len(_RUNS) - failed} passed, {failed} failed\n")
+    return 1 if failed else 0
+
+
+def call(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*_MONARCH, *words], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
