@@ -14,6 +14,7 @@ import itertools
 import os
 import sys
 import time
+import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -257,7 +258,7 @@ class _OpenedStream:
         the loop of an ``__iter__`` that was edited."""
         if self._iterator is None:
             return False
-        return self._source.workers.num > 0 or self._code is not _code_of(self._source.data)
+        return self._source.workers.num > 0 or self._code != _code_of(self._source.data)
 
     def open(self, epoch: int, num_read: int, inner: Mapping[str, Any], *, tells: bool) -> None:
         """Begin the epoch, and go to the place behind ``num_read`` samples."""
@@ -355,7 +356,15 @@ class _OpenedStream:
 
 
 def _code_of(data: Any) -> Any:
-    return getattr(type(data).__iter__, "__code__", None)
+    return _text_of(getattr(type(data).__iter__, "__code__", None))
+
+
+def _text_of(code: Any) -> Any:
+    """What code does, wherever it stands: an edit above it moves its lines."""
+    if not isinstance(code, types.CodeType):
+        return repr(code)  # A number, a text: 1 and True are not the same.
+    constants = tuple(map(_text_of, code.co_consts))
+    return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
 
 
 def _keeps_place(kind: type) -> bool:

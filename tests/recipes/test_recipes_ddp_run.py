@@ -205,8 +205,15 @@ def test_a_port_in_use_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str
     assert "Traceback" not in "".join(capfd.readouterr()), "ranks end without an error"
 
 
+def test_a_checkpoint_that_is_not_here_is_told_before_anything_starts(tmp_path: Path) -> None:
+    missing, record = tmp_path / "step-00000001.pt", Meddled(tmp_path / "run")
+    with pytest.raises(ConfigError, match="a file that is not there"):
+        go(dataclasses.replace(CONFIG, resume=str(missing)), record)
+    assert not (tmp_path / "run/events.jsonl").exists()
+
+
 def test_a_mistake_in_a_value_is_told_without_a_traceback(tmp_path: Path) -> None:
-    missing = tmp_path / "step-00000001.pt"
+    missing = tmp_path / "another disk/step-00000001.pt"  # It may be there on the ranks' machine.
     with pytest.raises(RunFailed) as caught:
         go(dataclasses.replace(CONFIG, resume=str(missing)), Meddled(tmp_path / "run"))
     assert str(caught.value).startswith(f"{missing} cannot be read: ")

@@ -259,6 +259,29 @@ def test_an_edit_of_other_code_has_a_stream_go_on_and_one_of_its_loop_has_it_beg
     assert labels_of(samples, 3) == [12, 13, 14, 15]
 
 
+def test_a_loop_that_an_edit_only_moves_goes_on() -> None:
+    class Moved(Stream):
+        pass
+
+    source = "def __iter__(self):\n for n in range(20):\n  self.num_given += 1\n  yield {}, n"
+
+    def moved(text: str) -> None:
+        names: dict[str, Any] = {"torch": torch}
+        exec(text, names)
+        Moved.__iter__ = names["__iter__"]  # type: ignore[method-assign]
+
+    moved(source.format("torch.ones(1)"))
+    data = Moved()
+    samples = opened(data)
+    assert labels_of(samples, 0) == [0, 1, 2, 3]
+    moved("\n\n\n" + source.format("torch.ones(1)"))
+    assert values_of(samples, 1, generation=1) == [1.0] * 4
+    assert data.num_given == 8, "nothing was read again"
+    moved(source.format("torch.zeros(1)"))
+    assert values_of(samples, 2, generation=2) == [0.0] * 4
+    assert data.num_given == 8 + 12
+
+
 def test_a_stream_that_fails_is_told_by_number_and_read_again() -> None:
     class Failing(Stream):
         fails = True
