@@ -34,7 +34,7 @@ class Spread:
         hosts: Sequence[ProcAddress],
     ) -> None:  # fmt: skip
         self._node = node
-        self._order = order
+        self._order = msgspec.structs.replace(order, sender=node.uid)
         self._data = data
         self._blobs = blobs
         self._hosts = hosts
