@@ -103,7 +103,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _add_process_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-e", "--env", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--workdir", help="the folder that it begins in")
-    parser.add_argument("--kill", action="store_true", help="end the allocation afterwards")
+    parser.add_argument(
+        "--kill", dest="kills", action="store_true", help="end the allocation afterwards"
+    )
 
 
 def _exec(args: argparse.Namespace) -> None:
@@ -121,7 +123,7 @@ def _exec(args: argparse.Namespace) -> None:
             point_str=args.point,
             env=args.env or None,
             workdir=args.workdir,
-            kill=args.kill,
+            kill=args.kills,
             script=args.script,
             per_host={dim.strip(): int(number)} if dim else None,
         )
@@ -135,7 +137,7 @@ def _shell(args: argparse.Namespace) -> None:
             point_str=args.point,
             env=args.env or None,
             workdir=args.workdir,
-            kill=args.kill,
+            kill=args.kills,
         )
     )
 
