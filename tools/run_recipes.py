@@ -27,20 +27,25 @@ def main() -> int:
             place.mkdir()
             if recipe == "titan":
                 call("recipe", "prepare", "titan-tiny", ".", folder=place)
-            done = call("run", recipe, "--local", "--procs", "2", *words, folder=place)
-            failed += done.returncode != 0
-            last = (done.stdout + done.stderr).strip().splitlines()[-4:]
-            outcome = "ran" if done.returncode == 0 else "FAILED"
-            sys.stdout.write("\n    ".join([f"{recipe}: {outcome}", *last]) + "\n")
+            failed += (status := run(recipe, words, place)) != 0
+            sys.stdout.write(f"{recipe}: {'ran' if status == 0 else 'FAILED'}\n")
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torchtitan"))
     sys.stdout.write(f"{versions}: {len(_RUNS) - failed} passed, {failed} failed\n")
     return 1 if failed else 0
 
 
-def call(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*_MONARCH, *words], cwd=folder, capture_output=True, text=True, check=False, timeout=300
-    )
+def run(recipe: str, words: list[str], folder: Path) -> int:
+    """The status that it ends with; what it says is shown."""
+    command = ("run", recipe, "--local", "--procs", "2", *words)
+    try:
+        return call(*command, folder=folder)
+    except subprocess.TimeoutExpired as error:
+        sys.stdout.write(f"{error}\n")
+        return 1
+
+
+def call(*words: str, folder: Path) -> int:
+    return subprocess.run([*_MONARCH, *words], cwd=folder, check=False, timeout=900).returncode
 
 
 if __name__ == "__main__":
