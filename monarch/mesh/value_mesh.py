@@ -58,12 +58,6 @@ class ValueMesh(ShapedMesh, Generic[R]):
             "`.get(rank)` that of a rank, `.values()` all of them"
         )
 
-    def __await__(self) -> NoReturn:
-        raise TypeError(
-            "this is the answer already, a ValueMesh: await the call without `.get()`, or take "
-            "`.values()`"
-        )
-
     def _at_0(self) -> str:
         return ", ".join(f"{label}=0" for label in self._labels)
 

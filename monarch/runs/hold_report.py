@@ -184,6 +184,8 @@ class HoldReport:
             if self._has_checkpoint()
             else ("after the mend it begins again, in new processes", "stops it")
         )
+        if self._record is not None and RunFolder(self._record.folder).is_of_script:
+            stop = "stops it"  # What it has learned only the script can save.
         again = f"and {failure.doing} is made again, on all ranks, with the new code"
         it = "The run holds" if self._record is not None else "It holds"
         # Code that was never edited has nothing to go back to.

@@ -88,10 +88,6 @@ _CASES: list[tuple[str, Callable[[Any, Any], Any], type[Exception], str]] = [
     ("item(gpu)", lambda p, a: a.add.call(1).get().item(gpu=0), KeyError, "Did you mean 'gpus'"),
     ("item(0)", lambda p, a: a.add.call(1).get().item(0), TypeError, "coordinates by name"),
     ("item(9)", lambda p, a: a.add.call(1).get().item(hosts=0, gpus=9), IndexError, "gpus has 2"),
-    (
-        "await values", lambda p, a: asyncio.run(_awaited(a.add.call(1).get())), TypeError,
-        r"await the call without `\.get\(\)`",
-    ),
     ("spawn_procs(4)", lambda p, a: this_host().spawn_procs(4), TypeError, r"\(\{'gpus': 4\}\)"),
     (
         "spawn_procs(gpus)", lambda p, a: this_host().spawn_procs(gpus=4), TypeError,
