@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import monarch
-from monarch.actor import Actor, ActorMesh, HostMesh, ProcMesh, endpoint, this_host
+from monarch.actor import Actor, ActorMesh, endpoint, this_host
 
 
 class Adder(Actor):
@@ -35,6 +35,10 @@ class Plain: ...
 class Model:
     def __init__(self) -> None:
         self.parts = {"a": [1, threading.Lock()]}
+
+
+def _hosts() -> Any:
+    return this_host()
 
 
 async def _awaited(value: Any) -> Any:
@@ -94,13 +98,13 @@ _CASES: list[tuple[str, Callable[[Any, Any], Any], type[Exception], str]] = [
         r"go into a dict: `spawn_procs\(\{'gpus': 4\}\)`",
     ),
     (
-        "spawn_procs(text)", lambda p, a: this_host().spawn_procs({"gpus": "4"}), TypeError,
+        "spawn_procs(text)", lambda p, a: _hosts().spawn_procs({"gpus": "4"}), TypeError,
         "has the size '4'",
     ),
     ("hosts.spawn", lambda p, a: this_host().spawn("a", Adder), AttributeError, "live in procs"),
     ("procs.spawn_procs", lambda p, a: p.spawn_procs(), AttributeError, "made on hosts"),
-    ("ProcMesh()", lambda p, a: ProcMesh(), TypeError, "is made by `this_host"),
-    ("HostMesh()", lambda p, a: HostMesh(), TypeError, "is made by `this_host"),
+    ("ProcMesh()", lambda p, a: type(p)(), TypeError, "is made by `this_host"),
+    ("HostMesh()", lambda p, a: type(_hosts())(), TypeError, "is made by `this_host"),
     ("ActorMesh(cls)", lambda p, a: ActorMesh(Adder), TypeError, r"`procs\.spawn\('name'"),
     ("monarch.get", lambda p, a: monarch.get(1), AttributeError, r"`foo\.add\.call\(1\)\.get\(\)`"),
 ]  # fmt: skip

@@ -98,7 +98,10 @@ def test_plot_draws_in_the_terminal_and_into_a_file(
 ) -> None:
     names = [path.name for path in folder.runs]
     said = folder.here(monkeypatch, "runs", "plot", *names).splitlines()
-    assert said == [f"{names[0]}  loss from 1 to 3", "█▅▁", f"{names[1]}  loss from 2.5 to 3", "█▁"]
+    assert len(said) == 2 * 9, "a head, six rows, an axis and its ends, for each"
+    assert said[:2] == [f"{names[0]}  loss from 1 to 3", "3 ┤█"]
+    assert (said[6], said[8].split()) == ("1 ┤██▁", ["step", "1", "3"])
+    assert said[9:11] == [f"{names[1]}  loss from 2.5 to 3", "  3 ┤█"]
     folder.here(monkeypatch, "runs", "plot", *names, "--svg", "loss.svg")
     lines = ElementTree.parse(folder.path / "loss.svg").findall(".//{*}polyline")
     assert [len(line.attrib["points"].split()) for line in lines] == [3, 2]
@@ -118,9 +121,9 @@ def test_a_plot_in_a_file_of_its_own_says_what_it_is_of(
     folder.here(monkeypatch, "runs", "plot", "--log", "--smooth", "2", "--svg", "loss.svg")
     drawn = (folder.path / "loss.svg").read_text()
     assert ">loss (log)</text>" in drawn
-    assert folder.here(monkeypatch, "runs", "plot", "--smooth", "2").endswith(
-        "from 2.75 to 3\n█▁\n"
-    )
+    said = folder.here(monkeypatch, "runs", "plot", "--smooth", "2").splitlines()
+    assert said[0].endswith("loss from 2.75 to 3")
+    assert said[6] == "2.75 ┤█▁"
 
 
 def test_the_best_of_a_sweep_is_named(folder: RunsFolder) -> None:
