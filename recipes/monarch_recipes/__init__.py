@@ -8,7 +8,8 @@ What to open, by what is to be changed:
 - which samples a rank sees: `samples.py`
 - what a titan run saves; what of its config is refused: `titan/checkpoints.py`;
   `titan/config.py`, `titan/machine.py`
-- what of TorchTitan is used; how it runs on CPUs: `titan/api.py`; `titan/cpu.py`
+- what of TorchTitan is used, of each version; how it runs on CPUs: `titan/versions/`;
+  `titan/versions/cpu.py`
 
 The modules that serve more than one recipe:
 

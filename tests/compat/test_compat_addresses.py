@@ -134,7 +134,7 @@ def test_the_finder_costs_an_import_of_the_package_nothing() -> None:
     code = "import sys, monarch; print(*(m for m in sys.modules if m.startswith('monarch')))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(run.stdout.split()) == {
-        "monarch", "monarch.compat", "monarch.compat.finder", "monarch.offers",
+        "monarch", "monarch.compat", "monarch.compat.finder", "monarch.offers", "monarch.version",
     }  # fmt: skip
 
 
