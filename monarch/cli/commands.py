@@ -269,7 +269,7 @@ for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace, profile, tu
 @click.option(
     "--on-edit-error",
     type=click.Choice(["hold", "rollback", "end"]),
-    help="what to do where new code fails: wait for a mend [default in a terminal], go back to "
+    help="what to do where new code fails: wait for a fix [default in a terminal], go back to "
     "the code that worked [default elsewhere], or end",
 )
 @click.option(

@@ -159,7 +159,7 @@ def doctor(**given: Any) -> None:
     """Say what would fail on the configured allocation, and why, before anything is started.
 
     Looks at each host: whether it can be reached, its Python, clock, disk and shared memory, GPUs,
-    and whether the hosts reach each other. A line for each finding, with a way to mend it. Ends
+    and whether the hosts reach each other. A line for each finding, with a way to fix it. Ends
     with 1 if something would fail.
     """
     from monarch.cli.doctor import doctor

@@ -1,4 +1,4 @@
-"""The allocation that a run goes on: others may end it, put another in its place, or mend it.
+"""The allocation that a run goes on: others may end it, put another in its place, or fix it.
 
 Its state as it is kept is what holds; each look reads it anew. A host that is lost is brought up
 again; where that cannot be, the run goes on with those that are left, waits, or ends, as the person

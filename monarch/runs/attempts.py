@@ -118,7 +118,7 @@ def with_attempts(
 
 
 def _hold(error: NotMade, generation: int, record: Record, held: HoldReport) -> None:
-    """Wait for newer code than that of this generation, where an edit or a person may mend it; else
+    """Wait for newer code than that of this generation, where an edit or a person may fix it; else
     raise the error."""
     edits = record.edits
     if not edits.is_edited(process.current().generation):

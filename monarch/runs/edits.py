@@ -2,7 +2,7 @@
 
 An **activity** is what a run does again and again: a step, an evaluation, a save. Code is on trial
 in an activity as long as that last went well with an older generation, or never. The run **holds**,
-and waits for a mend, where code fails that is newer than what the run began with: while it starts,
+and waits for a fix, where code fails that is newer than what the run began with: while it starts,
 on trial, or later, as where a branch is first taken. For ranks that die or hang the run holds when
 that happens again, as it may be chance.
 """
@@ -24,7 +24,7 @@ OnEditError = Literal["hold", "rollback", "end"]
 _NUM_REMEMBERED = 20
 _TIMES_USUAL = 10.0
 _TIMES_LONGEST = 3.0  # the longest was the first, as a rule, which compiled
-_MEND_SECONDS = 2.0  # where a mend waits, code on trial is given no more time than this
+_MEND_SECONDS = 2.0  # where a fix waits, code on trial is given no more time than this
 
 
 def default_policy() -> OnEditError:
@@ -180,7 +180,7 @@ class Edits:
     ) -> Patience:
         """How long a call may take, by what such calls took before. ``most`` is for code that has
         gone well, ``least`` for code on trial, which is told of then and goes on as long as it
-        makes progress; where a mend is there and waits for its end, it has less."""
+        makes progress; where a fix is there and waits for its end, it has less."""
         least = settings().edit_patience_seconds if least is None else least
         firsts, others = self._firsts.get(activity, ()), self._usual.get(activity, ())
         history = sorted(others or firsts)

@@ -75,7 +75,7 @@ class HoldReport:
         return self._edits.held_since is not None
 
     def is_watched(self) -> bool:
-        """Whether a watch follows the saves of a person, so that a mend can come by itself."""
+        """Whether a watch follows the saves of a person, so that a fix can come by itself."""
         return any(one.kind == "watching" for one in self._standing())
 
     def _standing(self) -> list[Bulletin]:
@@ -178,11 +178,11 @@ class HoldReport:
             )
             if in_place
             else (
-                "the ranks cannot be put back: after the mend it goes on from the last checkpoint",
+                "the ranks cannot be put back: after the fix it goes on from the last checkpoint",
                 "stops it, and leaves that checkpoint",
             )
             if self._has_checkpoint()
-            else ("after the mend it begins again, in new processes", "stops it")
+            else ("after the fix it begins again, in new processes", "stops it")
         )
         if self._record is not None and RunFolder(self._record.folder).is_of_script:
             stop = "stops it"  # What it has learned only the script can save.
@@ -194,22 +194,22 @@ class HoldReport:
             what_now = (
                 f"{it}: {state or usual}.\n"
                 "Its processes are this program's own, and no other can push to them: interrupt it "
-                "(Ctrl-C), save a mend, `await procs.sync_workspace(...)`, and run it again."
+                "(Ctrl-C), save a fix, `await procs.sync_workspace(...)`, and run it again."
             )
         elif self._record is None:
             what_now = (
-                f"{it}: {state or usual}.\nPush a mend, {again}; or interrupt it, as with Ctrl-C."
+                f"{it}: {state or usual}.\nPush a fix, {again}; or interrupt it, as with Ctrl-C."
             )
         elif self._edits.told == (in_place, has_older, state):
             # After the first hold, the reader knows the long text.
             back = " or go back (b)," if has_older else ""
-            what_now = f"The run holds, as before: save a mend,{back} or Ctrl-C."
+            what_now = f"The run holds, as before: save a fix,{back} or Ctrl-C."
         else:
             self._edits.told = in_place, has_older, state
             back = "; or go back: `monarch sync rollback`, or b in a `monarch sync --watch`"
             what_now = (
                 f"{it}: {state or usual}.\n"
-                f"Save a mend, {again}{back if has_older else ''}.\n"
+                f"Save a fix, {again}{back if has_older else ''}.\n"
                 f"Ctrl-C in the terminal of the run {stop}."
             )
         self._alarm("held", failure, failure.told(what_now), in_place=in_place)
@@ -301,7 +301,7 @@ class HoldReport:
                     process.current().begins_anew = True
                     if record is not None:
                         if why := record.why_gone():
-                            raise RunLost(why)  # A mend would have nothing to run on.
+                            raise RunLost(why)  # A fix would have nothing to run on.
                         record.repair_hosts()
                 if record is not None and time.monotonic() > look_at:
                     # Of a host on which nothing of ours runs any more, nobody tells.
@@ -320,7 +320,7 @@ class HoldReport:
         self._edits.in_place = True
         process.current().begins_anew = False
         if self._record is not None and self._record.is_stopping:
-            # The save has gone well; the code that failed is not mended.
+            # The save has gone well; the code that failed is not fixed.
             told = f"{self._name} stops, unmended, and has held for {seconds:.1f} s"
             self._post(Bulletin(self._key, "stopped", told, generation))
             return
@@ -337,7 +337,7 @@ class HoldReport:
         """Have all hosts go back to the generation that went well."""
         self._begin()
         code = self._record.code if self._record is not None else None
-        text = failure.told(f"Nobody is there to mend it: going back to generation {good}.")
+        text = failure.told(f"Nobody is there to fix it: going back to generation {good}.")
         self._alarm("failed_edit", failure, text)
         before = process.current().generation
         if before > failure.generation:
@@ -360,7 +360,7 @@ class HoldReport:
         origins[process.current().generation] = origins.get(good, good)
 
     def end_words(self, failure: Failure) -> str:
-        """Why a run ends, though an edit can be mended."""
+        """Why a run ends, though an edit can be fixed."""
         good = failure.good
         if failure.generation in self._edits.origins:
             why = "Going back has not helped: nothing older has gone well"

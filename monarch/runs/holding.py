@@ -125,7 +125,7 @@ class Holding:
         trial one call after the other. ``is_ahead`` says whether it was.
 
         Where they cannot be put back, or are not to be ``in_place``, it raises ``BeginAgain`` when
-        there is a mend: ``with_attempts`` begins again in new procs then.
+        there is a fix: ``with_attempts`` begins again in new procs then.
         """
         name = endpoint._name
         at_most = self._seconds if seconds is None else seconds
@@ -244,7 +244,7 @@ class Holding:
                 raise
             except Exception as error:
                 # Calls that ranks were asked for ahead have changed them, or will.
-                # Of ranks that are fresh nothing is lost, and a mend of what they were made with
+                # Of ranks that are fresh nothing is lost, and a fix of what they were made with
                 # counts where they are made anew.
                 failed = error
                 in_place = in_place and not (self.is_ahead or self._is_fresh)
@@ -329,7 +329,7 @@ class Holding:
             apart = f"whether the ranks are alike is not known: {in_words(error)}"
         if apart:
             self._forget_copies()
-            return f"{apart}: after the mend, all go on from the last checkpoint", False
+            return f"{apart}: after the fix, all go on from the last checkpoint", False
         self._is_looked_at = True
         return "", True
 
@@ -387,9 +387,9 @@ class Holding:
         reports: Sequence[TrialReport],
     ) -> Failure:
         """The failure, for a hold. Raises ``error`` where no edit since the beginning is at fault,
-        and no person is there who may mend it."""
+        and no person is there who may fix it."""
         edits, is_hang = self.edits, isinstance(error, RankHangs)
-        # Of the code that ran: meanwhile there may be a mend.
+        # Of the code that ran: meanwhile there may be a fix.
         on_trial = [one for one in reports if one.is_new]
         ran = on_trial or [one for one in reports if edits.is_edited(one.generation)]
         now = max((one.generation for one in ran), default=max(generation, _generation()))
@@ -440,7 +440,7 @@ class Holding:
 
     def _is_worth_a_mend(self, activity: str, error: Exception) -> bool:
         """Whether a call that has failed, and never went well, on code that was never edited, may
-        be made again: a person watches, and mends the code rather than begin anew."""
+        be made again: a person watches, and fixes the code rather than begin anew."""
         is_new = not self.edits.has_gone_well(activity)
         if not (is_new and isinstance(error, ActorError) and is_of_code(error.exception)):
             return False
@@ -521,7 +521,7 @@ class Holding:
         return not any(whys.values())
 
     def _end_ranks(self) -> None:
-        """One is stuck: a push of the mend would wait for it for ever."""
+        """One is stuck: a push of the fix would wait for it for ever."""
         brief = configured(stop_timeout_seconds=1.0, cleanup_timeout_seconds=1.0)
         with brief, contextlib.suppress(MonarchError, TimeoutError):
             self._procs.stop().get(timeout=_ANSWER_SECONDS)
@@ -536,7 +536,7 @@ class Holding:
             copies = self._memory.newest()
             if copies is not None:
                 state = (
-                    "the ranks cannot be put back: after the mend new ones go on from step "
+                    "the ranks cannot be put back: after the fix new ones go on from step "
                     f"{copies.step}, from the host's memory"
                 )
         self._held.answer(failure, self.edits, in_place=in_place, state=state)

@@ -173,7 +173,7 @@ class Record:
 
     def repair_hosts(self, *, is_loss_known: bool = True) -> None:
         """Have hosts that have ended brought up again while the run holds, where the allocation
-        can, so that a mend can be pushed to them."""
+        can, so that a fix can be pushed to them."""
         if self.allocation is not None:
             self.allocation.repair(is_loss_known=is_loss_known)
 

@@ -102,7 +102,7 @@ def with_restarts(
                 return attempt(step_made)
             except BeginAgain as mended:
                 lost_at = time.monotonic()
-                # The failure was told as it came; told again after the mend, it reads as new.
+                # The failure was told as it came; told again after the fix, it reads as new.
                 text = "all begin again in new processes"
                 if last_step and (where := goes_on_from()):
                     text += f", from {where}"

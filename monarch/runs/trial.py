@@ -5,7 +5,7 @@ first time on code that is newer than that with which it last went well, the act
 copied. The copy is dropped when the next endpoint is called, as the run does not call one before
 the last has gone well on all ranks; until then it can be put back. Later calls of code that is
 newer than what the run began with can be put back, too, if nothing large has changed by then; so
-can, where a person may mend it, the first of all calls of an endpoint.
+can, where a person may fix it, the first of all calls of an endpoint.
 """
 
 from __future__ import annotations
@@ -479,7 +479,7 @@ class PlacedError(MonarchError):
 
 
 def is_of_code(error: BaseException) -> bool:
-    """Whether a mend of the user's code may help. Of a config, a checkpoint or a host it does
+    """Whether a fix of the user's code may help. Of a config, a checkpoint or a host it does
     not."""
     return isinstance(error, PlacedError) or not isinstance(error, ConfigError | MonarchError)
 

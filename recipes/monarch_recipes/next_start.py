@@ -119,7 +119,7 @@ def tell_of_next_start(
     if reason:
         change.warn(
             f"the next start cannot go on from this run's checkpoints: {reason}. This run goes on "
-            "with what it has; when a rank is lost it waits for a mend. `monarch sync rollback` "
+            "with what it has; when a rank is lost it waits for a fix. `monarch sync rollback` "
             "goes back",
             for_next_start=True,
         )

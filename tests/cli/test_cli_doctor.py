@@ -1,4 +1,4 @@
-"""``monarch doctor``: what would fail is said, with a way to mend it, and nothing is started."""
+"""``monarch doctor``: what would fail is said, with a way to fix it, and nothing is started."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_both_terminals_tell_and_the_next_save_goes_on(project: Folder, command:
     project.write("amounts.py", BAD.replace("totol", "tatal"))  # a second failing save
     told(running, "failed on generation 3")
     told(watcher, "failed on generation 3")
-    told(running, "The run holds, as before: save a mend, or go back (b), or Ctrl-C.")
+    told(running, "The run holds, as before: save a fix, or go back (b), or Ctrl-C.")
     assert running.story().count("no rank has changed anything by it") == 1
 
     # Of the two before, one is as bad as the other.

@@ -660,11 +660,11 @@ def test_who_presses_again_does_not_wait_for_what_it_says_at_its_end(
 
 
 def test_it_tells_of_a_run_that_holds(up: Folder, watcher: Program) -> None:
-    held = Bulletin("run a", "held", "run a holds in step 7\nsave a mend", 2, stands=True)
+    held = Bulletin("run a", "held", "run a holds in step 7\nsave a fix", 2, stands=True)
     hosts = [client().visit(url) for url in up.job.urls()]
     post(client().node, hosts, held)
     watcher.line("✗ run a holds in step 7", timeout=30)
-    watcher.line("  save a mend")
+    watcher.line("  save a fix")
     wait_for(lambda: "run a holds in step 7" in up.monarch("status"))
     post(client().node, hosts, Bulletin("run a", "mended", "run a goes on", 3))
     watcher.line("run a goes on", timeout=30)

@@ -72,7 +72,7 @@ def test_code_that_ends_processes_costs_no_step_and_changes_nothing(
     run.end()
     assert run.error is None, run.error
     resumed = [event["text"] for event in run.events("resumed")]
-    # Once for the first death, and once after the mend.
+    # Once for the first death, and once after the fix.
     steps = [2 * number for number in range(1, len(dies) + 1) for _ in range(2)]
     assert resumed == [f"goes on from step {one}, from the host's memory" for one in steps]
     assert not [one for one in run.events("respawned") if "again" in one["text"].split(",")[-1]]

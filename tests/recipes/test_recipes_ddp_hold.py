@@ -1,4 +1,4 @@
-"""Edits that fail when they run: the run holds, the mend goes on, and nothing is lost by it."""
+"""Edits that fail when they run: the run holds, the fix goes on, and nothing is lost by it."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_rank_that_dies_while_it_holds_is_told_and_the_mend_goes_on(run: HeldR
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["k", "mend"])
 def test_ranks_that_are_stuck_do_not_keep_the_mend_away(run: HeldRun, how: str) -> None:
-    """Their processes are ended when a person wants it, or has pushed a mend; until then nothing
+    """Their processes are ended when a person wants it, or has pushed a fix; until then nothing
     that they have learned is given up."""
     begins(run)
     run.settings["checkpoint_every"] = 4
@@ -348,7 +348,7 @@ def test_code_that_cannot_start_and_was_never_edited_holds_where_a_person_watche
     held = run.when_held()
     assert "Sequentially" in held["error"]
     assert "rollback" not in held["text"]
-    assert "after the mend it begins again, in new processes" in held["text"]
+    assert "after the fix it begins again, in new processes" in held["text"]
     assert run.push("task.py", broken()).ok
     held = run.when_held(2)
     assert held["doing"] == "step 1", held

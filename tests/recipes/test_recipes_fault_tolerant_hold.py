@@ -1,4 +1,4 @@
-"""Edits that fail when they run, in replica groups: all wait for the mend, and lose nothing."""
+"""Edits that fail when they run, in replica groups: all wait for the fix, and lose nothing."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_code_that_ends_all_processes_costs_no_step_and_changes_nothing(
         step = 4 * number + 5
         held = run.when_held(number + 1)
         assert held["doing"] == f"step {step + 1}", held
-        whence = f"after the mend all go on from step {step}, from the host's memory"
+        whence = f"after the fix all go on from step {step}, from the host's memory"
         assert f"no group is left: {whence}" in held["text"]
         assert run.push("task.py", TASK + f"# {number}\n").ok
     run.end()
@@ -219,7 +219,7 @@ def test_where_hosts_have_no_room_a_checkpoint_is_written_before_new_code_is_tri
     run.at[5] = lambda: run.push("task.py", task.replace(LOSS, DIES["exit"] + LOSS))
     run.start()
     held = run.when_held()
-    assert "no group is left: after the mend all go on from the last checkpoint" in held["text"]
+    assert "no group is left: after the fix all go on from the last checkpoint" in held["text"]
     assert run.push("task.py", task + "# fixed\n").ok
     run.end()
     assert run.error is None, run.error

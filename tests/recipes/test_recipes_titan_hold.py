@@ -115,7 +115,7 @@ def test_code_that_cannot_make_its_first_step_holds_where_a_person_watches(
     held = run.when_held()
     assert "labels" in held["error"]
     assert (held["doing"], held["in_place"]) == ("step 1", False)
-    assert "after the mend it begins again, in new processes" in held["text"]
+    assert "after the fix it begins again, in new processes" in held["text"]
     assert run.push(name, text).ok
     run.end()
     assert run.error is None, run.error

@@ -492,7 +492,7 @@ def test_code_that_was_saved_while_the_run_began_holds_in_its_first_step(
     bad = run.push("def look(total):\n    return totol\n").generation
     told = run.steps_with_a_mend(2)
     assert f"step 1 failed on generation {bad}: NameError: name 'totol'" in told
-    assert "save a mend, `await procs.sync_workspace(...)`, and run it again" in told
+    assert "save a fix, `await procs.sync_workspace(...)`, and run it again" in told
     assert "no rank has changed anything by it" in told
     assert f"step 1 went well on generation {bad + 1}" in told
 

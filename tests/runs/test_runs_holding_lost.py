@@ -1,4 +1,4 @@
-"""A run that holds, and waits for a mend, when its allocation is ended meanwhile."""
+"""A run that holds, and waits for a fix, when its allocation is ended meanwhile."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_run_that_holds_ends_when_its_allocation_is_ended(
 
 
 class BroughtUp(Ended):
-    """Its hosts come up again, and a watch pushes the mend as soon as they are there."""
+    """Its hosts come up again, and a watch pushes the fix as soon as they are there."""
 
     def __init__(self) -> None:
         self.generation_before = process.current().generation
@@ -92,7 +92,7 @@ class BroughtUp(Ended):
 def test_a_host_that_dies_while_a_run_holds_is_brought_up_for_the_mend(
     procs: ProcMesh, tmp_path: Path
 ) -> None:
-    """Once it was brought up when the run went on, which was after the mend: it waited for ever."""
+    """Once it was brought up when the run went on, which was after the fix: it waited for ever."""
     record = Record(tmp_path, Telling())
     record.edits.policy = "hold"
     record.allocation = allocation = BroughtUp()

@@ -1,4 +1,4 @@
-"""The findings of a probe's answer, one a line, each with a way to mend it."""
+"""The findings of a probe's answer, one a line, each with a way to fix it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ The rules:
   groups join it anew, together.
 - An error of the model's or the data's code ends the run: it would be raised again. Where that code
   is newer than what the run began with, or where a person watches and it has never gone well, all
-  groups wait for a mend instead, and make the step then.
+  groups wait for a fix instead, and make the step then.
 - A group that comes back when others have finished does not train. It takes over the last
   checkpoint, and is compared with the rest.
 - Groups whose parameters differ are started again until they do not.
@@ -530,10 +530,10 @@ class Controller(Actor):
         ahead: Any = None  # the answer to come of a step that the group is asked for already
         while group.step < self.last_step:
             if self.hold.failure is not None:
-                # A group that dies meanwhile is told, and its host brought up for the mend.
+                # A group that dies meanwhile is told, and its host brought up for the fix.
                 alive = functools.partial(self.groups.is_alive, group)
                 await self.hold.mended(self.is_past_holds, alive)
-                if self.hold.failure is not None:  # and will not be mended
+                if self.hold.failure is not None:  # and will not be fixed
                     if self.groups.is_over():
                         raise GroupLate
                     await asyncio.sleep(_LOOK_SECONDS)
@@ -552,7 +552,7 @@ class Controller(Actor):
                 results: list[GroupStep] = await self.ask_in_step(group, asked)
                 seconds = time.monotonic() - started
             except TaskError as error:
-                # It is to make another, with the same code; or the mend may be of what it was
+                # It is to make another, with the same code; or the fix may be of what it was
                 # built with, and nothing is lost.
                 if ahead is not None or not group.has_stepped:
                     raise

@@ -54,7 +54,7 @@ class GroupsHold:
     ) -> None:
         """All groups wait for newer code from here on; nothing of a step was committed. Raises the
         error where the code is no newer than that with which the run began, and no person is there
-        to mend it. ``is_anew``: the group is started again after the mend."""
+        to fix it. ``is_anew``: the group is started again after the fix."""
         generation = process.current().generation
         if error.no_edit_helps:
             raise error
@@ -64,7 +64,7 @@ class GroupsHold:
             raise error
         good = max(self.edits.good_before(activity, generation), error.good_generation or 0)
         if is_anew:
-            state = "the group is started again after the mend, and the others wait"
+            state = "the group is started again after the fix, and the others wait"
         elif self.is_local:
             state = "all groups wait, and what one has made of it by itself is made again"
         else:
@@ -92,9 +92,9 @@ class GroupsHold:
         if not is_again and not (lost.details and edits.is_new(STEP, generation)):
             return
         if are_left:
-            state = f"{group.name} is ended; after the mend it heals from the others, which wait"
+            state = f"{group.name} is ended; after the fix it heals from the others, which wait"
         else:
-            state = f"no group is left: after the mend all go on from {goes_on_from}"
+            state = f"no group is left: after the fix all go on from {goes_on_from}"
         told, good = f"{group.name} was lost: {lost}", edits.good_before(STEP, generation)
         self._begin(self._failure_of(STEP, doing, told, good), state, in_place=are_left)
 

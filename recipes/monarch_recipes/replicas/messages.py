@@ -186,7 +186,7 @@ class TaskError(MonarchError):
     """The model or the data raised: the code's fault, which no restart mends.
 
     ``good_generation`` is that of the last code that is known to be without it, if any is.
-    ``is_of_code``: a mend of the code may help. ``no_edit_helps``: none does, even where an edit
+    ``is_of_code``: a fix of the code may help. ``no_edit_helps``: none does, even where an edit
     came before.
     """
 
