@@ -285,7 +285,8 @@ def _tell_end(
         error = AllocationLost(gone)  # The rest follows from that.
     if isinstance(error, ActorError) and isinstance(error.exception, (ConfigError, MonarchError)):
         error = error.exception  # It says all; where in a rank it was found is of no use.
-    lines, why = lines_of(error), in_words(error)
+    lines = lines_of(error)
+    why: str | BaseException = error
     if lines is not None:
         text = lines.traceback
         if code is not None:

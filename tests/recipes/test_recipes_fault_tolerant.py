@@ -682,7 +682,7 @@ def test_a_full_disk_ends_no_run_that_goes_on(folder: Path) -> None:
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (1000, 1000))
 
     one = Run(folder, at(25, fill))
-    with pytest.raises(GroupsError, match=r"step 60: .*File too large; the last good one is .*20"):
+    with pytest.raises(GroupsError, match=r"step 60: .*too large: .*; the last good one is .*20"):
         one.go(num_steps=60, checkpoint_every=20)
     assert "step 40: [Errno 27] File too large" in one.events("unsaved")[0]["text"]
     assert not one.events("died")
