@@ -480,8 +480,9 @@ class Holding:
         """Whether all ranks have come back with an error of their own, and their groups are as
         before: nobody waits for anybody, in a moment."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while any(one.is_running for one in reports) and time.monotonic() < deadline:
-            time.sleep(_PATIENCE_SECONDS / 10)
+        # One may not even have begun where another has raised: it tells of the call before.
+        while not all(one.error for one in reports) and time.monotonic() < deadline:
+            time.sleep(_PATIENCE_SECONDS / 40)
             reports = self._reports()
         if not reports or not all(one.error and not _is_consequence(one) for one in reports):
             return False

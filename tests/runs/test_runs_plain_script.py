@@ -6,16 +6,20 @@ import ast
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import monarch
 from monarch.errors import ActorError
 from monarch.runs.error_lines import ErrorLines, error_in, lines_of
+from monarch.runs.holding import Holding
 from monarch.runs.plain_script import ScriptFailed
 from monarch.runs.ranks import RunFailed
 from monarch.runs.script_ranks import ScriptEnd, ended_words
 from monarch.runs.script_source import calls_step, is_plain
+from monarch.runs.trial import TrialReport
 from monarch.spmd import steps
 from monarch.spmd.steps import ScriptThread
 
@@ -187,3 +191,21 @@ def test_what_a_script_raises_reaches_its_driver(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(KeyError, match="gone"):
         script.go_on()
     assert script.is_ended
+
+
+@pytest.mark.parametrize("late", [TrialReport(0, "go_on"), TrialReport(0, "step", is_running=True)])
+def test_a_rank_that_has_not_raised_yet_is_waited_for(late: TrialReport) -> None:
+    raised = [TrialReport(rank, "step", error="NameError: x") for rank in (0, 1)]
+    told = iter([[late, raised[1]], raised])
+    holding: Any = Holding.__new__(Holding)
+    holding._reports = lambda: next(told)
+    averaged = SimpleNamespace(get=lambda timeout: {0: True, 1: True})
+    holding._trials = SimpleNamespace(has_averaged=SimpleNamespace(call=lambda: averaged))
+    assert holding._have_all_raised([late, raised[1]])
+    assert not holding._have_all_raised([])
+
+
+def test_one_that_others_have_left_alone_has_not_raised_by_itself() -> None:
+    holding: Any = Holding.__new__(Holding)
+    reports = [TrialReport(0, "step", error="Interrupted: x"), TrialReport(1, "step", error="x")]
+    assert not holding._have_all_raised(reports)
