@@ -6,9 +6,9 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 3
 SHARE ?= 0/1
 PYTHONS ?= 3.10 3.12 3.13
-# Where PYTHONDONTWRITEBYTECODE is set, no import would keep what it compiled.
 # Tests run with this one; `make titans` has the other. 0.3 was made for torch 2.14.
 TORCHTITAN ?= 0.2.2
+# Where PYTHONDONTWRITEBYTECODE is set, no import would keep what it compiled.
 COMPILE := $(BIN)/python -m compileall -q monarch sync recipes
 
 .DEFAULT_GOAL := help

@@ -2,8 +2,9 @@
 
 Neither of these passes changes what an optimizer holds: so it is copied while they run, by one
 thread, and waited for at the optimizer's door, before its step changes anything. What is small is
-copied at once. A recipe gets all of it by its ``Holding``; what it says itself is one method of its
-actor, which gives what a checkpoint would hold:
+copied at once, as is all of it where that takes a small share of the call. A recipe gets all of it
+by its ``Holding``; what it says itself is one method of its actor, which gives what a checkpoint
+would hold:
 
     class Trainer(Actor):
         def __state__(self) -> dict[str, Any]:
