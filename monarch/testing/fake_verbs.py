@@ -95,7 +95,7 @@ class FakeQueuePair:
         self._world = world
         self._most_work = most_work
         self._remote: int | None = None
-        self._is_broken = False
+        self._is_broken = self._is_closed = False
         self._done: deque[tuple[int, int]] = deque()
         self.info = QueuePairInfo(next(world.numbers), 7, bytes(16), 0, 5)
         world.pairs[self.info.number] = self
@@ -106,6 +106,7 @@ class FakeQueuePair:
         self._remote = remote.number
 
     def post(self, work: WorkRequest) -> None:
+        self._check()
         if self._remote is None or len(self._done) >= self._most_work:
             raise VerbsFailed("Cannot allocate memory")
         self._world.num_posted += 1
@@ -133,8 +134,14 @@ class FakeQueuePair:
         return SUCCESS
 
     def poll(self, most: int) -> Sequence[tuple[int, int]]:
+        self._check()
         num = min(most, self._world.most_polled, len(self._done))
         return [self._done.popleft() for _ in range(num)]
 
+    def _check(self) -> None:
+        assert not self._is_closed, "a real one would end the process"
+
     def close(self) -> None:
+        self._check()
+        self._is_closed = True
         self._world.pairs.pop(self.info.number, None)

@@ -44,6 +44,8 @@ def test_the_contract_holds_on_a_software_device(tmp_path: Path) -> None:
         ["bash", str(Path(__file__).with_name("rxe_guest.sh")), str(CACHE), "1200", tests],
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-1000:]
+    crash = done.stdout.find("Fatal Python error")  # The thread that crashed is told first.
+    output = done.stdout[crash:][:8000] if crash >= 0 else done.stdout[-6000:]
+    assert done.returncode == 0, output + done.stderr[-1000:]
     assert " passed" in done.stdout
     assert " skipped" not in done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from monarch.rdma.backend import BackendUnavailable
 from monarch.rdma.memory import memory_of
 from monarch.rdma.verbs import devices
 from monarch.rdma.verbs.devices import register_gpu
-from monarch.rdma.verbs.library import VerbsFailed
+from monarch.rdma.verbs.library import READ, GuardedPair, VerbsFailed, WorkRequest
 from monarch.rdma.verbs.verbs_backend import Verbs
+from monarch.runtime.links.network import Gone
 from monarch.testing.fake_verbs import FakeVerbs
+from tests.support import wait_for
 
 SIZE = 5 * 2**20
 
@@ -133,6 +136,31 @@ def test_a_device_that_says_nothing_is_waited_for_until_the_deadline(wire: Wire)
         wire.read(seconds=0.1)
     wire.fake.most_polled = 100
     assert wire.read() == wire.data
+
+
+def test_transfers_whose_connection_is_closed_meanwhile_go_over_a_new_one(wire: Wire) -> None:
+    """One of them has posted its reads, one waits for the connection; a close waits for neither."""
+    wire.read(10)
+    wire.fake.most_polled = 0
+    num_posted = wire.fake.num_posted
+    with ThreadPoolExecutor(2) as pool:
+        reads = [pool.submit(wire.read), pool.submit(wire.read)]
+        wait_for(lambda: wire.fake.num_posted > num_posted)
+        wire.verbs.forget(wire.buffer.part.region.owner.uid, Gone.LEFT)
+        wire.fake.most_polled = 100
+        assert [read.result(timeout=10) for read in reads] == [wire.data, wire.data]
+
+
+def test_a_queue_pair_that_is_closed_refuses(wire: Wire) -> None:
+    pair = GuardedPair(wire.fake.open("fake0").queue_pair(16))
+    pair.connect(pair.info)
+    assert pair.poll(1) == []
+    pair.close()
+    pair.close()
+    work = WorkRequest(number=0, kind=READ, local=0, lkey=0, remote=0, rkey=0, length=0)
+    for use in (lambda: pair.connect(pair.info), lambda: pair.post(work), lambda: pair.poll(1)):
+        with pytest.raises(VerbsFailed, match="is closed"):
+            use()
 
 
 def test_a_write_that_fails_leaves_the_memory_not_at_rest(wire: Wire) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -68,6 +69,44 @@ class QueuePair(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class GuardedPair:
+    """A queue pair that any thread may close while another one posts or polls.
+
+    The bindings go on with freed memory after a close, and end the process.
+    """
+
+    def __init__(self, pair: QueuePair) -> None:
+        self.info = pair.info
+        self._pair = pair
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def connect(self, remote: QueuePairInfo) -> None:
+        with self._lock:
+            self._check()
+            self._pair.connect(remote)
+
+    def post(self, work: WorkRequest) -> None:
+        with self._lock:
+            self._check()
+            self._pair.post(work)
+
+    def poll(self, most: int) -> Sequence[tuple[int, int]]:
+        with self._lock:
+            self._check()
+            return self._pair.poll(most)
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise VerbsFailed("the queue pair is closed")
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._pair.close()
 
 
 class VerbsDevice(Protocol):

@@ -31,6 +31,7 @@ from monarch.rdma.verbs.library import (
     READ,
     SUCCESS,
     WRITE,
+    GuardedPair,
     MemoryKeys,
     QueuePair,
     QueuePairInfo,
@@ -54,7 +55,7 @@ _SPINS = 200
 
 @dataclass
 class _Connection:
-    """A queue pair to one owner; one transfer at a time."""
+    """A queue pair to one owner; one transfer at a time, which has ``lock``."""
 
     pair: QueuePair
     bounce: mmap.mmap
@@ -64,9 +65,17 @@ class _Connection:
     is_broken: bool = False
 
     def close(self) -> None:
+        """Close it now, or when the transfer that is under way ends: its thread calls this again.
+
+        Called by any thread; it waits for nothing.
+        """
         self.is_broken = True
-        self.pair.close()
-        self.keys.close()
+        if self.lock.acquire(blocking=False):
+            try:
+                self.pair.close()
+                self.keys.close()
+            finally:
+                self.lock.release()
 
 
 class Verbs:
@@ -145,26 +154,31 @@ class Verbs:
         deadline: float,
     ) -> Any:  # fmt: skip
         """``move`` over a queue pair; once more over a new one where that one has failed."""
-        error: VerbsFailed | None = None
-        for _ in range(2):
+        errors: list[VerbsFailed] = []
+        while len(errors) < 2:
             try:
                 line = self._line(region, deadline)
             except VerbsFailed as refused:
                 raise BackendUnavailable(str(refused)) from None
             # Asked anew after an error: so the owner says what has become of the memory.
-            keys = self._keys(region, deadline, anew=error is not None)
-            with line.lock:
-                try:
+            keys = self._keys(region, deadline, anew=bool(errors))
+            try:
+                with line.lock:
+                    if line.is_broken:
+                        continue  # Another transfer, or the owner's end, closed it meanwhile.
                     return move(line, keys)
-                except VerbsFailed as failed:
-                    error = failed
+            except VerbsFailed as failed:
+                errors.append(failed)
+                line.is_broken = True
+            except TimeoutError:
+                # Posted writes may still come: until then the memory is not given back.
+                line.is_broken = True
+                raise
+            finally:
+                if line.is_broken:
                     self._drop_line(region.owner.uid, line)
-                except TimeoutError:
-                    # Posted writes may still come: until then the memory is not given back.
-                    self._drop_line(region.owner.uid, line)
-                    raise
         raise region.error(
-            f"the RDMA device cannot reach it: {error}. Try again; what was written may be "
+            f"the RDMA device cannot reach it: {errors[-1]}. Try again; what was written may be "
             "there in part"
         )
 
@@ -175,7 +189,7 @@ class Verbs:
             if found is not None and not found.is_broken:
                 return found
             device = self._device
-            pair = device.queue_pair(_MOST_WORK)
+            pair = GuardedPair(device.queue_pair(_MOST_WORK))
             bounce = mmap.mmap(-1, _BOUNCE_BYTES)
             address = memory_of(bounce).address
             try:
@@ -274,6 +288,8 @@ class Verbs:
             num_done += len(completions)
             spins = 0 if completions else spins + 1
             if spins > _SPINS:
+                if line.is_broken:
+                    raise VerbsFailed("the connection was closed")
                 if time.monotonic() > deadline:
                     raise TimeoutError(
                         "the RDMA device has not answered in time: try again, or give a longer "
@@ -287,7 +303,7 @@ class Verbs:
         remote = QueuePairInfo(
             about["number"], about["psn"], about["gid"], about["lid"], about["mtu"]
         )
-        pair = self._device.queue_pair(_MOST_WORK)
+        pair = GuardedPair(self._device.queue_pair(_MOST_WORK))
         pair.connect(remote)
         with self._lock:
             before = self._served.pop(about["uid"], None)
@@ -357,10 +373,9 @@ class Verbs:
             ended = [self._writing.pop(key) for key in writing]
         for fd, slot in ended:
             tables.stop_using(fd, slot)
-        if line is not None:
-            line.is_broken = True
-        if pair is not None:
-            pair.close()
+        for end in (line, pair):
+            if end is not None:
+                end.close()
 
     def close(self) -> None:
         """Give up all connections, all that is registered, and the device."""
