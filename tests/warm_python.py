@@ -48,7 +48,7 @@ _READ_AT_START = (
 )  # fmt: skip
 _NOT_READ = {
     "PYTHONUNBUFFERED",  # The child sees to it.
-    "MONARCH_JOB_SECRET", "MONARCH_JOB_SECRET_FD", "MONARCH_READY_FD", "MONARCH_CONTROL_FD",
+    "MONARCH_JOB_SECRET_FD", "MONARCH_READY_FD", "MONARCH_CONTROL_FD",
 }  # fmt: skip
 _IMPORTED = (
     "monarch.cli.main", "monarch.cli.entry", "monarch.cli.run", "monarch.job", "monarch.runs",
