@@ -347,7 +347,7 @@ def _show(words: Sequence[str]) -> None:
     # Nothing may free it, as long as there is a process to be looked at.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(shown))
     with open("/proc/self/stat", "rb") as file:
-        stat = [0, 0, *file.read().rpartition(b")")[2].split()]  # as proc(5) numbers them, less 1
+        stat = [b"", b"", *file.read().rpartition(b")")[2].split()]  # By proc(5), less 1.
     start = ctypes.addressof(shown)
     middle = start + len(data)
     libc = ctypes.CDLL(None, use_errno=True)
