@@ -210,7 +210,11 @@ def _is_known(words: Sequence[str]) -> bool:
 def _shadows(folder: str) -> bool:
     """Whether an import would find something in ``folder`` that was imported from elsewhere."""
     try:
-        names = {name.partition(".")[0] for name in os.listdir(folder)}
+        # Also what Python compiled; `monarch.toml` is no module.
+        names = {
+            name.partition(".")[0] for name in os.listdir(folder)
+            if name.endswith((".py", ".pyc", ".so")) or "." not in name
+        }  # fmt: skip
     except OSError:
         return True
     is_ours = Path(folder) == _PROJECT
