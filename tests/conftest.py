@@ -170,6 +170,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     )
     if runs_tests:
         _guarded.begin()
+        warm_python.start()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 __all__ = ["ELSEWHERE"]
 
 ELSEWHERE = """
+# A new Python: what is taken away here is not there when others are imported.
 import builtins, ctypes, fcntl, io, os, select, selectors, signal, socket, sys, threading, time
 from pathlib import Path
 

@@ -15,19 +15,17 @@ import textwrap
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import psutil
 import pytest
 
 from monarch.runtime.ends.process_group import kill_lost_group
 from monarch.runtime.ends.process_start import process_start
-from tests.warm_python import WarmProgram, warm_python
 
 T = TypeVar("T")
-Process: TypeAlias = "subprocess.Popen[bytes] | WarmProgram"
 
 # On the path of each Python process that tests start: see `write_guard`.
 GUARD_FOLDER = Path(__file__).parent / "guard"
@@ -124,7 +122,7 @@ def scan_port(url: str, garbage: bytes) -> None:
 class Program:
     """A program in a process of its own, whose output can be waited for."""
 
-    def __init__(self, process: Process, stdout: int, stderr: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], stdout: int, stderr: int) -> None:
         """``process`` leads a session; the ends of the pipes that it writes to become ours."""
         self.lines: list[str] = []
         self.errors: list[str] = []
@@ -141,42 +139,29 @@ class Program:
 
     @classmethod
     def of_script(cls, script: str, **env: str) -> Program:
-        """A Python that has imported nothing."""
         if "PYTHONPATH" in env:
             env["PYTHONPATH"] = f"{GUARD_FOLDER}:{env['PYTHONPATH']}"
-        return cls._start(
-            lambda out, err: subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(script)],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env={**os.environ, **env},
-                start_new_session=True,
-            )
-        )
+        return cls._start(["-c", textwrap.dedent(script)], env)
 
     @classmethod
     def of_command(cls, *arguments: str) -> Program:
         """`monarch` with these arguments, in the folder of this process."""
-        if not warm_python.fits(os.environ):
-            return cls.of_script(
-                f"import sys; sys.argv = {['monarch', *arguments]!r}\n"
-                "from monarch.cli.main import main; main()"
-            )
-        with open(os.devnull, "rb") as nothing:
-            return cls._start(
-                lambda out, err: warm_python.run(
-                    arguments, cwd=os.getcwd(), env=os.environ, own_session=True,
-                    stdin=nothing.fileno(), stdout=out, stderr=err,
-                )
-            )  # fmt: skip
+        return cls._start(["-m", "monarch.cli.main", *arguments], {})
 
     @classmethod
-    def _start(cls, start: Callable[[int, int], Process]) -> Program:
+    def _start(cls, arguments: Sequence[str], env: Mapping[str, str]) -> Program:
         out, its_out = os.pipe()
         err, its_err = os.pipe()
         try:
-            return cls(start(its_out, its_err), out, err)
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=its_out,
+                stderr=its_err,
+                env={**os.environ, **env},
+                start_new_session=True,
+            )
+            return cls(process, out, err)
         finally:
             os.close(its_out)
             os.close(its_err)

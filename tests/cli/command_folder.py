@@ -9,52 +9,17 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from monarch.cli.main import cli, main
-from tests.warm_python import warm_python
 
 __all__ = ["CommandFolder"]
 
 
 _SECONDS = 100
-
-
-class _Collected:
-    """A pipe, and all that is written to it until nobody can any more."""
-
-    def __init__(self) -> None:
-        self._read_end, self.write_end = os.pipe()
-        self._data = b""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._is_open = True
-
-    def __enter__(self) -> _Collected:
-        self._reader.start()
-        return self
-
-    def _read(self) -> None:
-        with os.fdopen(self._read_end, "rb") as file:
-            self._data = file.read()
-
-    def _close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            os.close(self.write_end)
-
-    def text(self) -> str:
-        self._close()
-        self._reader.join(_SECONDS)
-        assert not self._reader.is_alive(), "somebody keeps the output of the command open"
-        return self._data.decode()
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-        self._reader.join(1.0)
 
 
 class CommandFolder:
@@ -73,23 +38,12 @@ class CommandFolder:
         return output
 
     def _run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
-        if not warm_python.fits(environment):
-            done = subprocess.run(
-                [sys.executable, "-m", "monarch.cli.main", *arguments],
-                cwd=self.path, capture_output=True, text=True, timeout=_SECONDS,
-                stdin=subprocess.DEVNULL, env=environment,
-            )  # fmt: skip
-            return done.stdout + done.stderr, done.returncode
-        with open(os.devnull, "rb") as nothing, _Collected() as out, _Collected() as err:
-            running = warm_python.run(
-                arguments, cwd=self.path, env=environment,
-                stdin=nothing.fileno(), stdout=out.write_end, stderr=err.write_end,
-            )  # fmt: skip
-            try:
-                ended = running.wait(_SECONDS)
-            finally:
-                running.kill()
-            return out.text() + err.text(), ended
+        done = subprocess.run(
+            [sys.executable, "-m", "monarch.cli.main", *arguments],
+            cwd=self.path, capture_output=True, text=True, timeout=_SECONDS,
+            stdin=subprocess.DEVNULL, env=environment,
+        )  # fmt: skip
+        return done.stdout + done.stderr, done.returncode
 
     def here(self, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
         """Within this process, for what starts nothing: the output, or what it raises."""

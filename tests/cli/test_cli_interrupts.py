@@ -116,7 +116,7 @@ def start(program: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> St
 
 @pytest.mark.parametrize("module", ["click", "monarch.config", "monarch.runtime.node"])
 def test_while_the_command_is_imported(start: Start, module: str) -> None:
-    running = start("ddp", before=SLOW_IMPORT.format(module=module))
+    running = start("ddp", before="# A new Python\n" + SLOW_IMPORT.format(module=module))
     running.line("at it")
     interrupt(running)
 

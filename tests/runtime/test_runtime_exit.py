@@ -153,6 +153,7 @@ def test_sigkill_leaves_no_orphan(program: Start, victim: str) -> None:
     started, pids = start_with_procs(
         program,
         """
+# A new Python: its children are counted.
 class Starts(Actor):
     @endpoint
     def start(self):
@@ -175,7 +176,7 @@ FAULTS = {
     "broadcast": "echo.slice(gpus=0).fail.broadcast()",
     "process": "echo.slice(gpus=0).kill.broadcast()",
     "all processes": "echo.kill.broadcast()",
-    "template": "import psutil; psutil.Process().children()[0].kill()",
+    "template": "import psutil; psutil.Process().children()[0].kill()  # A new Python has one",
 }
 
 

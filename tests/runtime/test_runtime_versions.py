@@ -21,6 +21,7 @@ SECONDS = 30
 OTHER = PROTOCOL_VERSION + 1
 
 HOST_OF_ANOTHER_RELEASE = """
+# A new Python: what is changed here is imported by others.
 import monarch.wire.message as message
 message.PROTOCOL_VERSION = {version}
 from monarch.actor import run_worker_loop_forever
