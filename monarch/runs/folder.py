@@ -120,7 +120,8 @@ class RunFolder:
 
     def events(self) -> list[dict[str, Any]]:
         """Everything that happened, the oldest first."""
-        return json_rows(self.path / EVENTS)
+        rows = json_rows(self.path / EVENTS)
+        return [{"time": 0.0, "text": "", **row} for row in rows if isinstance(row.get("kind"), str)]
 
     def metrics(self) -> list[dict[str, Any]]:
         """One row a step that counts: what a resumed run did again is there once."""
@@ -324,13 +325,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def steps_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows as they were reported, as one row a step.
+def steps_of(
+    rows: Iterable[Mapping[str, Any]], steps: list[dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """Rows as they were reported, as one row a step; added to ``steps``, those of the rows before.
 
     A step may have been reported in parts. Where steps begin again further back, the run was
     resumed: what came after that point before is given up.
     """
-    steps: list[dict[str, Any]] = []
+    steps = [] if steps is None else steps
     for row in rows:
         step = row.get("step")
         if not isinstance(step, int):
