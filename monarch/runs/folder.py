@@ -121,7 +121,9 @@ class RunFolder:
     def events(self) -> list[dict[str, Any]]:
         """Everything that happened, the oldest first."""
         rows = json_rows(self.path / EVENTS)
-        return [{"time": 0.0, "text": "", **row} for row in rows if isinstance(row.get("kind"), str)]
+        return [
+            {"time": 0.0, "text": "", **row} for row in rows if isinstance(row.get("kind"), str)
+        ]
 
     def metrics(self) -> list[dict[str, Any]]:
         """One row a step that counts: what a resumed run did again is there once."""

@@ -166,7 +166,7 @@ class _LogTail:
     def since(self, number: int) -> tuple[list[Line], int]:
         is_over = self._run.running_pid is None
         for line in self._printed.take(is_over=is_over):
-            self._lines.append(line._replace(text=line.text[:_MOST_LINES * 10]))
+            self._lines.append(line._replace(text=line.text[: _MOST_LINES * 10]))
             self._number += 1
         # A number from before this server was started means nothing here.
         num_new = self._number - number if 0 <= number <= self._number else self._number

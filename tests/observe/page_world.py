@@ -60,7 +60,16 @@ def a_run(
     run.write_text("config.toml", f'task = "task"\nlearning_rate = {rate}\nnum_epochs = 200\n')
     run.write_json("env.json", {"torch": "2.13.0", "host": "vm", "folder": str(folder)})
     begun = {"pid": os.getpid(), "started": process_start(os.getpid())}
-    add_row(run, "events.jsonl", time=BEGAN, kind="begun", text="begun", generation=1, digest="d1", **begun)
+    add_row(
+        run,
+        "events.jsonl",
+        time=BEGAN,
+        kind="begun",
+        text="begun",
+        generation=1,
+        digest="d1",
+        **begun,
+    )
     add_row(run, "events.jsonl", time=BEGAN + 4, kind="first_step", text="first step after 4.1 s", seconds=4.1, step=1)  # fmt: skip
     rows = []
     for step in range(1, num_steps + 1):
@@ -155,7 +164,9 @@ def page_of(
 @contextmanager
 def served(server: PageServer) -> Iterator[str]:
     """Within, the page is served: its URL."""
-    config = uvicorn.Config(server.app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        server.app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1
+    )
     runner = uvicorn.Server(config)
     thread = threading.Thread(target=runner.run, kwargs={"sockets": [server._socket]}, daemon=True)
     thread.start()

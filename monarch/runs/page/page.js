@@ -3,7 +3,7 @@
 "use strict";
 
 const EVERY = { run: 1000, ended: 5000, log: 1000, runs: 3000 };
-const MOST_LINES = 3000, MANY_CELLS = 64, MOST_CELLS = 4096, MOST_GROUPS = 40, MOST_STACKS = 16;
+const MOST_LINES = 3000, MANY_CELLS = 64, MOST_CELLS = 4096, MOST_GROUPS = 16, MOST_STACKS = 16;
 const ALARM = /\b(Traceback|[A-Z]\w*Error|ERROR|CRITICAL)\b/;
 // What a cell's colour means; the gravest first, which counts where a rank has several actors.
 const STATES = {
@@ -189,12 +189,25 @@ function pick() {
   $("who").onchange();
 }
 
+// Ranks that do what most do are one line, on however many hosts; odd ones are told apart.
+function together(rows) {
+  const found = new Map();
+  for (const row of rows) {
+    const key = row.is_odd ? `${row.host} ${row.ranks} ${row.actor}` : `${row.actor} ${row.status} ${row.doing}`, same = found.get(key);
+    found.set(key, same ? { ...same, num_hosts: same.num_hosts + 1, num_ranks: same.num_ranks + row.num_ranks, seconds: Math.max(same.seconds, row.seconds),
+      queue: same.queue + row.queue, rss: Math.max(same.rss, row.rss), generation: [...new Set([...same.generation.split("/"), ...row.generation.split("/")])].join("/") } : { ...row, num_hosts: 1 });
+  }
+  return [...found.values()].map(row => row.num_hosts === 1 ? row : { ...row, ranks: `${row.num_ranks} ranks`, host: `${row.num_hosts} hosts` });
+}
+
 function groups(rows) {
   const cells = row => [[row.ranks, row.is_odd ? "failed" : ""], [row.actor, ""], [row.host, "wide-only"], [`${row.status} ${row.doing}`, stateOf(row.status)],
     [row.seconds ? duration(row.seconds) : "", "n"], [row.queue, "n wide-only"], [size(row.rss), "n wide-only"], [row.generation, "n wide-only"]];
   const head = [["ranks", ""], ["actor", ""], ["host", "wide-only"], ["does", ""], ["for", "n"], ["queue", "n wide-only"], ["memory", "n wide-only"], ["gen", "n wide-only"]];
+  const lines = together(rows), left = lines.length - MOST_GROUPS;
   $("groups").replaceChildren(element("tr", null, "", ...head.map(([name, kind]) => element("th", name, kind))),
-    ...rows.slice(0, MOST_GROUPS).map(row => element("tr", null, "", ...cells(row).map(([text, kind]) => element("td", text, kind)))));
+    ...lines.slice(0, MOST_GROUPS).map(row => element("tr", null, "", ...cells(row).map(([text, kind]) => element("td", text, kind)))),
+    ...(left > 0 ? [element("tr", null, "", element("td", `and ${left} more`))] : []));
 }
 
 for (const button of document.querySelectorAll("[data-act]")) button.onclick = async () => {

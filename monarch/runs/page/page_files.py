@@ -23,8 +23,10 @@ def page_with(data: Mapping[str, Any]) -> str:
     page = _text("index.html").replace("<title>monarch</title>", f"<title>{_title(data)}</title>")
     page = _LINK.sub(lambda found: f"<style>\n{_text(found[1])}</style>", page)
     page = _SCRIPT.sub(lambda found: _inline(found[1]), page)
-    return page + f'<script id="data" type="application/json">{_as_json(data)}</script>\n' + (
-        "<script>showFrozen(JSON.parse(document.getElementById('data').textContent))</script>\n"
+    return (
+        page
+        + f'<script id="data" type="application/json">{_as_json(data)}</script>\n'
+        + ("<script>showFrozen(JSON.parse(document.getElementById('data').textContent))</script>\n")
     )
 
 

@@ -5,6 +5,7 @@ const $ = id => document.getElementById(id);
 const PALETTE = ["--run", "--c2", "--c3", "--c4", "--c5", "--c6"];
 const COLORS = { "--c2": "#d9702f", "--c3": "#1f9e8f", "--c4": "#b0499c", "--c5": "#8a8f2a", "--c6": "#6c7bd6" };
 const MARKS = { edit: ["--held", "an edit"], bad: ["--bad", "something failed"], good: ["--good", "went on"] };
+const STEPS = [...Array(12).keys()].flatMap(power => [1, 2, 5].map(by => by * 10 ** power));
 const NEAR = 7, TIP_LINES = 28;
 const view = { data: null, story: null, charts: new Map(), over: [] };
 
@@ -67,7 +68,7 @@ function showState(run) {
   chip.textContent = status; chip.className = `chip ${run.status}`; chip.hidden = false;
   const of = run.num_steps > 0 ? `/${run.num_steps}` : "";
   $("facts").textContent = `${run.name} · step ${run.step}${of}`;
-  const trouble = run.hold ?? run.error, state = $("state");
+  const trouble = run.hold ?? run.failure, state = $("state");
   state.hidden = false;
   state.className = ["held", "failed", "killed"].includes(run.status) ? "bad" : "";
   const { charts, story, ...rest } = run, key = JSON.stringify([rest, charts.map(one => one.last), view.story?.figures, view.buttonsKey]);
@@ -164,7 +165,7 @@ class Chart {
     this.button.onclick = () => { this.isLog = !this.isLog; this.isChosen = true; this.rebuild(); };
     this.box = element("div");
     this.home = element("div", null, isFirst ? "first" : "", element("h3", name, "", this.value, this.button), this.box);
-    this.height = isFirst ? 230 : 170;
+    this.height = 190;
     this.marks = []; this.series = [];
     parent.append(this.home);
     new ResizeObserver(() => this.plot?.setSize({ width: this.width(), height: this.height })).observe(this.box);
@@ -209,8 +210,8 @@ class Chart {
       width: this.width(), height: this.height, padding: [8, 18, 0, 0],
       cursor: { drag: { x: true, y: false }, sync: { key: "steps" }, points: { size: 6 } },
       scales: { x: { time: false }, y: { distr: this.isLog ? 3 : 1, range } },
-      axes: [{ ...axis, size: 26, values: (plot, ticks) => ticks.map(figureOnAxis) },
-        { ...axis, size: 56, values: (plot, ticks) => ticks.map(figureOnAxis), ...(this.isLog ? { filter: logTicks } : {}) }],
+      axes: [{ ...axis, size: 26, incrs: STEPS, values: (plot, ticks) => ticks.map(figureOnAxis) },
+        { ...axis, size: 62, values: (plot, ticks) => ticks.map(figureOnAxis), ...(this.isLog ? { filter: logTicks } : {}) }],
       legend: { show: this.series.length > 1 },
       series: [{ label: "step" }, ...this.series.map(one => ({
         label: one.label, stroke: () => color(one.color), width: 1.5, spanGaps: true,
@@ -278,7 +279,7 @@ function logTicks(plot, ticks) {
   const shown = ticks.filter(one => one != null), few = shown.length && shown.at(-1) / shown[0] < 300;
   return ticks.map(one => {
     if (one == null) return null;
-    const lead = Math.round(one / 10 ** Math.floor(Math.log10(one) + 1e-9));
+    const lead = +(one / 10 ** Math.floor(Math.log10(one) + 1e-9)).toPrecision(6);
     return lead === 1 || (few && (lead === 2 || lead === 5)) ? one : null;
   });
 }

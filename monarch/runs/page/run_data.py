@@ -55,7 +55,7 @@ def run_data(
         "last_at": max((e["time"] for e in [*events[-1:], *steps[-1:]] if "time" in e), default=0),
         "hold": hold_of(turn, locate) if status == "held" else None,
         "slow": str(turn.get("text", "")) if status == "slow" else "",
-        "error": end_of(run, turn, locate) if status == "failed" else None,
+        "failure": end_of(run, turn, locate) if status == "failed" else None,
         "saved": _saved(events),
         "charts": _charts(steps, pace),
         "num_events": len(events),
@@ -65,9 +65,7 @@ def run_data(
     return data
 
 
-def status_of(
-    run: RunFolder, steps: Sequence[Mapping[str, Any]], turn: Mapping[str, Any]
-) -> str:
+def status_of(run: RunFolder, steps: Sequence[Mapping[str, Any]], turn: Mapping[str, Any]) -> str:
     """How it stands, in a word: one of a folder's, or how far it is where it goes on."""
     status = run.status
     if status != "running":

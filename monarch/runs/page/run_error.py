@@ -16,6 +16,7 @@ from monarch.runs.places import in_short
 
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+)')
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
+_IN_REPLICA = "/workspace/"  # of a host's copy
 _AROUND = 4
 _MOST_TEXT = 20_000
 
@@ -62,14 +63,12 @@ def end_of(run: RunFolder, event: Mapping[str, Any], locate: Locate) -> dict[str
     return _error(lines.error, lines.file, lines.line, traceback=text, locate=locate)
 
 
-def _error(
-    error: str, file: str, line: Any, *, traceback: str, locate: Locate
-) -> dict[str, Any]:
+def _error(error: str, file: str, line: Any, *, traceback: str, locate: Locate) -> dict[str, Any]:
     number = line if isinstance(line, int) else 0
     source = _raised(traceback, file, number)
     here = locate(file) if file else None
     return {
-        "error": error, "file": in_short(file), "line": number, "traceback": traceback[:_MOST_TEXT],
+        "error": error, "file": in_short(file.rpartition(_IN_REPLICA)[2]), "line": number, "traceback": traceback[:_MOST_TEXT],
         "source": _around(here, number, source) or source,
         "link": editor_link(here[0], number) if here is not None else "",
     }  # fmt: skip
@@ -82,7 +81,12 @@ def _raised(traceback: str, file: str, line: int) -> list[tuple[int, str]]:
     lines = traceback.splitlines()
     for at, text in enumerate(lines[:-1]):
         frame = _FRAME.match(text)
-        if frame and int(frame[2]) == line and frame[1].endswith(file) and _FRAME.match(lines[at + 1]) is None:
+        if (
+            frame
+            and int(frame[2]) == line
+            and frame[1].endswith(file)
+            and _FRAME.match(lines[at + 1]) is None
+        ):
             found = [(line, lines[at + 1].strip())]
     return found
 

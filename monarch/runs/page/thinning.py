@@ -37,9 +37,7 @@ def thinned(points: Points, most: int = MOST_POINTS) -> Points:
     return sorted({*kept, points[-1]})
 
 
-def step_seconds(
-    steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
-) -> Points:
+def step_seconds(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> Points:
     """How long each step took, by the times at which they were reported. Left out are those in
     which the run held, or began again."""
     breaks = sorted(event["time"] for event in events if event["kind"] in _BREAKS)
