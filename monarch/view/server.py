@@ -347,7 +347,7 @@ def _ranks(text: str) -> frozenset[int]:
     if isinstance(ranks, dict):
         raise BadRanks(f"{text!r}: name ranks by their numbers, as 0-3,7")
     if isinstance(ranks, range):
-        ranks = ranks[:_MOST_RANK]  # type: ignore[assignment]
+        ranks = ranks[:_MOST_RANK]
     return frozenset([ranks] if isinstance(ranks, int) else ranks)
 
 

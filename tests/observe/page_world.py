@@ -1,4 +1,4 @@
-"""Runs as recipes leave them, hosts as they tell of themselves, and a page of both that is served."""
+"""Runs as recipes leave them, hosts as they tell of themselves, and a page of both."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def a_run(
         digest="d1",
         **begun,
     )
-    add_row(run, "events.jsonl", time=BEGAN + 4, kind="first_step", text="first step after 4.1 s", seconds=4.1, step=1)  # fmt: skip
+    add_row(run, "events.jsonl", time=BEGAN + 4, kind="first_step", text="first step", seconds=4.1)
     rows = []
     for step in range(1, num_steps + 1):
         loss = 2.3 * math.exp(-step / 400) + 0.05 + 0.02 * chance.random()
@@ -93,8 +93,8 @@ def a_run(
         )  # fmt: skip
     for step in range(100, num_steps, 100):
         add_row(
-            run, "events.jsonl", time=BEGAN + 4 + 0.1 * step, kind="saved", text=f"saved step {step}",
-            step=step, path=str(run.path / f"checkpoints/step-{step:08}.pt"),
+            run, "events.jsonl", time=BEGAN + 4 + 0.1 * step, kind="saved",
+            text=f"saved step {step}", step=step, path=str(run.path / f"checkpoints/step-{step:08}.pt"),
         )  # fmt: skip
     (run.path / "logs").mkdir()
     for rank in range(ranks):

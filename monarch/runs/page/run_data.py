@@ -120,7 +120,8 @@ def _story(
         ],
         "events": [
             {"time": event["time"], "kind": event["kind"], "text": event["text"],
-             "step": event.get("step"), "more": event.get("details") or event.get("traceback") or ""}
+             "step": event.get("step"),
+             "more": event.get("details") or event.get("traceback") or ""}
             for event in sorted(worth_telling(events), key=_time)[-_MOST_EVENTS:]
         ],
         "config": run.config_text,

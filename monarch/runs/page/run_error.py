@@ -41,7 +41,7 @@ def hold_of(event: Mapping[str, Any], locate: Locate) -> dict[str, Any]:
         "doing": str(event.get("doing") or ""),
         "generation": generation,
         "good": good,
-        "can_roll_back": isinstance(good, int) and isinstance(generation, int) and good < generation,
+        "can_roll_back": _int(good) < _int(generation),
         "choices": [str(key) for key in _list(event.get("choices"))],
         "since": event.get("time", 0.0),
         "advice": "\n".join(
@@ -68,7 +68,8 @@ def _error(error: str, file: str, line: Any, *, traceback: str, locate: Locate) 
     source = _raised(traceback, file, number)
     here = locate(file) if file else None
     return {
-        "error": error, "file": in_short(file.rpartition(_IN_REPLICA)[2]), "line": number, "traceback": traceback[:_MOST_TEXT],
+        "error": error, "file": in_short(file.rpartition(_IN_REPLICA)[2]), "line": number,
+        "traceback": traceback[:_MOST_TEXT],
         "source": _around(here, number, source) or source,
         "link": editor_link(here[0], number) if here is not None else "",
     }  # fmt: skip
@@ -113,6 +114,10 @@ def editor_link(path: Path, line: int) -> str:
     if not _SCHEME.match(form):
         return ""  # "" turns it off, and a page opens no link that could run a script in it.
     return form.replace("{path}", quote(str(path))).replace("{line}", str(max(1, line)))
+
+
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _list(value: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ def step_seconds(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[st
     breaks = sorted(event["time"] for event in events if event["kind"] in _BREAKS)
     found: Points = []
     at = 0
-    for before, row in zip(steps, steps[1:], strict=False):
+    for before, row in itertools.pairwise(steps):
         since, until = before.get("time", 0.0), row.get("time", 0.0)
         while at < len(breaks) and breaks[at] <= since:
             at += 1
