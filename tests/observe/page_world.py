@@ -94,7 +94,7 @@ def a_run(
     for step in range(100, num_steps, 100):
         add_row(
             run, "events.jsonl", time=BEGAN + 4 + 0.1 * step, kind="saved",
-            text=f"saved step {step}", step=step, path=str(run.path / f"checkpoints/step-{step:08}.pt"),
+            text=f"saved step {step}", step=step, path=f"checkpoints/step-{step:08}.pt",
         )  # fmt: skip
     (run.path / "logs").mkdir()
     for rank in range(ranks):

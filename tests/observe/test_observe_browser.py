@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with Browser(tmp_path_factory.mktemp("browser")) as opened:
         yield opened
@@ -66,7 +66,7 @@ def test_a_run_that_holds_is_seen_at_the_top_with_what_to_do(
         assert text(browser, "#status") == "held"
         assert browser.run("document.title").startswith("✗ held")
         assert browser.run("document.querySelectorAll('#grid .failed').length") == 1
-        assert "5 now failed: task.py:8" in text(browser, "#generations")
+        assert text(browser, "#generations li.now.failed").startswith("5 failed: task.py:8")
         browser.run("document.querySelector('#state button.main').click()")
         wait_for(lambda: asked)
         assert asked[0][0] == "rollback"
