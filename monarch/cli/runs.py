@@ -19,7 +19,16 @@ from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_quiet, say
 from monarch.errors import JobError
 from monarch.runs.detached import copies_of_running
-from monarch.runs.folder import DETACHED, REMOTE, RUNS, RunFolder, find_run, read_json, runs_in
+from monarch.runs.folder import (
+    DETACHED,
+    REMOTE,
+    RUNS,
+    RunFolder,
+    answer_run,
+    find_run,
+    read_json,
+    runs_in,
+)
 from monarch.runs.logs import Line, PrintedLines
 from monarch.runs.measured import curve, last_measured, names_measured
 from monarch.runs.plot import smoothed, svg_chart, text_chart, text_plot
@@ -72,15 +81,6 @@ def take(name: str, *, checkpoint: bool) -> None:
     run = find_run(name)
     answer_run(run, "c" if checkpoint else "t")
     say(f"told {run.name}")
-
-
-def answer_run(run: RunFolder, choice: str) -> None:
-    """Give a run that holds one of the answers that it asks for. Raises ``JobError``."""
-    holds = [event for event in run.events() if event["kind"] == "held"]
-    choices = holds[-1].get("choices", []) if holds and run.status == "held" else []
-    if choice not in choices:
-        raise JobError(f"{run.name} does not ask for that: it is {run.status}")
-    run.answer(choice)
 
 
 def show(name: str) -> None:

@@ -318,6 +318,15 @@ def _began(path: Path) -> tuple[int, str]:
     return (path / "command").stat().st_mtime_ns, path.name
 
 
+def answer_run(run: RunFolder, choice: str) -> None:
+    """Give a run that holds one of the answers that it asks for. Raises ``JobError``."""
+    holds = [event for event in run.events() if event["kind"] == "held"]
+    choices = holds[-1].get("choices", []) if holds and run.status == "held" else []
+    if choice not in choices:
+        raise JobError(f"{run.name} does not ask for that: it is {run.status}")
+    run.answer(choice)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A file of JSON; an empty dictionary where there is none that can be read."""
     try:

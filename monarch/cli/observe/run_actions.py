@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from monarch.cli.runs import answer_run
 from monarch.cli.sync.generations import go_back
 from monarch.cli.sync.output import Lines
 from monarch.cli.sync.project_workspace import find_project, whole_of, workspace_of
@@ -17,7 +16,7 @@ from monarch.cli.terminal import Terminal
 from monarch.config_file import ConfigError
 from monarch.errors import JobError, MonarchError
 from monarch.observe.kept_files import leads_out
-from monarch.runs.folder import RunFolder, find_run
+from monarch.runs.folder import RunFolder, answer_run, find_run
 from monarch.runs.slowness import ASKED, KEYS
 from monarch.wire.bulletin import Bulletin
 from monarch_sync import SyncError, Workspace

@@ -34,7 +34,7 @@ class Generation:
 
 def generation_tree(events: Iterable[Mapping[str, Any]]) -> list[Generation]:
     """The generations, the oldest first."""
-    tree = _Tree()
+    tree = _GenerationTree()
     for event in events:
         number = event.get("generation")
         if isinstance(number, int | float) and not isinstance(number, bool):
@@ -42,7 +42,7 @@ def generation_tree(events: Iterable[Mapping[str, Any]]) -> list[Generation]:
     return tree.laid_out()
 
 
-class _Tree:
+class _GenerationTree:
     def __init__(self) -> None:
         self._nodes: list[Generation] = []
         self._digests: dict[str, int] = {}
