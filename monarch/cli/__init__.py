@@ -21,6 +21,7 @@ What to open:
     hosts, host_table                `monarch hosts`, and its table
     host_logs                        `monarch logs`
     exec                             `monarch exec`, `shell`, `forward`
+    hosts_here                       the hosts and programs that run for a folder now
     env, debug                       `monarch env`; `monarch debug`
     doctor                           `monarch doctor`; the checks on a host: `monarch/job/doctor`
     run, run_target                  `monarch run`; the hosts that a run goes on

@@ -189,8 +189,9 @@ def kill(**given: Any) -> None:
     }
 )  # fmt: skip
 @click.argument("arguments", nargs=-1, required=True, metavar="RECIPE [KEY=VALUE]...")
+@click.option("--open", "opens", is_flag=True, help="open the dashboard, too; the key o does later")
 @click.pass_context
-def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
+def dev(context: click.Context, arguments: tuple[str, ...], opens: bool) -> None:
     """Bring the hosts up, follow your saves, and run RECIPE, all in this terminal.
 
     It is `monarch apply`, `monarch sync --watch` and `monarch run` in one, with all options of the
@@ -202,6 +203,7 @@ def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
     dev(
         lambda: context.invoke(apply),
         lambda: run.main([*arguments, *context.args], DEV, standalone_mode=False),
+        opens=opens,
     )
 
 

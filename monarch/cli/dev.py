@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import click
 
 from monarch.cli.keys import Keys
+from monarch.cli.observe.opening import PageOpener, page_opener
 from monarch.cli.sync.project_workspace import find_project, workspace_of
 from monarch.cli.volume import louder, say
 from monarch.errors import JobError
@@ -23,14 +24,18 @@ from monarch.runtime.ends.process_group import end_child, signal_self
 _END_SECONDS = 10.0
 
 
-def dev(apply: Callable[[], object], run: Callable[[], object]) -> None:
-    """Do ``apply``, then ``run`` beside a watch, both in this terminal.
+def dev(apply: Callable[[], object], run: Callable[[], object], *, opens: bool = False) -> None:
+    """Do ``apply``, then ``run`` beside a watch, both in this terminal; ``opens``: the dashboard,
+    too.
 
-    The watch ends with the run; the hosts stay. Keys that are pressed go to the watch.
+    The watch ends with the run, and so does the page; the hosts stay. Keys that are pressed go to
+    the watch.
     """
     workspace_of(find_project(None))
     apply()
-    with _watch() as watch:
+    with page_opener() as opener, _Page(opener) as page, _watch(page) as watch:
+        if opens:
+            page.open()
         try:
             run()
         except (KeyboardInterrupt, click.Abort, SystemExit):
@@ -85,22 +90,81 @@ class _Watch:
             signal_self(signal.SIGINT)
 
 
+class _Page:
+    """The dashboard, as a process of its own once it is wanted. It ends with this program, however
+    that ends, as its standard input does."""
+
+    def __init__(self, opener: PageOpener) -> None:
+        self._opener = opener
+        self._process: subprocess.Popen[str] | None = None
+        self._url = ""
+        self._starting = threading.Lock()
+        self._is_over = False
+
+    def __enter__(self) -> _Page:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._is_over = True
+        process = self._process
+        if process is not None:
+            end_child(process, _END_SECONDS)
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
+
+    def open(self) -> None:
+        """Tell where it is, and open it in a browser where there is one. Does not wait."""
+        threading.Thread(target=self._open, name="monarch-page", daemon=True).start()
+
+    def _open(self) -> None:
+        with self._starting:
+            if self._is_over:
+                return
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+        if self._url and not self._is_over:
+            is_open = self._opener.open(self._url)
+            _say(f"dashboard: {self._url}{'' if is_open else ' (open it in a browser here)'}")
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *module_arguments("monarch.cli.main"), "dashboard", "--stdin"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,  # Ctrl-C is for the run.
+        )  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write("{}\n")
+            self._process.stdin.flush()
+        self._url = ""
+        for line in self._process.stdout:
+            if line.startswith("http"):
+                self._url = line.strip()
+                return
+            if not self._is_over:
+                _say(line.rstrip("\n"))
+
+
 @contextmanager
-def _watch() -> Iterator[_Watch]:
+def _watch(page: _Page) -> Iterator[_Watch]:
     watch = _Watch()
     try:
         keys = Keys()
-        keys.on_press = lambda: _forward(keys, watch)
+        keys.on_press = lambda: _forward(keys, watch, page)
         with keys.listen():
             yield watch
     finally:
         watch.end()
 
 
-def _forward(keys: Keys, watch: _Watch) -> None:
+def _forward(keys: Keys, watch: _Watch, page: _Page) -> None:
     while key := keys.take():
         if key == "q":
             signal_self(signal.SIGINT)
+        elif key == "o":
+            page.open()
         else:
             watch.press(key)
 

@@ -34,7 +34,7 @@ class Keys:
         self, on_press: Callable[[], object] = lambda: None, *, is_piped: bool = False
     ) -> None:
         self.on_press = on_press
-        self._is_piped = is_piped
+        self.is_piped = is_piped
         self._found: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._over = threading.Event()
 
@@ -47,7 +47,7 @@ class Keys:
     @contextmanager
     def listen(self) -> Iterator[bool]:
         """Within, keys are heard, where there is a person at the terminal; whether that is so."""
-        if self._is_piped:
+        if self.is_piped:
             threading.Thread(target=self._run, name="monarch-keys", daemon=True).start()
             yield True
             self._over.set()
@@ -72,7 +72,7 @@ class Keys:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            if not self._is_piped and not _is_foreground():
+            if not self.is_piped and not _is_foreground():
                 self._over.wait(_LOOK_SECONDS)  # To read in the background would stop us.
                 continue
             try:

@@ -17,14 +17,23 @@ from monarch.cli.confirm import ask_before
 from monarch.cli.tables import in_columns, terminal_width
 from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_quiet, say
-from monarch.config_file.toml_text import TOMLDecodeError, loads
 from monarch.errors import JobError
 from monarch.runs.detached import copies_of_running
-from monarch.runs.folder import DETACHED, REMOTE, RUNS, RunFolder, find_run, read_json, runs_in
+from monarch.runs.folder import (
+    DETACHED,
+    REMOTE,
+    RUNS,
+    RunFolder,
+    answer_run,
+    find_run,
+    read_json,
+    runs_in,
+)
 from monarch.runs.logs import Line, PrintedLines
 from monarch.runs.measured import curve, last_measured, names_measured
 from monarch.runs.plot import smoothed, svg_chart, text_chart, text_plot
-from monarch.runs.report import figures, worth_telling, write_report
+from monarch.runs.report import write_report
+from monarch.runs.summary import figures, flat_config, worth_telling
 from monarch.runs.writing import writing
 from monarch.whole_file import OF_PEOPLE, write_whole
 from monarch_sync.words import byte_size, counted, plain
@@ -70,12 +79,7 @@ def ls() -> None:
 def take(name: str, *, checkpoint: bool) -> None:
     """Answer a run whose ranks have come apart."""
     run = find_run(name)
-    holds = [event for event in run.events() if event["kind"] == "held"]
-    choices = holds[-1].get("choices", []) if holds and run.status == "held" else []
-    choice = "c" if checkpoint else "t"
-    if choice not in choices:
-        raise JobError(f"{run.name} does not ask for that: it is {run.status}")
-    run.answer(choice)
+    answer_run(run, "c" if checkpoint else "t")
     say(f"told {run.name}")
 
 
@@ -140,7 +144,7 @@ def plot(names: tuple[str, ...], metric: str, is_log: bool, smooth: int, file: P
 
 def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
     """Rows of a table: the keys that differ, then what was measured last."""
-    configs = [_flat(_config_of(run)) for run in found]
+    configs = [flat_config(run.config_text) for run in found]
     metrics = [run.metrics() for run in found]
     measured = dict.fromkeys(name for steps in metrics for name in names_measured(steps))
     rows: list[tuple[str, ...]] = [("", *(run.name for run in found))]
@@ -181,23 +185,6 @@ def code_compared(found: Sequence[RunFolder]) -> str:
 def _digest_of(run: RunFolder) -> str:
     edited = [str(event["digest"]) for event in run.events() if event.get("digest")]
     return edited[-1] if edited else str(run.environment().get("code_digest") or "")
-
-
-def _config_of(run: RunFolder) -> dict[str, Any]:
-    try:
-        return loads(run.config_text)
-    except TOMLDecodeError:
-        return {}  # An edit made meanwhile has broken it.
-
-
-def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{above}{key}.")
-        else:
-            found[above + key] = value
-    return found
 
 
 def _number(value: Any) -> str:

@@ -56,6 +56,8 @@ class Settings(msgspec.Struct, frozen=True):
     on_error: str = ""
     # the least time that ranks get for a step on new code before it counts as stuck
     edit_patience_seconds: float = 30.0
+    # the link by which the dashboard opens a file in an editor; "" makes none
+    editor_url: str = "vscode://file/{path}:{line}"
     # how many of the last lines of a dead proc's output its failure shows
     log_tail_lines: int = 20
     # bytes that the log of a proc may take, the oldest lines go first; 0: no log file

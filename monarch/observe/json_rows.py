@@ -16,11 +16,15 @@ _MOST_SECONDS = 1e11
 def json_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file. A line that a full disk or a crash cut short is left out."""
     try:
-        lines = read_kept(path).decode("utf-8", "replace").splitlines()
+        return rows_in(read_kept(path))
     except OSError:
         return []
+
+
+def rows_in(data: bytes) -> list[dict[str, Any]]:
+    """The rows of such a file's content, or of a part of it."""
     rows = []
-    for line in lines:
+    for line in data.decode("utf-8", "replace").splitlines():
         row = parsed_json(line)
         if isinstance(row, dict):
             if "time" in row and not _is_time(row["time"]):

@@ -17,7 +17,9 @@ What to open:
     logs                   output of ranks, written and read
     telemetry              rows of the run's processes
     loggers                TensorBoard, Weights & Biases
+    page                   the page of a run, which the dashboard serves
     report, plot           `report.html`; charts
+    summary                a run in short, in words
     measured               the numbers that a run has reported
     code, git              the code of a run, and what changed in it; its commit
     edits                  which code has proved good, and what to do with code that fails

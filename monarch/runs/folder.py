@@ -120,7 +120,10 @@ class RunFolder:
 
     def events(self) -> list[dict[str, Any]]:
         """Everything that happened, the oldest first."""
-        return json_rows(self.path / EVENTS)
+        rows = json_rows(self.path / EVENTS)
+        return [
+            {"time": 0.0, "text": "", **row} for row in rows if isinstance(row.get("kind"), str)
+        ]
 
     def metrics(self) -> list[dict[str, Any]]:
         """One row a step that counts: what a resumed run did again is there once."""
@@ -315,6 +318,15 @@ def _began(path: Path) -> tuple[int, str]:
     return (path / "command").stat().st_mtime_ns, path.name
 
 
+def answer_run(run: RunFolder, choice: str) -> None:
+    """Give a run that holds one of the answers that it asks for. Raises ``JobError``."""
+    holds = [event for event in run.events() if event["kind"] == "held"]
+    choices = holds[-1].get("choices", []) if holds and run.status == "held" else []
+    if choice not in choices:
+        raise JobError(f"{run.name} does not ask for that: it is {run.status}")
+    run.answer(choice)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A file of JSON; an empty dictionary where there is none that can be read."""
     try:
@@ -324,13 +336,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def steps_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows as they were reported, as one row a step.
+def steps_of(
+    rows: Iterable[Mapping[str, Any]], steps: list[dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """Rows as they were reported, as one row a step; added to ``steps``, those of the rows before.
 
     A step may have been reported in parts. Where steps begin again further back, the run was
     resumed: what came after that point before is given up.
     """
-    steps: list[dict[str, Any]] = []
+    steps = [] if steps is None else steps
     for row in rows:
         step = row.get("step")
         if not isinstance(step, int):

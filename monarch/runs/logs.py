@@ -73,11 +73,15 @@ class Line(NamedTuple):
 
 
 class PrintedLines:
-    """The lines of one run; ``ranks`` are those wanted, all if the list is empty."""
+    """The lines of one run; ``ranks`` are those wanted, all if the list is empty. Of what is there
+    at the first look, only so many of the ``last_bytes`` are read, of all files together."""
 
-    def __init__(self, folder: Path, ranks: Collection[int] = ()) -> None:
+    def __init__(
+        self, folder: Path, ranks: Collection[int] = (), *, last_bytes: int | None = None
+    ) -> None:
         self._folder = folder
         self._ranks = frozenset(ranks)
+        self._last_bytes = last_bytes
         self._offsets: dict[Path, int] = {}
 
     def names(self) -> list[str]:
@@ -87,7 +91,9 @@ class PrintedLines:
     def take(self, *, is_over: bool = False) -> list[Line]:
         """The lines since the last time. One that has no end yet is left for later, unless it
         ``is_over`` and no end will come."""
-        return [line for path in self._files() for line in self._new_in(path, is_over)]
+        files = self._files()
+        most = None if self._last_bytes is None else self._last_bytes // max(1, len(files))
+        return [line for path in files for line in self._new_in(path, is_over, most)]
 
     def _files(self) -> list[Path]:
         found = []
@@ -97,14 +103,21 @@ class PrintedLines:
                 found.append(((path.stem[: rank.start()], int(rank[1])), path))
         return [path for _, path in sorted(found)]
 
-    def _new_in(self, path: Path, is_over: bool) -> list[Line]:
+    def _new_in(self, path: Path, is_over: bool, most: int | None) -> list[Line]:
         offset = self._offsets.get(path, 0)
         try:
             with open_kept(path, self._folder.parent) as file:
+                size = os.fstat(file.fileno()).st_size
+                is_cut = most is not None and path not in self._offsets and size > most
+                if is_cut:
+                    offset = size - (most or 0)
                 file.seek(offset)
                 data = file.read()
         except OSError:
             return []  # It was taken away, or is none of the run's.
+        if is_cut:
+            begin = data.find(b"\n") + 1  # not in the middle of a line
+            offset, data = offset + begin, data[begin:]
         end = len(data) if is_over else data.rfind(b"\n") + 1
         self._offsets[path] = offset + end
         text = data[:end].decode(errors="replace")

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from monarch.observe.kept_files import open_to_append
+from monarch.observe.json_rows import rows_in
+from monarch.observe.kept_files import open_kept, open_to_append
 
 # Their files in a run's folder.
 METRICS = "metrics.jsonl"
@@ -39,6 +40,29 @@ class RowFile:
             if file.write(line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
             self._is_torn = False
+
+
+class RowTail:
+    """The rows of a file that grows, each read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = self._inode = 0
+
+    def take(self) -> tuple[list[dict[str, Any]], bool]:
+        """The rows since the last time, and whether the file begins anew with them. One that has no
+        end yet is left for later."""
+        try:
+            with open_kept(self._path) as file:
+                stat = os.fstat(file.fileno())
+                is_new = stat.st_ino != self._inode or stat.st_size < self._offset
+                file.seek(0 if is_new else self._offset)
+                data = file.read()
+        except OSError:
+            return [], False
+        end = data.rfind(b"\n") + 1
+        self._offset, self._inode = (0 if is_new else self._offset) + end, stat.st_ino
+        return rows_in(data[:end]), is_new
 
 
 def _has_open_end(file: int) -> bool:

@@ -4,7 +4,7 @@ What to open:
 
     live_view, run_view   what is shown of a mesh; of a run's folder: the same for all views
     top                   `monarch top`, and `monarch status --watch`
-    server, static/       `monarch dashboard`; its page
+    server                `monarch dashboard`; its page is `monarch.runs.page`
     notebook              `%load_ext monarch`
     mesh_view             `procs.view()`
 """

@@ -1,66 +1,60 @@
-"""Views of runs: their figures, events and logs, read from their folders."""
+"""Views of runs: their figures and logs, read from their folders, and kept while a view is open."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
 from monarch.observe.kept_files import open_kept
-from monarch.runs.folder import RunFolder
+from monarch.runs.folder import RunFolder, steps_of
+from monarch.runs.logs import Line, PrintedLines
+from monarch.runs.measured import is_number
+from monarch.runs.page.run_data import run_data
+from monarch.runs.page.run_error import Locate
+from monarch.runs.rows import EVENTS, METRICS, RowTail
+from monarch.runs.summary import flat_config
 
-_MOST_POINTS = 600
-_MOST_EVENTS = 200
 _MOST_LINES = 400
 _MOST_LOG_BYTES = 65_536
+_MOST_TAIL_LINES = 4_000
+_MOST_TAIL_BYTES = 400_000
+_MOST_RUNS = 60
+_MOST_KEPT = 4
+_NO_FIGURES = ("step", "num_steps", "time", "generation")
+
+T = TypeVar("T")
 
 
 def run_summary(run: RunFolder) -> dict[str, Any]:
-    """Name, status and last figures."""
-    steps = run.metrics()
-    last = steps[-1] if steps else {}
+    """Name, status and last figures; its config, each key by its sections' names."""
+    steps, events = run.metrics(), run.events()
+    last: dict[str, Any] = {}
+    for row in steps[-200:]:  # Not each step reports all of them.
+        last.update(row)
+    began = next((event["time"] for event in events if event["kind"] == "begun"), None)
+    until = max([0.0, *(row.get("time", 0.0) for row in [*steps[-1:], *events[-1:]])])
     return {
         "name": run.name,
+        "recipe": run.recipe,
         "status": run.status,
         "step": last.get("step", 0),
         "num_steps": last.get("num_steps", 0),
+        "began": began,
+        "seconds": max(0.0, until - began) if began else None,
+        "num_edits": sum(event["kind"] == "generation" for event in events),
+        "config": {
+            key: value if is_number(value) else str(value)
+            for key, value in flat_config(run.config_text).items()
+        },
         "values": {
             name: value
             for name, value in last.items()
-            if isinstance(value, int | float) and name not in ("step", "num_steps", "time")
+            if is_number(value) and name not in _NO_FIGURES
         },
     }
-
-
-def run_curves(run: RunFolder) -> dict[str, Any]:
-    """Each metric over the steps, thinned to what a page can show, with its events."""
-    steps = run.metrics()
-    every = max(1, len(steps) // _MOST_POINTS)
-    shown = [row for at, row in enumerate(steps) if at % every == 0 or at == len(steps) - 1]
-    names = sorted(
-        {
-            name
-            for row in shown
-            for name, value in row.items()
-            if isinstance(value, int | float) and name not in ("step", "num_steps", "time")
-        }
-    )
-    return {
-        "name": run.name,
-        "steps": [row["step"] for row in shown],
-        "times": [row.get("time") for row in shown],
-        "curves": {name: [_number(row.get(name)) for row in shown] for name in names},
-        "events": [
-            {"time": event.get("time"), "kind": event.get("kind"), "text": event.get("text"),
-             "step": event.get("step")}
-            for event in run.events()[-_MOST_EVENTS:]
-        ],
-    }  # fmt: skip
-
-
-def _number(value: Any) -> float | None:
-    """The number as JSON and a curve can hold it: no NaN."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def log_lines(run: RunFolder, rank: int | None = None) -> dict[str, list[str]]:
@@ -80,6 +74,101 @@ def log_lines(run: RunFolder, rank: int | None = None) -> dict[str, list[str]]:
     return found
 
 
-def summaries(runs: Sequence[RunFolder], most: int = 30) -> list[dict[str, Any]]:
+def summaries(runs: Sequence[RunFolder], most: int = _MOST_RUNS) -> list[dict[str, Any]]:
     """The summaries of the last runs, the newest first."""
     return [run_summary(run) for run in reversed(runs[-most:])]
+
+
+class _Newest(Generic[T]):
+    """What was used last, at most so many."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[Any, T] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], T]) -> T:
+        if key not in self._kept:
+            self._kept[key] = make()
+        self._kept.move_to_end(key)
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return self._kept[key]
+
+
+class RunViews:
+    """The runs as pages look at them again and again: what was read of a file is not read anew. It
+    keeps the steps and the last lines of the few runs that were looked at last. From any thread."""
+
+    def __init__(self, locate: Locate) -> None:
+        self._locate = locate
+        self._steps: _Newest[_Steps] = _Newest(_MOST_KEPT)
+        self._tails: _Newest[_LogTail] = _Newest(_MOST_KEPT)
+        self._summaries: _Newest[dict[str, Any]] = _Newest(2 * _MOST_RUNS)
+        self._lock = Lock()
+
+    def data(self, run: RunFolder, known_events: int = -1) -> dict[str, Any]:
+        """As `run_data`."""
+        with self._lock:
+            steps = self._steps.get(run.path, lambda: _Steps(run))
+            return run_data(run, self._locate, steps=steps.all(), known_events=known_events)
+
+    def log(self, run: RunFolder, ranks: frozenset[int], after: int) -> dict[str, Any]:
+        """The lines of these ranks, of all if there are none, that came ``after`` so many."""
+        with self._lock:
+            tail = self._tails.get((run.path, ranks), lambda: _LogTail(run, ranks))
+            lines, number = tail.since(after)
+            return {"lines": lines, "next": number, "names": tail.names()}
+
+    def summaries(self, runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
+        """As the function."""
+        with self._lock:
+            return [self._summary(run) for run in reversed(runs[-_MOST_RUNS:])]
+
+    def _summary(self, run: RunFolder) -> dict[str, Any]:
+        key = run.path, _stamp(run.path / METRICS), _stamp(run.path / EVENTS)
+        kept = self._summaries.get(key, lambda: run_summary(run))
+        if kept["status"] in ("running", "held"):
+            kept["status"] = run.status  # It may have been killed, which no file tells.
+        return kept
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0
+    return stat.st_mtime_ns, stat.st_size
+
+
+class _Steps:
+    def __init__(self, run: RunFolder) -> None:
+        self._tail = RowTail(run.path / METRICS)
+        self._steps: list[dict[str, Any]] = []
+
+    def all(self) -> list[dict[str, Any]]:
+        rows, is_new = self._tail.take()
+        self._steps = steps_of(rows, [] if is_new else self._steps)
+        return self._steps
+
+
+class _LogTail:
+    """The last lines of a run's logs, in the order in which they were seen."""
+
+    def __init__(self, run: RunFolder, ranks: frozenset[int]) -> None:
+        self._run = run
+        self._printed = PrintedLines(run.path / "logs", ranks, last_bytes=_MOST_TAIL_BYTES)
+        self._lines: deque[Line] = deque(maxlen=_MOST_TAIL_LINES)
+        self._number = 0  # of all lines so far
+
+    def names(self) -> list[str]:
+        return self._printed.names()
+
+    def since(self, number: int) -> tuple[list[Line], int]:
+        is_over = self._run.running_pid is None
+        for line in self._printed.take(is_over=is_over):
+            self._lines.append(line._replace(text=line.text[: _MOST_LINES * 10]))
+            self._number += 1
+        # A number from before this server was started means nothing here.
+        num_new = self._number - number if 0 <= number <= self._number else self._number
+        num_new = min(num_new, len(self._lines))
+        return list(self._lines)[len(self._lines) - num_new :], self._number

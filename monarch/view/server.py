@@ -1,7 +1,8 @@
 """The server of `monarch dashboard`: a page on loopback, what it shows, and its buttons.
 
-It stores nothing but the counters of a quarter of an hour. All is looked up when it is asked for;
-one look a second serves all pages that are open, and none is made while there is none.
+It keeps the counters of a quarter of an hour, and of the few runs that were looked at last the
+steps and the last lines. All else is looked up when it is asked for; one look a second serves all
+pages that are open, and none is made while there is none.
 
 Only the browser that was given the token may ask. The token is made when the server starts. It
 stands in the fragment of the URL that is printed, and no browser sends that anywhere. The page
@@ -21,7 +22,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -33,22 +33,27 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from monarch.core.rank_sets import BadRanks, parse_set
 from monarch.errors import MonarchError
 from monarch.observe.json_rows import json_text
 from monarch.observe.prometheus import exposition
 from monarch.observe.query import QueryTables
 from monarch.runs.folder import RunFolder
+from monarch.runs.page.page_files import FOLDER, STATIC
+from monarch.runs.page.run_error import Locate, nowhere
 from monarch.view.live_view import LiveView
-from monarch.view.run_view import log_lines, run_curves, summaries
+from monarch.view.run_view import RunViews, summaries
 
-_STATIC = Path(__file__).parent / "static"
 _EVERY_SECONDS = 1.0
 _MOST_TOKEN = 100
 _MOST_SQL = 100_000
 _SQL_SECONDS = 10.0
 _MOST_TEXT = 10_000
 _MOST_ROWS = 5_000
+_MOST_RANK = 1_000_000
 _OPEN = ("/", "/session")
+# What changes nothing, and may be asked of a page that is read-only.
+LOOKS = ("stacks", "hang", "log")
 
 
 COOKIE = "monarch_view"
@@ -100,7 +105,8 @@ def _same(one: str, other: str) -> bool:
 @dataclass(frozen=True)
 class PageSource:
     """Where a page has what it shows from. ``look`` is ``None`` for runs that have ended, and
-    ``tables`` are gathered for some SQL."""
+    ``tables`` are gathered for some SQL. ``act`` is given what to do, and the procs or the run to
+    do it to; ``locate`` finds the person's own files."""
 
     title: str
     look: Callable[[], Sequence[Mapping[str, Any]]] | None
@@ -108,6 +114,7 @@ class PageSource:
     act: Callable[[str, Sequence[str]], str]
     runs: Callable[[], Sequence[RunFolder]]
     is_read_only: bool = False
+    locate: Locate = nowhere
 
 
 def _json(data: object, status: int = 200) -> Response:
@@ -135,6 +142,7 @@ class PageServer:
         self.port: int = self._socket.getsockname()[1]
         self.gate = PageGate(self.port)
         self._view = LiveView()
+        self._run_views = RunViews(source.locate)
         self._snapshot: dict[str, Any] = {}
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
@@ -171,7 +179,7 @@ class PageServer:
             Route("/api/query", self._query, methods=["POST"]),
             Route("/api/act/{what}", self._act, methods=["POST"]),
             Route("/metrics", self._metrics),
-            Mount("/static", StaticFiles(directory=_STATIC)),
+            Mount(STATIC.rstrip("/"), StaticFiles(directory=FOLDER)),
         ]
         app = Starlette(routes=routes)
         app.add_middleware(BaseHTTPMiddleware, dispatch=self._check)
@@ -179,7 +187,7 @@ class PageServer:
 
     async def _check(self, request: Request, go_on: RequestResponseEndpoint) -> Response:
         path = request.url.path
-        is_open = path in _OPEN or path.startswith("/static/")
+        is_open = path in _OPEN or path.startswith(STATIC)
         if self.gate.is_foreign(request.headers):
             response: Response = PlainTextResponse("another host's name or page", 403)
         elif not is_open and not self.gate.is_known(
@@ -197,7 +205,7 @@ class PageServer:
         return response
 
     async def _page(self, request: Request) -> Response:
-        return FileResponse(_STATIC / "index.html")
+        return FileResponse(FOLDER / "index.html")
 
     async def _session(self, request: Request) -> Response:
         """The token of the URL for a cookie."""
@@ -256,8 +264,8 @@ class PageServer:
         return None
 
     async def _runs(self, request: Request) -> Response:
-        found = await asyncio.to_thread(lambda: summaries(self._source.runs()))
-        return _json(found)
+        views, runs = self._run_views, self._source.runs
+        return _json(await asyncio.to_thread(lambda: views.summaries(runs())))
 
     def _find(self, request: Request) -> RunFolder | None:
         name = request.path_params["name"]
@@ -267,15 +275,19 @@ class PageServer:
         run = await asyncio.to_thread(self._find, request)
         if run is None:
             return _json({"error": "there is no such run"}, 404)
-        return _json(await asyncio.to_thread(run_curves, run))
+        known = _number(request.query_params.get("events"))
+        return _json(await asyncio.to_thread(self._run_views.data, run, known))
 
     async def _log(self, request: Request) -> Response:
         run = await asyncio.to_thread(self._find, request)
         if run is None:
             return _json({"error": "there is no such run"}, 404)
-        rank = request.query_params.get("rank", "")
-        wanted = int(rank) if rank.isdigit() else None
-        return _json(await asyncio.to_thread(log_lines, run, wanted))
+        try:
+            ranks = _ranks(request.query_params.get("ranks", ""))
+        except BadRanks as error:
+            return _json({"error": str(error)}, 400)
+        after = _number(request.query_params.get("after"))
+        return _json(await asyncio.to_thread(self._run_views.log, run, ranks, after))
 
     async def _query(self, request: Request) -> Response:
         sql = (await _body_of(request, _MOST_SQL)).decode(errors="replace")
@@ -290,14 +302,14 @@ class PageServer:
 
     async def _act(self, request: Request) -> Response:
         what = request.path_params["what"]
-        if self._source.is_read_only and what not in ("stacks", "hang", "log"):
+        if self._source.is_read_only and what not in LOOKS:
             return _json({"error": "this page is read-only"}, 403)
         if "application/json" not in request.headers.get("content-type", ""):
             return _json({"error": "not a request of the page"}, 400)
         try:
             uids = [str(uid) for uid in json.loads(await _body_of(request, _MOST_SQL) or b"[]")]
         except (ValueError, TypeError):
-            return _json({"error": "a list of procs is wanted"}, 400)
+            return _json({"error": "send a list of procs, or of a run"}, 400)
         try:
             text = await asyncio.to_thread(self._source.act, what, uids)
         except MonarchError as error:
@@ -321,6 +333,22 @@ async def _body_of(request: Request, most: int) -> bytes:
         if len(body) > most:
             raise MonarchError(f"the request is longer than {most} bytes")
     return body
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() and len(text) < 16 else -1
+
+
+def _ranks(text: str) -> frozenset[int]:
+    """The ranks that a person names; none of them means all. Raises ``BadRanks``."""
+    if text.strip() in ("", "all", "*"):
+        return frozenset()
+    ranks = parse_set(text)
+    if isinstance(ranks, dict):
+        raise BadRanks(f"{text!r}: name ranks by their numbers, as 0-3,7")
+    if isinstance(ranks, range):
+        ranks = ranks[:_MOST_RANK]
+    return frozenset([ranks] if isinstance(ranks, int) else ranks)
 
 
 def _shown(value: Any) -> Any:

@@ -49,7 +49,7 @@ def test_show_tells_the_story_and_writes_the_report(
     assert any("rank 1 died <of> it" in line for line in said)
     assert said[-1] == f"runs/{name}/report.html"
     report = (folder.runs[-1] / "report.html").read_text()
-    assert "rank 1 died &lt;of&gt; it" in report
+    assert "rank 1 died \\u003cof\\u003e it" in report
     assert "<of>" not in report
 
 

@@ -1,18 +1,20 @@
-"""The page in a real browser, of a run that goes on."""
+"""The page in a real browser: what it shows of runs and ranks that are made up."""
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.runs_folder import RunsFolder
+pytest.importorskip("starlette")
+pytest.importorskip("duckdb")
+
+from monarch.runs.report import write_report
 from tests.observe.browser import PROGRAM, Browser
-from tests.support import Program
+from tests.observe.page_world import a_run, end, hold, many_hosts, page_of, served
+from tests.support import wait_for
 
 pytestmark = [
     pytest.mark.system,
@@ -20,94 +22,123 @@ pytestmark = [
 ]
 
 
-def test_a_page_of_what_runs_and_of_what_has_ended(
-    tmp_path: Path, program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+def opened(browser: Browser, url: str) -> None:
+    browser.open("about:blank")
+    browser.errors.clear()
+    browser.requested.clear()
+    browser.open(url)
+    browser.wait_for("document.body?.dataset.ready")
+    browser.wait_for("!!document.querySelector('#metrics canvas')")
+
+
+def text(browser: Browser, selector: str) -> str:
+    return str(browser.run(f"document.querySelector('{selector}').innerText"))
+
+
+def test_a_run_that_holds_is_seen_at_the_top_with_what_to_do(
+    browser: Browser, tmp_path: Path
 ) -> None:
-    folder = RunsFolder(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    stop = tmp_path / "go"
+    hold(a_run(tmp_path))
+    asked: list[Any] = []
 
-    def command(*arguments: str) -> Program:
-        return program(
-            f"import sys; sys.argv = {['monarch', *arguments]!r}\n"
-            "from monarch.cli.main import main; main()"
-        )
+    def act(what: str, about: Any) -> str:
+        asked.append((what, list(about)))
+        return "generation 6 is what 4 was"
 
-    run = command("run", "counting.py", "num_steps=3", f"wait_for={stop}")
-    folder.wait_for_steps(2)
-    page = command("dashboard", "--port", "0")
-    url = "http" + page.line("http")
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#t=\S+", url)
-    home = tmp_path / "browser"
-    home.mkdir()
-    with Browser(home) as browser:
-        browser.open(url)
-        browser.wait_for("document.body?.dataset.ready")
+    def locate(file: str) -> tuple[Path, Path]:
+        return tmp_path / file, tmp_path
+
+    looks = many_hosts(2, 2, idle=range(4))
+    with served(page_of(tmp_path, lambda: looks, act, locate=locate)) as url:
+        opened(browser, url)
         assert browser.run("location.hash") == ""  # The token does not stay to be seen.
-        browser.wait_for("!!document.querySelector('#groups tbody tr')")
-        assert "counter" in browser.run("document.querySelector('#groups').textContent")
-        assert browser.run("document.querySelectorAll('#cells i').length") == 2
-        browser.wait_for("!!document.querySelector('#loss canvas')")
-        assert browser.run("document.querySelector('#metric').value") == "loss"
-        browser.wait_for("document.querySelector('#log').textContent.includes('adding')")
-        browser.run("document.querySelector('#ask').requestSubmit()")
-        browser.wait_for("document.querySelector('#answer').textContent.includes('add')")
-        browser.run("document.querySelector('[data-act=hang]').click()")
-        browser.wait_for("document.querySelector('dialog').open")
-        browser.run("document.querySelector('dialog button').click()")
-        for width in (1400, 420):
-            browser.resize(width, 1500)
-            _click_through(browser)
-            assert browser.run("document.documentElement.scrollWidth") <= width
+        shown = text(browser, "#state")
+        assert "NameError: name 'weightz' is not defined" in shown
+        assert "task.py:8 · on rank 1" in shown
+        assert "weights = torch.ones(10)" in shown  # around the line that raised
+        assert browser.run("document.querySelector('#state a').href").endswith("task.py:8")
+        assert text(browser, "#status") == "held"
+        assert browser.run("document.title").startswith("✗ held")
+        assert browser.run("document.querySelectorAll('#grid .failed').length") == 1
+        assert text(browser, "#generations li.now.failed").startswith("5 failed: task.py:8")
+        browser.run("document.querySelector('#state button.main').click()")
+        wait_for(lambda: asked)
+        assert asked[0][0] == "rollback"
+        browser.wait_for("document.querySelector('#answer').innerText.includes('is what 4 was')")
         assert browser.errors == []
-        foreign = [u for u in browser.requested if not u.startswith(("http://127.0.0.1", "data:"))]
-        assert [u for u in foreign if u != "about:blank"] == []
-        (tmp_path / "shots").mkdir()
-        browser.picture(tmp_path / "shots/page.png")
-        assert os.path.getsize(tmp_path / "shots/page.png") > 10_000
-        stop.touch()
-        assert run.wait() == 0
-        page.send_signal(signal.SIGINT)
-        assert page.wait() == 0
-        assert page.errors == []
-        browser.wait_for("document.querySelector('#live').textContent.includes('not answer')")
-
-    ended = command("dashboard", "--run", "latest", "--port", "0")
-    home = tmp_path / "other"
-    home.mkdir()
-    with Browser(home) as browser:
-        browser.open("http" + ended.line("http"))
-        browser.wait_for("document.body?.dataset.ready")
-        assert browser.run("document.querySelector('#facts').textContent") == (
-            "of runs that have ended"
+        assert all(
+            one.startswith(("http://127.0.0.1", "data:", "about:")) for one in browser.requested
         )
-        browser.wait_for("!!document.querySelector('#loss canvas')")
-        browser.run("document.querySelector('#ask').requestSubmit()")
-        browser.wait_for("document.querySelector('#answer').textContent.includes('counter')")
-    ended.send_signal(signal.SIGINT)
-    assert ended.wait() == 0
 
 
-def _click_through(browser: Browser) -> None:
-    """Whatever can be clicked or chosen, but for what ends the run."""
-    for act in ("stacks", "hang", "profile", "log"):
-        browser.run(f"document.querySelector('[data-act={act}]').click()")
-        browser.wait_for("document.querySelector('dialog').open")
-        assert browser.run("document.querySelector('#said').textContent")
-        browser.run("document.querySelector('dialog button').click()")
-    browser.run("document.querySelector('#groups tbody tr').click()")
-    assert browser.run("document.querySelectorAll('tr.picked').length") == 1
-    for num_curves in (0, 1):
-        browser.run("document.querySelector('#runs input').click()")
-        # The legend has a line for the steps, too.
-        browser.wait_for(
-            f"document.querySelectorAll('#loss .u-series').length === 1 + {num_curves}"
+@pytest.mark.parametrize(("num_hosts", "per_host"), [(1, 1), (32, 8)])
+def test_one_rank_and_many_fit_a_narrow_page_and_a_wide_one(
+    browser: Browser, tmp_path: Path, num_hosts: int, per_host: int
+) -> None:
+    a_run(tmp_path, 400, edits=[100], ranks=num_hosts * per_host)
+    looks = many_hosts(num_hosts, per_host)
+    with served(page_of(tmp_path, lambda: looks)) as url:
+        opened(browser, url)
+        for width in (400, 1600):
+            browser.resize(width, 1000)
+            assert browser.run("document.documentElement.scrollWidth") <= width
+        assert text(browser, "#status") == "training"
+        cells = browser.run("document.querySelectorAll('#grid button').length")
+        assert cells == num_hosts * per_host
+        assert f"runs a call: {cells}" in text(browser, "#legend")
+        # The diff of an edit is shown where its mark is pointed at.
+        browser.run(
+            "(() => { const chart = view.charts.get('metrics loss'), over = chart.plot.over,"
+            " box = over.getBoundingClientRect(); over.dispatchEvent(new MouseEvent('mousemove',"
+            " {clientX: box.left + chart.plot.valToPos(100, 'x'), clientY: box.top + 9})); })()"
         )
-        assert browser.run("document.querySelector('#runs input').checked") == bool(num_curves)
-    for name in ("total", "loss"):
-        browser.run(f"metric.value = '{name}'; metric.onchange()")
-        browser.wait_for("!!document.querySelector('#loss canvas')")
-    browser.run("rank.value = 'rank1'; rank.onchange()")
-    browser.wait_for("document.querySelector('#log').textContent.includes('adding')")
-    browser.run("sql.value = 'SELECT 42 AS answer'; ask.requestSubmit()")
-    browser.wait_for("document.querySelector('#answer td')?.textContent === '42'")
+        assert "label_smoothing=0.2" in text(browser, "#tip")
+        browser.run("who.value = '0'; who.onchange()")
+        browser.wait_for("document.querySelector('#lines').innerText.includes('rank 0 has read')")
+        browser.run("words.value = 'shard 3'; words.oninput()")
+        assert text(browser, "#lines") == "rank 0 has read shard 3"
+        assert browser.errors == []
+
+
+def test_runs_that_have_ended_have_their_reason_and_are_compared(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for seed, status in enumerate(("finished", "failed")):
+        end(a_run(tmp_path, 300, seed=seed, rate=0.001 * (seed + 1)), status, "failed: no disk")
+    with served(page_of(tmp_path, None)) as url:
+        opened(browser, url)
+        assert "no disk" in text(browser, "#state")
+        assert "To go on: monarch run ddp" in text(browser, "#state")
+        assert browser.run("document.querySelector('#ranks').hidden")
+        table = text(browser, "#runs table")
+        assert "learning_rate" in table
+        browser.run("document.querySelector('#runs input:not(:disabled)').click()")
+        browser.wait_for("document.querySelectorAll('#metrics .first .u-series').length === 3")
+        browser.run("document.querySelector('#runs tr:not(.shown) button').click()")
+        browser.wait_for("document.querySelector('#status').innerText === 'finished'")
+        assert browser.errors == []
+
+
+def test_a_report_is_the_same_page_in_one_file(browser: Browser, tmp_path: Path) -> None:
+    run = a_run(tmp_path, edits=range(10, 1900, 10))
+    end(run)
+    write_report(run)
+    browser.open("about:blank")
+    browser.errors.clear()
+    browser.requested.clear()
+    browser.open((run.path / "report.html").as_uri())
+    browser.wait_for("!!document.querySelector('#metrics canvas')")
+    assert text(browser, "#status") == "finished"
+    assert browser.run("document.querySelector('#metrics h3 button').innerText") == "log"
+    for width in (400, 1280):
+        browser.resize(width, 1000)
+        assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("document.documentElement.scrollHeight") < 3500
+    assert all(one.startswith(("file:", "data:", "about:")) for one in browser.requested)
+    assert browser.errors == []

@@ -95,7 +95,14 @@ def test_the_page_loads_from_nowhere_else(browser: Any) -> None:
     page = browser.get("/")
     assert "default-src 'self'" in page.headers["content-security-policy"]
     assert page.headers["x-frame-options"] == "DENY"
-    for name in ("view.js", "view.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"):
+    for name in (
+        "page.js",
+        "parts.js",
+        "page.css",
+        "uPlot.iife.min.js",
+        "uPlot.min.css",
+        "uPlot.LICENSE",
+    ):
         assert browser.get(f"/static/{name}").status_code == 200
     assert "http://" not in page.text
     assert "https://" not in page.text
@@ -109,8 +116,9 @@ def test_the_mesh_the_runs_and_their_curves(browser: Any) -> None:
     runs = browser.get("/api/runs").json()
     assert [run["values"]["loss"] for run in runs] == [2.5, 1.0]
     curves = browser.get(f"/api/runs/{runs[1]['name']}").json()
-    assert curves["curves"]["loss"] == [3.0, 2.0, 1.0]
-    assert {event["kind"] for event in curves["events"]} == {"begun", "died", "ended"}
+    (loss,) = (chart for chart in curves["charts"] if chart["name"] == "loss")
+    assert loss["values"] == [3.0, 2.0, 1.0]
+    assert {event["kind"] for event in curves["story"]["events"]} == {"begun", "died", "ended"}
     assert browser.get("/api/runs/..%2f..%2fetc").status_code == 404
 
 
@@ -135,7 +143,8 @@ def test_figures_that_are_no_numbers_are_shown_as_such(browser: Any, tmp_path: P
     runs = {run["name"]: run for run in browser.get("/api/runs").json()}
     name = runs_in(tmp_path / "runs")[0].name
     assert runs[name]["values"]["loss"] == "nan"
-    assert browser.get(f"/api/runs/{name}").json()["curves"]["loss"] == [3.0, 2.0, 1.0, None]
+    (loss, *_) = browser.get(f"/api/runs/{name}").json()["charts"]
+    assert (loss["values"], loss["last"]) == ([3.0, 2.0, 1.0], "nan")
     found = browser.post("/api/query", content="SELECT 'inf'::DOUBLE AS most").json()
     assert found["rows"] == [{"most": "inf"}]
 

@@ -16,9 +16,9 @@ from monarch.observe.json_rows import json_rows
 from monarch.runs.folder import RunFolder, new_run
 from monarch.runs.loggers import check_loggers
 from monarch.runs.record import EVENTS, METRICS, LineDisplay, Record
-from monarch.runs.report import worth_telling
 from monarch.runs.rows import RowFile
 from monarch.runs.session import RunLock, RunSession
+from monarch.runs.summary import worth_telling
 from tests.support import open_files
 
 

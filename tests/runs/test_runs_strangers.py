@@ -17,9 +17,10 @@ from monarch.observe.kept_files import read_kept
 from monarch.observe.query import TELEMETRY, kept_rows
 from monarch.runs.folder import RunFolder, new_run, read_json
 from monarch.runs.logs import PrintedLines, RunLogs
+from monarch.runs.page.run_data import run_data
 from monarch.runs.report import write_report
 from monarch.runs.rows import RowFile
-from monarch.view.run_view import log_lines, run_curves, run_summary
+from monarch.view.run_view import log_lines, run_summary
 from monarch.wire.message import Log
 
 SECRET = "root:secret"
@@ -66,7 +67,7 @@ def test_a_file_that_is_a_link_says_nothing(run: RunFolder, secret: Path, name: 
     (run.path / name).symlink_to(secret)
     told = [
         run.metrics(), run.events(), run.environment(), run.origins(), run.command, run.recipe,
-        run.config_text, run_summary(run), run_curves(run), comparison([run]),
+        run.config_text, run_summary(run), run_data(run), comparison([run]),
     ]  # fmt: skip
     assert SECRET not in repr(told)
     write_report(run)
@@ -121,7 +122,7 @@ def test_numbers_of_any_size_can_be_read(run: RunFolder) -> None:
     assert [row["step"] for row in run.metrics()] == [1, 2]
     assert comparison([run, run])
     assert run.status == "killed"
-    assert json.dumps([run_summary(run), run_curves(run)])
+    assert json.dumps([run_summary(run), run_data(run)])
     write_report(run)
     assert read_json(run.path / "env.json") == {}
     assert run._repr_html_()

@@ -7,4 +7,6 @@ What to open:
     questions   `monarch query`, `hang`, `trace`
     views       `monarch top`, and the actions of all views: stacks, a profile, an end
     pages       `monarch dashboard`
+    run_actions what the buttons of its page do to a run
+    opening     the page in the person's browser
 """

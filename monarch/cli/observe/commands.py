@@ -94,11 +94,16 @@ def top() -> None:
 
 @click.command()
 @run_option
-@click.option("--port", type=click.IntRange(0, 65535), default=8265, help="0: any that is free")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="[default: 8265, or another if it is taken]"
+)
+@click.option("--open", "opens", is_flag=True, help="in your browser, too")
 @click.option("--read-only", is_flag=True, help="without buttons that do something")
 @click.option("--stdin", "from_stdin", is_flag=True, hidden=True)
 def dashboard(**given: Any) -> None:
-    """Watch what runs, or a run's folder, in a browser on this machine. Needs `observe`.
+    """Watch what runs, and all runs of this folder, in a browser. Needs the extra `observe`.
+
+    The page can stay open: it shows whatever begins later. With --run it is of that folder alone.
 
     From afar: ssh -L 8265:127.0.0.1:8265 HOST, and open the URL that it prints.
     """

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from monarch.cli.observe.target import StayHere, hosts_here, run_here, run_paths, visit_here
+from monarch.cli.hosts_here import hosts_here
+from monarch.cli.observe.opening import page_opener
+from monarch.cli.observe.run_actions import OwnFiles, RunActions
+from monarch.cli.observe.target import StayHere, run_here, run_paths
 from monarch.cli.observe.views import RankActions
+from monarch.cli.project import no_allocation
 from monarch.errors import JobError
 from monarch.job import job_loads
 from monarch.observe.query import QueryEngine, QueryTables, kept_rows
@@ -26,6 +30,7 @@ from monarch.wire.address import ProcAddress
 if TYPE_CHECKING:
     from monarch.view.server import PageSource
 
+_PORT = 8265
 Hosts = Callable[[], Mapping[str, ProcAddress]]
 
 _MISSING = (
@@ -34,8 +39,11 @@ _MISSING = (
 )
 
 
-def dashboard(run: str | None, port: int, read_only: bool, from_stdin: bool) -> None:
-    """Serve the page until Ctrl-C, and print its URL."""
+def dashboard(
+    run: str | None, port: int | None, read_only: bool, opens: bool, from_stdin: bool
+) -> None:
+    """Serve the page until Ctrl-C, and print its URL. Without a ``port`` it is the usual one, or
+    any that is free."""
     try:
         from monarch.view.server import PageServer, PageSource, serve
     except ImportError:
@@ -45,15 +53,26 @@ def dashboard(run: str | None, port: int, read_only: bool, from_stdin: bool) -> 
     elif run is not None:
         source = _of_run(PageSource, run_here(run), read_only)
     else:
-        title = os.path.basename(os.getcwd())
-        source = _live(PageSource, visit_here(), hosts_here, title, read_only)
+        source = _of_folder(PageSource, read_only)
     try:
-        server = PageServer(source, port)
+        server = PageServer(source, _PORT if port is None else port)
     except OSError as error:
-        raise JobError(
-            f"cannot listen at 127.0.0.1:{port}: {error.strerror}; `--port 0` takes a free one"
-        ) from None
-    serve(server, _tell_plainly if from_stdin else _tell)
+        if port is not None:
+            raise JobError(
+                f"cannot listen at 127.0.0.1:{port}: {error.strerror}; `--port 0` takes a free one"
+            ) from None
+        server = PageServer(source)
+    if from_stdin:
+        serve(server, _tell_plainly)
+        return
+    with page_opener() as opener:
+
+        def started(url: str) -> None:
+            _tell(url)
+            if opens and not opener.open(url):
+                click.echo("no browser could be opened here")
+
+        serve(server, started)
 
 
 def _tell(url: str) -> None:
@@ -64,15 +83,30 @@ def _tell_plainly(url: str) -> None:
     print(url, flush=True)
 
 
+def _of_folder(make: type[PageSource], read_only: bool) -> PageSource:
+    """Of what runs here now or begins later, and of the runs that have ended. Raises ``JobError``
+    where there is neither."""
+    hosts = hosts_here()
+    if not hosts and not runs_in(RUNS):
+        raise no_allocation()
+    visit = MeshVisit(client().node, hosts)
+    return _live(make, visit, hosts_here, os.path.basename(os.getcwd()), read_only)
+
+
 def _live(
     make: type[PageSource], visit: MeshVisit, hosts: Hosts, title: str, read_only: bool
 ) -> PageSource:
+    ranks, runs = RankActions(visit), RunActions()
+
     def tables(sql: str) -> QueryTables:
         return QueryEngine(lambda: visit, run_paths()).tables(sql)
 
+    def act(what: str, about: Sequence[str]) -> str:
+        return runs.do(what, about) if runs.knows(what) else ranks.do(what, about)
+
     return make(
-        title=title, look=StayHere(visit, hosts).look, tables=tables, act=RankActions(visit).do,
-        runs=lambda: runs_in(RUNS), is_read_only=read_only,
+        title=title, look=StayHere(visit, hosts).look, tables=tables, act=act,
+        runs=lambda: runs_in(RUNS), is_read_only=read_only, locate=OwnFiles().locate,
     )  # fmt: skip
 
 
@@ -89,7 +123,8 @@ def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSour
 
 
 def _of_program(make: type[PageSource]) -> PageSource:
-    """For a program that has started us: it tells its job and its pid, and ends us by its end."""
+    """For a program that has started us, and ends us by its end: it tells its job and its pid, or
+    nothing, for what runs in this folder."""
     told = json.loads(sys.stdin.readline())
 
     def end_with_it() -> None:
@@ -97,6 +132,8 @@ def _of_program(make: type[PageSource]) -> PageSource:
         signal_self(signal.SIGTERM)
 
     threading.Thread(target=end_with_it, daemon=True).start()
+    if "job" not in told:
+        return _of_folder(make, False)
     job = job_loads(told["job"].encode())
     names = job.names_by_url()
     hosts = {names.get(url, url): job.visit(url) for url in job.urls()}

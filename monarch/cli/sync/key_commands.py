@@ -18,6 +18,7 @@ from monarch.wire.bulletin import Bulletin
 from monarch_sync import SyncError, Workspace
 
 KEYS_HINT = "keys: r push again, b roll back, d diff, h help, q quit"
+DEV_KEYS_HINT = KEYS_HINT.replace("h help", "o dashboard, h help")
 _HELP = """\
 r  push again, all of it: what was refused is tried once more
 b  roll back to the generation before, or to the one that went well where a run
@@ -28,6 +29,7 @@ t  where ranks of a run have come apart: take the state of one for all; c: take 
 k  hold the run, where a step on new code takes long
 +  give that step more time
 q  stop watching, as Ctrl-C does; hosts and processes stay as they are"""
+_DEV_HELP = "o  open the dashboard in a browser"
 
 
 class KeyCommands:
@@ -49,15 +51,19 @@ class KeyCommands:
         while not self.is_quitting and (key := self._keys.take()):
             self._do(key, pusher, workspace)
 
+    def hint(self) -> None:
+        """Say which keys there are; `monarch dev`, which passes on what it hears, has one more."""
+        self._output.note("keys", DEV_KEYS_HINT if self._keys.is_piped else KEYS_HINT)
+
     def _do(self, key: str, pusher: Pusher | None, workspace: Workspace) -> None:
         if key == "q":
             self.is_quitting = True
         elif key in "h?":
-            self._output.note("help", _HELP)
+            self._output.note("help", f"{_HELP}\n{_DEV_HELP}" if self._keys.is_piped else _HELP)
         elif key in "tc":
             self._others.answer(key)
         elif key not in ("r", "b", "d", *KEYS):
-            self._output.note("keys", KEYS_HINT)
+            self.hint()
         elif pusher is None:
             self._output.note("keys", "there is no allocation: `monarch apply` brings one up")
         elif key in KEYS:

@@ -21,7 +21,7 @@ from monarch.cli.large_files import LargeFiles, NotSent
 from monarch.cli.own_output import files_of_our_processes, patterns_of
 from monarch.cli.project import Project, find_job, noted_job
 from monarch.cli.sync.hot_files import HotFiles, is_code
-from monarch.cli.sync.key_commands import KEYS_HINT, KeyCommands
+from monarch.cli.sync.key_commands import KeyCommands
 from monarch.cli.sync.other_users import OtherUsers
 from monarch.cli.sync.output import Output, listed
 from monarch.cli.sync.project_edits import SETTLE_SECONDS, ProjectEdits
@@ -93,7 +93,7 @@ class Watching:
             self._follow_if_there()
             with self._keys.listen() as has_keys:
                 if has_keys:
-                    self._output.note("keys", KEYS_HINT)
+                    self._commands.hint()
                 while not self._commands.is_quitting:
                     self._step()
             self._tell_end()

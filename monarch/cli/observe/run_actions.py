@@ -1,0 +1,98 @@
+"""What the buttons of the page do to a run, and where the files are that its errors name."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from monarch.cli.sync.generations import go_back
+from monarch.cli.sync.output import Lines
+from monarch.cli.sync.project_workspace import find_project, whole_of, workspace_of
+from monarch.cli.sync.pusher import pusher_here
+from monarch.cli.terminal import Terminal
+from monarch.config_file import ConfigError
+from monarch.errors import JobError, MonarchError
+from monarch.observe.kept_files import leads_out
+from monarch.runs.folder import RunFolder, answer_run, find_run
+from monarch.runs.slowness import ASKED, KEYS
+from monarch.wire.bulletin import Bulletin
+from monarch_sync import SyncError, Workspace
+
+_IN_REPLICA = "/workspace/"
+
+
+class RunActions:
+    """Actions on a run of this folder, by its name. Each gives a text, or raises ``JobError``."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Callable[[RunFolder], str]] = {
+            "rollback": self.roll_back,
+            "take-t": partial(self.take, "t"),
+            "take-c": partial(self.take, "c"),
+            "hold": partial(self.ask_slow, "k"),
+            "more": partial(self.ask_slow, "+"),
+        }
+
+    def knows(self, what: str) -> bool:
+        return what in self._known
+
+    def do(self, what: str, names: Sequence[str]) -> str:
+        """``what`` is a name of what can be done."""
+        if len(names) != 1:
+            raise JobError("name one run")
+        return self._known[what](find_run(names[0]))
+
+    def roll_back(self, run: RunFolder) -> str:
+        """As `monarch sync rollback`, while the run holds."""
+        if run.status != "held":
+            raise JobError(f"{run.name} does not hold: it is {run.status}")
+        said = io.StringIO()
+        try:
+            workspace = whole_of(find_project(None))
+            go_back(pusher_here(), workspace, None, Lines(Terminal(said)))
+        except (ConfigError, SyncError) as error:
+            raise JobError(str(error)) from None
+        return said.getvalue()
+
+    def take(self, choice: str, run: RunFolder) -> str:
+        """Answer what it asks while its ranks have come apart."""
+        answer_run(run, choice)
+        return f"told {run.name}"
+
+    def ask_slow(self, key: str, run: RunFolder) -> str:
+        """Hold it, or give it more time, where a step on new code takes long."""
+        pusher_here().post(Bulletin(ASKED, KEYS[key]))
+        return f"asked {run.name}"
+
+
+class OwnFiles:
+    """The person's files, by the names that errors have for them."""
+
+    def __init__(self) -> None:
+        self._workspace: Workspace | None = None
+        try:
+            self._workspace = workspace_of(find_project(None))
+        except (ConfigError, MonarchError):
+            pass  # No project: then only this folder is known.
+
+    def locate(self, file: str) -> tuple[Path, Path] | None:
+        """The file, and which folder of the person's it is in; ``None`` for one of somebody
+        else's."""
+        workspace = self._workspace
+        folders = [Path(one.local) for one in workspace.folders] if workspace is not None else []
+        folders = [*folders, Path.cwd()]
+        paths = [(folder / file, folder) for folder in folders]
+        there = file.rpartition(_IN_REPLICA)[2]
+        if workspace is not None and there != file:
+            paths += [(path, folder) for path in workspace.locate(there) for folder in folders]
+        return next(
+            (
+                (path, folder)
+                for path, folder in paths
+                if os.path.isfile(path) and not leads_out(path, folder)
+            ),
+            None,
+        )

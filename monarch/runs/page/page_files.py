@@ -1,0 +1,48 @@
+"""The files that the page is made of, as a server or a report has them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from monarch.observe.json_rows import json_text
+
+FOLDER = Path(__file__).parent
+STATIC = "/static/"
+_LINK = re.compile(rf'<link rel="stylesheet" href="{STATIC}([\w.]+)">')
+_SCRIPT = re.compile(rf'<script src="{STATIC}([\w.]+)"></script>\n?')
+_LIVE_ONLY = "page.js"
+
+
+def page_with(data: Mapping[str, Any]) -> str:
+    """The page as one file that needs no other, with the data of `run_data` in it."""
+    page = _text("index.html").replace("<title>monarch</title>", f"<title>{_title(data)}</title>")
+    page = _LINK.sub(lambda found: f"<style>\n{_text(found[1])}</style>", page)
+    page = _SCRIPT.sub(lambda found: _inline(found[1]), page)
+    return (
+        page
+        + f'<script id="data" type="application/json">{_as_json(data)}</script>\n'
+        + ("<script>showFrozen(JSON.parse(document.getElementById('data').textContent))</script>\n")
+    )
+
+
+def _inline(name: str) -> str:
+    return "" if name == _LIVE_ONLY else f"<script>\n{_text(name)}</script>\n"
+
+
+def _text(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _title(data: Mapping[str, Any]) -> str:
+    return escape(f"{data['name']}: {data['status']}")
+
+
+def _as_json(data: Mapping[str, Any]) -> str:
+    """JSON in which nothing ends the element that it stands in, or begins another."""
+    text: str = json.dumps(json.loads(json_text(data)))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,166 @@
+"""What the page shows of a run, read from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from monarch.runs.folder import RunFolder, shell_line
+from monarch.runs.measured import last_measured, names_measured
+from monarch.runs.page.generations import generation_tree
+from monarch.runs.page.run_error import Locate, end_of, hold_of, nowhere
+from monarch.runs.page.thinning import points_of, seconds_left, step_seconds, thinned
+from monarch.runs.summary import figures, worth_telling
+
+_MOST_EVENTS = 300
+_MOST_DIFF = 40_000
+_SPEEDS = ("samples_per_second", "tokens_per_second", "rank_skew_seconds", "participants")
+_LAST = ("learning_rate", "grad_norm")  # of each recipe: behind a person's own
+# The kinds of events that are marks in a plot.
+_MARKS = {
+    "generation": "edit", "config": "edit", "rolled_back": "edit",
+    "died": "bad", "hung": "bad", "chaos": "bad", "held": "bad", "failed_edit": "bad",
+    "respawned": "good", "healed": "good", "resumed": "good",
+}  # fmt: skip
+_TURNS = ("begun", "begun_again", "held", "mended", "ended", "slow")
+
+
+def run_data(
+    run: RunFolder,
+    locate: Locate = nowhere,
+    *,
+    steps: Sequence[Mapping[str, Any]] | None = None,
+    known_events: int = -1,
+) -> dict[str, Any]:
+    """All of it, as JSON has it. ``steps`` are its metrics, for one who has them. Of as many events
+    as are ``known_events``, the story is left out."""
+    steps = run.metrics() if steps is None else steps
+    events = run.events()
+    pace = step_seconds(steps, events)
+    last = steps[-1] if steps else {}
+    step, num_steps = _int(last.get("step")), _int(last.get("num_steps"))
+    turns = [event for event in events if event["kind"] in _TURNS]
+    turn: Mapping[str, Any] = turns[-1] if turns else {}
+    status = status_of(run, steps, turn)
+    data = {
+        "name": run.name,
+        "recipe": run.recipe,
+        "command": shell_line(run.command),
+        "status": status,
+        "step": step,
+        "num_steps": num_steps,
+        "seconds_left": seconds_left(pace, step, num_steps),
+        "began": next((e["time"] for e in events if e["kind"] == "begun"), None),
+        "last_at": max((e["time"] for e in [*events[-1:], *steps[-1:]] if "time" in e), default=0),
+        "hold": hold_of(turn, locate) if status == "held" else None,
+        "slow": str(turn.get("text", "")) if status == "slow" else "",
+        "failure": end_of(run, turn, locate) if status == "failed" else None,
+        "saved": _saved(events),
+        "charts": _charts(steps, pace),
+        "num_events": len(events),
+    }
+    if len(events) != known_events:
+        data["story"] = _story(run, steps, events)
+    return data
+
+
+def status_of(run: RunFolder, steps: Sequence[Mapping[str, Any]], turn: Mapping[str, Any]) -> str:
+    """How it stands, in a word: one of a folder's, or how far it is where it goes on."""
+    status = run.status
+    if status != "running":
+        return status
+    if run.is_restarting:
+        return "restarting"
+    newest = steps[-1].get("time", 0.0) if steps else 0.0
+    if newest >= turn.get("time", 0.0):
+        return "training"
+    kind = turn.get("kind")
+    return {"begun": "starting", "begun_again": "restarting", "slow": "slow"}.get(
+        str(kind), "training"
+    )
+
+
+def _charts(steps: Sequence[Mapping[str, Any]], pace: list[tuple[int, float]]) -> list[Any]:
+    names = [name for name in names_measured(steps) if name != "loss"]
+    own = [name for name in names if name not in (*_SPEEDS, *_LAST)]
+    has_loss = any("loss" in row for row in steps)
+    shown = [*(["loss"] if has_loss else []), *own, *(name for name in _LAST if name in names)]
+    charts = [_chart(name, "metrics", points_of(steps, name), steps) for name in shown]
+    if pace:
+        charts.append(_chart("step time (s)", "speed", pace, ()))
+    return charts + [
+        _chart(name, "speed", points_of(steps, name), steps) for name in _SPEEDS if name in names
+    ]
+
+
+def _chart(
+    name: str, group: str, points: list[tuple[int, float]], steps: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    kept = thinned(points)
+    last = last_measured(steps, name)
+    return {
+        "name": name,
+        "group": group,
+        "steps": [step for step, _ in kept],
+        "values": [value for _, value in kept],
+        "last": points[-1][1] if last is None and points else last,
+    }
+
+
+def _story(
+    run: RunFolder, steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What changes with events only."""
+    return {
+        "figures": figures(steps, events),
+        "marks": _marks(steps, events),
+        "generations": [
+            {**asdict(one), "diff": one.diff[:_MOST_DIFF]} for one in generation_tree(events)
+        ],
+        "events": [
+            {"time": event["time"], "kind": event["kind"], "text": event["text"],
+             "step": event.get("step"),
+             "more": event.get("details") or event.get("traceback") or ""}
+            for event in sorted(worth_telling(events), key=_time)[-_MOST_EVENTS:]
+        ],
+        "config": run.config_text,
+        "environment": {key: value for key, value in run.environment().items() if value},
+    }  # fmt: skip
+
+
+def _marks(
+    steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """In the order of time; ``generation`` says whose diff it is."""
+    marks = []
+    at = newest = 0
+    for event in events:
+        while at < len(steps) and steps[at].get("time", 0.0) <= event["time"]:
+            newest = steps[at]["step"]
+            at += 1
+        if event["kind"] in _MARKS:
+            step = event.get("step")
+            marks.append(
+                {
+                    "step": step if isinstance(step, int) else newest,
+                    "kind": _MARKS[event["kind"]],
+                    "text": event["text"],
+                    "generation": event.get("generation"),
+                }
+            )
+    return marks
+
+
+def _saved(events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The last checkpoint."""
+    last = next((event for event in reversed(events) if event["kind"] == "saved"), None)
+    return last and {"step": last.get("step"), "path": str(last.get("path") or "")}
+
+
+def _time(event: Mapping[str, Any]) -> float:
+    return float(event["time"])
+
+
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) else 0

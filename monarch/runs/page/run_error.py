@@ -1,0 +1,124 @@
+"""The error that a run holds on, or ended with: its place, its source, and a link to an editor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from monarch.config import settings
+from monarch.observe.kept_files import read_kept
+from monarch.runs.error_lines import error_in
+from monarch.runs.folder import TRACEBACK, RunFolder
+from monarch.runs.places import in_short
+
+_FRAME = re.compile(r'^ *File "(.+)", line (\d+)')
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
+_IN_REPLICA = "/workspace/"  # of a host's copy
+_AROUND = 4
+_MOST_TEXT = 20_000
+
+# Where a file that an error names lies on this machine: its path, and the folder of the person's
+# that it lies in; ``None`` where it is in none.
+Locate = Callable[[str], tuple[Path, Path] | None]
+
+
+def nowhere(file: str) -> None:
+    """For those who do not show files: a report may go to somebody else."""
+
+
+def hold_of(event: Mapping[str, Any], locate: Locate) -> dict[str, Any]:
+    """What is shown of a ``held`` event."""
+    generation, good = event.get("generation", 0), event.get("good", 0)
+    return {
+        **_error(
+            str(event.get("error") or ""), str(event.get("file") or ""), event.get("line"),
+            traceback=str(event.get("traceback") or ""), locate=locate,
+        ),
+        "ranks": [rank for rank in _list(event.get("ranks")) if isinstance(rank, int)],
+        "doing": str(event.get("doing") or ""),
+        "generation": generation,
+        "good": good,
+        "can_roll_back": _int(good) < _int(generation),
+        "choices": [str(key) for key in _list(event.get("choices"))],
+        "since": event.get("time", 0.0),
+        "advice": "\n".join(
+            line for line in str(event.get("text") or "").splitlines()[1:] if " on rank" not in line
+        ),
+    }  # fmt: skip
+
+
+def end_of(run: RunFolder, event: Mapping[str, Any], locate: Locate) -> dict[str, Any] | None:
+    """What is shown of the error that a run ended with; ``None`` where it was none of Python's."""
+    try:
+        text = read_kept(run.path / TRACEBACK).decode("utf-8", "replace")[-_MOST_TEXT:]
+    except OSError:
+        text = ""
+    lines = error_in(text) if text else None
+    if lines is None:
+        told = str(event.get("text") or "").partition(": ")[2]
+        return {"error": told} if told else None
+    return _error(lines.error, lines.file, lines.line, traceback=text, locate=locate)
+
+
+def _error(error: str, file: str, line: Any, *, traceback: str, locate: Locate) -> dict[str, Any]:
+    number = line if isinstance(line, int) else 0
+    source = _raised(traceback, file, number)
+    here = locate(file) if file else None
+    return {
+        "error": error, "file": in_short(file.rpartition(_IN_REPLICA)[2]), "line": number,
+        "traceback": traceback[:_MOST_TEXT],
+        "source": _around(here, number, source) or source,
+        "link": editor_link(here[0], number) if here is not None else "",
+    }  # fmt: skip
+
+
+def _raised(traceback: str, file: str, line: int) -> list[tuple[int, str]]:
+    """The line of the source that raised, as the traceback has it: what ran, whatever is in the
+    file by now."""
+    found: list[tuple[int, str]] = []
+    lines = traceback.splitlines()
+    for at, text in enumerate(lines[:-1]):
+        frame = _FRAME.match(text)
+        if (
+            frame
+            and int(frame[2]) == line
+            and frame[1].endswith(file)
+            and _FRAME.match(lines[at + 1]) is None
+        ):
+            found = [(line, lines[at + 1].strip())]
+    return found
+
+
+def _around(
+    here: tuple[Path, Path] | None, line: int, source: Sequence[tuple[int, str]]
+) -> list[tuple[int, str]]:
+    """The lines about it, where the file still has that line there."""
+    if here is None or not source:
+        return []
+    try:
+        lines = read_kept(*here).decode("utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
+    if not 0 < line <= len(lines) or lines[line - 1].strip() != source[0][1]:
+        return []
+    first = max(1, line - _AROUND)
+    return list(enumerate(lines[first - 1 : line + _AROUND], first))
+
+
+def editor_link(path: Path, line: int) -> str:
+    """A link that opens the file in the person's editor; "" where the setting makes none."""
+    form = settings().editor_url
+    if not _SCHEME.match(form):
+        return ""  # "" turns it off, and a page opens no link that could run a script in it.
+    return form.replace("{path}", quote(str(path))).replace("{line}", str(max(1, line)))
+
+
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

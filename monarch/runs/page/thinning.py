@@ -1,0 +1,62 @@
+"""Curves with few enough points to draw, which keep their highest and lowest values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MOST_POINTS = 1000
+_PACE_STEPS = 100
+_BREAKS = ("begun", "begun_again", "died", "hung", "held", "mended", "respawned", "resumed")
+
+Points = list[tuple[int, float]]
+
+
+def points_of(steps: Sequence[Mapping[str, Any]], name: str) -> Points:
+    """One quantity over the steps. A value that is no finite number is left out."""
+    return [
+        (row["step"], float(value))
+        for row in steps
+        if isinstance(value := row.get(name), int | float) and math.isfinite(value)
+    ]
+
+
+def thinned(points: Points, most: int = MOST_POINTS) -> Points:
+    """At most about so many of the points: of each stretch the lowest and the highest, and the
+    first and the last of all."""
+    if len(points) <= most:
+        return points
+    size = math.ceil(len(points) / (most // 2))
+    kept: Points = [points[0]]
+    for at in range(0, len(points), size):
+        stretch = points[at : at + size]
+        low, high = min(stretch, key=lambda one: one[1]), max(stretch, key=lambda one: one[1])
+        kept += sorted({low, high})
+    return sorted({*kept, points[-1]})
+
+
+def step_seconds(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> Points:
+    """How long each step took, by the times at which they were reported. Left out are those in
+    which the run held, or began again."""
+    breaks = sorted(event["time"] for event in events if event["kind"] in _BREAKS)
+    found: Points = []
+    at = 0
+    for before, row in itertools.pairwise(steps):
+        since, until = before.get("time", 0.0), row.get("time", 0.0)
+        while at < len(breaks) and breaks[at] <= since:
+            at += 1
+        is_broken = at < len(breaks) and breaks[at] < until
+        if not is_broken and until > since > 0:
+            found.append((row["step"], (until - since) / (row["step"] - before["step"])))
+    return found
+
+
+def seconds_left(pace: Points, step: int, num_steps: int) -> float | None:
+    """How long the rest of the steps takes, by the last ones; ``None`` where nobody knows."""
+    recent = [seconds for _, seconds in pace[-_PACE_STEPS:]]
+    if not recent or num_steps <= step:
+        return None
+    return statistics.median(recent) * (num_steps - step)
