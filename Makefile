@@ -86,9 +86,14 @@ format: $(STAMP) ## rewrite the code in the house's format
 reference: $(STAMP) ## write docs/reference.md anew, from the code
 	@$(BIN)/python tools/reference.py
 
+# An environment of its own where .venv is not made yet: MkDocs and our small dependencies, no torch.
+DOCS_VENV := build/docs
+DOCS_BIN = $(if $(wildcard $(BIN)/mkdocs),$(BIN),$(DOCS_VENV)/bin)
 .PHONY: docs
-docs: $(STAMP) ## build the documents as a site, in build/site; a link that leads nowhere fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --clean --config-file tools/mkdocs.yml
+docs: ## build the documents as a site, in build/site; a link that leads nowhere fails
+	@test -x $(DOCS_BIN)/mkdocs || { echo "Installing MkDocs into $(DOCS_VENV)."; \
+		$(PYTHON) -m venv $(DOCS_VENV) && $(DOCS_VENV)/bin/pip install --quiet --editable '.[docs]'; }
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_BIN)/python -m mkdocs build --clean --config-file tools/mkdocs.yml
 
 .PHONY: soak
 soak: $(STAMP) ## shake the runtime, or SOAK_OF=run a training, for SOAK_SECONDS (600), with SOAK_SEED

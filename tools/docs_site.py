@@ -34,12 +34,16 @@ _API = {
     "monarch_reload": "Changed modules reloaded in a running process.",
 }
 
+# Names in tables are not broken within a word.
+_STYLE = ".md-typeset table:not([class]) td:first-child code { word-break: normal; }\n"
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The site's files, with those that are not in docs/."""
     for page, document in _PAGES.items():
         files.append(File.generated(config, page, content=_moved((ROOT / document).read_text())))
     rows = [f"| [`{name}`]({name}.md) | {what} |" for name, what in _API.items()]
+    files.append(File.generated(config, "site.css", content=_STYLE))
     index = ["# Python API", "", "| module | what is in it |", "| --- | --- |", *rows]
     files.append(File.generated(config, "api/index.md", content="\n".join(index)))
     shown: set[str] = set()

@@ -55,7 +55,7 @@ class EnvReport(msgspec.Struct, frozen=True):
         return {rank: env.get(name) for rank, env in self.ranks.items()}
 
     def __str__(self) -> str:
-        lines = lines_of(self.rows)
+        lines = lines_of(self.rows) or ["no rank has such a variable"]
         return "\n".join([*lines, *(f"rank {r}: {why}" for r, why in self.silent.items())])
 
     __repr__ = __str__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 
 from monarch.mesh import html
@@ -13,10 +14,18 @@ def html_of(title: str, members: Sequence[ProcAddress]) -> str:
     """``members`` are procs, or hosts. No process is asked: a member is shown as lost if that is
     known here."""
     node = process.current().node
-    rows: dict[str, dict[int, str]] = {}
+    rows: dict[tuple[str, bool], dict[int, str]] = {}
     for rank, member in enumerate(members):
         urls = member.host_urls or member.urls
         failure = node.failure_of(member.uid)
-        place = urls[0].rpartition("/")[2] if urls else member.host_uid or "this program"
-        rows.setdefault(place, {})[rank] = "" if failure is None else failure.reason
-    return html.grid(title, rows)
+        host = urls[0].rpartition("/")[2] if urls else member.host_uid
+        is_here = urls[0].startswith(("ipc:", "inproc:")) if urls else not host
+        rows.setdefault((host, is_here), {})[rank] = "" if failure is None else failure.reason
+    here = [host for host, is_here in rows if is_here]
+    machine = socket.gethostname()
+    # Hosts of one machine are told apart by the names of their sockets; alone, one needs none.
+    names = {
+        (host, is_here): host if not is_here else machine if len(here) == 1 else f"{machine} {host}"
+        for host, is_here in rows
+    }
+    return html.grid(title, {names[key]: ranks for key, ranks in rows.items()})

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import click
@@ -20,6 +20,7 @@ from rich.table import Table
 from monarch.cli.phases import spinner
 from monarch.cli.volume import is_quiet, is_verbose
 from monarch.runs import Display
+from monarch.runs.clock import is_held
 from monarch_sync.words import plain
 
 _LINE_EVERY = 20
@@ -38,6 +39,7 @@ _OF_ALL = (
     "rank_skew_seconds",
 )  # fmt: skip
 _HIDDEN = ("generation",)
+_HELD = "a call is held, and the clocks stand still: `monarch debug` opens it"
 
 
 class Pace:
@@ -69,13 +71,14 @@ class LiveDisplay:
     """A table of the latest numbers at the bottom; what happens scrolls by above it.
 
     Fits its terminal, and has no colours where NO_COLOR is set. ``renderable`` is for a
-    ``rich.live.Live`` on the same console.
+    ``rich.live.Live`` on the same console. ``is_held`` says whether a call waits in the debugger.
     """
 
     only_shows = True
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, is_held: Callable[[], bool] = lambda: False) -> None:
         self._console = console
+        self._is_held = is_held
         self._latest: dict[str, float] = {}
         self._widths: dict[str, int] = {}
         self._pace = Pace()
@@ -119,6 +122,8 @@ class LiveDisplay:
             row = [*self._progress, *self._saved, *self._numbers] if self._progress else []
             is_waiting = self._phase is not None
         shown: list[RenderableType] = [self._table(row)] if row else []
+        if self._is_held():
+            return Group(*shown, _HELD)
         return Group(*shown, self._spinner) if is_waiting else Group(*shown)
 
     def _table(self, row: Sequence[tuple[str, str]]) -> Table:
@@ -237,7 +242,7 @@ def run_display() -> Iterator[Display]:
     if not sys.stdout.isatty() or console.is_dumb_terminal:
         yield PlainDisplay()
         return
-    display = LiveDisplay(console)
+    display = LiveDisplay(console, is_held)
     with Live(console=console, refresh_per_second=8, get_renderable=display.renderable):
         try:
             yield display

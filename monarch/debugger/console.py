@@ -260,6 +260,7 @@ class Console:
                     visit.ask(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
                 except NotAnswered as error:
                     failed[named([hold])] = error
+        self._seen = [hold for hold in self._seen if named([hold]) in failed]
         for who, why in failed.items():
             self._screen.write(f"Error processing command: {who}: {why}\n")
 

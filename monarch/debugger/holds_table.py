@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Sequence
 
@@ -37,8 +38,13 @@ def holds_table(holds: Sequence[HoldNote], width: int | None = None) -> str:
     return table
 
 
+_CELL = re.compile(r"/ipykernel_\d+/\d+\.py$")
+
+
 def _function(hold: HoldNote) -> str:
     stem = hold.file.rpartition("/")[2].removesuffix(".py")
+    if _CELL.search(hold.file):
+        stem = "cell"  # The file's name is a number that nobody has seen.
     return f"{stem}.{hold.function.rpartition('.')[2]}"
 
 

@@ -8,6 +8,7 @@ from html import escape
 from monarch.mesh.ranges import ranges_of
 
 _CELL = "padding:2px 8px;text-align:left;vertical-align:top"
+_TITLE = f"{_CELL};font-weight:bold;white-space:nowrap"
 _MOST_ROWS = 50
 _MOST_CHARACTERS = 400
 _GOOD, _BAD = "#2e9e5b", "#d64545"
@@ -24,8 +25,8 @@ def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
     left = len(all_rows) - _MOST_ROWS
     more = f'<tr><td style="{_CELL}" colspan="9">and {left:,} more</td></tr>' if left > 0 else ""
     return (
-        f'<table style="border-collapse:collapse;font-family:monospace"><caption style="{_CELL};'
-        f'font-weight:bold">{escape(caption)}</caption><tr>{head}</tr>{body}{more}</table>'
+        f'<table style="border-collapse:collapse;font-family:monospace"><caption style="{_TITLE}">'
+        f"{escape(caption)}</caption><tr>{head}</tr>{body}{more}</table>"
     )
 
 
@@ -41,8 +42,8 @@ def grid(caption: str, rows: Mapping[str, Mapping[int, str]]) -> str:
     lost = sorted(rank for ranks in rows.values() for rank, why in ranks.items() if why)
     told = f"; lost: {','.join(ranges_of(lost))}" if lost else ""
     return (
-        f'<table style="border-collapse:collapse;font-family:monospace"><caption style="{_CELL};'
-        f'font-weight:bold">{escape(caption + told)}</caption>{body}</table>'
+        f'<table style="border-collapse:collapse;font-family:monospace"><caption style="{_TITLE}">'
+        f"{escape(caption + told)}</caption>{body}</table>"
     )
 
 

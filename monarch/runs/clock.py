@@ -12,6 +12,11 @@ def unheld_time() -> float:
     return time.monotonic() - held_seconds()
 
 
+def is_held() -> bool:
+    """Whether a call of this program waits in the debugger now. Starts nothing."""
+    return process.is_bootstrapped() and process.current().held_time.is_held
+
+
 def held_seconds() -> float:
     """For how long calls of this program have stood in `monarch debug` by now; in a proc, since it
     began."""

@@ -30,11 +30,12 @@ _INTERRUPTED = (
 )
 _COMMAND = "import sys; sys.argv[0] = 'monarch'; from monarch.cli.entry import main; main()"
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)')
+_FILE = re.compile(r'File "([^"\n]+)"')
 _FOREIGN = ("/site-packages/", "/monarch/runtime/", "/monarch/actor/", "/lib/python", __file__)
 
 
 class NotebookErrors:
-    """Tells errors of ranks in a dozen lines; all of the last one is kept in ``whole``."""
+    """Shows errors of ranks in a dozen lines; ``whole`` has all of the last one."""
 
     def __init__(self) -> None:
         self.whole = ""
@@ -48,8 +49,8 @@ class NotebookErrors:
                 return []
             lines = [_INTERRUPTED]
         else:
-            self.whole = str(error)
-            lines = short_of(error)
+            self.whole = with_cells(with_sources(str(error)), shell)
+            lines = [with_cells(line, shell) for line in short_of(error)]
         print("\n".join(lines), file=sys.stderr)  # noqa: T201
         return lines
 
@@ -73,6 +74,34 @@ def short_of(error: BaseException) -> list[str]:
         lines = f"{type(error).__name__}: {error}".splitlines()
     hint = "(all of it: %monarch error)"
     return lines if len(lines) < _MOST_LINES else [*lines[: _MOST_LINES - 2], "  ...", hint]
+
+
+def with_cells(text: str, shell: Any) -> str:
+    """A traceback in which a cell has its number, ``Cell In[14]``, and not the name of the file
+    that the kernel made up for it."""
+
+    def named(match: re.Match[str]) -> str:
+        try:
+            label, name = shell.compile.format_code_name(match[1])
+        except (AttributeError, TypeError):  # No cell, or an IPython that does not number them.
+            return match[0]
+        return f"{label} {name}"
+
+    return _FILE.sub(named, text)
+
+
+def with_sources(text: str) -> str:
+    """A traceback of a rank, which does not know the lines of this kernel's cells, with them."""
+    lines = text.splitlines()
+    shown = []
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        shown.append(line)
+        frame = _FRAME.search(line)
+        if frame is None or after.startswith(f"{line[: frame.start()]}    "):
+            continue
+        source = linecache.getline(frame["file"], int(frame["line"])).strip()
+        shown += [f"{line[: frame.start()]}    {source}"] if source else []
+    return "\n".join(shown)
 
 
 def _user_frames(text: str) -> list[str]:

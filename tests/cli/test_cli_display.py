@@ -209,3 +209,22 @@ def test_a_run_that_nobody_knows_the_end_of_has_no_bar() -> None:
     with contextlib.redirect_stdout(screen):
         PlainDisplay(line_every=1).metrics(7, 0, {"loss": 0.5})
     assert screen.getvalue() == "step 7  loss 0.5\n"
+
+
+def test_a_held_call_takes_the_place_of_the_phase() -> None:
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    is_held = False
+    display = LiveDisplay(console, lambda: is_held)
+    display.phase("starting 2 ranks")
+
+    def drawn() -> str:
+        with console.capture() as text:
+            console.print(display.renderable())
+        return text.get()
+
+    assert "starting 2 ranks" in drawn()
+    is_held = True
+    assert "starting" not in drawn()
+    assert "`monarch debug` opens it" in drawn()
+    is_held = False
+    assert "starting 2 ranks" in drawn()

@@ -169,5 +169,5 @@ def test_what_a_participant_does_not_expect_raises() -> None:
 
 
 def test_the_tables_are_in_the_documentation() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs/reload.md"
+    page = Path(__file__).resolve().parents[2] / "docs/reload_details.md"
     assert as_markdown() in page.read_text(), "print as_markdown() of core.code_switch.table there"

@@ -44,7 +44,7 @@ def test_a_block_runs_and_prints_what_it_says(page: str, block: str, tmp_path: P
 
 
 def test_there_are_blocks() -> None:
-    assert {"sync.md", "reload.md"} <= {page for page, _ in blocks()}
+    assert {"sync_library.md", "reload.md", "own_recipe.md"} <= {page for page, _ in blocks()}
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
@@ -54,7 +54,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_option_and_command_is_documented() -> None:
-    text = (DOCS / "sync.md").read_text()
+    text = (DOCS / "sync_reference.md").read_text()
     for name in sync.commands:
         assert f"monarch sync {name}" in text
     for parameter in sync.params:
@@ -64,7 +64,7 @@ def test_every_option_and_command_is_documented() -> None:
 
 @pytest.mark.parametrize("kind", [SyncReport, HostReport, Refusal])
 def test_every_field_of_a_report_is_documented(kind: type) -> None:
-    text = (DOCS / "sync.md").read_text()
+    text = (DOCS / "sync_reference.md").read_text()
     for field in dataclasses.fields(kind):
         assert f"`{field.name}`" in text, field.name
 
@@ -75,3 +75,39 @@ def test_the_plot_is_one() -> None:
     assert len(lines) >= 4
     for line in lines:
         assert all(float(number) >= 0 for number in re.split("[ ,]", line.attrib["points"]))
+
+
+def test_the_site_has_four_parts_with_every_page() -> None:
+    text = (DOCS.parent / "tools/mkdocs.yml").read_text().split("\nnav:\n")[1]
+    parts = re.findall(r"^  - ([^:\n]+):$", text, re.M)
+    assert parts == ["Start", "Guides", "Reference", "How it works"]
+    shown = set(re.findall(r"([a-z_]+\.md)$", text, re.M))
+    assert {page.name for page in DOCS.glob("*.md")} <= shown
+
+
+def guides() -> list[str]:
+    text = (DOCS.parent / "tools/mkdocs.yml").read_text()
+    return re.findall(r"([a-z_]+\.md)$", text.split("- Guides:")[1].split("- Reference:")[0], re.M)
+
+
+@pytest.mark.parametrize("page", sorted({*guides()} - {"differences.md", "observe.md"}))
+def test_a_guide_begins_with_a_thing_to_copy_and_long_ones_have_contents(page: str) -> None:
+    lines = (DOCS / page).read_text().splitlines()
+    assert lines[0].startswith("# ")
+    assert any(line.startswith(("    ", "```")) for line in lines[1:20]), "a thing to copy"
+    if len(lines) > 110:  # Two screens.
+        assert sum(line.startswith("## ") for line in lines) >= 4
+
+
+def test_the_words_that_people_search_for_are_there() -> None:
+    text = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    for word in ("fix", "ETA", "fine-tune", "DataLoader", "GPU", "resume", "notebook"):
+        assert word in text, word
+
+
+@pytest.mark.parametrize("page", ["../README.md", "index.md", *guides()])
+def test_guides_say_it_in_plain_words(page: str) -> None:
+    text = (DOCS / page).read_text()
+    assert not re.search(
+        r"a mend\b|[Gg]iven again|brought up again|in vain\b|[Hh]eld by a test", text
+    )

@@ -63,7 +63,7 @@ def test_some_procs_train_while_another_evaluates(tmp_path: Path) -> None:
 
 
 def code_blocks(language: str) -> list[str]:
-    text = (ROOT / "docs/recipes.md").read_text()
+    text = (ROOT / "docs/own_recipe.md").read_text()
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
@@ -83,7 +83,8 @@ def test_what_the_documentation_names_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunsFolder(tmp_path)
-    text = (ROOT / "docs/recipes.md").read_text()
+    pages = ("recipes", "data", "checkpoints", "own_recipe", "roles")
+    text = "".join((ROOT / f"docs/{page}.md").read_text() for page in pages)
     for command in ("run", "sweep", "recipe cp", "recipe validate", "runs plot"):
         known = set(re.findall(r"--[a-z-]+", folder.here(monkeypatch, *command.split(), "--help")))
         for line in re.findall(rf"^    monarch {command} .*$", text, re.MULTILINE):

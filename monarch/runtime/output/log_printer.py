@@ -146,7 +146,9 @@ class LogPrinter:
             self._take_of_run(_source_of(log), log.stream, text[:-1].split("\n"))
         else:
             label = _label_of(log.label)
-            self._write(log.stream, lambda style: line_text(label, text, style))
+            # The label names the actor already.
+            said = "\n".join(map(without_actor, text.split("\n"))) if log.label else text
+            self._write(log.stream, lambda style: line_text(label, said, style))
         self._printed(log.host, len(lines))
 
     def _take_of_run(self, source: LineSource, stream: int, lines: list[str]) -> None:
