@@ -112,11 +112,12 @@ long: $(STAMP) ## run the tests that take long, or a SHARE of their files: 0/3, 
 slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
 	@$(BIN)/python -m pytest -m slow -o faulthandler_timeout=0
 
+# The guest with an RDMA device takes longest, so its folder is first.
 .PHONY: system
 system: $(STAMP) ## run the tests against real servers, which it installs (apt, pip)
 	@tools/system.sh $(VENV)
-	@$(BIN)/python -m pytest -m system -p tests.by_server -n 2 --max-worker-restart 0 \
-		-o faulthandler_timeout=0 --durations=40 tests/job tests/examples tests/rdma tests/observe
+	@$(BIN)/python -m pytest -m system -p tests.by_server -n 2 --no-loadscope-reorder --max-worker-restart 0 \
+		-o faulthandler_timeout=0 --durations=40 tests/rdma tests/job tests/examples tests/observe
 
 # One at a time: they share the GPUs. On a machine without a network: tools/gpu.sh.
 .PHONY: gpu
