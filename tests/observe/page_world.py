@@ -76,7 +76,7 @@ def a_run(
         loss = 2.3 * math.exp(-step / 400) + 0.05 + 0.02 * chance.random()
         row: dict[str, Any] = {
             "step": step, "num_steps": 3000, "time": BEGAN + 4 + 0.1 * step, "loss": loss,
-            "accuracy": 1 - loss / 2.6, "learning_rate": rate * (1 - step / 3000),
+            "accuracy": 1 - loss / 2.6, "learning_rate": rate * 10 ** (-7 * step / 3000),
             "grad_norm": 1.5 * loss, "samples_per_second": 6000 + 500 * chance.random(),
             "rank_skew_seconds": 0.01 * chance.random(), "generation": 1.0,
         }  # fmt: skip

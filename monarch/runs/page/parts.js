@@ -201,7 +201,7 @@ class Chart {
     this.key = `${this.series.map(one => one.label).join("\n")} ${this.isLog}`;
     const axis = { stroke: () => color("--dim"), grid: { stroke: () => color("--line"), width: 1 }, ticks: { stroke: () => color("--line") }, font: "11px system-ui" };
     const range = (plot, low, high) => {
-      if (low == null) return [0, 1];
+      if (low == null) return this.isLog ? [.1, 1] : [0, 1];
       if (this.isLog) return [low / 1.15, high * 1.15];
       const room = Math.max((high - low) * .06, Math.abs(high) * .01) || 1;
       return [this.isSpeed && low >= 0 ? 0 : low - room, high + room];
@@ -211,7 +211,7 @@ class Chart {
       cursor: { drag: { x: true, y: false }, sync: { key: "steps" }, points: { size: 6 } },
       scales: { x: { time: false }, y: { distr: this.isLog ? 3 : 1, range } },
       axes: [{ ...axis, size: 26, incrs: STEPS, values: (plot, ticks) => ticks.map(figureOnAxis) },
-        { ...axis, size: 62, values: (plot, ticks) => ticks.map(figureOnAxis), ...(this.isLog ? { filter: logTicks } : {}) }],
+        { ...axis, size: 62, values: (plot, ticks) => ticks.map(figureOnAxis), ...(this.isLog ? { splits: logSplits, filter: logTicks } : {}) }],
       legend: { show: this.series.length > 1 },
       series: [{ label: "step" }, ...this.series.map(one => ({
         label: one.label, stroke: () => color(one.color), width: 1.5, spanGaps: true,
@@ -272,6 +272,19 @@ function figureOnAxis(value) {
   if (size >= 1e6) return `${+(value / 1e6).toPrecision(4)}M`;
   if (size >= 1e4) return `${+(value / 1e3).toPrecision(4)}k`;
   return size && size < 1e-3 ? value.toExponential(0) : String(+value.toPrecision(4));
+}
+
+// 1 to 9 times each power of ten within the scale. uPlot's own go on for ever where it has rounded one to 0.
+function logSplits(plot, axis, low, high) {
+  const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
+  if (!Number.isFinite(first) || !Number.isFinite(last)) return [];
+  const splits = [];
+  for (let power = first; power <= last; power++)
+    for (let digit = 1; digit < 10; digit++) {
+      const split = Number(`${digit}e${power}`);
+      if (split >= low && split <= high) splits.push(split);
+    }
+  return splits;
 }
 
 // Of a log axis with few powers of ten, 1, 2 and 5 are written; of one with many the powers.
