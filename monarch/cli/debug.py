@@ -92,8 +92,11 @@ def edit(mesh: str, ranks: str) -> None:
 
 
 def debug(name: str | None, rank: int | None) -> None:
-    """Read commands until the person leaves, from the debugger of a rank on, if one is named.
-    Raises ``JobError`` if that neither stands nor runs a call."""
+    """Run the debugger's console until the person leaves it.
+
+    With ``name`` (and ``rank``) it opens at that rank. Raises ``JobError`` where that rank neither
+    runs a call nor is held at one.
+    """
     visit = visit_here()
     folder = Path(".monarch")
     history = folder / "debug_history" if folder.is_dir() else None

@@ -208,7 +208,7 @@ class RunFolder:
         return html_of(self.name, self.recipe, status, self.metrics())
 
     def num_bytes(self) -> int:
-        """The size of the folder on the disk, about."""
+        """The sizes of all files in the run's folder, added up, in bytes."""
         total = 0
         for folder, _, names in os.walk(self.path):
             for name in names:
@@ -339,10 +339,11 @@ def read_json(path: Path) -> dict[str, Any]:
 def steps_of(
     rows: Iterable[Mapping[str, Any]], steps: list[dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
-    """Rows as they were reported, as one row a step; added to ``steps``, those of the rows before.
+    """One row for each step, from rows in the order in which they were reported.
 
-    A step may have been reported in parts. Where steps begin again further back, the run was
-    resumed: what came after that point before is given up.
+    Rows of the same step are joined. Where the step numbers go back, the run was resumed there, and
+    the later steps of before are dropped. ``steps``, the result for the rows before these, is
+    extended in place.
     """
     steps = [] if steps is None else steps
     for row in rows:

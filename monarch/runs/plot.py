@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import NamedTuple
 
 Series = Sequence[tuple[float, float]]
 
@@ -23,17 +22,8 @@ _STYLE = (
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-class PlotMark(NamedTuple):
-    """Something that happened at ``x``: a vertical line that says ``text`` when pointed at."""
-
-    x: float
-    text: str
-    color: str = "#9ca3af"
-
-
 def svg_chart(
     lines: Mapping[str, Series],
-    marks: Sequence[PlotMark] = (),
     x_name: str = "step",
     *,
     y_name: str = "",
@@ -86,13 +76,6 @@ def svg_chart(
             f'<text transform="translate(12 {middle:.0f}) rotate(-90)" text-anchor="middle">'
             f"{escape(y_name)}{' (log)' if is_log else ''}</text>"
         )
-    for mark in marks:
-        if x_low <= mark.x <= x_high:
-            parts.append(
-                f'<line x1="{at_x(mark.x):.1f}" x2="{at_x(mark.x):.1f}" y1="{_TOP}" '
-                f'y2="{_HEIGHT - _BOTTOM}" stroke="{mark.color}" stroke-width="2" '
-                f'stroke-dasharray="4 3"><title>{escape(mark.text)}</title></line>'
-            )
     for index, (name, line) in enumerate(kept.items()):
         color = COLORS[index % len(COLORS)]
         path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in line)

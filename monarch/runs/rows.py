@@ -66,6 +66,6 @@ class RowTail:
 
 
 def _has_open_end(file: int) -> bool:
-    """Whether an earlier program got no further than half a row."""
+    """Whether the file ends within a row: the program that wrote it was ended there."""
     size = os.fstat(file).st_size
     return size > 0 and os.pread(file, 1, size - 1) != b"\n"

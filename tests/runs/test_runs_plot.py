@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.runs.plot import PlotMark, log_ticks, smoothed, svg_chart, text_chart, text_plot, ticks
+from monarch.runs.plot import log_ticks, smoothed, svg_chart, text_chart, text_plot, ticks
 
 numbers = st.floats(min_value=-1e12, max_value=1e12, allow_nan=False)
 
@@ -34,15 +34,13 @@ def test_ticks_enclose_what_they_are_for(one: float, other: float, about: int) -
 def test_a_chart_is_legal_and_draws_what_is_a_number() -> None:
     nan, inf = float("nan"), float("inf")
     lines = {"a < b": [(1, 2.0), (2, nan), (3, inf), (4, 1.0)], "single": [(2, 1.5)]}
-    chart = svg_chart(
-        lines, [PlotMark(3, 'rank 1 "died" & was <replaced>'), PlotMark(99, "beyond")]
-    )
+    chart = svg_chart(lines)
     tree = ElementTree.fromstring(chart)
     (line,) = tree.findall(".//polyline")
     assert len(line.attrib["points"].split()) == 2
     assert len(tree.findall(".//circle")) == 1
     titles = [title.text for title in tree.iter("title")]
-    assert titles == ['rank 1 "died" & was <replaced>', "a < b", "single"]
+    assert titles == ["a < b", "single"]
 
 
 @pytest.mark.parametrize("values", [(0.0, 5e-324), (0.0, 1e-15), (1.0, 1 + 2e-16), (-1e279, 1e279)])
