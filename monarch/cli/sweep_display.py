@@ -30,6 +30,7 @@ class SweepDisplay:
         self._going: dict[str, tuple[str, str]] = {}
         self._num_over = 0
         self._lock = threading.Lock()
+        self._telling = threading.Lock()
 
     def of(self, label: str) -> Display:
         return _OfRun(self, label)
@@ -45,11 +46,13 @@ class SweepDisplay:
 
     def ended(self, label: str, status: str) -> None:
         """A run is over, however it ended."""
-        with self._lock:
-            self._going.pop(label, None)
-            self._num_over += 1
-            over = self._num_over
-        self.tell(f"[{label}] {status}: {over} of {self.num_runs}")
+        # Not the other lock: to print is to draw what goes on, which takes that one.
+        with self._telling:
+            with self._lock:
+                self._going.pop(label, None)
+                self._num_over += 1
+                over = self._num_over
+            self.tell(f"[{label}] {status}: {over} of {self.num_runs}")
 
     def tell(self, text: str, style: str = "") -> None:
         if not is_quiet() or style:

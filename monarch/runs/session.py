@@ -59,12 +59,14 @@ class RunLock:
 
     def close(self) -> None:
         """Let others have it."""
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
+        with Uninterrupted():  # Ctrl-C just before the close would leave it open.
+            file, self._file = self._file, None
+            if file is not None:
+                os.close(file)
 
     def __del__(self) -> None:
-        self.close()  # Where Ctrl-C came before the maker of it could keep it.
+        if self._file is not None:
+            os.close(self._file)  # Where Ctrl-C came before the maker of it could keep it.
 
 
 @dataclass
@@ -150,16 +152,18 @@ class RunSession:
         is_lost = isinstance(error, RunLost)
         text = status if error is None else f"{status}: {in_words(error)}"
         outcome = _plain(self.outcome)
-        self.record.note("ended", text, status=status, outcome=outcome, is_lost=is_lost)
-        self.record.close()
-        # The outcome of the run counts, whether or not it can be written down.
-        if self.record.telemetry is not None:
-            with self._telling(TELEMETRY):
-                self.record.telemetry.write()
-        with self._telling("report.html"):
-            write_report(self.folder)
-        self._keeping.__exit__(None, None, None)
-        self._claim.close()
+        try:
+            self.record.note("ended", text, status=status, outcome=outcome, is_lost=is_lost)
+            self.record.close()
+            # The outcome of the run counts, whether or not it can be written down.
+            if self.record.telemetry is not None:
+                with self._telling(TELEMETRY):
+                    self.record.telemetry.write()
+            with self._telling("report.html"):
+                write_report(self.folder)
+        finally:  # Also where Ctrl-C comes again: the folder is free for the next program.
+            self._keeping.__exit__(None, None, None)
+            self._claim.close()
 
     def discard(self) -> None:
         """Removes the folder of a run that never began."""

@@ -110,6 +110,20 @@ def test_a_report_that_cannot_be_written_is_not_the_end_of_the_run(
     assert not list(tmp_path.glob(".report*"))
 
 
+def test_ctrl_c_in_the_end_of_a_run_leaves_its_folder_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*about: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("monarch.runs.session.write_report", interrupt)
+    session = a_session(tmp_path, io.StringIO())
+    with pytest.raises(KeyboardInterrupt), session:
+        pass
+    RunLock(tmp_path).close()
+    assert session.folder.path  # It is referred to until here: no finalizer has given it free.
+
+
 def test_a_folder_is_run_by_one_program_at_a_time(tmp_path: Path) -> None:
     shown = io.StringIO()
     with a_session(tmp_path, shown):
