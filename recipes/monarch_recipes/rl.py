@@ -90,7 +90,7 @@ class RLConfig:
     samples_per_problem: int = 8
     max_tokens: int = 10  # of a completion
     temperature: float = live(1.0)
-    learning_rate: float = live(1e-3)
+    learning_rate: float = live(5e-4)
     clip_norm: float | None = live(1.0)  # of the whole gradient; "none" does not clip
     clip: float = live(0.2)  # of the ratio to the policy before the step
     max_importance_weight: float = live(2.0)  # of samples of older policies
