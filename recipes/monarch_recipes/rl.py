@@ -42,7 +42,7 @@ from monarch_recipes.collective import find_checkpoint_for_all
 from monarch_recipes.device import use_device
 from monarch_recipes.rendezvous import init_group, leave_limits_to_client, meet_at, open_meeting
 from monarch_recipes.rollouts.generator import PolicyEngine, Weights
-from monarch_recipes.rollouts.groups import Group, rows_of
+from monarch_recipes.rollouts.groups import SampleGroup, rows_of
 from monarch_recipes.rollouts.grpo import LossSettings
 from monarch_recipes.rollouts.learner import Learner, LearnSettings
 from monarch_recipes.rollouts.pipeline import Pipeline
@@ -265,7 +265,7 @@ class PolicyTrainer(Actor):
         return self.done(self.learner.imitate(tokens, mask, rate))
 
     @endpoint
-    def learn(self, config: RLConfig, groups: list[Group]) -> RLStep:
+    def learn(self, config: RLConfig, groups: list[SampleGroup]) -> RLStep:
         """One step of reinforcement, from groups whose rewards differ; there may be none."""
         if self.learner.reference is None:
             self.learner.begin_reinforcing()

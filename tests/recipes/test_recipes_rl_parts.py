@@ -16,8 +16,8 @@ import torch
 
 from monarch.config_file import ConfigError
 from monarch_recipes.rl import RLConfig, build_optimizer, build_policy
-from monarch_recipes.rollouts.generator import Engine, PolicyEngine
-from monarch_recipes.rollouts.groups import Group, Rows, Sample, rows_of
+from monarch_recipes.rollouts.generator import PolicyEngine, SamplingEngine
+from monarch_recipes.rollouts.groups import Rows, Sample, SampleGroup, rows_of
 from monarch_recipes.rollouts.grpo import LossSettings, advantages_of, loss_of
 from monarch_recipes.rollouts.judging import (
     RewardFailed,
@@ -28,7 +28,7 @@ from monarch_recipes.rollouts.judging import (
 from monarch_recipes.rollouts.learner import Learner, LearnSettings
 from monarch_recipes.rollouts.policy import BEGIN, END, Policy, decode, encode, log_probs_of
 from monarch_recipes.rollouts.problems import (
-    Problem,
+    RewardedProblem,
     demonstration,
     is_solved,
     load_problems,
@@ -40,7 +40,7 @@ from monarch_recipes.rollouts.sampling import SampleRequest, sample
 from monarch_recipes.rollouts.vllm_engine import VLLMEngine
 
 SETTINGS = LearnSettings(LossSettings(0.2, 2.0, 0.05), 1e-3, 1.0, 1, 7)
-PROBLEM = Problem(3, "sort 3121", "1123")
+PROBLEM = RewardedProblem(3, "sort 3121", "1123")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -62,7 +62,7 @@ def requests_of(texts: list[str]) -> list[SampleRequest]:
     return [SampleRequest((BEGIN, *encode(text)), 11 * n) for n, text in enumerate(texts)]
 
 
-def groups_of(policy: Policy, num: int = 5, temperature: float = 0.7) -> list[Group]:
+def groups_of(policy: Policy, num: int = 5, temperature: float = 0.7) -> list[SampleGroup]:
     """Groups of three samples of the policy, with rewards that a test made up."""
     chance, groups = random.Random(5), []
     for number in range(num):
@@ -70,7 +70,7 @@ def groups_of(policy: Policy, num: int = 5, temperature: float = 0.7) -> list[Gr
         wanted = [SampleRequest(tokens, 100 * number + one) for one in range(3)]
         made = sample(policy, wanted, temperature=temperature, max_tokens=8, num_slots=2)
         samples = tuple(Sample(one.tokens, one.log_probs, "", chance.random()) for one in made)
-        groups.append(Group(number, tokens, samples, number, 0, temperature))
+        groups.append(SampleGroup(number, tokens, samples, number, 0, temperature))
     return groups
 
 
@@ -120,7 +120,9 @@ def test_advantages_are_distances_from_the_group_in_its_deviations() -> None:
     assert advantages_of([0.3, 0.3, 0.3]) is None
 
 
-def plain_loss(policy: Policy, reference: Policy, groups: list[Group], kl: float) -> torch.Tensor:
+def plain_loss(
+    policy: Policy, reference: Policy, groups: list[SampleGroup], kl: float
+) -> torch.Tensor:
     """GRPO as in its paper, a token at a time."""
     total, count = torch.zeros(()), 0
     for group in groups:
@@ -216,16 +218,16 @@ def test_weights_of_older_samples_are_truncated() -> None:
 
 def test_rows_mark_the_tokens_that_the_policy_chose() -> None:
     samples = (Sample((7, END), (-1.0, -2.0), "", 1.0), Sample((8,), (-3.0,), "", 0.0))
-    rows = rows_of([Group(0, (BEGIN, 5, 6), samples, 0, 0, 1.0)])
+    rows = rows_of([SampleGroup(0, (BEGIN, 5, 6), samples, 0, 0, 1.0)])
     assert rows.tokens.tolist() == [[BEGIN, 5, 6, 7, END], [BEGIN, 5, 6, 8, 0]]
     assert rows.mask.tolist() == [[False, False, True, True], [False, False, True, False]]
     assert rows.behaviour.tolist() == [[0.0, 0.0, -1.0, -2.0], [0.0, 0.0, -3.0, 0.0]]
     assert isinstance(rows.micro_batches(1)[1], Rows)
 
 
-def group(version: int, *, generation: int = 0) -> Group:
+def group(version: int, *, generation: int = 0) -> SampleGroup:
     samples = (Sample((7,), (-1.0,), "a", 0.0), Sample((8,), (-1.0,), "b", 1.0))
-    return Group(version, (BEGIN,), samples, version, 0, 1.0, generation, "code")
+    return SampleGroup(version, (BEGIN,), samples, version, 0, 1.0, generation, "code")
 
 
 def test_the_buffer_is_bounded_and_lets_go_of_what_is_too_old() -> None:
@@ -258,7 +260,7 @@ def test_what_a_bad_reward_has_judged_leaves_the_buffer() -> None:
     assert [one.reward_generation for one in replay.groups] == [1]
 
 
-def loops(problem: Problem, completion: str) -> float:
+def loops(problem: RewardedProblem, completion: str) -> float:
     while True:
         pass
 
@@ -277,7 +279,7 @@ def test_a_reward_must_be_a_finite_number(value: Any) -> None:
 
 
 def test_a_reward_that_raises_names_its_place() -> None:
-    def fails(problem: Problem, completion: str) -> float:
+    def fails(problem: RewardedProblem, completion: str) -> float:
         return 1 / 0
 
     with pytest.raises(RewardFailed, match="ZeroDivisionError") as failed:
@@ -399,7 +401,7 @@ class FakeVLLM:
         return outputs
 
 
-def engines(policy: Policy) -> list[Engine]:
+def engines(policy: Policy) -> list[SamplingEngine]:
     def params(**settings: Any) -> SimpleNamespace:
         assert settings["logprobs"] == 0
         return SimpleNamespace(**settings)

@@ -22,7 +22,8 @@ from tests.recipes.test_recipes_ddp_run import Meddled, ranks
 pytestmark = pytest.mark.timeout(300)
 
 CONFIG = RLConfig(
-    task="tests.recipes.rl_task", width=16, num_blocks=1, num_heads=2, num_supervised_steps=4, num_steps=6, num_held_out=8,
+    task="tests.recipes.rl_task", width=16, num_blocks=1, num_heads=2, num_supervised_steps=4,
+    num_steps=6, num_held_out=8,
     problems_per_step=8, samples_per_problem=4, buffer_groups=16, num_slots=16, temperature=2.0,
     evaluate_every=0, checkpoint_every=0, device="cpu",
 )  # fmt: skip

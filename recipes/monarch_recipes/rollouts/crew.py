@@ -41,9 +41,9 @@ class Crew:
     def __len__(self) -> int:
         return len(self._procs)
 
-    def ask(self, number: int, method: str, *args: Any) -> Asked[Any]:
+    def ask(self, number: int, method: str, *args: Any) -> CrewCall[Any]:
         """Ask a member, and do not wait for its answer."""
-        return Asked(self, number, method, args)
+        return CrewCall(self, number, method, args)
 
     def close(self) -> None:
         """End all processes."""
@@ -83,7 +83,7 @@ class Crew:
         self._num_deaths[number] = 0
 
 
-class Asked(Generic[T]):
+class CrewCall(Generic[T]):
     """What a member was asked, until it has answered."""
 
     def __init__(self, crew: Crew, number: int, method: str, args: tuple[Any, ...]) -> None:

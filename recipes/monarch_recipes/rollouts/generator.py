@@ -11,17 +11,17 @@ import torch
 
 from monarch.actor import Actor, context, endpoint
 from monarch.rdma import SharedStateDict
-from monarch_recipes.rollouts.groups import Group, Sample
+from monarch_recipes.rollouts.groups import Sample, SampleGroup
 from monarch_recipes.rollouts.policy import BEGIN, Policy, decode, encode
 from monarch_recipes.rollouts.problems import load_problems, prompt
-from monarch_recipes.rollouts.sampling import Completion, SampleRequest, sample
+from monarch_recipes.rollouts.sampling import SampledTokens, SampleRequest, sample
 from monarch_recipes.task import own_part, part, tell_of_lost_parts
 from monarch_reload import ReloadReport
 
 _SEEDS = 1 << 62
 
 
-class Engine(Protocol):
+class SamplingEngine(Protocol):
     """What samples: the recipe's own, or vLLM (`vllm_engine.py`). A task's ``build_engine`` returns
     one."""
 
@@ -33,7 +33,7 @@ class Engine(Protocol):
 
     def generate(
         self, requests: Sequence[SampleRequest], *, temperature: float, max_tokens: int
-    ) -> list[Completion]:
+    ) -> list[SampledTokens]:
         """A completion of each request, in their order. A temperature of 0 takes the likeliest."""
 
 
@@ -52,7 +52,7 @@ class PolicyEngine:
 
     def generate(
         self, requests: Sequence[SampleRequest], *, temperature: float, max_tokens: int
-    ) -> list[Completion]:
+    ) -> list[SampledTokens]:
         return sample(
             self.policy, requests,
             temperature=temperature, max_tokens=max_tokens, num_slots=self.num_slots,
@@ -83,7 +83,7 @@ class GenerateRequest:
 class Generated:
     """The groups of a request, and how long each part of it took."""
 
-    groups: list[Group]
+    groups: list[SampleGroup]
     fetch_seconds: float
     seconds: float
     ended_at: float  # on the clock of the machine
@@ -104,7 +104,7 @@ class GeneratorSettings:
 class Generator(Actor):
     """One member of the generators."""
 
-    def __init__(self, settings: GeneratorSettings, engine: Engine | None) -> None:
+    def __init__(self, settings: GeneratorSettings, engine: SamplingEngine | None) -> None:
         torch.set_num_threads(settings.num_threads)
         self.settings = settings
         load = part(settings.task, load_problems)
@@ -112,7 +112,7 @@ class Generator(Actor):
         own = own_part(settings.task, "build_engine")
         found = own(settings.config) if own is not None else engine
         assert found is not None, "the recipe gives an engine where the task has none"
-        self.engine: Engine = found
+        self.engine: SamplingEngine = found
         self.shared: SharedStateDict | None = None
         self.fetched = 0
         self.num_steps = torch.zeros(1, dtype=torch.long)  # that the policy has made
@@ -143,7 +143,7 @@ class Generator(Actor):
             )
         )
         groups = [
-            Group(
+            SampleGroup(
                 problem=problem,
                 prompt=tokens,
                 samples=tuple(

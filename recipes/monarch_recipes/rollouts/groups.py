@@ -25,7 +25,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Group:
+class SampleGroup:
     """Samples of one problem, by a policy of one version and code of one generation.
 
     ``version`` is the number of steps that the policy had made. ``reward_generation`` and
@@ -55,7 +55,7 @@ class Group:
     def num_tokens(self) -> int:
         return sum(len(sample.tokens) for sample in self.samples)
 
-    def judged(self, rewards: Sequence[float], generation: int, code: str) -> Group:
+    def judged(self, rewards: Sequence[float], generation: int, code: str) -> SampleGroup:
         """The same group with these rewards."""
         pairs = zip(self.samples, rewards, strict=True)
         samples = tuple(dataclasses.replace(sample, reward=reward) for sample, reward in pairs)
@@ -75,7 +75,7 @@ class Group:
         }
 
     @classmethod
-    def of(cls, plain: dict[str, Any]) -> Group:
+    def of(cls, plain: dict[str, Any]) -> SampleGroup:
         """The group that ``plain`` gave."""
         samples = tuple(
             Sample(tuple(tokens), tuple(log_probs), text, reward)
@@ -101,7 +101,7 @@ class Rows:
         return [Rows(*part) for part in zip(*parts, strict=True)]
 
 
-def rows_of(groups: Sequence[Group], device: torch.device | str = "cpu") -> Rows:
+def rows_of(groups: Sequence[SampleGroup], device: torch.device | str = "cpu") -> Rows:
     """The samples of groups that are informative, in order."""
     rows: list[tuple[tuple[int, ...], Sample, float, float]] = []
     for group in groups:

@@ -1,4 +1,4 @@
-"""Group-relative policy optimization: advantages and loss, as plain functions of tensors."""
+"""SampleGroup-relative policy optimization: advantages and loss, as plain functions of tensors."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 from monarch.actor import Actor, context, endpoint
 from monarch.runs.places import users_place
 from monarch.runs.trial import PlacedError
-from monarch_recipes.rollouts.problems import Problem, is_solved, load_problems, reward
+from monarch_recipes.rollouts.problems import RewardedProblem, is_solved, load_problems, reward
 from monarch_recipes.task import part, tell_of_lost_parts
 from monarch_reload import ReloadReport
 
@@ -73,7 +73,10 @@ class Reward(Actor):
 
 
 def reward_within(
-    seconds: float, function: Callable[[Problem, str], float], problem: Problem, completion: str
+    seconds: float,
+    function: Callable[[RewardedProblem, str], float],
+    problem: RewardedProblem,
+    completion: str,
 ) -> float:
     """What the function returns, a finite number, within so many seconds. Raises RewardFailed.
 

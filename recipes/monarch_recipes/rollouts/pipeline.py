@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -14,18 +15,18 @@ from monarch.errors import RemoteMemoryError
 from monarch.runs import Record
 from monarch.runs.recovery import RanksLost
 from monarch.runtime import process
-from monarch_recipes.rollouts.crew import Asked, Crew
+from monarch_recipes.rollouts.crew import Crew, CrewCall
 from monarch_recipes.rollouts.generator import (
-    Engine,
     Generated,
     GenerateRequest,
     Generator,
     GeneratorSettings,
+    SamplingEngine,
     Weights,
 )
-from monarch_recipes.rollouts.groups import Group
+from monarch_recipes.rollouts.groups import SampleGroup
 from monarch_recipes.rollouts.judging import Judged, Reward, RewardStuck
-from monarch_recipes.rollouts.recorder import Recorder
+from monarch_recipes.rollouts.recorder import RolloutRecorder
 from monarch_recipes.rollouts.replay import ReplayBuffer, Taken
 from monarch_sync.words import counted
 
@@ -58,18 +59,18 @@ class PipelineConfig(Protocol):
 
 
 @dataclass(frozen=True)
-class Batch:
+class JudgedBatch:
     """A batch that has been generated and judged: ``numbers`` are what a step reports of it."""
 
     number: int
-    groups: list[Group]
+    groups: list[SampleGroup]
     numbers: dict[str, float]
 
 
 @dataclass
 class _Pending:
     number: int
-    asked: list[tuple[GenerateRequest, Asked[Generated]]]
+    asked: list[tuple[GenerateRequest, CrewCall[Generated]]]
 
 
 class Pipeline:
@@ -79,11 +80,11 @@ class Pipeline:
     """
 
     def __init__(
-        self, config: PipelineConfig, engine: Engine | None, hosts: HostMesh, record: Record,
+        self, config: PipelineConfig, engine: SamplingEngine | None, hosts: HostMesh, record: Record,
         *, preload: Sequence[str],
     ) -> None:  # fmt: skip
         self.record = record
-        self._recorder = Recorder(record.folder)
+        self._recorder = RolloutRecorder(record.folder)
         self._pending: deque[_Pending] = deque()
         self._reward_code = ""
         data = config.task, config.problems, config.num_held_out, config.data_seed
@@ -131,7 +132,7 @@ class Pipeline:
             request = self._request(problems, config, weights, seed=config.seed + 7919 * number)
             self._pending.append(_Pending(number, self._ask_generators(request)))
 
-    def collect(self) -> tuple[int, list[Group], dict[str, float]]:
+    def collect(self) -> tuple[int, list[SampleGroup], dict[str, float]]:
         """The oldest batch that was begun, once all generators are through with it."""
         began = time.perf_counter()
         pending = self._pending.popleft()
@@ -151,8 +152,8 @@ class Pipeline:
         )
 
     def judge(
-        self, number: int, groups: Sequence[Group], config: PipelineConfig, step: int
-    ) -> Batch:
+        self, number: int, groups: Sequence[SampleGroup], config: PipelineConfig, step: int
+    ) -> JudgedBatch:
         """The batch with its rewards. Raises RewardFailed: then nothing is kept that this code has
         judged."""
         began = time.perf_counter()
@@ -168,13 +169,13 @@ class Pipeline:
         self._note_reward_code(judged[0], config, step)
         rewards = [reward for group in judged for reward in group.rewards]
         self._recorder.add(step, judged, solved, config.num_recorded)
-        return Batch(number, judged, {
+        return JudgedBatch(number, judged, {
             "reward": sum(rewards) / len(rewards),
             "solved": sum(map(sum, solved)) / len(rewards),
             "judge_seconds": time.perf_counter() - began,
         })  # fmt: skip
 
-    def keep(self, batch: Batch) -> dict[str, float]:
+    def keep(self, batch: JudgedBatch) -> dict[str, float]:
         """Put what can be learned from into the buffer."""
         groups = [group for group in batch.groups if group.is_informative]
         num_dropped = self.buffer.ask(0, "add", batch.number, groups).get()
@@ -201,26 +202,27 @@ class Pipeline:
         *, seed: int, is_greedy: bool = False,
     ) -> GenerateRequest:  # fmt: skip
         return GenerateRequest(
-            tuple(problems), 1 if is_greedy else config.samples_per_problem,
-            0.0 if is_greedy else config.temperature, config.max_tokens, seed, weights,
-        )  # fmt: skip
+            problems=tuple(problems),
+            num_samples=1 if is_greedy else config.samples_per_problem,
+            temperature=0.0 if is_greedy else config.temperature,
+            max_tokens=config.max_tokens,
+            seed=seed,
+            weights=weights,
+        )
 
     def _ask_generators(
         self, request: GenerateRequest
-    ) -> list[tuple[GenerateRequest, Asked[Generated]]]:
+    ) -> list[tuple[GenerateRequest, CrewCall[Generated]]]:
         """Each generator its share of the problems."""
         num = len(self.generators)
         asked = []
         for number in range(num):
-            share = GenerateRequest(
-                request.problems[number::num], request.num_samples, request.temperature,
-                request.max_tokens, request.seed, request.weights,
-            )  # fmt: skip
+            share = dataclasses.replace(request, problems=request.problems[number::num])
             if share.problems:
                 asked.append((share, self.generators.ask(number, "generate", share)))
         return asked
 
-    def _generated(self, asked: Sequence[tuple[GenerateRequest, Asked[Generated]]]) -> list[Any]:
+    def _generated(self, asked: Sequence[tuple[GenerateRequest, CrewCall[Generated]]]) -> list[Any]:
         """All answers, by code of the same generation: where new code came between the requests of
         a batch, those that were early are made again."""
         try:
@@ -239,8 +241,8 @@ class Pipeline:
         return answers
 
     def _judged(
-        self, groups: Sequence[Group], config: PipelineConfig
-    ) -> tuple[list[Group], list[list[bool]]]:
+        self, groups: Sequence[SampleGroup], config: PipelineConfig
+    ) -> tuple[list[SampleGroup], list[list[bool]]]:
         """All groups with rewards by the same code, and which of their samples are right."""
         num = len(self.rewards)
         while True:
@@ -252,7 +254,7 @@ class Pipeline:
                 seconds = config.reward_timeout_seconds
                 one = self.rewards.ask(number, "judge", problems, texts, seconds)
                 asked.append((share, one))
-            found: dict[int, tuple[Group, list[bool]]] = {}
+            found: dict[int, tuple[SampleGroup, list[bool]]] = {}
             answers = [self._answer(one, config) for _, one in asked]
             if len({answer.code for answer in answers}) > 1:
                 continue
@@ -264,7 +266,7 @@ class Pipeline:
             inorder = [found[place] for place in range(len(groups))]
             return [group for group, _ in inorder], [solved for _, solved in inorder]
 
-    def _answer(self, asked: Asked[Judged], config: PipelineConfig) -> Judged:
+    def _answer(self, asked: CrewCall[Judged], config: PipelineConfig) -> Judged:
         """A reward function that keeps the whole process busy, as a loop in C does, is ended with
         it."""
         # The actor has its own limit for each completion: here is what it cannot hold.
@@ -276,12 +278,12 @@ class Pipeline:
             self.rewards.replace(asked.number, text)
             raise RewardStuck(text) from None
 
-    def _note_reward_code(self, first: Group, config: PipelineConfig, step: int) -> None:
+    def _note_reward_code(self, first: SampleGroup, config: PipelineConfig, step: int) -> None:
         """Where the reward is another than before, do with what waits as the config says."""
         before, self._reward_code = self._reward_code, first.reward_code
         if before in ("", first.reward_code):
             return
-        waiting: list[Group] = self.buffer.ask(0, "waiting").get()
+        waiting: list[SampleGroup] = self.buffer.ask(0, "waiting").get()
         policy = config.on_reward_change
         if policy == "drop":
             self.buffer.ask(0, "replace", []).get()

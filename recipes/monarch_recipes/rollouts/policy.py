@@ -40,7 +40,7 @@ class Cache:
         self.lengths = torch.zeros(num_slots, dtype=torch.long, device=weight.device)
 
 
-class Block(nn.Module):
+class PolicyBlock(nn.Module):
     """Attention, then two linear layers, each beside a residual path."""
 
     def __init__(self, width: int, num_heads: int) -> None:
@@ -85,7 +85,7 @@ class Policy(nn.Module):
         self.width, self.num_heads, self.num_positions = width, num_heads, num_positions
         self.tokens = nn.Embedding(VOCABULARY_SIZE, width)
         self.positions = nn.Embedding(num_positions, width)
-        self.blocks = nn.ModuleList(Block(width, num_heads) for _ in range(num_blocks))
+        self.blocks = nn.ModuleList(PolicyBlock(width, num_heads) for _ in range(num_blocks))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, VOCABULARY_SIZE, bias=False)
         self.head.weight = self.tokens.weight

@@ -23,7 +23,7 @@ _FOR_PLACES = 0.4
 
 
 @dataclass(frozen=True)
-class Problem:
+class RewardedProblem:
     """``number`` is its place among the problems; ``data`` is what its source adds."""
 
     number: int
@@ -36,10 +36,10 @@ class Problem:
 class Problems:
     """``train`` makes the problem of any number, none of which is among those ``held_out``."""
 
-    train: Callable[[int], Problem]
-    held_out: list[Problem]
+    train: Callable[[int], RewardedProblem]
+    held_out: list[RewardedProblem]
 
-    def of(self, number: int) -> Problem:
+    def of(self, number: int) -> RewardedProblem:
         """The problem of a number: those that are held out have negative ones, from -1 on."""
         return self.held_out[-1 - number] if number < 0 else self.train(number)
 
@@ -56,12 +56,12 @@ def load_problems(source: str, num_held_out: int, seed: int) -> Problems:
     raise ConfigError(f"{source!r} is none of sorting, reasoning_gym:NAME, hf:NAME", key="problems")
 
 
-def prompt(problem: Problem) -> str:
+def prompt(problem: RewardedProblem) -> str:
     """What the policy reads. Edit it while a run goes on: the next batch is asked so."""
     return f"{problem.question}: "
 
 
-def demonstration(problem: Problem, draw: random.Random) -> str:
+def demonstration(problem: RewardedProblem, draw: random.Random) -> str:
     """A completion to imitate, which need not be right."""
     kept: list[str] = []
     for character in problem.answer:
@@ -71,7 +71,7 @@ def demonstration(problem: Problem, draw: random.Random) -> str:
     return f"<{''.join(kept)}>"
 
 
-def reward(problem: Problem, completion: str) -> float:
+def reward(problem: RewardedProblem, completion: str) -> float:
     """From 0 to 1. Edit it while a run goes on: the next batch is judged so.
 
     Nothing without the brackets around the answer; a little for them, more for each character in
@@ -89,7 +89,7 @@ def reward(problem: Problem, completion: str) -> float:
     return _IS_WELL_FORMED + _FOR_PLACES * share
 
 
-def is_solved(problem: Problem, completion: str) -> bool:
+def is_solved(problem: RewardedProblem, completion: str) -> bool:
     """Whether it counts as success in the evaluation, whatever the reward is."""
     given = answer_in(completion)
     if given is not None and "score" in problem.data:
@@ -110,13 +110,13 @@ def _sorting(num_held_out: int, seed: int) -> Problems:
         draw = random.Random(seed * _LARGE + number)
         return "".join(draw.choices("0123456789", k=draw.randint(_FEWEST_DIGITS, _MOST_DIGITS)))
 
-    def problem(number: int, text: str) -> Problem:
-        return Problem(number, f"sort {text}", "".join(sorted(text)), {"may_forget": True})
+    def problem(number: int, text: str) -> RewardedProblem:
+        return RewardedProblem(number, f"sort {text}", "".join(sorted(text)), {"may_forget": True})
 
     texts = [digits(_LARGE // 2 + number) for number in range(num_held_out)]
     kept_out = set(texts)
 
-    def train(number: int) -> Problem:
+    def train(number: int) -> RewardedProblem:
         text, again = digits(number), 0
         while text in kept_out:
             again += 1
@@ -131,17 +131,17 @@ def _of_reasoning_gym(name: str, num_held_out: int, seed: int) -> Problems:
     train = gym.create_dataset(name, size=1_000_000, seed=seed)
     held_out = gym.create_dataset(name, size=num_held_out, seed=seed + 1)
 
-    def of(dataset: Any, number: int, label: int) -> Problem:
+    def of(dataset: Any, number: int, label: int) -> RewardedProblem:
         entry = dataset[number]
 
         def score(answer: str) -> float:
             return float(dataset.score_answer(answer=answer, entry=entry))
 
-        return Problem(label, entry["question"], str(entry["answer"]), {"score": score})
+        return RewardedProblem(label, entry["question"], str(entry["answer"]), {"score": score})
 
     kept_out = {held_out[number]["question"] for number in range(num_held_out)}
 
-    def trained(number: int) -> Problem:
+    def trained(number: int) -> RewardedProblem:
         at = number % len(train)
         while train[at]["question"] in kept_out:
             at = (at + 1) % len(train)
@@ -159,9 +159,11 @@ def _of_hugging_face(name: str, num_held_out: int, seed: int) -> Problems:
     if len(rows) <= num_held_out:
         raise ConfigError(f"{path} has only {len(rows)} rows", key="num_held_out")
 
-    def problem(at: int, number: int) -> Problem:
+    def problem(at: int, number: int) -> RewardedProblem:
         row = rows[at]
-        return Problem(number, row["question"], str(row["answer"]).rpartition("####")[2].strip())
+        return RewardedProblem(
+            number, row["question"], str(row["answer"]).rpartition("####")[2].strip()
+        )
 
     num_train = len(rows) - num_held_out
     return Problems(

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from monarch.runs.rows import ROLLOUTS, RowFile
-from monarch_recipes.rollouts.groups import Group
+from monarch_recipes.rollouts.groups import SampleGroup
 
 
-class Recorder:
+class RolloutRecorder:
     """Writes `rollouts.jsonl` of a run. A disk that is full ends nothing."""
 
     def __init__(self, folder: Path) -> None:
         self._rows = RowFile(folder / ROLLOUTS)
 
     def add(
-        self, step: int, groups: Sequence[Group], solved: Sequence[Sequence[bool]], most: int
+        self, step: int, groups: Sequence[SampleGroup], solved: Sequence[Sequence[bool]], most: int
     ) -> None:
         """Write at most so many samples of a batch, whole groups first."""
         now = time.time()

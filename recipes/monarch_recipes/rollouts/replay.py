@@ -12,7 +12,7 @@ from typing import Any
 
 from monarch.actor import Actor, endpoint
 from monarch.whole_file import replacing
-from monarch_recipes.rollouts.groups import Group
+from monarch_recipes.rollouts.groups import SampleGroup
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Taken:
     """What a step learns from, and what became of the rest: groups that were too old, and those
     that wait for the next step."""
 
-    groups: list[Group]
+    groups: list[SampleGroup]
     num_stale: int
     num_waiting: int
 
@@ -31,11 +31,11 @@ class Replay:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.groups: list[Group] = []
+        self.groups: list[SampleGroup] = []
         self.newest_batch = -1
         self._taken: tuple[int, Taken] | None = None
 
-    def add(self, batch: int, groups: Sequence[Group]) -> int:
+    def add(self, batch: int, groups: Sequence[SampleGroup]) -> int:
         """Take the groups of a batch. Where there is no room, the oldest give way: so many."""
         if batch <= self.newest_batch:
             return 0
@@ -56,7 +56,7 @@ class Replay:
         self._taken = step, taken
         return taken
 
-    def drop(self, is_dropped: Callable[[Group], bool]) -> int:
+    def drop(self, is_dropped: Callable[[SampleGroup], bool]) -> int:
         """Remove groups: how many."""
         before = len(self.groups)
         self.groups = [group for group in self.groups if not is_dropped(group)]
@@ -76,12 +76,12 @@ class Replay:
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a ``state``."""
-        self.groups = [Group.of(plain) for plain in state["groups"]]
+        self.groups = [SampleGroup.of(plain) for plain in state["groups"]]
         self.newest_batch = state["newest_batch"]
         self._taken = None
         if state["taken"] is not None:
             step, groups, num_stale = state["taken"]
-            taken = Taken([Group.of(plain) for plain in groups], num_stale, len(self.groups))
+            taken = Taken([SampleGroup.of(plain) for plain in groups], num_stale, len(self.groups))
             self._taken = step, taken
 
 
@@ -96,7 +96,7 @@ class ReplayBuffer(Actor):
             self.replay.load(json.loads(file.read_text()))
 
     @endpoint
-    def add(self, batch: int, groups: list[Group]) -> int:
+    def add(self, batch: int, groups: list[SampleGroup]) -> int:
         """As `Replay.add`."""
         num_dropped = self.replay.add(batch, groups)
         self.write()
@@ -110,12 +110,12 @@ class ReplayBuffer(Actor):
         return taken
 
     @endpoint
-    def waiting(self) -> list[Group]:
+    def waiting(self) -> list[SampleGroup]:
         """The groups that no step has taken yet."""
         return self.replay.groups
 
     @endpoint
-    def replace(self, groups: list[Group]) -> None:
+    def replace(self, groups: list[SampleGroup]) -> None:
         """Have these groups in the place of those that wait."""
         self.replay.groups = groups
         self.write()

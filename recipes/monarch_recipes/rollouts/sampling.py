@@ -20,7 +20,7 @@ class SampleRequest:
 
 
 @dataclass(frozen=True)
-class Completion:
+class SampledTokens:
     """Tokens, with the log-probability that each had at the temperature it was drawn with."""
 
     tokens: tuple[int, ...]
@@ -43,7 +43,7 @@ def sample(
     temperature: float,
     max_tokens: int,
     num_slots: int,
-) -> list[Completion]:
+) -> list[SampledTokens]:
     """A completion of each request. A temperature of 0 takes the likeliest token each time.
 
     Raises ValueError where a prompt leaves no room for ``max_tokens`` more.
@@ -59,7 +59,7 @@ def sample(
     waiting = deque(enumerate(requests))
     free = list(reversed(range(len(cache.lengths))))
     running: dict[int, _Sequence] = {}
-    completions: dict[int, Completion] = {}
+    completions: dict[int, SampledTokens] = {}
 
     def take(slots: list[int], logits: torch.Tensor) -> None:
         """Draw the next token of each of these slots."""
@@ -79,7 +79,7 @@ def sample(
             sequence.tokens.append(token)
             sequence.log_probs.append(log_prob)
             if token == END or len(sequence.tokens) == max_tokens:
-                completions[sequence.number] = Completion(
+                completions[sequence.number] = SampledTokens(
                     tuple(sequence.tokens), tuple(sequence.log_probs)
                 )
                 del running[slot]

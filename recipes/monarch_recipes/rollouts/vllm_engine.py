@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from monarch_recipes.rollouts.sampling import Completion, SampleRequest
+from monarch_recipes.rollouts.sampling import SampledTokens, SampleRequest
 
 _WORKER = f"{__name__}.WeightsFromTrainer"
 
@@ -62,7 +62,7 @@ class VLLMEngine:
 
     def generate(
         self, requests: Sequence[SampleRequest], *, temperature: float, max_tokens: int
-    ) -> list[Completion]:
+    ) -> list[SampledTokens]:
         prompts = [{"prompt_token_ids": list(request.prompt)} for request in requests]
         params = [
             self.params(
@@ -75,7 +75,7 @@ class VLLMEngine:
         return [_completion(output.outputs[0]) for output in outputs]
 
 
-def _completion(output: Any) -> Completion:
+def _completion(output: Any) -> SampledTokens:
     tokens = tuple(output.token_ids)
     chosen = zip(tokens, output.logprobs, strict=True)
-    return Completion(tokens, tuple(float(found[token].logprob) for token, found in chosen))
+    return SampledTokens(tokens, tuple(float(found[token].logprob) for token, found in chosen))
