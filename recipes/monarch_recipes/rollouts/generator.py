@@ -53,10 +53,11 @@ class PolicyEngine:
     def generate(
         self, requests: Sequence[SampleRequest], *, temperature: float, max_tokens: int
     ) -> list[SampledTokens]:
-        return sample(
+        made: list[SampledTokens] = sample(
             self.policy, requests,
             temperature=temperature, max_tokens=max_tokens, num_slots=self.num_slots,
         )  # fmt: skip
+        return made
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Learner:
     def _made(self) -> nn.Module:
         policy = self._build().to(self.device)
         if self.parallelism == "fsdp":
-            for block in policy.blocks:  # type: ignore[union-attr]
+            for block in policy.blocks:
                 fully_shard(block)
             fully_shard(policy)
         return policy
@@ -185,7 +185,7 @@ class Learner:
         logits = model(rows.tokens[:, :-1])
         return log_probs_of(logits, rows.tokens[:, 1:], rows.temperatures[:, None, None])
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def _reference_of(self, rows: Rows, weight: float) -> Tensor | None:
         if self.reference is None or weight == 0:
             return None
@@ -195,9 +195,9 @@ class Learner:
     def _accumulating(self, *, is_last: bool) -> Iterator[None]:
         """Gradients travel once an update, with its last part."""
         if self.parallelism == "fsdp":
-            self.policy.set_requires_gradient_sync(is_last)  # type: ignore[operator]
+            self.policy.set_requires_gradient_sync(is_last)
         quiet = self.parallelism == "ddp" and not is_last
-        with self.parallel.no_sync() if quiet else contextlib.nullcontext():  # type: ignore[operator]
+        with self.parallel.no_sync() if quiet else contextlib.nullcontext():
             yield
 
     def _update(self, learning_rate: float, clip_norm: float | None) -> float:

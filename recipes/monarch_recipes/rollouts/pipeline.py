@@ -39,23 +39,40 @@ _SPARE_SECONDS = 30.0  # for a process that is coming up
 class PipelineConfig(Protocol):
     """The keys of the recipe's config that this reads."""
 
-    task: str | None
-    problems: str
-    num_held_out: int
-    data_seed: int
-    seed: int
-    num_generators: int
-    num_rewards: int
-    num_threads: int
-    buffer_groups: int
-    max_staleness: int
-    problems_per_step: int
-    samples_per_problem: int
-    max_tokens: int
-    temperature: float
-    reward_timeout_seconds: float
-    on_reward_change: OnRewardChange
-    num_recorded: int
+    @property
+    def task(self) -> str | None: ...
+    @property
+    def problems(self) -> str: ...
+    @property
+    def num_held_out(self) -> int: ...
+    @property
+    def data_seed(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def num_generators(self) -> int: ...
+    @property
+    def num_rewards(self) -> int: ...
+    @property
+    def num_threads(self) -> int: ...
+    @property
+    def buffer_groups(self) -> int: ...
+    @property
+    def max_staleness(self) -> int: ...
+    @property
+    def problems_per_step(self) -> int: ...
+    @property
+    def samples_per_problem(self) -> int: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def reward_timeout_seconds(self) -> float: ...
+    @property
+    def on_reward_change(self) -> OnRewardChange: ...
+    @property
+    def num_recorded(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -80,8 +97,8 @@ class Pipeline:
     """
 
     def __init__(
-        self, config: PipelineConfig, engine: SamplingEngine | None, hosts: HostMesh, record: Record,
-        *, preload: Sequence[str],
+        self, config: PipelineConfig, engine: SamplingEngine | None, hosts: HostMesh,
+        record: Record, *, preload: Sequence[str],
     ) -> None:  # fmt: skip
         self.record = record
         self._recorder = RolloutRecorder(record.folder)

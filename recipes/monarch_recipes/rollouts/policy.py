@@ -40,7 +40,7 @@ class Cache:
         self.lengths = torch.zeros(num_slots, dtype=torch.long, device=weight.device)
 
 
-class PolicyBlock(nn.Module):
+class PolicyBlock(nn.Module):  # type: ignore[misc]
     """Attention, then two linear layers, each beside a residual path."""
 
     def __init__(self, width: int, num_heads: int) -> None:
@@ -77,7 +77,7 @@ class PolicyBlock(nn.Module):
         return x + self.down(hidden)
 
 
-class Policy(nn.Module):
+class Policy(nn.Module):  # type: ignore[misc]
     """Tokens (N, T) to logits (N, T, V). The output layer shares its weights with the embedding."""
 
     def __init__(self, width: int, num_blocks: int, num_heads: int, num_positions: int) -> None:
@@ -98,7 +98,7 @@ class Policy(nn.Module):
         x = self.tokens(tokens) + self.positions(positions)
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x))  # type: ignore[no-any-return]
+        return self.head(self.norm(x))
 
     def extend(self, tokens: Tensor, cache: Cache, slots: Tensor, lengths: Tensor) -> Tensor:
         """Go on with the sequences in these slots: the logits after the last token of each.
@@ -116,7 +116,7 @@ class Policy(nn.Module):
             x = block(x, mask[:, None], kept, (slots, positions))
         cache.lengths[slots] = start + lengths
         last = x[torch.arange(len(slots), device=x.device), lengths - 1]
-        return self.head(self.norm(last))  # type: ignore[no-any-return]
+        return self.head(self.norm(last))
 
 
 def log_probs_of(logits: Tensor, tokens: Tensor, temperature: Tensor | float) -> Tensor:

@@ -35,7 +35,7 @@ class _Sequence:
     log_probs: list[float] = field(default_factory=list)
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def sample(
     policy: Policy,
     requests: Sequence[SampleRequest],
