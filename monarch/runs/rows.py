@@ -16,6 +16,7 @@ from monarch.observe.kept_files import open_kept, open_to_append
 # Their files in a run's folder.
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
+ROLLOUTS = "rollouts.jsonl"  # samples of reinforcement learning
 
 _ENCODER = json.JSONEncoder(default=str)  # as `json.dumps` would make for each row
 

@@ -1,5 +1,5 @@
 """Training recipes: `ddp` is one file; `titan` is a folder; `fault_tolerant` has its parts in
-`replicas/`. The modules beside them serve more than one.
+`replicas/`, `rl` in `rollouts/`. The modules beside them serve more than one.
 
 What to open, by what is to be changed:
 

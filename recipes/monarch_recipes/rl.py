@@ -1,0 +1,475 @@
+"""Reinforcement learning (GRPO): generators sample, a reward judges, trainers learn, all at once.
+
+    monarch run rl
+    monarch run rl --config rl.toml temperature=0.8 num_generators=4
+
+The defaults fit two CPU cores: a policy of 110,000 parameters learns to sort digits. Demonstrations
+that forget repeated digits bring it to about 40 % of the held-out problems; the reward brings it to
+about 85 %. While it runs, edit the reward, the prompt or the loss, with `monarch sync --watch`
+beside it, or a live key in the config file: the next batch is made and judged so. Read this file
+from top to bottom; copy it (`monarch recipe cp rl my_recipe.py`), and make it yours: problems,
+prompt and reward go into a module of yours (`task=my_task`, see docs/rl.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from monarch.actor import Actor, HostMesh, context, endpoint
+from monarch.config_file import ConfigError, check_range, live
+from monarch.rdma import SharedStateDict
+from monarch.runs import Deaths, Record
+from monarch.runs.attempts import TrainingAttempt, with_attempts
+from monarch.runs.checkpoint_choice import check_choices, chosen_for
+from monarch.runs.holding import Holding
+from monarch.runs.ranks import when_up
+from monarch.spmd import setup_torch_elastic_env
+from monarch_recipes.checkpoint import checkpoint_path, save_checkpoint
+from monarch_recipes.collective import find_checkpoint_for_all
+from monarch_recipes.device import use_device
+from monarch_recipes.rendezvous import init_group, leave_limits_to_client, meet_at, open_meeting
+from monarch_recipes.rollouts.generator import PolicyEngine, Weights
+from monarch_recipes.rollouts.groups import SampleGroup, rows_of
+from monarch_recipes.rollouts.grpo import LossSettings
+from monarch_recipes.rollouts.learner import Learner, LearnSettings
+from monarch_recipes.rollouts.pipeline import Pipeline
+from monarch_recipes.rollouts.policy import BEGIN, END, Policy, encode
+from monarch_recipes.rollouts.problems import demonstration, load_problems, prompt
+from monarch_recipes.schedule import is_due
+from monarch_recipes.task import own_part, part, tell_of_lost_parts
+from monarch_reload import ReloadReport
+from monarch_sync.words import counted
+
+PRELOAD = ("torch", "torch._dynamo")  # imported once a host, ahead of its procs
+FAST_DEV_RUN = ("num_supervised_steps=2", "num_steps=3", "num_held_out=8", "evaluate_every=2")
+
+
+@dataclass(frozen=True)
+class RLConfig:
+    """Everything that a run depends on, but for the hosts it is given.
+
+    Keys with `live` may change while it runs: edit the TOML file.
+    """
+
+    # Your own part: a module with some of `load_problems`, `prompt`, `demonstration`, `reward`,
+    # `is_solved`, `encode`, `decode`, `build_policy`, `build_optimizer`, `build_engine`.
+    task: str | None = None
+
+    # The problems: "sorting", "reasoning_gym:NAME" or "hf:NAME".
+    problems: str = "sorting"
+    num_held_out: int = 256  # for evaluation only
+    data_seed: int = 1  # decides which problems there are
+
+    # The policy: a transformer over characters.
+    width: int = 64
+    num_blocks: int = 2
+    num_heads: int = 4
+    num_positions: int = 48  # of prompt and completion together
+
+    # The supervised phase, which imitates demonstrations.
+    num_supervised_steps: int = 300
+    supervised_batch_size: int = 64
+    supervised_learning_rate: float = live(1e-3)
+
+    # Reinforcement: a step learns from a group of samples of each of its problems.
+    num_steps: int = 400  # after the supervised phase
+    problems_per_step: int = 32
+    samples_per_problem: int = 8
+    max_tokens: int = 10  # of a completion
+    temperature: float = live(1.0)
+    learning_rate: float = live(5e-4)
+    clip_norm: float | None = live(1.0)  # of the whole gradient; "none" does not clip
+    clip: float = live(0.2)  # of the ratio to the policy before the step
+    max_importance_weight: float = live(2.0)  # of samples of older policies
+    kl: float = live(0.0)  # weight of the divergence from the supervised policy
+    updates_per_step: int = 1
+    max_micro_batch_size: int = 256  # sequences a pass of one rank; more are accumulated
+
+    # What runs ahead: 1 batch is generated while the one before is learned from, by weights that
+    # are one step older; 0 is synchronous, and gives the same curve each time.
+    num_batches_ahead: int = 1
+    max_staleness: int = live(4)  # steps that a policy may be ahead of the one that sampled
+    buffer_groups: int = 128  # groups that may wait to be learned from
+
+    # The reward.
+    reward_timeout_seconds: float = live(5.0)  # for one completion
+    on_reward_change: Literal["keep", "drop", "rescore"] = live("keep")  # what waits then
+    num_recorded: int = live(8)  # samples of each batch that go to rollouts.jsonl
+
+    # Where and how it computes.
+    seed: int = 0  # decides the first weights, and what is sampled
+    num_generators: int = 1
+    num_rewards: int = 1
+    num_trainers: int = 1  # over all hosts
+    parallelism: Literal["ddp", "fsdp"] = "ddp"  # of the trainers
+    num_slots: int = 256  # sequences that a generator has at work at once
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # of the trainers
+    num_threads: int = 1  # of each process, on a CPU
+
+    # Hangs and deaths, evaluation and checkpoints; the latter two in steps, 0 at the end only.
+    collective_timeout_seconds: float = 300.0  # a step that makes no progress for so long hangs
+    edit_patience_seconds: float | None = live(None)
+    max_restarts: int = 5  # of the trainers, in a row without a new checkpoint
+    evaluate_every: int = live(50)
+    checkpoint_every: int = live(25)
+    num_checkpoints_kept: int = 3
+    resume: str = "auto"  # the latest of this run; "never"; a checkpoint's path; another run
+
+    def __post_init__(self) -> None:
+        at_least_one = (
+            "num_held_out", "width", "num_blocks", "num_heads", "num_steps", "problems_per_step",
+            "max_tokens", "updates_per_step", "max_micro_batch_size", "num_generators",
+            "num_rewards", "num_trainers", "num_slots", "num_threads", "supervised_batch_size",
+            "num_checkpoints_kept",
+        )  # fmt: skip
+        not_negative = (
+            "num_supervised_steps", "learning_rate", "supervised_learning_rate", "kl",
+            "num_batches_ahead", "max_staleness", "num_recorded", "max_restarts",
+            "evaluate_every", "checkpoint_every",
+        )  # fmt: skip
+        check_range(self, *at_least_one, least=1)
+        check_range(self, *not_negative, least=0)
+        check_range(self, "samples_per_problem", least=2)  # A group of one has no spread.
+        positive = "temperature", "clip", "max_importance_weight", "reward_timeout_seconds"
+        check_range(self, *positive, "clip_norm", "edit_patience_seconds", more_than=0)
+        check_range(self, "collective_timeout_seconds", more_than=0)
+        if self.width % self.num_heads:
+            raise ConfigError(f"is no multiple of num_heads = {self.num_heads}", key="width")
+        if self.max_staleness < self.num_batches_ahead:
+            text = f"is less than num_batches_ahead = {self.num_batches_ahead}: all is too old"
+            raise ConfigError(text, key="max_staleness")
+        if self.buffer_groups < self.problems_per_step:
+            text = f"is less than problems_per_step = {self.problems_per_step}"
+            raise ConfigError(text, key="buffer_groups")
+
+    @property
+    def num_steps_in_all(self) -> int:
+        """Those of the supervised phase, and those after it."""
+        return self.num_supervised_steps + self.num_steps
+
+
+def build_policy(config: RLConfig) -> nn.Module:
+    """The model that learns: tokens (N, T) to logits (N, T, vocabulary)."""
+    return Policy(config.width, config.num_blocks, config.num_heads, config.num_positions)
+
+
+def build_optimizer(config: RLConfig, policy: nn.Module) -> torch.optim.Optimizer:
+    """Any. It begins anew after the supervised phase; the learning rate is set before each step."""
+    return torch.optim.AdamW(policy.parameters(), lr=config.learning_rate, weight_decay=0.0)
+
+
+def loss_settings(config: RLConfig) -> LossSettings:
+    """The keys of the loss, which is `monarch_recipes.rollouts.grpo.loss_of`."""
+    return LossSettings(config.clip, config.max_importance_weight, config.kl)
+
+
+@dataclass(frozen=True)
+class RLPlan:
+    """The result of `setup`: where the run goes on, and with which buffer."""
+
+    first_step: int
+    num_parameters: int
+    resumed_from: Path | None
+    skipped: tuple[str, ...]
+    buffer: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class RLStep:
+    """One step, over all ranks; ``weights`` is the version that was published after it."""
+
+    step: int
+    numbers: dict[str, float]
+    weights: int
+    generation: int
+
+
+class PolicyTrainer(Actor):
+    """One rank of the trainers. All ranks are asked together for everything."""
+
+    def __init__(self, config: RLConfig, checkpoint_dir: Path, weights: str) -> None:
+        self.config, self.checkpoint_dir = config, checkpoint_dir
+        self.shared = SharedStateDict(weights)
+
+    @endpoint
+    def open_store(self) -> tuple[str, int]:
+        """Opens the store where the ranks meet. On rank 0 only, before `setup`."""
+        self.store, host, port = open_meeting(0)
+        return host, port
+
+    @endpoint
+    def setup(self, store: tuple[str, int]) -> RLPlan:
+        """Join the process group, build the policy, go on from a checkpoint."""
+        config = self.config
+        self.device = use_device(config.device, int(os.environ["LOCAL_RANK"]), config.num_threads)
+        self.meet(store)
+        load = part(config.task, load_problems)
+        self.problems = load(config.problems, config.num_held_out, config.data_seed)
+        torch.manual_seed(config.seed)
+        self.learner = Learner(
+            lambda: part(config.task, build_policy)(config),
+            lambda policy: part(config.task, build_optimizer)(config, policy),
+            parallelism=config.parallelism, device=self.device,
+            rank=dist.get_rank(), world_size=dist.get_world_size(),
+        )  # fmt: skip
+        self.num_steps_done = 0
+        checkpoint, skipped = find_checkpoint_for_all(
+            config.resume, self.checkpoint_dir, self.learner.policy, ["buffer"]
+        )
+        buffer = None
+        if checkpoint is not None:
+            self.num_steps_done, buffer = checkpoint.step, checkpoint.state["buffer"]
+            self.learner.load_state_dict(checkpoint.state)
+        num = sum(parameter.numel() for parameter in self.learner.policy.parameters())
+        path = None if checkpoint is None else checkpoint.path
+        return RLPlan(self.num_steps_done, num, path, tuple(skipped), buffer)
+
+    @endpoint
+    def rejoin(self, store: tuple[str, int]) -> None:
+        """Join a new process group, where the old one was broken up; all else stays."""
+        self.meet(store)
+        self.learner.wrap()
+
+    def meet(self, store: tuple[str, int]) -> None:
+        """Be in a process group with the others, in no other one."""
+        meet_at(*store)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        init_group(self.device, timedelta(seconds=2 * self.config.collective_timeout_seconds + 10))
+        leave_limits_to_client()
+
+    def __reload__(self, change: ReloadReport) -> None:
+        """Have the author of an edit know where a part of the task is gone."""
+        tell_of_lost_parts(self.config.task, change)
+
+    @endpoint
+    def imitate(self, config: RLConfig) -> RLStep:
+        """One step of the supervised phase."""
+        size = config.supervised_batch_size
+        numbers = range(self.num_steps_done * size, (self.num_steps_done + 1) * size)
+        tokens, mask = self.demonstrations(numbers)
+        rate = config.supervised_learning_rate
+        return self.done(self.learner.imitate(tokens, mask, rate))
+
+    @endpoint
+    def learn(self, config: RLConfig, groups: list[SampleGroup]) -> RLStep:
+        """One step of reinforcement, from groups whose rewards differ; there may be none."""
+        if self.learner.reference is None:
+            self.learner.begin_reinforcing()
+        if not groups:
+            return self.done({})
+        settings = LearnSettings(
+            part(config.task, loss_settings)(config), config.learning_rate, config.clip_norm,
+            config.updates_per_step, config.max_micro_batch_size,
+        )  # fmt: skip
+        return self.done(self.learner.learn(rows_of(groups), settings))
+
+    def demonstrations(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Sequences to imitate, padded on the right, and which of their tokens count."""
+        task, rows = self.config.task, []
+        for number in numbers:
+            problem = self.problems.of(number)
+            shown = part(task, demonstration)(problem, random.Random(number))
+            asked = [BEGIN, *part(task, encode)(part(task, prompt)(problem))]
+            rows.append((len(asked), [*asked, *part(task, encode)(shown), END]))
+        longest = max(len(row) for _, row in rows)
+        tokens = torch.tensor([row + [0] * (longest - len(row)) for _, row in rows])
+        starts = torch.tensor([start for start, _ in rows])
+        ends = torch.tensor([len(row) for _, row in rows])
+        places = torch.arange(1, longest)
+        return tokens, (places >= starts[:, None]) & (places < ends[:, None])
+
+    def done(self, numbers: dict[str, float]) -> RLStep:
+        """The step is made: publish the weights, and tell of it."""
+        self.num_steps_done += 1
+        return RLStep(self.num_steps_done, numbers, self.publish(), context().generation)
+
+    def publish(self) -> int:
+        """Make the weights the newest version that generators fetch: its number."""
+        state = {**self.learner.named_tensors(), "num_steps": torch.tensor([self.num_steps_done])}
+        if self.config.parallelism == "fsdp":
+            ranks = {"rank": self.learner.rank, "num_ranks": self.learner.world_size}
+            return self.shared.publish(state, **ranks).get()
+        return self.shared.publish(state).get() if self.learner.rank == 0 else 0
+
+    @endpoint
+    def first_weights(self) -> int:
+        """Publish what there is before the first step."""
+        return self.publish()
+
+    @endpoint
+    def save(self, buffer: dict[str, Any]) -> Path:
+        """Write a checkpoint, with the buffer as it is after the same step."""
+        state = {**self.learner.state_dict(), "buffer": buffer, "step": self.num_steps_done}
+        if self.learner.rank == 0:
+            num_kept = self.config.num_checkpoints_kept
+            save_checkpoint(self.checkpoint_dir, self.num_steps_done, state, num_kept)
+        return checkpoint_path(self.checkpoint_dir, self.num_steps_done)
+
+
+@dataclass(frozen=True)
+class RLOutcome:
+    """How a run ended: the share of held-out problems that are solved, where it was not stopped."""
+
+    step: int
+    held_out_solved: float | None
+    checkpoint: Path | None
+    num_restarts: int
+
+
+def run(config: RLConfig, hosts: HostMesh, record: Record) -> RLOutcome:
+    """Train on `config.num_trainers` procs, with generators, rewards and a buffer beside them,
+    which are replaced alone when they die. Trainers begin again from the last checkpoint."""
+    chosen_for(record.folder, config.resume, None)  # It raises where there is none.
+    torch.manual_seed(config.seed)
+    has_own_engine = own_part(config.task, "build_engine") is not None
+    policy = None if has_own_engine else part(config.task, build_policy)(config)
+    engine = PolicyEngine(policy, config.num_slots) if policy is not None else None
+    with Deaths(), contextlib.ExitStack() as stack:
+        pipeline = Pipeline(config, engine, hosts, record, preload=PRELOAD)
+        stack.callback(pipeline.close)
+        return with_attempts(
+            lambda attempt: train(record.live(config), record, attempt, pipeline),
+            hosts, config.num_trainers // len(hosts), record,
+            name="rl", preload=PRELOAD, max_restarts=config.max_restarts,
+            has_shards=config.parallelism == "fsdp",
+        )  # fmt: skip
+
+
+def train(
+    config: RLConfig, record: Record, attempt: TrainingAttempt, pipeline: Pipeline
+) -> RLOutcome:
+    """Drive all from the client, to the end or until the record is stopping."""
+    procs, saving = attempt.procs, attempt.saving
+    resume, _ = chosen_for(record.folder, config.resume, None)
+    if attempt.saved_step is not None:
+        resume = "auto"  # Once this run has saved, it goes on from there.
+    name = f"policy {time.time_ns()}"  # Versions count anew with new trainers.
+    first_config = dataclasses.replace(config, resume=resume)
+    folder = record.checkpoint_dir.absolute()
+    trainers = procs.spawn("trainer", PolicyTrainer, first_config, folder, name)
+    open_store = trainers.flatten("rank").slice(rank=0).open_store
+    store = when_up(open_store, record)
+    setup_torch_elastic_env(procs)
+
+    def rejoin() -> None:
+        trainers.rejoin.call(open_store.call_one().get()).get()
+
+    holding = Holding(
+        procs, trainers, record, seconds=config.collective_timeout_seconds,
+        rejoin=rejoin if config.parallelism == "ddp" else None,
+    )  # fmt: skip
+    plan: RLPlan = holding.ask(
+        trainers.setup, store,
+        doing="setting up", unless=lambda: record.is_stopping, in_place=False,
+    )[0]  # fmt: skip
+    saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
+    record.message(
+        f"{plan.num_parameters:,} parameters on {counted(len(trainers), 'trainer')}, with "
+        f"{counted(len(pipeline.generators), 'generator')} and "
+        f"{counted(len(pipeline.rewards), 'reward actor')}; {config.num_supervised_steps} "
+        f"supervised steps, then {config.num_steps}"
+    )
+    pipeline.begin_anew(plan.buffer)
+    step, num_steps = plan.first_step, config.num_steps_in_all
+    weights = Weights(name, max(holding.ask(trainers.first_weights, doing="publishing")))
+    solved: float | None = None
+
+    def evaluate() -> float:
+        share = holding.run("evaluation", lambda: pipeline.evaluate(config, weights))
+        record.metrics(step, num_steps, {"held_out_solved": share})
+        return share
+
+    def save(*, must: bool = False) -> None:
+        state, doing = pipeline.buffer_state(), "saving a checkpoint"
+        saving.save(step, lambda: holding.ask(trainers.save, state, doing=doing)[0], must=must)
+
+    def reinforce() -> tuple[list[RLStep], dict[str, float]]:
+        """One step: collect a batch, have the next one begun, judge, learn."""
+        began, number = time.perf_counter(), step - config.num_supervised_steps
+        pipeline.begin(number, number, config, weights)
+        _, groups, numbers = holding.run("generation", pipeline.collect, f"batch {number}")
+        pipeline.begin(number + config.num_batches_ahead, number + 1, config, weights)
+        batch = holding.run(
+            "judging", lambda: pipeline.judge(number, groups, config, step + 1), f"batch {number}"
+        )
+        numbers |= batch.numbers | pipeline.keep(batch)
+        taken = pipeline.take(step, step, config)
+        staleness = [step - group.version for group in taken.groups]
+        learn_began = time.perf_counter()
+        doing = f"step {step + 1}"
+        results = holding.ask(trainers.learn, config, taken.groups, doing=doing)
+        now = time.perf_counter()
+        return results, numbers | {
+            "groups": len(taken.groups),
+            "stale_groups": taken.num_stale,
+            "waiting_groups": taken.num_waiting,
+            "staleness": sum(staleness) / max(1, len(staleness)),
+            "learn_seconds": now - learn_began,
+            "step_seconds": now - began,
+        }
+
+    with holding.until_stopped():
+        while step < num_steps and not record.is_stopping:
+            config = record.live(config)
+            is_supervised = step < config.num_supervised_steps
+            if is_supervised:
+                doing, numbers = f"step {step + 1}", dict[str, float]()
+                results = holding.ask(trainers.imitate, config, doing=doing)
+            else:
+                results, numbers = reinforce()
+            made: RLStep = results[0]
+            step, weights = made.step, Weights(name, max(one.weights for one in results))
+            attempt.step_made(step)
+            generation = min(one.generation for one in results)
+            record.metrics(step, num_steps, made.numbers | numbers | {"generation": generation})
+            is_first_policy = step == config.num_supervised_steps
+            if step < num_steps and (is_due(step, config.evaluate_every) or is_first_policy):
+                evaluate()
+            is_wanted = record.take_save_wanted() or saving.is_overdue
+            if step < num_steps and (is_due(step, config.checkpoint_every) or is_wanted):
+                save()
+
+    if step >= num_steps:
+        solved = evaluate()
+        record.message(f"{solved:.1%} of the held-out problems are solved after step {step}")
+    if step > plan.first_step or solved is not None:
+        save(must=True)
+    return RLOutcome(step, solved, saving.latest, attempt.num_restarts)
+
+
+def check(config: RLConfig, num_hosts: int, procs_per_host: int) -> None:
+    """Whether the config fits so many hosts; raises ConfigError before any process is started."""
+    check_choices(config.resume, None)
+    if config.num_trainers % num_hosts:
+        text = f"cannot be shared evenly by {counted(num_hosts, 'host')}"
+        raise ConfigError(text, key="num_trainers")
+
+
+def plan(config: RLConfig, num_hosts: int, procs_per_host: int) -> dict[str, Any]:
+    """For `monarch run rl --plan`: computed without a process."""
+    with torch.device("meta"):
+        policy = part(config.task, build_policy)(config)
+    num = sum(parameter.numel() for parameter in policy.parameters())
+    ahead = config.num_batches_ahead
+    return {
+        "parameters": f"{num:,}",
+        "processes": f"{config.num_trainers} trainers ({config.parallelism}), "
+        f"{config.num_generators} generators, {config.num_rewards} rewards, 1 buffer",
+        "a step": f"{config.problems_per_step} problems x {config.samples_per_problem} samples",
+        "steps": f"{config.num_supervised_steps} supervised, then {config.num_steps}",
+        "batches ahead": str(ahead),
+    }

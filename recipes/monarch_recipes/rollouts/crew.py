@@ -1,0 +1,125 @@
+"""Actors that are replaced one by one when their processes die, and asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from monarch.actor import Future, HostMesh, ProcMesh
+from monarch.config import configured
+from monarch.errors import ActorError, SupervisionError
+from monarch.runs import Record
+from monarch.runs.ranks import RunFailed
+from monarch_recipes.rollouts.judging import RewardStuck
+
+T = TypeVar("T")
+
+_MOST_DEATHS = 5
+_END_SECONDS = 1.0
+
+
+class Crew:
+    """``num`` actors of one kind, each alone in a process, spread over the hosts.
+
+    ``make`` spawns the actor on its proc. A member whose process has died is made anew as soon as
+    that is noticed, and what it was asked is asked again; so what it does may be done twice.
+    """
+
+    def __init__(
+        self, hosts: HostMesh, name: str, num: int, make: Callable[[ProcMesh], Any],
+        record: Record, *, preload: Sequence[str],
+    ) -> None:  # fmt: skip
+        self.name = name
+        self._hosts = hosts.flatten("hosts")
+        self._make = make
+        self._record = record
+        self._preload = tuple(preload)
+        self._num_deaths = [0] * num  # in a row
+        self._procs: list[ProcMesh] = [self._spawned(number) for number in range(num)]
+        self._actors = [make(procs) for procs in self._procs]
+
+    def __len__(self) -> int:
+        return len(self._procs)
+
+    def ask(self, number: int, method: str, *args: Any) -> CrewCall[Any]:
+        """Ask a member, and do not wait for its answer."""
+        return CrewCall(self, number, method, args)
+
+    def close(self) -> None:
+        """End all processes."""
+        for procs in self._procs:
+            self._end(procs)
+
+    def replace(self, number: int, why: str) -> None:
+        """A new process in the place of a member's. Raises RunFailed where they die one after the
+        other."""
+        self._num_deaths[number] += 1
+        who = f"{self.name} {number}"
+        self._record.event("died", f"{who} died: {why}", member=who)
+        if self._num_deaths[number] > _MOST_DEATHS:
+            raise RunFailed(f"{who} died {self._num_deaths[number]} times in a row: {why}")
+        self._end(self._procs[number])
+        self._procs[number] = self._spawned(number)
+        self._actors[number] = self._make(self._procs[number])
+        self._record.event("respawned", f"{who} has a new process", member=who)
+
+    def _spawned(self, number: int) -> ProcMesh:
+        host = self._hosts.slice(hosts=number % len(self._hosts))
+        return host.spawn_procs({"procs": 1}, name=f"{self.name}_{number}", preload=self._preload)
+
+    def _end(self, procs: ProcMesh) -> None:
+        brief = configured(stop_timeout_seconds=_END_SECONDS, cleanup_timeout_seconds=_END_SECONDS)
+        with brief:
+            try:
+                procs.stop().get(timeout=10 * _END_SECONDS)
+            except (SupervisionError, ActorError, TimeoutError):
+                pass  # It is gone already, or is being ended.
+
+    def _sent(self, number: int, method: str, args: tuple[Any, ...]) -> Future[Any]:
+        sent: Future[Any] = getattr(self._actors[number], method).call_one(*args)
+        return sent
+
+    def _answered(self, number: int) -> None:
+        self._num_deaths[number] = 0
+
+
+class CrewCall(Generic[T]):
+    """What a member was asked, until it has answered."""
+
+    def __init__(self, crew: Crew, number: int, method: str, args: tuple[Any, ...]) -> None:
+        self.number = number
+        self._crew = crew
+        self._method = method
+        self._args = args
+        self._future: Future[T] | None = None
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            self._future = self._crew._sent(self.number, self._method, self._args)
+        except SupervisionError:  # It is dead already: `get` sees to it.
+            self._future = None
+
+    def done(self) -> bool:
+        """Whether there is an answer, or an error."""
+        return self._future is not None and self._future.done()
+
+    def get(self, timeout: float | None = None) -> T:
+        """The answer, by a new process if it must be. Raises what the endpoint raised, and
+        TimeoutError."""
+        while True:
+            try:
+                if self._future is None:
+                    raise SupervisionError(f"{self._crew.name} {self.number} had died before")
+                answer = self._future.get(timeout=timeout)
+            except SupervisionError as error:
+                why = error.failure.root_cause.reason if error.failure is not None else str(error)
+                self._crew.replace(self.number, why.partition("\n")[0])
+                self._send()
+            except ActorError as error:
+                if isinstance(error.exception, RewardStuck):
+                    self._crew.replace(self.number, str(error.exception))
+                raise error.exception from None
+            else:
+                self._crew._answered(self.number)
+                return answer

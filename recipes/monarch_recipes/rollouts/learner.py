@@ -1,0 +1,228 @@
+"""A policy that learns, on one rank of several or alone: passes, gradients, updates, its state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from monarch_recipes.rollouts.groups import Rows
+from monarch_recipes.rollouts.grpo import LossSettings, loss_of
+from monarch_recipes.rollouts.policy import log_probs_of
+
+Parallelism = Literal["none", "ddp", "fsdp"]
+
+_FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+class NotFinite(ValueError):
+    """The gradient is no number: nothing was learned from this step."""
+
+
+@dataclass(frozen=True)
+class LearnSettings:
+    """How one step learns: ``num_updates`` of the optimizer from the same samples."""
+
+    loss: LossSettings
+    learning_rate: float
+    clip_norm: float | None
+    num_updates: int
+    micro_batch_size: int
+
+
+class Learner:
+    """``build`` makes the policy, which all ranks make alike. ``reference`` is the policy that
+    `begin_reinforcing` has found, from which the KL divergence is taken."""
+
+    def __init__(
+        self, build: Callable[[], nn.Module],
+        optimizer_of: Callable[[nn.Module], torch.optim.Optimizer],
+        *, parallelism: Parallelism, device: torch.device, rank: int = 0, world_size: int = 1,
+    ) -> None:  # fmt: skip
+        self.parallelism, self.device = parallelism, device
+        self.rank, self.world_size = rank, world_size
+        self._build, self._optimizer_of = build, optimizer_of
+        self.policy = self._made()
+        self.optimizer = optimizer_of(self.policy)
+        self.reference: nn.Module | None = None
+        self.wrap()
+
+    def _made(self) -> nn.Module:
+        policy = self._build().to(self.device)
+        if self.parallelism == "fsdp":
+            for block in policy.blocks:
+                fully_shard(block)
+            fully_shard(policy)
+        return policy
+
+    def wrap(self) -> None:
+        """Average gradients over the ranks of the process group as it is now."""
+        self.parallel: nn.Module = self.policy
+        if self.parallelism == "ddp":
+            ids = [self.device.index] if self.device.type == "cuda" else None
+            self.parallel = DistributedDataParallel(self.policy, device_ids=ids)
+
+    def imitate(self, tokens: Tensor, mask: Tensor, learning_rate: float) -> dict[str, float]:
+        """One update towards the tokens that ``mask`` marks; all ranks have the whole batch."""
+        total = float(mask.sum())
+        tokens, mask = self._share(tokens), self._share(mask)
+        log_probs = log_probs_of(self.parallel(tokens[:, :-1]), tokens[:, 1:], 1.0)
+        loss = -(log_probs * mask).sum()
+        (loss * self.world_size / total).backward()
+        norm = self._update(learning_rate, 1.0)
+        return {"loss": float(self._sums([loss])[0]) / total, "grad_norm": norm}
+
+    def begin_reinforcing(self) -> None:
+        """Keep the policy as it is now as the reference; the optimizer begins anew."""
+        state = get_model_state_dict(self.policy, options=StateDictOptions(full_state_dict=True))
+        self._set_reference(state)
+        self.optimizer = self._optimizer_of(self.policy)
+
+    def _set_reference(self, state: dict[str, Any]) -> None:
+        self.reference = self._made().requires_grad_(False)
+        set_model_state_dict(self.reference, state, options=StateDictOptions(full_state_dict=True))
+
+    def learn(self, rows: Rows, settings: LearnSettings) -> dict[str, float]:
+        """Learn from samples; all ranks have the whole batch, and each its share of the work."""
+        total = float(rows.mask.sum())
+        parts = self._parts(rows, settings.micro_batch_size)
+        references = [self._reference_of(part, settings.loss.kl) for part in parts]
+        # Of a single update the policy before it is the one that is differentiated.
+        before: list[Tensor] | None = None
+        if settings.num_updates > 1:
+            with torch.no_grad():
+                before = [self._log_probs(self.parallel, part) for part in parts]
+        numbers: dict[str, float] = {}
+        for update in range(settings.num_updates):
+            sums: list[Tensor] = []
+            largest = torch.zeros((), device=self.device)
+            for number, part in enumerate(parts):
+                with self._accumulating(is_last=number == len(parts) - 1):
+                    log_probs = self._log_probs(self.parallel, part)
+                    found = loss_of(
+                        log_probs, log_probs.detach() if before is None else before[number],
+                        part.behaviour, references[number], part.advantages, part.mask,
+                        settings.loss,
+                    )  # fmt: skip
+                    (found.loss * self.world_size / total).backward()
+                sums.append(
+                    torch.stack([found.loss.detach(), found.kl, found.num_clipped, found.ratio])
+                )
+                largest = torch.maximum(largest, found.ratio_error)
+            norm = self._update(settings.learning_rate, settings.clip_norm)
+            if update == 0:
+                loss, kl, num_clipped, ratio = self._sums(list(torch.stack(sums).sum(0)))
+                if self.parallelism != "none":
+                    dist.all_reduce(largest, dist.ReduceOp.MAX)
+                numbers = {
+                    "loss": loss / total,
+                    "kl": kl / total,
+                    "ratio": ratio / total,
+                    "ratio_error": float(largest),
+                }
+            if update == settings.num_updates - 1:
+                clipped = num_clipped if update == 0 else self._sums([sum_of(sums, 2)])[0]
+                numbers |= {"clipped_share": clipped / total, "grad_norm": norm}
+        return numbers
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The parameters by name, those that are shared once; of shards, this rank's."""
+        return {name: each.detach() for name, each in self.policy.named_parameters()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of its state, whole, on rank 0; all ranks ask together."""
+        reference = None
+        if self.reference is not None:
+            reference = get_model_state_dict(self.reference, options=_FULL)
+        return {
+            "model": get_model_state_dict(self.policy, options=_FULL),
+            "optimizer": get_optimizer_state_dict(self.policy, self.optimizer, options=_FULL),
+            "reference": reference,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state, of which each rank has the whole."""
+        full = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(self.policy, state["model"], options=full)
+        if state["reference"] is not None:
+            self._set_reference(state["reference"])
+            self.optimizer = self._optimizer_of(self.policy)
+        set_optimizer_state_dict(self.policy, self.optimizer, state["optimizer"], options=full)
+
+    def _share(self, tensor: Tensor) -> Tensor:
+        return tensor[self.rank :: self.world_size].to(self.device)
+
+    def _parts(self, rows: Rows, size: int) -> list[Rows]:
+        """This rank's share, in as many parts as each rank has: rows without a token fill up."""
+        missing = -len(rows.tokens) % self.world_size
+
+        def share(tensor: Tensor) -> Tensor:
+            filling = torch.zeros_like(tensor[:1]).expand(missing, *tensor.shape[1:])
+            return self._share(torch.cat([tensor, filling]) if missing else tensor)
+
+        temperatures = share(rows.temperatures).clamp(min=1e-6)
+        shared = Rows(
+            share(rows.tokens), share(rows.mask), share(rows.behaviour), share(rows.advantages),
+            temperatures,
+        )  # fmt: skip
+        return shared.micro_batches(size)
+
+    def _log_probs(self, model: nn.Module, rows: Rows) -> Tensor:
+        logits = model(rows.tokens[:, :-1])
+        return log_probs_of(logits, rows.tokens[:, 1:], rows.temperatures[:, None, None])
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _reference_of(self, rows: Rows, weight: float) -> Tensor | None:
+        if self.reference is None or weight == 0:
+            return None
+        return self._log_probs(self.reference, rows)
+
+    @contextlib.contextmanager
+    def _accumulating(self, *, is_last: bool) -> Iterator[None]:
+        """Gradients travel once an update, with its last part."""
+        if self.parallelism == "fsdp":
+            self.policy.set_requires_gradient_sync(is_last)
+        quiet = self.parallelism == "ddp" and not is_last
+        with self.parallel.no_sync() if quiet else contextlib.nullcontext():
+            yield
+
+    def _update(self, learning_rate: float, clip_norm: float | None) -> float:
+        """Step with the gradients as they are; their norm before they were clipped."""
+        largest = float("inf") if clip_norm is None else clip_norm
+        found = nn.utils.clip_grad_norm_(self.policy.parameters(), largest)
+        norm = float(found.full_tensor() if hasattr(found, "full_tensor") else found)
+        if norm != norm or norm == float("inf"):
+            self.optimizer.zero_grad()
+            raise NotFinite(f"the norm of the gradient is {norm}")
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return norm
+
+    def _sums(self, values: Sequence[Tensor]) -> list[float]:
+        """Over all ranks."""
+        packed = torch.stack([value.detach().double() for value in values])
+        if self.parallelism != "none":
+            dist.all_reduce(packed)
+        sums: list[float] = packed.tolist()
+        return sums
+
+
+def sum_of(parts: Sequence[Tensor], place: int) -> Tensor:
+    """The sum of one number of all parts."""
+    return torch.stack([part[place] for part in parts]).sum()
