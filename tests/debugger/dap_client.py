@@ -76,6 +76,9 @@ class DapClient:
         self.answer(self.send("configurationDone"))
         self.answer(attached)
 
+    def clear_breakpoints(self, file: str | Path) -> None:
+        self.answer(self.send("setBreakpoints", source={"path": str(file)}, breakpoints=[]))
+
     def stopped_at(self) -> tuple[str, str, int, int]:
         """Wait until a thread stops: its function, file and line, and its frame's id."""
         thread = self._stopped = self.event("stopped")["threadId"]
