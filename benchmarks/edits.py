@@ -253,8 +253,8 @@ def kept_overhead(training: Training) -> None:
     import task  # type: ignore[import-not-found]
     import torch
 
-    from monarch.runs.state_copies import watch
-    from monarch.runs.tensor_copies import ValueSamples
+    from monarch.runs.hold.state_copies import watch
+    from monarch.runs.hold.tensor_copies import ValueSamples
 
     class Trainer:
         def __init__(self) -> None:

@@ -54,7 +54,8 @@ def host_pids(folder: Path) -> list[int]:
 def _is_host_agent(pid: int, folder: Path) -> bool:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return b"monarch.runtime.host_main" in command and Path(f"/proc/{pid}/cwd").samefile(folder)
+        is_agent = b"monarch.runtime.entry.host_main" in command
+        return is_agent and Path(f"/proc/{pid}/cwd").samefile(folder)
     except OSError:
         return False
 

@@ -81,8 +81,8 @@ def test_files_of_the_product_are_replaced_in_one_place_of_each_package() -> Non
     assert places == {
         "monarch/whole_file.py",
         "monarch/job/state_folder.py",  # a key, where there are no hard links
-        "monarch/runs/folder.py",  # the link to the latest run
+        "monarch/runs/record/folder.py",  # the link to the latest run
         "monarch/runtime/output/log_files.py",  # a full log file
         "sync/monarch_reload/trial/spare_import.py",
-        "sync/monarch_sync/disk.py",
+        "sync/monarch_sync/content/disk.py",
     }

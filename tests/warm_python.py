@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _CONTROL_FD = "MONARCH_TEST_WARM_FD"
-_AGENT, _TEMPLATE = _RUNTIME = ("monarch.runtime.host_main", "monarch.runtime.zygote")
+_AGENT, _TEMPLATE = _RUNTIME = ("monarch.runtime.entry.host_main", "monarch.runtime.entry.zygote")
 # Read by Python or the dynamic linker when a process begins, or by libraries at their import.
 _READ_AT_START = (
     "MONARCH_", "PYTHON", "LD_", "OMP_", "MKL_", "MALLOC_", "LC_", "LANG", "TZ", "OTEL_",
@@ -51,7 +51,7 @@ _NOT_READ = {
     "MONARCH_JOB_SECRET_FD", "MONARCH_READY_FD", "MONARCH_CONTROL_FD",
 }  # fmt: skip
 _IMPORTED = (
-    "monarch.cli.main", "monarch.cli.entry", "monarch.cli.run", "monarch.job", "monarch.runs",
+    "monarch.cli.main", "monarch.cli.entry", "monarch.cli.run.run", "monarch.job", "monarch.runs",
     "monarch.actor", "monarch.runtime.process", "monarch.runtime.client_agent", "monarch_sync",
     *_RUNTIME,
 )  # fmt: skip

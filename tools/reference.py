@@ -19,7 +19,7 @@ from monarch.config_file import live_keys, load_config
 from monarch.config_file.keys import leaves
 from monarch.config_file.notes import Note, notes_of
 from monarch.config_file.types import to_toml_value
-from monarch.runs.recipe import built_in_recipes, find_recipe
+from monarch.runs.recipe.recipe import built_in_recipes, find_recipe
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference.md"
 _HEAD = """# Reference of the keys

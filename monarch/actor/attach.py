@@ -36,7 +36,7 @@ def run_worker_loop_forever(
     """
     _warn(ca, insecure)
     # Imported when used: only a host agent needs the sync engine, and it costs 20 ms.
-    from monarch.runtime.host_main import serve_host
+    from monarch.runtime.entry.host_main import serve_host
 
     serve_host(address, insecure=insecure)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 
 from monarch.config import BindSpec, ChannelTransport
-from monarch.runtime import process, reachable
+from monarch.runtime import process
+from monarch.runtime.links import reachable
 from monarch.wire.host_url import HostUrl
 
 _META_ONLY = (ChannelTransport.MetaTlsWithHostname, ChannelTransport.MetaTlsWithIpV6)

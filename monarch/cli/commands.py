@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from monarch.cli.debug_commands import debug, env, stacks
-from monarch.cli.host_commands import HOST_COMMANDS
+from monarch.cli.debug.debug_commands import debug, env, stacks
+from monarch.cli.hosts.host_commands import HOST_COMMANDS
 from monarch.cli.observe.commands import dashboard, hang, profile, query, top, trace, tui
 from monarch.cli.options import DEV, agreed_to_send, config_file, project_file
-from monarch.cli.runs_commands import runs
+from monarch.cli.runs.runs_commands import runs
 from monarch.cli.sync.commands import sync
-from monarch.cli.volume import reset, with_volume
+from monarch.cli.terminal.volume import reset, with_volume
 from monarch.errors import JobError
 from monarch.version import __version__
 
@@ -118,7 +118,7 @@ def init(**given: Any) -> None:
     task to edit and a config; one with a training script of its own gets a monarch.toml, and says
     how the script is run.
     """
-    from monarch.cli.init import init
+    from monarch.cli.allocation.init import init
 
     init(**given)
 
@@ -134,7 +134,7 @@ def trust(**given: Any) -> None:
     a terminal, and again when one of these keys was edited. A file that `monarch init` wrote is
     trusted.
     """
-    from monarch.cli.trust_command import trust
+    from monarch.cli.allocation.trust_command import trust
 
     trust(**given)
 
@@ -155,7 +155,7 @@ def apply(**given: Any) -> None:
     Hosts of it that have ended are brought up again, and the others go on. One that is up and is
     not what is wanted is ended first; where something runs on it, only if you agree.
     """
-    from monarch.cli.allocation import apply
+    from monarch.cli.allocation.allocation import apply
 
     apply(**given)
 
@@ -164,7 +164,7 @@ def apply(**given: Any) -> None:
 @click.option("--watch", is_flag=True, help="go on, once a second, until Ctrl-C")
 def status(watch: bool) -> None:
     """Hosts, procs, and the generation of code that each host has."""
-    from monarch.cli.allocation import status
+    from monarch.cli.allocation.allocation import status
 
     status(watch)
 
@@ -177,7 +177,7 @@ def kill(**given: Any) -> None:
     At a terminal it asks first where a run is going on. A script is not asked: it is told what
     was ended. Where none is up, it says so, and that is no error.
     """
-    from monarch.cli.allocation import kill
+    from monarch.cli.allocation.allocation import kill
 
     kill(**given)
 
@@ -198,7 +198,7 @@ def dev(context: click.Context, arguments: tuple[str, ...], opens: bool) -> None
     last; lines of the watch begin with `sync`. Ctrl-C saves and stops the run, and ends the watch;
     the hosts stay. On a terminal the keys of the watch work here, too: h tells which.
     """
-    from monarch.cli.dev import dev
+    from monarch.cli.run.dev import dev
 
     dev(
         lambda: context.invoke(apply),
@@ -214,7 +214,7 @@ class _RunCommand(click.Command):
         try:
             return super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
-            from monarch.runs.script_source import is_plain_script
+            from monarch.runs.recipe.script_source import is_plain_script
 
             scripts = [word for word in args if is_plain_script(word)]
             if not scripts:
@@ -310,11 +310,11 @@ def run(**given: Any) -> None:
             "--resume goes on with a run, and --new begins one: give one of them"
         )
     if given.pop("detach"):
-        from monarch.cli.detached import start
+        from monarch.cli.run.detached import start
 
         start(given)
         return
-    from monarch.cli.run import run
+    from monarch.cli.run.run import run
 
     run(**given)
 
@@ -353,7 +353,7 @@ def sweep(**given: Any) -> None:
     share the mesh: each has some of the hosts, or, where there are fewer hosts than slices, some of
     a host's procs. Each is a run of its own in runs/.
     """
-    from monarch.cli.sweep import sweep
+    from monarch.cli.sweep.sweep import sweep
 
     sweep(**given)
 
@@ -369,7 +369,7 @@ def recipe() -> None:
 @recipe.command("ls")
 def recipe_ls() -> None:
     """List the recipes that are installed."""
-    from monarch.cli.recipe import ls
+    from monarch.cli.run.recipe import ls
 
     ls()
 
@@ -383,7 +383,7 @@ def recipe_show(**given: Any) -> None:
     What is printed after the description is a config file with what each key means; keys marked
     (live) may change while a run goes on: edit the file that the run was given, and save.
     """
-    from monarch.cli.recipe import show
+    from monarch.cli.run.recipe import show
 
     show(**given)
 
@@ -398,7 +398,7 @@ def recipe_cp(**given: Any) -> None:
     FILE is my_RECIPE.py if not given; for a recipe that is a folder, the folder my_RECIPE. One that
     ends with .toml gets the config instead.
     """
-    from monarch.cli.recipe import cp
+    from monarch.cli.run.recipe import cp
 
     cp(**given)
 
@@ -410,7 +410,7 @@ def recipe_cp(**given: Any) -> None:
 @click.option("--procs", type=click.IntRange(min=1), help="procs on each host")
 def recipe_validate(**given: Any) -> None:
     """Check a recipe and its config, without running it. Exits with 2 if something is wrong."""
-    from monarch.cli.recipe import validate
+    from monarch.cli.run.recipe import validate
 
     validate(**given)
 
@@ -424,7 +424,7 @@ def recipe_prepare(**given: Any) -> None:
     NAME is a recipe, or a recipe with a variant of it, as in titan-tiny. It goes into FOLDER,
     which is NAME if not given.
     """
-    from monarch.cli.recipe import prepare
+    from monarch.cli.run.recipe import prepare
 
     prepare(**given)
 
@@ -439,7 +439,7 @@ def recipe_export(**given: Any) -> None:
 
     Of a run they are the best where it kept these (extras.keep_best), else those it saved last.
     """
-    from monarch.cli.recipe import export
+    from monarch.cli.run.recipe import export
 
     export(**given)
 
@@ -455,7 +455,7 @@ def host(address: str) -> None:
 
     Beyond loopback the job's secret is needed, in MONARCH_JOB_SECRET.
     """
-    from monarch.cli.allocation import host
+    from monarch.cli.allocation.allocation import host
 
     host(address)
 

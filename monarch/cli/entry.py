@@ -11,8 +11,8 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     # Takes most of the time until the command does something; nothing is there to tidy up yet.
-    from monarch.cli.interrupts import at_once_from_here
     from monarch.cli.main import main as run_command
+    from monarch.cli.terminal.interrupts import at_once_from_here
 
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)

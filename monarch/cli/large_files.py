@@ -12,13 +12,13 @@ from pathlib import Path
 
 import click
 
-from monarch.cli.confirm import is_somebody_there
 from monarch.cli.own_output import exact_pattern
+from monarch.cli.terminal.confirm import is_somebody_there
 from monarch.errors import JobError, MonarchError
 from monarch.runtime.workspace.packages.surroundings import Surroundings
 from monarch_sync import SyncReport, Workspace
-from monarch_sync.entry import Entry
-from monarch_sync.large_files import reviewed_by
+from monarch_sync.tree.entry import Entry
+from monarch_sync.tree.large_files import reviewed_by
 from monarch_sync.words import byte_size, printable
 
 KNOWN = Path(".monarch/large_files.json")

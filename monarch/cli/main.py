@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from monarch.cli.commands import cli
-from monarch.cli.interrupts import INTERRUPTED, at_once_from_here
-from monarch.cli.streams import WatchedStdout, open_missing
-from monarch.cli.terminal import Terminal
-from monarch.cli.volume import is_verbose
+from monarch.cli.terminal.interrupts import INTERRUPTED, at_once_from_here
+from monarch.cli.terminal.streams import WatchedStdout, open_missing
+from monarch.cli.terminal.terminal import Terminal
+from monarch.cli.terminal.volume import is_verbose
 from monarch.errors import MonarchError
 
 _OUR_FOLDER = ".monarch"

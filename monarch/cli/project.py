@@ -239,7 +239,7 @@ class Project(NamedTuple):
         return job
 
     def _make_kubernetes_job(self, wanted: JobSection) -> JobTrait:
-        from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
+        from monarch.job.kinds.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 
         pods = wanted.kubernetes
         path = None if pods.kubeconfig is None else str(self.directory / pods.kubeconfig)

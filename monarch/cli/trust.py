@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import click
 
-from monarch.cli.confirm import is_somebody_there
+from monarch.cli.terminal.confirm import is_somebody_there
 from monarch.errors import JobError
 
 TRUST_VARIABLE = "MONARCH_TRUST"

@@ -64,7 +64,7 @@ _JOBS = (
     "monarch.job: BatchJob DEFAULT_JOB_PATH JobState JobTrait LocalJob LoginJob MeshAdminConfig "
     "PortForwarder ProcessJob SSHJob SlurmJob TelemetryConfig exec_command job_load "
     "job_loads load_current_job set_current_job shell",
-    "monarch.job.process: ProcessState=HostProcess",
+    "monarch.job.kinds.process: ProcessState=HostProcess",
 )
 _CONFIG = (
     "monarch.config: Encoding clear_runtime_config configure configured get_configuration="
@@ -192,7 +192,7 @@ _SRC: dict[str, Address] = {
     "job.job_state": Address(("monarch.job: JobState",)),
     "job.kubernetes": Address(
         (
-            "monarch.job.kubernetes: ImageSpec KubeConfig KubernetesJob",
+            "monarch.job.kinds.kubernetes: ImageSpec KubeConfig KubernetesJob",
             "monarch.compat.launch: _WORKER_BOOTSTRAP_SCRIPT",
         )
     ),
@@ -203,7 +203,7 @@ _SRC: dict[str, Address] = {
     "job.process": Address(
         (
             "monarch.job: JobState JobTrait ProcessJob",
-            "monarch.job.process: ProcessState=HostProcess",
+            "monarch.job.kinds.process: ProcessState=HostProcess",
         )
     ),
     "job.process_guard": Address(
@@ -444,6 +444,8 @@ ADDRESSES: dict[str, Address] = {
     **_below("monarch.tools", _TOOLS),
     "monarch.actor.alloc": Address(same_as="monarch.compat.alloc"),
     "monarch.actor.concurrent": Address(same_as="monarch.actor.endpoint"),
+    "monarch.job.kubernetes": Address(same_as="monarch.job.kinds.kubernetes"),
+    "monarch.job.process": Address(same_as="monarch.job.kinds.process"),
     "monarch.job.spmd": Address(same_as="monarch.compat.spmd_job"),
     "monarch.actor_mesh": Address((_ACTORS, _GEOMETRY), instead="monarch.actor"),
     "monarch.allocator": Address((_ALLOCATORS,)),

@@ -46,7 +46,15 @@ HEADS = frozenset(
         "worker",
     )
 )
-SINGLE = frozenset(("monarch.actor.alloc", "monarch.actor.concurrent", "monarch.job.spmd"))
+SINGLE = frozenset(
+    (
+        "monarch.actor.alloc",
+        "monarch.actor.concurrent",
+        "monarch.job.kubernetes",
+        "monarch.job.process",
+        "monarch.job.spmd",
+    )
+)
 
 
 class _AddressFinder:

@@ -1,4 +1,4 @@
-"""The console of calls that stand at a breakpoint; the calls themselves: runtime.observe.
+"""The console of calls that stand at a breakpoint; the calls themselves: runtime.debugger.
 
 What to open:
 

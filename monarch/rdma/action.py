@@ -21,11 +21,11 @@ from monarch.rdma.buffer import (
     source,
     write,
 )
-from monarch.rdma.gpu import GpuMark, gpu
-from monarch.rdma.memory import LocalMemory, copy_runs, memory_of
-from monarch.rdma.region import Part
+from monarch.rdma.memory.gpu import GpuMark, gpu
+from monarch.rdma.memory.memory import LocalMemory, copy_runs, memory_of
+from monarch.rdma.memory.region import Part
 from monarch.rdma.transfers import start
-from monarch.rdma.ways import Ways, ways
+from monarch.rdma.ways.choice import Ways, ways
 
 _Step = Callable[[Ways, float, tuple[GpuMark, ...]], None]
 _AT_ONCE = 4

@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 from monarch.actor.context import context
 from monarch.actor.future import Future, make_future
 from monarch.config import upstream_value
-from monarch.rdma import table as tables
-from monarch.rdma.availability import RDMAReadTransferWarning, RDMAWriteTransferWarning
-from monarch.rdma.device_memory import part_of
-from monarch.rdma.memory import LocalMemory, memory_of
-from monarch.rdma.own_process import is_own
-from monarch.rdma.process_vm import is_supported
-from monarch.rdma.region import Part, RemoteRegion
-from monarch.rdma.registry import is_registry_made, registry
+from monarch.rdma.memory import table as tables
+from monarch.rdma.memory.device_memory import part_of
+from monarch.rdma.memory.memory import LocalMemory, memory_of
+from monarch.rdma.memory.region import Part, RemoteRegion
+from monarch.rdma.memory.registry import is_registry_made, registry
 from monarch.rdma.transfers import start
-from monarch.rdma.ways import Ways, ways
+from monarch.rdma.ways.availability import RDMAReadTransferWarning, RDMAWriteTransferWarning
+from monarch.rdma.ways.choice import Ways, ways
+from monarch.rdma.ways.own_process import is_own
+from monarch.rdma.ways.process_vm import is_supported
 from monarch.runtime import process
 from monarch.runtime.promise import Promise
 from monarch.wire.message import AskMemory

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from monarch.actor.future import Future, make_future
-from monarch.rdma.ways import Ways
+from monarch.rdma.ways.choice import Ways
 from monarch.runtime.promise import Promise
 
 T = TypeVar("T")

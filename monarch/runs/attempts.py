@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from monarch.actor import HostMesh, ProcMesh
-from monarch.runs.edits import Failure
-from monarch.runs.hold_report import HoldReport
-from monarch.runs.places import in_short
-from monarch.runs.record import Record
-from monarch.runs.recovery import BeginAgain, NotMade, StepMade, procs_to_lose, with_restarts
-from monarch.runs.restarts import Restarts
-from monarch.runs.run_memory import HostCopies, RunMemory
-from monarch.runs.saving import Saving
+from monarch.runs.hold.hold_report import HoldReport
+from monarch.runs.hold.run_memory import HostCopies, RunMemory
+from monarch.runs.record.edits import Failure
+from monarch.runs.record.places import in_short
+from monarch.runs.record.record import Record
+from monarch.runs.recover.recovery import (
+    BeginAgain,
+    NotMade,
+    StepMade,
+    procs_to_lose,
+    with_restarts,
+)
+from monarch.runs.recover.restarts import Restarts
+from monarch.runs.recover.saving import Saving
 from monarch.runtime import process
 from monarch_sync.words import counted
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from monarch.runs.folder import DETACHED, REMOTE, RUNS, RunFolder, read_json
+from monarch.runs.record.folder import DETACHED, REMOTE, RUNS, RunFolder, read_json
 
 # The program of the host that a run is the client in, and the URL of its agent.
 PROGRAM_VARIABLE = "MONARCH_DETACHED"

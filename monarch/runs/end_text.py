@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from monarch.runs.allocation import AllocationLost
-from monarch.runs.error_text import in_words
-from monarch.runs.folder import TRACEBACK, RunFolder, shell_line
-from monarch.runs.saving import shown
+from monarch.runs.record.error_text import in_words
+from monarch.runs.record.folder import TRACEBACK, RunFolder, shell_line
+from monarch.runs.recover.allocation import AllocationLost
+from monarch.runs.recover.saving import shown
 
 
 def end_text(

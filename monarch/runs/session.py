@@ -19,17 +19,17 @@ from monarch.config_file import LoadedConfig, load_config, to_toml
 from monarch.config_file.keys import leaves
 from monarch.errors import JobError
 from monarch.observe.query import TELEMETRY
-from monarch.runs.code import RunCode
 from monarch.runs.detached import note_detached
-from monarch.runs.error_text import in_words
-from monarch.runs.folder import RunFolder, writing_in
-from monarch.runs.git import commit_here
-from monarch.runs.live_config import LiveConfig
-from monarch.runs.loggers import LoggedRun
-from monarch.runs.ranks import RunLost
-from monarch.runs.record import Display, Record
-from monarch.runs.report import write_report
-from monarch.runs.telemetry import RunTelemetry
+from monarch.runs.page.report import write_report
+from monarch.runs.record.code import RunCode
+from monarch.runs.record.error_text import in_words
+from monarch.runs.record.folder import RunFolder, writing_in
+from monarch.runs.record.git import commit_here
+from monarch.runs.record.live_config import LiveConfig
+from monarch.runs.record.loggers import LoggedRun
+from monarch.runs.record.record import Display, Record
+from monarch.runs.record.telemetry import RunTelemetry
+from monarch.runs.recover.ranks import RunLost
 from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.procs.keeps_all import keeping_all
 from monarch.runtime.uninterrupted import Uninterrupted

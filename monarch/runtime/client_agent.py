@@ -23,12 +23,12 @@ from monarch.runtime import process
 from monarch.runtime.answers import wait_for
 from monarch.runtime.ends.end_program import prepare_to_end
 from monarch.runtime.ends.unhandled_faults import Lost, UnhandledFaults
+from monarch.runtime.links.reachable import way_in
+from monarch.runtime.links.secret import take_secret
 from monarch.runtime.node import Node
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.procs.zygote_process import ZygoteProcess, require_linux
 from monarch.runtime.promise import Promise
-from monarch.runtime.reachable import way_in
-from monarch.runtime.secret import take_secret
 from monarch.runtime.workspace.imported_texts import ImportedTexts
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-_OURS = str(Path(__file__).parents[1]) + os.sep
+from monarch.version import OUR_FOLDER
+
 _IDLE_POOL = os.path.join("concurrent", "futures", "thread.py")
 _LISTENS = "0A"
 
@@ -61,7 +62,7 @@ def _own_task() -> str:
     for one in gc.get_objects():
         if isinstance(one, asyncio.Task) and not one.done():
             code = getattr(one.get_coro(), "cr_code", None)
-            if code is not None and not code.co_filename.startswith(_OURS):
+            if code is not None and not code.co_filename.startswith(OUR_FOLDER):
                 return str(code.co_qualname if sys.version_info >= (3, 11) else code.co_name)
     return ""
 
@@ -79,7 +80,7 @@ def _own_thread() -> str:
         while frame is not None:
             files.append(frame.f_code.co_filename)
             frame = frame.f_back
-        if not any(file.startswith(_OURS) for file in files):
+        if not any(file.startswith(OUR_FOLDER) for file in files):
             return thread.name
     return ""
 

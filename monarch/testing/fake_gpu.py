@@ -22,9 +22,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from monarch.rdma.gpu import GpuArray, GpuFence, GpuMark, GpuStream, gpu, use_gpu
-from monarch.rdma.layout import Run, StoragePlace, layout_of
-from monarch.rdma.memory import copy_runs
+from monarch.rdma.memory.gpu import GpuArray, GpuFence, GpuMark, GpuStream, gpu, use_gpu
+from monarch.rdma.memory.layout import Run, StoragePlace, layout_of
+from monarch.rdma.memory.memory import copy_runs
 
 _ARENA_BYTES = 64 * 2**20
 _PAGE = 4096

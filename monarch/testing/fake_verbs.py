@@ -8,7 +8,7 @@ import mmap
 from collections import deque
 from collections.abc import Sequence
 
-from monarch.rdma.verbs.library import (
+from monarch.rdma.ways.verbs.library import (
     READ,
     REMOTE_ACCESS_ERROR,
     SUCCESS,

@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeAlias
 
 from monarch.core.mailbox import Lift
 from monarch.net.loop import Loop
-from monarch.runtime.bootstrap import come_up, make_agent, mark_output, set_up
 from monarch.runtime.cells.actor_loops import ActorLoop
+from monarch.runtime.entry.bootstrap import come_up, make_agent, mark_output, set_up
 from monarch.runtime.hosts.launcher import OnExited, OnForked
 from monarch.runtime.node import Node
 from monarch.runtime.output.log_stream import label_mark

@@ -16,7 +16,8 @@ _MOST_RANKS = 4096
 _MOST_FAILURES = 50
 # Actors of a run's machinery, beside a person's own in each proc.
 _OURS = frozenset({
-    "monarch.runs.trial.Trial", "monarch.runs.witness.Witness", "monarch.spmd.elastic.SPMDActor",
+    "monarch.runs.hold.trial.Trial", "monarch.runs.recover.witness.Witness",
+    "monarch.spmd.elastic.SPMDActor",
 })  # fmt: skip
 _ODD = ("failed", "hangs", "held", "no answer")
 

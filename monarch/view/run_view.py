@@ -9,13 +9,13 @@ from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from monarch.observe.kept_files import open_kept
-from monarch.runs.folder import RunFolder, steps_of
-from monarch.runs.logs import Line, PrintedLines
-from monarch.runs.measured import is_number
 from monarch.runs.page.run_data import run_data
 from monarch.runs.page.run_error import Locate
-from monarch.runs.rows import EVENTS, METRICS, RowTail
-from monarch.runs.summary import flat_config
+from monarch.runs.record.folder import RunFolder, steps_of
+from monarch.runs.record.logs import Line, PrintedLines
+from monarch.runs.record.measured import is_number
+from monarch.runs.record.rows import EVENTS, METRICS, RowTail
+from monarch.runs.record.summary import flat_config
 
 _MOST_LINES = 400
 _MOST_LOG_BYTES = 65_536

@@ -38,9 +38,9 @@ from monarch.errors import MonarchError
 from monarch.observe.json_rows import json_text
 from monarch.observe.prometheus import exposition
 from monarch.observe.query import QueryTables
-from monarch.runs.folder import RunFolder
 from monarch.runs.page.page_files import FOLDER, STATIC
 from monarch.runs.page.run_error import Locate, nowhere
+from monarch.runs.record.folder import RunFolder
 from monarch.view.live_view import LiveView
 from monarch.view.run_view import RunViews, summaries
 

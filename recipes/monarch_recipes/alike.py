@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from monarch.runs import Record
-from monarch.runs.holding import Holding
+from monarch.runs.hold.holding import Holding
 from monarch_recipes.fingerprint import RankDifference, Sums, differences
 from monarch_sync.words import counted
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from monarch.config_file import ConfigError
-from monarch.runs.checkpoint_choice import BEST as BEST
+from monarch.runs.recover.checkpoint_choice import BEST as BEST
 from monarch_recipes.extras import Extras
 
 

@@ -25,7 +25,7 @@ from torch import nn
 
 from monarch.errors import MonarchError
 from monarch.observe.kept_files import leads_out
-from monarch.runs.saving import UnsavableState
+from monarch.runs.recover.saving import UnsavableState
 from monarch.runtime.uninterrupted import Uninterrupted
 from monarch.whole_file import OF_PEOPLE, replacing, sync_folder
 from monarch_recipes.savable import savable

@@ -32,11 +32,11 @@ from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
 from monarch.runs.attempts import TrainingAttempt, with_attempts
-from monarch.runs.checkpoint_choice import check_choices, chosen_for
-from monarch.runs.holding import Holding
-from monarch.runs.ranks import check_num_ranks, when_up
-from monarch.runs.run_memory import HostCopies
-from monarch.runs.saving import shown
+from monarch.runs.hold.holding import Holding
+from monarch.runs.hold.run_memory import HostCopies
+from monarch.runs.recover.checkpoint_choice import check_choices, chosen_for
+from monarch.runs.recover.ranks import check_num_ranks, when_up
+from monarch.runs.recover.saving import shown
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.alike import ONLY_WEIGHTS, Alike
 from monarch_recipes.best import BEST, EvaluationVerdict, judge

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from monarch.config_file import check_range, live
-from monarch.runs.loggers import check_loggers
+from monarch.runs.record.loggers import check_loggers
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ from torch.nn import functional
 from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
-from monarch.runs.checkpoint_choice import check_choices, chosen_for
-from monarch.runs.run_memory import HostCopies
-from monarch.runs.saving import UnsavableState, shown
+from monarch.runs.hold.run_memory import HostCopies
+from monarch.runs.recover.checkpoint_choice import check_choices, chosen_for
+from monarch.runs.recover.saving import UnsavableState, shown
 from monarch.tools.backends import gpu_of
 from monarch_recipes.best import BEST, EvaluationVerdict, judge
 from monarch_recipes.buffers import Buffers

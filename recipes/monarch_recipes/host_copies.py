@@ -16,8 +16,8 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from monarch.actor import context
-from monarch.runs.run_memory import HostCopies
-from monarch.runs.state_memory import CopyPlace
+from monarch.runs.hold.run_memory import HostCopies
+from monarch.runs.hold.state_memory import CopyPlace
 from monarch_recipes.checkpoint import Checkpoint, CheckpointError, check_model, check_optimizer
 from monarch_recipes.collective import from_all_ranks
 

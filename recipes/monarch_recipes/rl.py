@@ -33,9 +33,9 @@ from monarch.config_file import ConfigError, check_range, live
 from monarch.rdma import SharedStateDict
 from monarch.runs import Deaths, Record
 from monarch.runs.attempts import TrainingAttempt, with_attempts
-from monarch.runs.checkpoint_choice import check_choices, chosen_for
-from monarch.runs.holding import Holding
-from monarch.runs.ranks import when_up
+from monarch.runs.hold.holding import Holding
+from monarch.runs.recover.checkpoint_choice import check_choices, chosen_for
+from monarch.runs.recover.ranks import when_up
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import checkpoint_path, save_checkpoint
 from monarch_recipes.collective import find_checkpoint_for_all

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data import DataLoader, DistributedSampler, default_collate
 
 from monarch.errors import MonarchError
-from monarch.runs.error_text import in_words
-from monarch.runs.trial import PlacedError, place_of
+from monarch.runs.hold.trial import PlacedError, place_of
+from monarch.runs.record.error_text import in_words
 from monarch.runtime.ends.process_group import end_with
 from monarch_recipes.randomness import draw_from
 from monarch_recipes.schedule import position_of

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from monarch.runs.saving import UnsavableState
+from monarch.runs.recover.saving import UnsavableState
 
 _LEAVES = {
     bool, int, float, complex, str, bytes, bytearray, type(None), torch.Size, torch.dtype,

@@ -25,7 +25,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
-from monarch.runs.trial import place_of
+from monarch.runs.hold.trial import place_of
 from monarch_recipes.loaders import DataSource, UnfitData
 from monarch_recipes.randomness import OwnDraws
 from monarch_recipes.samples import (

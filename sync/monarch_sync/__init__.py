@@ -9,8 +9,9 @@
 Over a network, a ``Push`` for each host makes the messages that its ``Replica`` answers; the user
 of this package carries them. ``monarch_reload`` changes the code of a running process.
 
-Its folders: ``ignoring`` has git's rules, ``scanning`` reads folders into a manifest, ``watching``
-notices saves, ``replicas`` is a host's copy: staged, committed, remembered.
+Its folders: ``content`` has digests and pieces of files, ``tree`` folders as values, ``ignoring``
+git's rules; ``scanning`` reads folders into a manifest, ``watching`` notices saves, ``replicas`` is
+a host's copy: staged, committed, remembered.
 
 What to open, by what is to be changed:
 
@@ -20,21 +21,17 @@ What to open, by what is to be changed:
 - what a host remembers of earlier generations: `history.py`, `monarch_sync/replicas/recall.py`
 - what cannot be moved in a replica: mounts; folders that are not all ours, or of a container's
   image: `mounts.py`; `monarch_sync/replicas/whole_folders.py`
-- how an edit travels: `delta.py`, `monarch_sync/scanning/contents.py`,
+- how an edit travels: `monarch_sync/content/delta.py`, `monarch_sync/scanning/contents.py`,
   `monarch_sync/replicas/staging.py`, for large files `monarch_sync/replicas/patch_file.py`
 
 The other files:
 
     workspace, editable        the folders of a workspace; packages that are installed editable
-    entry, tree, tree_making,  one path; the folders that manifests share, and how they are made;
-      manifest                   all entries and their digest
-    digest, chunks, stamps     content: its digest; a large file in pieces; when to read it again
-    diff                       the plan that leads from one manifest to another
     messages, frames           messages between author and host; records in an appended file
-    report, host_report,       the report of a sync; of one host; how far a push is;
-      progress, large_files      large files that it is about to send
+    report, host_report,       the report of a sync; of one host; how far a push is
+      progress
     touched                    the paths that a watcher names
-    disk, local                single changes of a disk; a sync without a network
+    local                      a sync without a network
     words, errors              numbers and names in texts; all errors
 """
 
@@ -48,11 +45,11 @@ if TYPE_CHECKING:  # Type checkers take the names from their homes.
     from monarch_sync.host_report import *  # noqa: F403
     from monarch_sync.instalments import *  # noqa: F403
     from monarch_sync.local import *  # noqa: F403
-    from monarch_sync.manifest import *  # noqa: F403
     from monarch_sync.push import *  # noqa: F403
     from monarch_sync.replicas.replica import *  # noqa: F403
     from monarch_sync.report import *  # noqa: F403
     from monarch_sync.scanning.scanner import *  # noqa: F403
+    from monarch_sync.tree.manifest import *  # noqa: F403
     from monarch_sync.watching.watch import *  # noqa: F403
     from monarch_sync.workspace import *  # noqa: F403
 
@@ -66,7 +63,7 @@ _NAMES = {
     "host_report": "HostReport",
     "instalments": "Instalments",
     "local": "sync_local",
-    "manifest": "Manifest",
+    "tree.manifest": "Manifest",
     "push": "HostView Outgoing Push PushMessage",
     "replicas.replica": "Replica",
     "report": "Problem Refusal SyncReport",

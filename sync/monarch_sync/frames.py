@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import xxhash
 
-from monarch_sync.digest import BLOCK_BYTES, LARGE_BYTES
+from monarch_sync.content.digest import BLOCK_BYTES, LARGE_BYTES
 
 _HEAD = struct.Struct("<I16s")
 

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from monarch_sync.diff import find_moved_folders
-from monarch_sync.disk import Disk
-from monarch_sync.entry import Entry, Row
+from monarch_sync.content.disk import Disk
 from monarch_sync.errors import BadManifest
 from monarch_sync.frames import frame, frames_in
-from monarch_sync.manifest import (
+from monarch_sync.tree.diff import find_moved_folders
+from monarch_sync.tree.entry import Entry, Row
+from monarch_sync.tree.manifest import (
     EntryChange,
     Manifest,
     decode_pairs,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from monarch_sync.digest import LARGE_BYTES
-from monarch_sync.entry import Entry
-from monarch_sync.manifest import Manifest
+from monarch_sync.content.digest import LARGE_BYTES
 from monarch_sync.messages import Instalment, Message, Need, encode
 from monarch_sync.push import MAX_UNASKED_BYTES, HostView, PushMessage
 from monarch_sync.scanning.contents import Contents
+from monarch_sync.tree.entry import Entry
+from monarch_sync.tree.manifest import Manifest
 
 _BYTES = 2 << 20
 

@@ -27,8 +27,8 @@ from typing import Literal
 
 import msgspec
 
-from monarch_sync.entry import Row
 from monarch_sync.errors import BadMessage, VersionMismatch
+from monarch_sync.tree.entry import Row
 
 PROTOCOL_VERSION = 5
 

@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from monarch_sync.diff import find_moved_folders
-from monarch_sync.digest import LARGE_BYTES
-from monarch_sync.disk import Content
-from monarch_sync.entry import Entry, EntryKind, Row, from_wire, to_wire
+from monarch_sync.content.digest import LARGE_BYTES
+from monarch_sync.content.disk import Content
 from monarch_sync.errors import PushRefused
 from monarch_sync.host_report import HostReport
-from monarch_sync.large_files import large_among
-from monarch_sync.manifest import Manifest, encode_pairs, encode_paths
 from monarch_sync.messages import (
     Blob,
     Committed,
@@ -28,6 +24,10 @@ from monarch_sync.messages import (
     Supply,
 )
 from monarch_sync.scanning.contents import Contents
+from monarch_sync.tree.diff import find_moved_folders
+from monarch_sync.tree.entry import Entry, EntryKind, Row, from_wire, to_wire
+from monarch_sync.tree.large_files import large_among
+from monarch_sync.tree.manifest import Manifest, encode_pairs, encode_paths
 from monarch_sync.workspace import Workspace
 
 _MAX_ROUNDS = 4

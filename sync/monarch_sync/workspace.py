@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from monarch_sync.entry import is_reserved
 from monarch_sync.errors import WorkspaceMissing
+from monarch_sync.tree.entry import is_reserved
 
 Local = str | os.PathLike[str]
 

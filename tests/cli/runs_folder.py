@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from monarch.observe.json_rows import json_rows
-from monarch.runs.folder import RunFolder, new_run
+from monarch.runs.record.folder import RunFolder, new_run
 from tests.cli.command_folder import CommandFolder
 from tests.support import wait_for
 

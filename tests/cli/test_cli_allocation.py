@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from monarch.cli.main import cli
-from monarch.runs.folder import RunFolder, runs_in
+from monarch.runs.record.folder import RunFolder, runs_in
 from tests.cli.conftest import Folder
 from tests.support import Program, is_running, wait_for
 
@@ -291,7 +291,7 @@ def test_kill_asks_at_a_terminal(
 ) -> None:
     program = begin(up, command)
     monkeypatch.chdir(up.path)
-    monkeypatch.setattr("monarch.cli.confirm.is_somebody_there", lambda: True)
+    monkeypatch.setattr("monarch.cli.terminal.confirm.is_somebody_there", lambda: True)
     pids = [host.pid for host in up.job.hosts]
     no = CliRunner().invoke(cli, ["kill"], input="n\n")
     assert no.exit_code == 1

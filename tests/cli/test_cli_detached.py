@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from monarch.job import job_load
-from monarch.runs.folder import RunFolder, runs_in
+from monarch.runs.record.folder import RunFolder, runs_in
 from tests.cli.conftest import RECIPE, Folder
 from tests.cli.on_terminal import OnTerminal, on_terminal
 from tests.support import wait_for

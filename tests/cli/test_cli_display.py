@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from monarch.cli.display import LiveDisplay, Pace, PlainDisplay, QuietDisplay, bar_of, cells_of
+from monarch.cli.run.display import LiveDisplay, Pace, PlainDisplay, QuietDisplay, bar_of, cells_of
 
 STEERS = "ValueError: \x1b]0;title\x07\x1b[2J gone"
 VALUES = {

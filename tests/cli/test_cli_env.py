@@ -19,7 +19,7 @@ from tests.support import wait_for
 @pytest.fixture
 def procs(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcMesh]:
     """Four, of which the last is busy for good."""
-    for name in ("monarch.cli.env", "monarch.cli.debug"):
+    for name in ("monarch.cli.debug.env", "monarch.cli.debug.debug"):
         monkeypatch.setattr(f"{name}.visit_here", visit_self)
     made = this_host().spawn_procs({"gpus": 4})
     stepper = made.spawn("stepper", Stepper)

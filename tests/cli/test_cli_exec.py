@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch.cli.host_logs import since_time
+from monarch.cli.hosts.host_logs import since_time
 from monarch.job import job_load
 from tests.cli.command_folder import CommandFolder
 from tests.cli.on_terminal import on_terminal

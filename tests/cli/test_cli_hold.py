@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from monarch.cli.sync.key_commands import KeyCommands
-from monarch.runs.slowness import ASKED, HOLD, MORE
+from monarch.runs.record.slowness import ASKED, HOLD, MORE
 from monarch.wire.bulletin import Bulletin
 from tests.cli.on_terminal import on_terminal
 from tests.support import Program, wait_for
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import amounts
 from monarch.actor import Actor, ProcMesh, context, endpoint
 from monarch.runs import Holding, Record
-from monarch.runs.holding import Holding
+from monarch.runs.hold.holding import Holding
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def test_a_key_answers_for_ranks_that_have_come_apart(
     recipe = recipe.replace("    adders = ", "    is_asked = False\n    adders = ")
     recipe = recipe.replace(
         "import Holding, Record",
-        "import Holding, Record\nfrom monarch.runs.recovery import BeginAgain",
+        "import Holding, Record\nfrom monarch.runs.recover.recovery import BeginAgain",
     )
     project.write("adding.py", recipe)
     told = {"t": "all have what rank 0 has", "c": "all have what the checkpoint has"}[key]

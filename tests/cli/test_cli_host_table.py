@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monarch.cli.host_table import in_short, show_hosts, usage
+from monarch.cli.allocation.host_table import in_short, show_hosts, usage
 from monarch.runtime.answers import Response
 from monarch.wire.message import HostState, ProcState
 

@@ -24,13 +24,15 @@ RELOAD = ("monarch_reload", "monarch_sync.watching", "monarch_sync.replicas")
 HEAVY = ("torch", "numpy", "monarch_recipes.ddp", "rich", *RUNTIME, *RELOAD)
 # What `monarch --help` imports of ours.
 DECLARING = {
-    "monarch", "monarch.cli", "monarch.cli.commands", "monarch.cli.main", "monarch.cli.streams",
-    "monarch.cli.sync", "monarch.cli.interrupts", "monarch.cli.keys",
-    "monarch.cli.debug_commands", "monarch.cli.host_commands", "monarch.cli.runs_commands",
+    "monarch", "monarch.cli", "monarch.cli.commands", "monarch.cli.main", "monarch.cli.options",
+    "monarch.cli.debug.debug", "monarch.cli.debug.debug_commands",
+    "monarch.cli.hosts.hosts", "monarch.cli.hosts.host_commands",
     "monarch.cli.observe", "monarch.cli.observe.commands",
-    "monarch.cli.options", "monarch.cli.sync.commands", "monarch.cli.terminal",
-    "monarch.cli.volume", "monarch.compat", "monarch.compat.finder", "monarch.errors",
-    "monarch.offers",
+    "monarch.cli.runs.runs", "monarch.cli.runs.runs_commands",
+    "monarch.cli.sync", "monarch.cli.sync.commands",
+    "monarch.cli.terminal.terminal", "monarch.cli.terminal.interrupts", "monarch.cli.terminal.keys",
+    "monarch.cli.terminal.streams", "monarch.cli.terminal.volume",
+    "monarch.compat", "monarch.compat.finder", "monarch.errors", "monarch.offers",
     "monarch_sync", "monarch_sync.words",
 }  # fmt: skip
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from monarch.cli.found_code import kind_of
+from monarch.cli.allocation.found_code import kind_of
 from monarch.cli.project import load_project
 from monarch.cli.trust import trusted_files
 from monarch.config_file import load_config
-from monarch.runs.recipe import find_recipe
+from monarch.runs.recipe.recipe import find_recipe
 from tests.cli.command_folder import CommandFolder
 from tests.cli.on_terminal import on_terminal
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from monarch.cli.interrupts import stop_on_interrupt
+from monarch.cli.terminal.interrupts import stop_on_interrupt
 from tests.support import Program, wait_for
 
 Start = Callable[..., Program]

@@ -9,8 +9,9 @@ import click
 import pytest
 
 from monarch.cli.large_files import LargeFiles, NotSent
-from monarch_sync import SyncReport, Workspace, large_files, scan
-from monarch_sync.large_files import large_among, review
+from monarch_sync import SyncReport, Workspace, scan
+from monarch_sync.tree import large_files
+from monarch_sync.tree.large_files import large_among, review
 
 
 class Pushing:

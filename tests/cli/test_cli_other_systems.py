@@ -15,7 +15,7 @@ from tests.support import Program
 
 AGENT = """
 import sys
-from monarch.runtime.host_main import main
+from monarch.runtime.entry.host_main import main
 sys.argv = ["host", "{url}", "far"]
 main()
 """
@@ -23,7 +23,7 @@ main()
 # A job whose one host is reached over TCP, and is a process that this machine can look at.
 FAR = """
 import sys
-from monarch.job.process import HostProcess, ProcessJob
+from monarch.job.kinds.process import HostProcess, ProcessJob
 from monarch.runtime.ends import process_start
 
 class Far(ProcessJob):

@@ -12,7 +12,7 @@ from tests.cli.on_terminal import on_terminal
 
 SCRIPT = """
 import os, time
-from monarch.cli.phases import phase
+from monarch.cli.terminal.phases import phase
 def until(name):
     while not os.path.exists(name):
         time.sleep(0.01)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from monarch.cli import display
-from monarch.cli.display import LiveDisplay
 from monarch.cli.main import cli
+from monarch.cli.run import display
+from monarch.cli.run.display import LiveDisplay
 from monarch.cli.sync.key_commands import KEYS_HINT
 from monarch.cli.sync.output import Lines
-from monarch.cli.terminal import Terminal
+from monarch.cli.terminal.terminal import Terminal
 from monarch_sync import HostReport, Refusal, SyncReport
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

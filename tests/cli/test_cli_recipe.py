@@ -9,7 +9,7 @@ import pytest
 
 from monarch.config_file import ConfigError, load_config
 from monarch.errors import JobError
-from monarch.runs.catalog import built_in_recipes, summary_of
+from monarch.runs.recipe.catalog import built_in_recipes, summary_of
 from monarch_recipes.ddp import DDPConfig
 from tests.cli.runs_folder import COUNTING, RunsFolder
 from tests.support import small_files

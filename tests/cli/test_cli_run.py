@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 import pytest
 
-from monarch.cli.run import ways_taken
+from monarch.cli.run.run import ways_taken
 from monarch.config_file import ConfigError
 from monarch.errors import JobError
-from monarch.runs.folder import new_run
+from monarch.runs.record.folder import new_run
 from tests.cli.command_folder import CommandFolder
 from tests.cli.runs_folder import RunsFolder, add_row
 from tests.support import Program, wait_for

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from monarch.cli import run as run_command
-from monarch.cli.keys import Keys
+from monarch.cli.run import run as run_command
+from monarch.cli.terminal.keys import Keys
 from monarch.runs import Record
-from monarch.runs.folder import RunFolder, find_unfinished
+from monarch.runs.record.folder import RunFolder, find_unfinished
 from tests.support import wait_for
 
 from .conftest import Folder
@@ -113,7 +113,7 @@ def test_without_a_terminal_nobody_is_asked(
 
 ASKING = """
 import time
-from monarch.cli.keys import Keys, keys_here
+from monarch.cli.terminal.keys import Keys, keys_here
 keys = Keys()
 keys.on_press = lambda: print("others:", keys.take(), flush=True)
 with keys.listen():

@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from monarch.cli.run_target import RunTarget
-from monarch.cli.runs import take
-from monarch.cli.search import best_of, choices_of, label_of, space_of
-from monarch.cli.sweep import Slot, slots_of
+from monarch.cli.run.run_target import RunTarget
+from monarch.cli.runs.runs import take
+from monarch.cli.sweep.search import best_of, choices_of, label_of, space_of
+from monarch.cli.sweep.sweep import Slot, slots_of
 from monarch.errors import JobError
-from monarch.runs.folder import RunFolder, find_run, new_run, runs_in, steps_of
-from monarch.runs.rows import EVENTS
+from monarch.runs.record.folder import RunFolder, find_run, new_run, runs_in, steps_of
+from monarch.runs.record.rows import EVENTS
 from tests.cli.runs_folder import RunsFolder, add_row, two_runs
 from tests.support import Program, small_files, wait_for
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
-from monarch.cli import runs
-from monarch.cli.tables import in_columns
+from monarch.cli.runs import runs
+from monarch.cli.terminal.tables import in_columns
 from monarch.errors import JobError
-from monarch.runs.folder import RunFolder, new_run
+from monarch.runs.record.folder import RunFolder, new_run
 from monarch.runtime.ends.process_start import process_start
 from tests.cli.runs_folder import RunsFolder, add_row, two_runs
 
@@ -60,7 +60,7 @@ def test_rm_takes_runs_away_and_the_last_one_left_is_the_latest(
         asked.append(text)
         return abort
 
-    monkeypatch.setattr("monarch.cli.confirm.is_somebody_there", lambda: True)
+    monkeypatch.setattr("monarch.cli.terminal.confirm.is_somebody_there", lambda: True)
     monkeypatch.setattr(click, "confirm", confirm)
     said = folder.here(monkeypatch, "runs", "rm", second.name).splitlines()
     assert said[0].startswith(f"  {second.name}  failed, ")
@@ -87,7 +87,7 @@ def test_rm_touches_nothing_without_a_yes(
     elsewhere.write_text("command", "monarch run one\n")
     with pytest.raises(JobError, match=r"elsewhere/.* is no run of this folder"):
         folder.here(monkeypatch, "runs", "rm", "--yes", str(elsewhere.path))
-    monkeypatch.setattr("monarch.cli.confirm.is_somebody_there", lambda: True)
+    monkeypatch.setattr("monarch.cli.terminal.confirm.is_somebody_there", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     with pytest.raises(click.Abort):
         folder.here(monkeypatch, "runs", "rm", names[0])

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from monarch.cli.runs import code_compared
-from monarch.cli.search import (
+from monarch.cli.runs.runs import code_compared
+from monarch.cli.sweep.search import (
     ListedProposals,
     TPEProposals,
     ValueRange,
@@ -25,7 +25,7 @@ from monarch.cli.search import (
     value_of,
 )
 from monarch.errors import JobError
-from monarch.runs.folder import RunFolder, new_run
+from monarch.runs.record.folder import RunFolder, new_run
 from tests.cli.runs_folder import add_row
 
 

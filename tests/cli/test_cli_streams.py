@@ -76,7 +76,7 @@ def test_other_files_that_fail_are_for_who_wrote_the_code(
     def fail(*_: object) -> None:
         Path(folder.path / "no/such/file").read_text()
 
-    monkeypatch.setattr("monarch.cli.allocation.noted_job", fail)
+    monkeypatch.setattr("monarch.cli.allocation.allocation.noted_job", fail)
     monkeypatch.setattr(sys, "argv", ["monarch", "status"])
     with pytest.raises(FileNotFoundError):
         main()

@@ -21,9 +21,10 @@ from monarch.cli.commands import sync
 from monarch.cli.main import cli
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
-from monarch.runs.folder import RUNS, new_run
+from monarch.runs.record.folder import RUNS, new_run
 from monarch.runtime.process import is_bootstrapped
-from monarch_sync import SyncError, large_files
+from monarch_sync import SyncError
+from monarch_sync.tree import large_files
 from tests.privileges import unprivileged
 from tests.support import Program, wait_for
 

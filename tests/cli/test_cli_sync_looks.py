@@ -15,7 +15,7 @@ import pytest
 from monarch.cli.sync.preview import PathChange, Preview, preview_lines
 from monarch.cli.sync.progress_bar import bar_line, scan_text
 from monarch_sync import Scanner, Workspace
-from monarch_sync.digest import LARGE_BYTES
+from monarch_sync.content.digest import LARGE_BYTES
 from monarch_sync.progress import Progress, followed_by
 from monarch_sync.scanning import readings
 from tests.cli.command_folder import CommandFolder

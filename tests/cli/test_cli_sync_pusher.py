@@ -17,7 +17,7 @@ from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up
 from monarch.cli.sync.output import Lines
 from monarch.cli.sync.pusher import Pusher
-from monarch.cli.terminal import Terminal
+from monarch.cli.terminal.terminal import Terminal
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, ProcessJob
 from monarch.job.places import record_of

@@ -13,7 +13,7 @@ import pytest
 from monarch.cli.sync.output import Lines
 from monarch.cli.sync.progress_bar import ProgressBar, bar_line
 from monarch.cli.sync.timeline import Row, timeline_lines
-from monarch.cli.terminal import Terminal
+from monarch.cli.terminal.terminal import Terminal
 from monarch_sync import HostReport, Problem, PushRefused, Refusal, SyncReport
 from monarch_sync.messages import ToldGeneration
 from monarch_sync.progress import Progress

@@ -16,7 +16,7 @@ import pytest
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.bulletins import post
 from monarch.wire.bulletin import Bulletin
-from monarch_sync.disk import Disk
+from monarch_sync.content.disk import Disk
 from tests.cli.on_terminal import on_terminal
 from tests.support import Program, wait_for
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from monarch.cli import trust
-from monarch.cli.init import init
+from monarch.cli.allocation.init import init
+from monarch.cli.allocation.trust_command import trust as monarch_trust
 from monarch.cli.project import JobSection, load_project, noted_job
 from monarch.cli.trust import is_trusted, powers_of, require_trust
-from monarch.cli.trust_command import trust as monarch_trust
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, SSHJob, job_loads
 from monarch.job.job import job_from_client

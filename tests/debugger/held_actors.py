@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from monarch.actor import Actor, concurrent_endpoint, current_rank, endpoint, this_host
-from monarch.runs.clock import held_seconds
+from monarch.runs.recover.clock import held_seconds
 
 
 def deeper(number: int) -> int:

@@ -20,7 +20,7 @@ from monarch.config import configured
 from monarch.debugger.console import holds_table
 from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import client
-from monarch.runtime.observe.break_places import moved_line
+from monarch.runtime.debugger.break_places import moved_line
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import HeldCalls
 from tests.debugger.held_actors import AsyncStepper, Stepper
@@ -231,7 +231,7 @@ def test_the_client_is_told_once_for_all_ranks(
     steppers: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However long one rank comes after the other: it is told when the test says so.
-    monkeypatch.setattr("monarch.runtime.observe.hold_book._TOGETHER_SECONDS", 3600.0)
+    monkeypatch.setattr("monarch.runtime.debugger.hold_book._TOGETHER_SECONDS", 3600.0)
     with caplog.at_level(logging.WARNING):
         answer = steppers.odd_stands.call()
         wait_for_holds(2)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import this_host
-from monarch.runs.ranks import answers_of
+from monarch.runs.recover.ranks import answers_of
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import Workspace
@@ -23,7 +23,7 @@ from tests.support import wait_for
 def test_a_limit_does_not_run_out_while_a_rank_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     # No time passes but that for which a rank is held: however slow it is to come to that.
     held = types.SimpleNamespace(monotonic=lambda: client().holds.seconds())
-    monkeypatch.setattr("monarch.runs.ranks.time", held)
+    monkeypatch.setattr("monarch.runs.recover.ranks.time", held)
     steppers = this_host().spawn_procs({"gpus": 2}).spawn("stepper", Stepper)
     steppers.echo.call(0).get(timeout=60)
     before = client().holds.seconds()

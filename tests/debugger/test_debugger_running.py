@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import ProcMesh, this_host
-from monarch.runtime.observe.stop_at import CAN_STOP_NOW
+from monarch.runtime.debugger.stop_at import CAN_STOP_NOW
 from monarch_sync import Workspace
 from tests.debugger.held_actors import AsyncStepper, Stepper
 from tests.debugger.typist import console, line_of, wait_for_holds

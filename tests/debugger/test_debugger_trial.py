@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import Actor, ProcMesh, endpoint
-from monarch.runs.trial import Trial
+from monarch.runs.hold.trial import Trial
 from monarch.runtime import process
 from tests.debugger.held_actors import Stepper
 from tests.debugger.typist import console, line_of, wait_for_holds

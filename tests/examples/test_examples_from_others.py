@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.runs.script_source import calls_step, is_plain_script
+from monarch.runs.recipe.script_source import calls_step, is_plain_script
 from tests.cli.command_folder import CommandFolder
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,7 +9,7 @@ import torch
 
 from monarch.actor import Actor, endpoint
 from monarch.rdma import RDMABuffer, SharedStateDict
-from monarch.rdma.gpu import gpu
+from monarch.rdma.memory.gpu import gpu
 
 
 class Owner(Actor):

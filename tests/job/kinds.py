@@ -22,7 +22,7 @@ from monarch.job import (
     SlurmJob,
     SSHJob,
 )
-from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
+from monarch.job.kinds.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import inspect_hosts
 from monarch.runtime.process import is_bootstrapped

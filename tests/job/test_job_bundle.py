@@ -18,10 +18,11 @@ import pytest
 
 from monarch.actor import Actor, endpoint, shutdown_context
 from monarch.errors import JobError
-from monarch.job import JobTrait, SlurmJob, SSHJob, bundle_offer
-from monarch.job.bundle import Bundle, bundle_for, known_bundles
-from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
-from monarch.job.login_session import LoginSession
+from monarch.job import JobTrait, SlurmJob, SSHJob
+from monarch.job.bundle import bundle_offer
+from monarch.job.bundle.bundle import Bundle, bundle_for, known_bundles
+from monarch.job.kinds.kubernetes import ImageSpec, KubeConfig, KubernetesJob
+from monarch.job.kinds.login_session import LoginSession
 from monarch.runtime.hosts import bundle_place
 from monarch.runtime.process import is_bootstrapped
 from monarch.runtime.workspace.packages.python_here import platforms, python_tag

@@ -173,7 +173,7 @@ else:
         assert hasattr(real.MMT, name), name
     from lightning_sdk.status import Status
     known = {one.value for one in Status}
-    from monarch.job.lightning import _OVER
+    from monarch.job.kinds.lightning import _OVER
     assert _OVER <= known, known
     assert real.Machine.CPU
     fake.Machine = real.Machine

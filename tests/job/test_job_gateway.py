@@ -16,8 +16,8 @@ import pytest
 from monarch.actor import shutdown_context
 from monarch.errors import JobError
 from monarch.job import SlurmJob, SSHJob, job_load
-from monarch.job.kube_pods import is_in_reach
-from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
+from monarch.job.kinds.kube_pods import is_in_reach
+from monarch.job.kinds.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.net.gateway import Gateway
 from monarch.runtime.client_agent import client
 from monarch.runtime.process import is_bootstrapped
@@ -207,7 +207,7 @@ def test_pods_are_reached_through_one_of_them_from_outside(
 def test_where_pods_are_out_of_reach_the_first_is_the_gateway(
     mark: str, pods: KubeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch.job.kubernetes.is_in_reach", lambda url: False)
+    monkeypatch.setattr("monarch.job.kinds.kubernetes.is_in_reach", lambda url: False)
     job = _pods(KubeConfig.from_config(json.loads(Path(str(pods.path)).read_text())), mark)
     try:
         job.state(cached_path=None).trainers.initialized.get(timeout=60)

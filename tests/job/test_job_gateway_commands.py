@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.runs.folder import runs_in
+from monarch.runs.record.folder import runs_in
 from tests.cli.command_folder import CommandFolder
 from tests.cli.conftest import RECIPE
 from tests.job.kinds import FAKES, MARK, processes_marked

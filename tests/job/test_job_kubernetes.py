@@ -16,7 +16,7 @@ from monarch.actor import shutdown_context
 from monarch.errors import JobError
 from monarch.job import ImageSpec, KubeConfig, KubernetesJob, job_load, job_loads
 from monarch.job.doctor.clusters import of_kubernetes
-from monarch.job.kube_manifests import image_template
+from monarch.job.kinds.kube_manifests import image_template
 from monarch.runtime.process import is_bootstrapped
 from tests.actors import Echo
 from tests.job.fakes.kube_server import KubeServer

@@ -15,7 +15,7 @@ import pytest
 from monarch.actor import shutdown_context
 from monarch.job import KubeConfig, KubernetesJob, SlurmJob
 from monarch.runs import Record
-from monarch.runs.allocation import AllocationLost, RunAllocation
+from monarch.runs.recover.allocation import AllocationLost, RunAllocation
 from monarch.runtime.process import is_bootstrapped
 from monarch.tools.network import free_port
 from tests.job.kube_cluster import KubeCluster, pod_template

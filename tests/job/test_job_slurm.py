@@ -14,9 +14,9 @@ import pytest
 from monarch.actor import shutdown_context
 from monarch.errors import JobError
 from monarch.job import SlurmJob, job_load
-from monarch.job.slurm import in_places
+from monarch.job.kinds.slurm import in_places
+from monarch.runtime.entry.slurm_task import BIND_TO
 from monarch.runtime.process import is_bootstrapped
-from monarch.runtime.slurm_task import BIND_TO
 from monarch.tools.network import free_port
 from tests.actors import Echo
 from tests.job.kinds import FAKES

@@ -14,8 +14,9 @@ import pytest
 
 from monarch.actor import shutdown_context
 from monarch.errors import JobError
-from monarch.job import SSHJob, login_session
+from monarch.job import SSHJob
 from monarch.job.doctor import probe_session
+from monarch.job.kinds import login_session
 from monarch.runtime.process import is_bootstrapped
 from tests.job.kinds import FAKES, MARK, processes_marked
 from tests.job.sshd import Sshd

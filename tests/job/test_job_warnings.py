@@ -14,11 +14,11 @@ import pytest
 
 from monarch.actor import HostWarning, shutdown_context
 from monarch.job import ImageSpec, KubeConfig, KubernetesJob, ProcessJob, SlurmJob
-from monarch.runs.record import LineDisplay, Record
-from monarch.runtime import slurm_task
+from monarch.runs.record.record import LineDisplay, Record
+from monarch.runtime.entry import slurm_task
+from monarch.runtime.entry.slurm_task import limit_seconds
 from monarch.runtime.hosts.end_notice import EndNotice
 from monarch.runtime.process import is_bootstrapped
-from monarch.runtime.slurm_task import limit_seconds
 from monarch.tools.network import free_port
 from tests.actors import Echo
 from tests.job.fakes.kube_server import KubeServer

@@ -15,7 +15,7 @@ def patience() -> Iterator[None]:
     tested on looks that are made up."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_LOOK_SECONDS", "_DRAIN_SECONDS"):
-            patch.setattr(f"monarch.runtime.observe.host_desk.{name}", _SECONDS)
+            patch.setattr(f"monarch.runtime.hosts.host_desk.{name}", _SECONDS)
         for name in ("_CLIENT_SECONDS", "_STACKS_SECONDS"):
             patch.setattr(f"monarch.observe.visit.{name}", _SECONDS)
         patch.setattr("monarch.runtime.hosts.asking._SECONDS", _SECONDS)

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from monarch.observe.query import QueryTables
-from monarch.runs.folder import RunFolder, new_run, runs_in
+from monarch.runs.record.folder import RunFolder, new_run, runs_in
 from monarch.runtime.ends.process_start import process_start
 from monarch.view.server import PageServer, PageSource
 from tests.cli.runs_folder import add_row

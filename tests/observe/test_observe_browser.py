@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("duckdb")
 
-from monarch.runs.report import write_report
+from monarch.runs.page.report import write_report
 from tests.observe.browser import PROGRAM, Browser
 from tests.observe.page_world import a_run, end, hold, many_hosts, page_of, served
 from tests.support import wait_for

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from monarch.cli import run_target
+from monarch.cli.run import run_target
 from monarch.runtime.observe import machine_state
 from monarch.runtime.observe.machine_state import num_visible_gpus
 

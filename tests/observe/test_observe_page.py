@@ -22,7 +22,7 @@ pytest.importorskip("duckdb")
 testclient = pytest.importorskip("starlette.testclient")
 
 import monarch.view.server as page_server  # noqa: E402
-from monarch.runs.folder import runs_in  # noqa: E402
+from monarch.runs.record.folder import runs_in  # noqa: E402
 from monarch.view.server import PageServer, PageSource  # noqa: E402
 
 

@@ -6,9 +6,9 @@ import ctypes
 from typing import Any
 
 from monarch.actor import Actor, endpoint
-from monarch.rdma.gpu import gpu
-from monarch.rdma.layout import Layout, StoragePlace
-from monarch.rdma.memory import memory_of
+from monarch.rdma.memory.gpu import gpu
+from monarch.rdma.memory.layout import Layout, StoragePlace
+from monarch.rdma.memory.memory import memory_of
 from monarch.testing.fake_gpu import gpu_of_tests
 
 

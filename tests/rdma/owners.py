@@ -22,7 +22,7 @@ SECONDS = float(os.environ.get("RDMA_TEST_SECONDS", "20"))
 
 def what_is_left() -> tuple[int, int, int, int]:
     """Registrations, descriptors, mappings, and bytes of memory, of this process."""
-    from monarch.rdma.registry import is_registry_made, registry
+    from monarch.rdma.memory.registry import is_registry_made, registry
 
     num_registered = 0
     if is_registry_made():
@@ -142,7 +142,7 @@ class Owner(Actor):
 
     @endpoint
     def num_registered(self) -> int:
-        from monarch.rdma.registry import registry
+        from monarch.rdma.memory.registry import registry
 
         registry().sweep()
         return len(registry())
@@ -272,7 +272,7 @@ class Reader(Actor):
     @endpoint
     def write_and_die(self, buffer: RDMABuffer, num_bytes: int) -> None:
         """Die half way through a write."""
-        from monarch.rdma import table as tables
+        from monarch.rdma.memory import table as tables
 
         region = buffer.part.region
         fd = region.table.open()

@@ -14,9 +14,9 @@ import pytest
 from monarch.actor import attach_to_workers, this_host, this_proc
 from monarch.config import configured
 from monarch.rdma import RDMAAction, RDMABuffer, RemoteMemoryError, is_ibverbs_available
-from monarch.rdma.gpu import gpu, use_gpu
-from monarch.rdma.verbs.verbs_backend import Verbs
-from monarch.rdma.ways import Ways
+from monarch.rdma.memory.gpu import gpu, use_gpu
+from monarch.rdma.ways.choice import Ways
+from monarch.rdma.ways.verbs.verbs_backend import Verbs
 from monarch.testing.fake_gpu import gpu_of_tests
 from monarch.testing.fake_verbs import FakeVerbs
 from tests.rdma.owners import Owner, Reader

@@ -17,14 +17,15 @@ import pytest
 
 from monarch.actor import this_host
 from monarch.config import configured
-from monarch.rdma import RDMABuffer, RemoteMemoryError, process_vm
-from monarch.rdma import table as tables
-from monarch.rdma.byte_locks import ALONE, lock
-from monarch.rdma.registry import registry
-from monarch.rdma.slab import Slab
-from monarch.rdma.streams import Ticket, prove_to_owner
-from monarch.rdma.tcp_server import StreamServer
-from monarch.rdma.ways import _of_agents, _say_once, ways
+from monarch.rdma import RDMABuffer, RemoteMemoryError
+from monarch.rdma.memory import table as tables
+from monarch.rdma.memory.byte_locks import ALONE, lock
+from monarch.rdma.memory.registry import registry
+from monarch.rdma.ways import process_vm
+from monarch.rdma.ways.choice import _of_agents, _say_once, ways
+from monarch.rdma.ways.streams import Ticket, prove_to_owner
+from monarch.rdma.ways.tcp_server import StreamServer
+from monarch.rdma.weights.slab import Slab
 from tests.rdma.owners import Owner, Reader
 from tests.support import wait_for
 
@@ -61,7 +62,7 @@ def test_an_owner_that_is_killed_in_the_middle_is_told(
     way: str, kind: str, owner: Any, faults: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However late the news of its death comes after the end of its connections.
-    monkeypatch.setattr("monarch.rdma.tcp._NEWS_SECONDS", SECONDS)
+    monkeypatch.setattr("monarch.rdma.ways.tcp._NEWS_SECONDS", SECONDS)
     buffer = make(owner, bytes(32 * MIB))
     pid = owner.pid.call_one().get(timeout=SECONDS)
     here = bytearray(buffer.size())

@@ -19,10 +19,10 @@ from monarch.rdma import (
     RDMAWriteTransferWarning,
     RemoteMemoryError,
 )
-from monarch.rdma.device_memory import part_of
-from monarch.rdma.gpu import TorchGpu, copy_places, gpu, use_gpu
-from monarch.rdma.layout import paired
-from monarch.rdma.memory import memory_of
+from monarch.rdma.memory.device_memory import part_of
+from monarch.rdma.memory.gpu import TorchGpu, copy_places, gpu, use_gpu
+from monarch.rdma.memory.layout import paired
+from monarch.rdma.memory.memory import memory_of
 from monarch.testing.fake_gpu import FakeGpuArray, gpu_of_tests
 from tests.rdma.owners import Owner, Reader
 from tests.support import wait_for

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from monarch.actor import this_host
-from monarch.rdma.gpu import TorchGpu, gpu, use_gpu
-from monarch.rdma.layout import Layout, StoragePlace
-from monarch.rdma.memory import memory_of
+from monarch.rdma.memory.gpu import TorchGpu, gpu, use_gpu
+from monarch.rdma.memory.layout import Layout, StoragePlace
+from monarch.rdma.memory.memory import memory_of
 from tests.rdma.gpu_sharer import Sharer, get, place_of, put, use
 
 SECONDS = 120

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.rdma.layout import (
+from monarch.rdma.memory.layout import (
     Layout,
     RunReader,
     StoragePlace,

@@ -23,9 +23,9 @@ from monarch.rdma import (
     is_ibverbs_available,
     is_rdma_available,
 )
-from monarch.rdma.process_vm import ProcessVm
-from monarch.rdma.region import Part
-from monarch.rdma.registry import registry
+from monarch.rdma.memory.region import Part
+from monarch.rdma.memory.registry import registry
+from monarch.rdma.ways.process_vm import ProcessVm
 from tests.rdma.owners import Owner, what_is_left
 from tests.support import Program, wait_for
 

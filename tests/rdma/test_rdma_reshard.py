@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.rdma.reshard import ShardPiece, Split, local_shape, pieces_of, plan
+from monarch.rdma.weights.reshard import ShardPiece, Split, local_shape, pieces_of, plan
 
 np = pytest.importorskip("numpy")
 

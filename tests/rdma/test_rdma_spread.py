@@ -12,7 +12,7 @@ import pytest
 from monarch.actor import ActorError, this_host
 from monarch.net.machine import machine_id
 from monarch.rdma import SharedStateDict
-from monarch.rdma.state_dict import _directory, _look
+from monarch.rdma.weights.state_dict import _directory, _look
 from tests.rdma.weights import SHAPES, Reader, Trainer, numbered
 from tests.support import wait_for
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from monarch.rdma import RDMABuffer, RemoteMemoryError
-from monarch.rdma.backend import BackendUnavailable
-from monarch.rdma.memory import memory_of
-from monarch.rdma.verbs import devices
-from monarch.rdma.verbs.devices import register_gpu
-from monarch.rdma.verbs.library import READ, GuardedPair, VerbsFailed, WorkRequest
-from monarch.rdma.verbs.verbs_backend import Verbs
+from monarch.rdma.memory.memory import memory_of
+from monarch.rdma.ways.backend import BackendUnavailable
+from monarch.rdma.ways.verbs import devices
+from monarch.rdma.ways.verbs.devices import register_gpu
+from monarch.rdma.ways.verbs.library import READ, GuardedPair, VerbsFailed, WorkRequest
+from monarch.rdma.ways.verbs.verbs_backend import Verbs
 from monarch.runtime.links.network import Gone
 from monarch.testing.fake_verbs import FakeVerbs
 from tests.support import wait_for

@@ -99,7 +99,7 @@ class Trainer(Actor):
     @endpoint
     def be_impatient(self) -> None:
         """Wait for readers of a half for a moment only."""
-        from monarch.rdma import slab
+        from monarch.rdma.weights import slab
 
         slab._PATIENCE_SECONDS = 0.2
 
@@ -110,7 +110,7 @@ class Trainer(Actor):
     @endpoint
     def publish_and_die(self, version: int) -> None:
         """Die when half of the tensors have been copied."""
-        from monarch.rdma import state_dict
+        from monarch.rdma.weights import state_dict
 
         state = {key: numbered(shape, version) for key, shape in SHAPES.items()}
         state_dict.view_of = dying_at(len(SHAPES) // 2, state_dict.view_of)
@@ -206,7 +206,7 @@ class Reader(Actor):
         """Stop when half of the tensors have been copied, until somebody lets it go on."""
         import torch
 
-        from monarch.rdma import state_dict
+        from monarch.rdma.weights import state_dict
 
         copy = state_dict.view_of
         state_dict.view_of = acting_at(len(keys) // 2, copy, signal.SIGSTOP)
@@ -226,7 +226,7 @@ class Reader(Actor):
     @endpoint
     def fetch_and_die(self, keys: tuple[str, ...]) -> None:
         """Die when half of the tensors have been copied."""
-        from monarch.rdma import state_dict
+        from monarch.rdma.weights import state_dict
 
         state_dict.view_of = dying_at(len(keys) // 2, state_dict.view_of)
         import torch
@@ -259,7 +259,7 @@ def acting_at(num: int, function: Callable[..., Any], number: int) -> Callable[.
 
 def counted_copies() -> list[int]:
     """Grows by one with each copy that this process makes for its host."""
-    from monarch.rdma import state_dict
+    from monarch.rdma.weights import state_dict
 
     made: list[int] = []
     copy = state_dict._Fetcher._copy
@@ -276,7 +276,8 @@ def act_as_host(name: str) -> None:
     """Take this process for one of another host, to which only TCP leads."""
     if name:
         from monarch.config import configure
-        from monarch.rdma import state_dict, tcp
+        from monarch.rdma.ways import tcp
+        from monarch.rdma.weights import state_dict
 
         configure(rdma_same_host=False)
         state_dict.machine_id = lambda: name

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from monarch.errors import ActorError, MeshFailure, SupervisionError
-from monarch.runs.edits import Edits
-from monarch.runs.run_memory import HostCopies
+from monarch.runs.hold.run_memory import HostCopies
+from monarch.runs.record.edits import Edits
 from monarch_recipes.best import EvaluationVerdict
 from monarch_recipes.evaluation import Share
 from monarch_recipes.fault_tolerant import FaultTolerantConfig

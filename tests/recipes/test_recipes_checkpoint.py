@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from monarch.runs.saving import UnsavableState
+from monarch.runs.recover.saving import UnsavableState
 from monarch_recipes import checkpoint
 from monarch_recipes.checkpoint import (
     CheckpointError,

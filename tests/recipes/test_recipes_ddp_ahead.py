@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from monarch.config import configured
-from monarch.runs import holding
+from monarch.runs.hold import holding
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 from tests.recipes.held_run import TASK, HeldRun, project
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from monarch.config import configured
-from monarch.runs.folder import RunFolder
-from monarch.runs.ranks import RunFailed
+from monarch.runs.record.folder import RunFolder
+from monarch.runs.recover.ranks import RunFailed
 from monarch_recipes.checkpoint import checkpoint_paths
 from tests.recipes.held_run import HeldRun, project
 from tests.support import wait_for

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from monarch.config import configured
-from monarch.runs.edits import OnEditError
-from monarch.runs.hold_report import HoldReport
-from monarch.runs.ranks import RunFailed
+from monarch.runs.hold.hold_report import HoldReport
+from monarch.runs.record.edits import OnEditError
+from monarch.runs.recover.ranks import RunFailed
 from monarch_recipes import ddp
 from monarch_sync import SyncReport
 from tests.recipes.held_run import LOSS, TASK, HeldRun, kill_a_rank, project

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from monarch.job import ProcessJob, job_load
-from monarch.runs.folder import RunFolder, find_run, runs_in
+from monarch.runs.record.folder import RunFolder, find_run, runs_in
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 
 COMMAND = [

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from monarch.config import configured
-from monarch.runs.ranks import RunFailed
+from monarch.runs.recover.ranks import RunFailed
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 from tests.recipes.held_run import HeldRun, project
 from tests.support import wait_for

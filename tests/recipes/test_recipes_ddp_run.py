@@ -19,7 +19,7 @@ import torch
 from monarch.actor import this_host
 from monarch.config_file import ConfigError, load_config, to_toml
 from monarch.runs import LineDisplay, LiveConfig, Record
-from monarch.runs.ranks import RunFailed
+from monarch.runs.recover.ranks import RunFailed
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 from monarch_recipes.ddp import DDPConfig, DDPOutcome, run
 from tests.recipes.ddp_trouble import SPOILED

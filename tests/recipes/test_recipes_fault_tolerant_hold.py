@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
 from monarch.config import configured
-from monarch.runs.hold_report import HoldReport
+from monarch.runs.hold.hold_report import HoldReport
 from monarch_recipes import fault_tolerant
 from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.controller import Controller

@@ -16,7 +16,7 @@ pytest.importorskip("torchft", reason="torchft is not installed: pip install 'mo
 
 from monarch.job import ImageSpec, KubeConfig, KubernetesJob, ProcessJob
 from monarch.runs import Record
-from monarch.runs.allocation import RunAllocation
+from monarch.runs.recover.allocation import RunAllocation
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, run
 from monarch_recipes.replicas.groups import GroupsError
 from tests.job.fakes.kube_server import KubeServer

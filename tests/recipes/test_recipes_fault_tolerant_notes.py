@@ -15,7 +15,7 @@ pytest.importorskip("torchft", reason="torchft is not installed: pip install 'mo
 from monarch.actor import Channel
 from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay, Record
-from monarch.runs.record import METRICS
+from monarch.runs.record.record import METRICS
 from monarch_recipes.replicas.client import _next_news, _write_down
 from monarch_recipes.replicas.event_log import EventLog
 from monarch_recipes.replicas.groups import Groups

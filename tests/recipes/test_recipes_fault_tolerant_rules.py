@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'monarch-loop[ft]'")
 
-from monarch.runs.restarts import Restarts
+from monarch.runs.recover.restarts import Restarts
 from monarch_recipes.replicas.chaos import KINDS, ChaosError, InjectedFault, read_chaos
 from monarch_recipes.replicas.event_log import FingerprintBook
 from monarch_recipes.replicas.messages import TaskError, task_errors

@@ -21,8 +21,8 @@ from torch import nn
 
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
-from monarch.runs.ranks import RunFailed
-from monarch.runs.slowness import HOLD, MORE
+from monarch.runs.record.slowness import HOLD, MORE
+from monarch.runs.recover.ranks import RunFailed
 from monarch_recipes import fault_tolerant
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.extras import Extras

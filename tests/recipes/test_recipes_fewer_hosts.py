@@ -16,7 +16,7 @@ from monarch.actor import HostMesh
 from monarch.errors import JobError
 from monarch.job import ProcessJob
 from monarch.runs import Record
-from monarch.runs.allocation import AllocationLost, RunAllocation
+from monarch.runs.recover.allocation import AllocationLost, RunAllocation
 from monarch_recipes import ddp
 from monarch_recipes.checkpoint import checkpoint_path, checkpoint_paths, load_checkpoint
 from tests.recipes.held_run import digest_of

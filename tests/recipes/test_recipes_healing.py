@@ -13,7 +13,7 @@ import pytest
 
 from monarch.actor import context
 from monarch.rdma import RDMAAction, RDMABuffer, RemoteMemoryError
-from monarch.rdma.registry import registry
+from monarch.rdma.memory.registry import registry
 from tests.support import wait_for
 
 torch = pytest.importorskip("torch")

@@ -14,7 +14,7 @@ import pytest
 from monarch.actor import HostMesh
 from monarch.job import ProcessJob
 from monarch.runs import Record
-from monarch.runs.allocation import RunAllocation
+from monarch.runs.recover.allocation import RunAllocation
 from monarch_recipes import ddp
 from tests.support import wait_for
 

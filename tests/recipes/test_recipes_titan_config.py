@@ -13,8 +13,8 @@ import pytest
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import ConfigError, live_keys, load_config, resolve_config, to_toml
 from monarch.errors import JobError
-from monarch.runs.outline import preload_of
-from monarch.runs.recipe import find_recipe
+from monarch.runs.recipe.outline import preload_of
+from monarch.runs.recipe.recipe import find_recipe
 from monarch_recipes.titan import PRELOAD, check
 from monarch_recipes.titan import __file__ as recipe_file
 from monarch_recipes.titan.config import Degrees, TitanConfig, from_flags, in_folder, value_at
@@ -302,7 +302,7 @@ def test_a_recipe_without_its_packages_says_what_to_install(
     def missing(name: str) -> None:
         raise ModuleNotFoundError(name="torch")
 
-    monkeypatch.setattr("monarch.runs.recipe.importlib.import_module", missing)
+    monkeypatch.setattr("monarch.runs.recipe.recipe.importlib.import_module", missing)
     with pytest.raises(JobError, match=rf"needs torch, .* pip install 'monarch-loop\[{extra}\]'"):
         find_recipe(recipe)
 

@@ -14,9 +14,9 @@ import tests.recipes.titan_support  # noqa: F401
 from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay, Record
 from monarch.runs.attempts import TrainingAttempt
-from monarch.runs.record import EVENTS, METRICS
-from monarch.runs.restarts import Restarts
-from monarch.runs.saving import Saving
+from monarch.runs.record.record import EVENTS, METRICS
+from monarch.runs.recover.restarts import Restarts
+from monarch.runs.recover.saving import Saving
 from monarch_recipes.titan import recipe as titan
 from monarch_recipes.titan.checkpoints import Saved
 from monarch_recipes.titan.config import TitanConfig, with_values

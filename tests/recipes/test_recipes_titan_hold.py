@@ -10,8 +10,8 @@ import pytest
 
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import load_config
-from monarch.runs.folder import RunFolder
-from monarch.runs.hold_report import HoldReport
+from monarch.runs.hold.hold_report import HoldReport
+from monarch.runs.record.folder import RunFolder
 from monarch_recipes import titan
 from monarch_recipes.titan.config import TitanConfig
 from monarch_recipes.titan.tiny import prepare

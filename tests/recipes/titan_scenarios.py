@@ -32,8 +32,8 @@ from monarch.actor import endpoint, this_host
 from monarch.config_file import load_config
 from monarch.errors import ActorError
 from monarch.runs import LineDisplay, Record
-from monarch.runs.ranks import RunFailed
-from monarch.runs.record import EVENTS, METRICS
+from monarch.runs.record.record import EVENTS, METRICS
+from monarch.runs.recover.ranks import RunFailed
 from monarch_recipes import titan
 from monarch_recipes.titan.checkpoints import find_checkpoint
 from monarch_recipes.titan.config import TitanConfig, in_folder

@@ -13,7 +13,7 @@ from monarch.errors import HostBusy, JobError
 from monarch.job import JobState, JobTrait, job_load
 from monarch.job.places import has_state, record_of
 from monarch.mesh import Shape, Slice
-from monarch.runs.allocation import AllocationLost, OnHostLoss, RunAllocation
+from monarch.runs.recover.allocation import AllocationLost, OnHostLoss, RunAllocation
 from monarch.wire.address import ProcAddress
 
 

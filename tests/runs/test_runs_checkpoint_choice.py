@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from monarch.config_file import ConfigError
-from monarch.runs.checkpoint_choice import check_choices, checkpoint_named, chosen_for
+from monarch.runs.recover.checkpoint_choice import check_choices, checkpoint_named, chosen_for
 
 
 def saved(path: Path, at: int) -> Path:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from monarch.runs.code import RunCode, RunCodeChange
-from monarch.runs.record import Record
+from monarch.runs.record.code import RunCode, RunCodeChange
+from monarch.runs.record.record import Record
 from monarch.runtime.workspace.pushing.host_history import HeldChanges
 from monarch_sync import Replica, Workspace, sync_local
-from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone, GenerationUnknown
 from monarch_sync.messages import AskChanges, AskContent, Changes, Piece, decode, encode
+from monarch_sync.tree.entry import Entry
 
 
 class Shown:

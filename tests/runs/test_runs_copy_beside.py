@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from monarch.runs import copy_beside
-from monarch.runs.copy_beside import (
+from monarch.runs.hold import copy_beside
+from monarch.runs.hold.copy_beside import (
     CopyBeside,
     NoRoom,
     begin_copy,
@@ -23,10 +23,17 @@ from monarch.runs.copy_beside import (
     is_quick_copy,
     why_no_room,
 )
-from monarch.runs.copy_room import HostRoom, room_in_cgroups, verdict_on_room
-from monarch.runs.run_memory import newest_of
-from monarch.runs.state_copies import Changed, PutBack, keep
-from monarch.runs.state_memory import SMALL, WHOLE, CopyPlace, HalfMarks, StateMemory, copies_in
+from monarch.runs.hold.copy_room import HostRoom, room_in_cgroups, verdict_on_room
+from monarch.runs.hold.run_memory import newest_of
+from monarch.runs.hold.state_copies import Changed, PutBack, keep
+from monarch.runs.hold.state_memory import (
+    SMALL,
+    WHOLE,
+    CopyPlace,
+    HalfMarks,
+    StateMemory,
+    copies_in,
+)
 from monarch.runtime.hosts.held_memory import MARKS, MemoryPlace
 from tests.support import wait_for
 

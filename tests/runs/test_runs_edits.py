@@ -7,7 +7,7 @@ import math
 import pytest
 
 from monarch.config import configured
-from monarch.runs.edits import Edits, Failure
+from monarch.runs.record.edits import Edits, Failure
 
 
 def fails(edits: Edits, generation: int) -> Failure:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from monarch.config_file import ConfigError
-from monarch.runs.allocation import AllocationLost
 from monarch.runs.end_text import end_text
-from monarch.runs.folder import RunFolder, find_unfinished
-from monarch.runs.record import Record
+from monarch.runs.record.folder import RunFolder, find_unfinished
+from monarch.runs.record.record import Record
+from monarch.runs.recover.allocation import AllocationLost
 from monarch.runtime.ends.process_start import process_start
 
 COMMAND = ["monarch", "run", "ddp", "rate=1e-3"]

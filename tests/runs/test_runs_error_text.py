@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monarch.runs.error_text import in_words
+from monarch.runs.record.error_text import in_words
 
 ABOUT_DEBUGGING = (
     "Search for `cudaErrorAssert' in the documentation of CUDA.\n"

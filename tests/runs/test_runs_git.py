@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.runs.git import commit_here
+from monarch.runs.record.git import commit_here
 
 
 def git(folder: Path, *words: str) -> str:

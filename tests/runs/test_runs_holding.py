@@ -19,14 +19,14 @@ from monarch.config import configured
 from monarch.config_file import live
 from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay, LiveConfig
-from monarch.runs.deaths import Deaths
-from monarch.runs.edits import OnEditError
-from monarch.runs.hold_report import HoldReport
-from monarch.runs.holding import Holding
-from monarch.runs.ranks import RunFailed
-from monarch.runs.record import Record
-from monarch.runs.recovery import BeginAgain
-from monarch.runs.slowness import ASKED, HOLD
+from monarch.runs.hold.hold_report import HoldReport
+from monarch.runs.hold.holding import Holding
+from monarch.runs.record.edits import OnEditError
+from monarch.runs.record.record import Record
+from monarch.runs.record.slowness import ASKED, HOLD
+from monarch.runs.recover.deaths import Deaths
+from monarch.runs.recover.ranks import RunFailed
+from monarch.runs.recover.recovery import BeginAgain
 from monarch.runtime import process
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.bulletins import post
@@ -303,7 +303,7 @@ def test_a_right_edit_that_is_slow_is_told_of_and_goes_on(
 def test_nobody_ends_ranks_that_cannot_be_interrupted_before_there_is_a_mend(
     loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch.runs.holding._COME_BACK_SECONDS", 0.5)
+    monkeypatch.setattr("monarch.runs.hold.holding._COME_BACK_SECONDS", 0.5)
     run = loop("hold")
     run.quick_steps()
     run.push(LOCKED)
@@ -344,7 +344,7 @@ def test_a_loop_without_end_ends_some_time(
 def test_where_nobody_sits_what_cannot_be_interrupted_ends_some_time(
     loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch.runs.holding._COME_BACK_SECONDS", 0.5)
+    monkeypatch.setattr("monarch.runs.hold.holding._COME_BACK_SECONDS", 0.5)
     gone_back_to: list[int] = []
     run = loop("rollback")
 
@@ -604,7 +604,7 @@ def test_who_interrupts_a_hold_is_not_told_of_the_failure_again(
             raise KeyboardInterrupt
         sleep(seconds)
 
-    monkeypatch.setattr("monarch.runs.holding.time.sleep", interrupted)
+    monkeypatch.setattr("monarch.runs.hold.holding.time.sleep", interrupted)
     with pytest.raises(KeyboardInterrupt, match="step 2 was not made again") as caught:
         run.steps(1)
     monkeypatch.undo()

@@ -11,12 +11,12 @@ import pytest
 import monarch.actor
 from monarch.actor import MeshFailure, ProcMesh, this_host
 from monarch.runs import LineDisplay
-from monarch.runs.deaths import Deaths
-from monarch.runs.edits import Failure
-from monarch.runs.holding import Holding
-from monarch.runs.ranks import RunLost
-from monarch.runs.record import Record
-from monarch.runs.recovery import BeginAgain
+from monarch.runs.hold.holding import Holding
+from monarch.runs.record.edits import Failure
+from monarch.runs.record.record import Record
+from monarch.runs.recover.deaths import Deaths
+from monarch.runs.recover.ranks import RunLost
+from monarch.runs.recover.recovery import BeginAgain
 from monarch.runtime import process
 from tests.actors import Echo
 from tests.support import wait_for

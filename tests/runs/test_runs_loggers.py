@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from monarch.runs.loggers import LoggedRun, open_loggers
-from monarch.runs.record import LineDisplay, Record
+from monarch.runs.record.loggers import LoggedRun, open_loggers
+from monarch.runs.record.record import LineDisplay, Record
 
 VARIABLES = (
     "WANDB_MODE", "WANDB_API_KEY", "WANDB_PROJECT", "WANDB_ENTITY", "WANDB_NAME", "WANDB_RUN_ID",

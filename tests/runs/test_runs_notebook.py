@@ -7,8 +7,8 @@ import re
 import time
 from pathlib import Path
 
-from monarch.runs.folder import RunFolder
-from monarch.runs.record import LineDisplay, Record
+from monarch.runs.record.folder import RunFolder
+from monarch.runs.record.record import LineDisplay, Record
 
 
 def words_of(run: RunFolder) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from monarch.config_file import ConfigError, load_config, to_toml
-from monarch.runs.catalog import built_in_recipes
-from monarch.runs.outline import Outline, outline_of, preload_of
-from monarch.runs.recipe import find_recipe
+from monarch.runs.recipe.catalog import built_in_recipes
+from monarch.runs.recipe.outline import Outline, outline_of, preload_of
+from monarch.runs.recipe.recipe import find_recipe
 
 Reads = Callable[[str], Outline]
 
@@ -147,8 +147,8 @@ def test_of_a_recipe_of_ours_it_is_the_config_that_an_import_gives(name: str) ->
 
 def test_what_procs_preload_is_told_without_importing_it() -> None:
     code = (
-        "import sys; from monarch.runs.catalog import built_in_recipes\n"
-        "from monarch.runs.outline import preload_of\n"
+        "import sys; from monarch.runs.recipe.catalog import built_in_recipes\n"
+        "from monarch.runs.recipe.outline import preload_of\n"
         "for name in built_in_recipes(): print(name, *preload_of(name))\n"
         "assert 'torch' not in sys.modules"
     )

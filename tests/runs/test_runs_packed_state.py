@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from monarch.runs.packed_state import PackedState, UnpackableState, tensor_at, unpacked
+from monarch.runs.hold.packed_state import PackedState, UnpackableState, tensor_at, unpacked
 
 
 def brought_over(state: Any) -> Any:

@@ -10,7 +10,7 @@ from monarch.config import configured
 from monarch.runs.page.generations import generation_tree
 from monarch.runs.page.run_error import editor_link
 from monarch.runs.page.thinning import seconds_left, step_seconds, thinned
-from monarch.runs.rows import RowTail
+from monarch.runs.record.rows import RowTail
 
 
 def test_code_that_failed_or_was_left_is_a_branch_and_what_leads_to_now_the_trunk() -> None:

@@ -13,13 +13,13 @@ import pytest
 
 import monarch
 from monarch.errors import ActorError
-from monarch.runs.error_lines import ErrorLines, error_in, lines_of
-from monarch.runs.holding import Holding
-from monarch.runs.plain_script import ScriptFailed
-from monarch.runs.ranks import RunFailed
-from monarch.runs.script_ranks import ScriptEnd, ended_words
-from monarch.runs.script_source import calls_step, is_plain
-from monarch.runs.trial import TrialReport
+from monarch.runs.hold.holding import Holding
+from monarch.runs.hold.trial import TrialReport
+from monarch.runs.recipe.plain_script import ScriptFailed
+from monarch.runs.recipe.script_ranks import ScriptEnd, ended_words
+from monarch.runs.recipe.script_source import calls_step, is_plain
+from monarch.runs.record.error_lines import ErrorLines, error_in, lines_of
+from monarch.runs.recover.ranks import RunFailed
 from monarch.spmd import steps
 from monarch.spmd.steps import ScriptThread
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.runs.plot import log_ticks, smoothed, svg_chart, text_chart, text_plot, ticks
+from monarch.runs.record.plot import log_ticks, smoothed, svg_chart, text_chart, text_plot, ticks
 
 numbers = st.floats(min_value=-1e12, max_value=1e12, allow_nan=False)
 

@@ -7,7 +7,7 @@ import pytest
 
 from monarch.actor import Actor, Channel, Future, endpoint, this_proc
 from monarch.config_file import ConfigError
-from monarch.runs.ranks import ask_all, check_num_ranks
+from monarch.runs.recover.ranks import ask_all, check_num_ranks
 
 
 class Silent:

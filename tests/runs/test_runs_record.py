@@ -13,12 +13,12 @@ import pytest
 from monarch.config_file import ConfigError, LoadedConfig
 from monarch.errors import JobError
 from monarch.observe.json_rows import json_rows
-from monarch.runs.folder import RunFolder, new_run
-from monarch.runs.loggers import check_loggers
-from monarch.runs.record import EVENTS, METRICS, LineDisplay, Record
-from monarch.runs.rows import RowFile
+from monarch.runs.record.folder import RunFolder, new_run
+from monarch.runs.record.loggers import check_loggers
+from monarch.runs.record.record import EVENTS, METRICS, LineDisplay, Record
+from monarch.runs.record.rows import RowFile
+from monarch.runs.record.summary import worth_telling
 from monarch.runs.session import RunLock, RunSession
-from monarch.runs.summary import worth_telling
 from tests.support import open_files
 
 

@@ -10,9 +10,15 @@ from monarch.config_file import ConfigError
 from monarch.errors import ActorError, MeshFailure, MonarchError, SupervisionError
 from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay, Record
-from monarch.runs.ranks import RankHangs, RunFailed
-from monarch.runs.recovery import BeginAgain, RanksLost, StepMade, noticing_losses, with_restarts
-from monarch.runs.restarts import Restarts
+from monarch.runs.recover.ranks import RankHangs, RunFailed
+from monarch.runs.recover.recovery import (
+    BeginAgain,
+    RanksLost,
+    StepMade,
+    noticing_losses,
+    with_restarts,
+)
+from monarch.runs.recover.restarts import Restarts
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from monarch.actor import shutdown_context
 from monarch.job import ProcessJob
 from monarch.runs import LineDisplay, Record
-from monarch.runs.recovery import StepMade, procs_to_lose, with_restarts
-from monarch.runs.restarts import Restarts
-from monarch.runs.telemetry import RunTelemetry
+from monarch.runs.record.telemetry import RunTelemetry
+from monarch.runs.recover.recovery import StepMade, procs_to_lose, with_restarts
+from monarch.runs.recover.restarts import Restarts
 from tests.actors import Echo
 from tests.support import wait_for
 

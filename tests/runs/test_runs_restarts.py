@@ -1,4 +1,4 @@
-from monarch.runs.restarts import Restarts
+from monarch.runs.recover.restarts import Restarts
 
 
 def test_the_first_restart_is_at_once_and_later_ones_wait_longer() -> None:

@@ -14,9 +14,9 @@ import torch
 from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint, this_host
 from monarch.errors import MonarchError
 from monarch.runs import Deaths
-from monarch.runs.copy_beside import begin_copy
-from monarch.runs.run_memory import HostCopies, RunMemory
-from monarch.runs.state_memory import StateMemory
+from monarch.runs.hold.copy_beside import begin_copy
+from monarch.runs.hold.run_memory import HostCopies, RunMemory
+from monarch.runs.hold.state_memory import StateMemory
 from monarch.runtime import process
 from monarch.runtime.hosts.held_memory import have_held
 from tests.support import wait_for

@@ -17,8 +17,8 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam  # noqa: E
 from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
-from monarch.runs.sharded_modules import keep_sharded_modules  # noqa: E402
-from monarch.runs.state_copies import Changed, keep, watch  # noqa: E402
+from monarch.runs.hold.sharded_modules import keep_sharded_modules  # noqa: E402
+from monarch.runs.hold.state_copies import Changed, keep, watch  # noqa: E402
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch.runs.slowness import Patience, RankLook, Slowness, told_as_slow
-from monarch.runs.witness import look_here
+from monarch.runs.record.slowness import Patience, RankLook, Slowness, told_as_slow
+from monarch.runs.recover.witness import look_here
 from tests.support import wait_for
 
 LIMITS = Patience.on_trial(30.0, usual=2.0)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from monarch.runs.hold_report import but_for
-from monarch.runs.state_copies import SAMPLED, Changed, keep, watch
+from monarch.runs.hold.hold_report import but_for
+from monarch.runs.hold.state_copies import SAMPLED, Changed, keep, watch
 
 torch = pytest.importorskip("torch")
 

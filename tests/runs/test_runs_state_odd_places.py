@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monarch.runs.state_copies import SAMPLED, PutBack, keep, watch
+from monarch.runs.hold.state_copies import SAMPLED, PutBack, keep, watch
 
 torch = pytest.importorskip("torch")
 

@@ -23,8 +23,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.runs.state_copies import SAMPLED, Changed, keep, watch
-from monarch.runs.state_walk import is_library
+from monarch.runs.hold.state_copies import SAMPLED, Changed, keep, watch
+from monarch.runs.hold.state_walk import is_library
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from monarch.cli.run import RunRequest
-from monarch.cli.runs import comparison
+from monarch.cli.run.run import RunRequest
+from monarch.cli.runs.runs import comparison
 from monarch.errors import JobError
 from monarch.observe.json_rows import json_rows
 from monarch.observe.kept_files import read_kept
 from monarch.observe.query import TELEMETRY, kept_rows
-from monarch.runs.folder import RunFolder, new_run, read_json
-from monarch.runs.logs import PrintedLines, RunLogs
+from monarch.runs.page.report import write_report
 from monarch.runs.page.run_data import run_data
-from monarch.runs.report import write_report
-from monarch.runs.rows import RowFile
+from monarch.runs.record.folder import RunFolder, new_run, read_json
+from monarch.runs.record.logs import PrintedLines, RunLogs
+from monarch.runs.record.rows import RowFile
 from monarch.view.run_view import log_lines, run_summary
 from monarch.wire.message import Log
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from monarch.runs.unaveraged import GradientsNotAveraged, guard_optimizers
+from monarch.runs.hold.unaveraged import GradientsNotAveraged, guard_optimizers
 
 
 class Blocks(nn.Module):

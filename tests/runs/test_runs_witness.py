@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from monarch.runs import witness
-from monarch.runs.modules_run import ModulesRun, who_left_out_what
-from monarch.runs.witness import RankStack, Witness, tell_hang
+from monarch.runs.recover import witness
+from monarch.runs.recover.modules_run import ModulesRun, who_left_out_what
+from monarch.runs.recover.witness import RankStack, Witness, tell_hang
 
 
 def test_who_hangs_is_named_first_and_every_stack_follows() -> None:
@@ -131,7 +131,7 @@ SHARDED = """
 import json, sys, torch
 from torch import distributed
 from torch.distributed.fsdp import fully_shard
-from monarch.runs.modules_run import modules_run_here
+from monarch.runs.recover.modules_run import modules_run_here
 
 class Model(torch.nn.Module):
     def __init__(self):

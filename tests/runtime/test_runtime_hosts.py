@@ -436,7 +436,7 @@ def wrapped(handler):
 signal.signal = lambda number, handler: install(
     number, wrapped(handler) if number == signal.SIGTERM and callable(handler) else handler
 )
-from monarch.runtime.host_main import serve_host
+from monarch.runtime.entry.host_main import serve_host
 serve_host({url!r})
 print("ended", flush=True)
 """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import Actor, endpoint, this_host
-from monarch.runs.witness import Witness
+from monarch.runs.recover.witness import Witness
 from monarch.runtime.output.log_printer import LogPrinter
 from monarch.wire.message import Log
 from tests.actors import Echo

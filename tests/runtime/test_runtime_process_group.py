@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from monarch.runtime import zygote
 from monarch.runtime.ends import process_start as process_start_module
 from monarch.runtime.ends.process_group import end_child, kill_lost_group, signal_process
 from monarch.runtime.ends.process_start import is_ours, process_start
 from monarch.runtime.ends.stacks import ask_for_stacks
+from monarch.runtime.entry import zygote
 from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope

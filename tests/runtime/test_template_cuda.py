@@ -92,7 +92,7 @@ def test_what_a_library_asks_while_it_is_imported_is_not_asked_of_cuda(folder: P
         folder,
         """
         import os
-        from monarch.runtime.template_cuda import TemplateCuda, is_spoiled
+        from monarch.runtime.entry.template_cuda import TemplateCuda, is_spoiled
         template = TemplateCuda()
         with template.importing():
             import library
@@ -115,7 +115,7 @@ def test_what_nvml_does_not_know_is_asked_of_cuda_and_noticed(folder: Path) -> N
     said = run(
         folder,
         """
-        from monarch.runtime.template_cuda import TemplateCuda, is_spoiled
+        from monarch.runtime.entry.template_cuda import TemplateCuda, is_spoiled
         template = TemplateCuda()
         with template.importing():
             import asks_more
@@ -132,7 +132,7 @@ class Template:
         self.forked: list[tuple[str, int]] = []
         self.exited: list[tuple[str, int | None]] = []
         path = f"{folder}:{Path(__file__).parents[2]}"
-        args = ("-m", "monarch.runtime.zygote")
+        args = ("-m", "monarch.runtime.entry.zygote")
         command = Command(sys.executable, None, args, env={"PYTHONPATH": path})
         self._loop = loop
         self.launcher = loop.run_on_loop(

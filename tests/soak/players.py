@@ -51,7 +51,7 @@ class Ground:
         self._kills[host] = time.monotonic()
         for child in psutil.Process(self.host_pids[host]).children():
             with contextlib.suppress(psutil.Error):
-                if "monarch.runtime.zygote" in child.cmdline():
+                if "monarch.runtime.entry.zygote" in child.cmdline():
                     child.kill()
         self._kills[host] = time.monotonic()
 

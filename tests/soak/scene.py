@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from monarch.runs.folder import RunFolder, runs_in
+from monarch.runs.record.folder import RunFolder, runs_in
 
 MONARCH = (sys.executable, "-m", "monarch.cli.main")
 MARK = "MONARCH_SOAK_MARK"

@@ -33,10 +33,9 @@ from pathlib import Path
 import pytest
 
 from monarch_sync import Manifest, Replica, Scanner, Workspace, sync_local
-from monarch_sync.delta import compress
-from monarch_sync.digest import digest_bytes
-from monarch_sync.disk import AnyPath, Content, Disk
-from monarch_sync.entry import Entry, EntryKind, to_wire
+from monarch_sync.content.delta import compress
+from monarch_sync.content.digest import digest_bytes
+from monarch_sync.content.disk import AnyPath, Content, Disk
 from monarch_sync.errors import BadMessage, PushRefused
 from monarch_sync.messages import (
     AskContent,
@@ -49,6 +48,7 @@ from monarch_sync.messages import (
     decode,
     encode,
 )
+from monarch_sync.tree.entry import Entry, EntryKind, to_wire
 from tests.sync.author import Author
 from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from monarch_sync import Manifest, Replica
-from monarch_sync.digest import digest_bytes
-from monarch_sync.disk import Disk
-from monarch_sync.entry import Entry, EntryKind
+from monarch_sync.content.digest import digest_bytes
+from monarch_sync.content.disk import Disk
 from monarch_sync.messages import (
     Abort,
     AskHistory,
@@ -24,6 +23,7 @@ from monarch_sync.messages import (
     Refused,
     Staged,
 )
+from monarch_sync.tree.entry import Entry, EntryKind
 from tests.sync.test_sync_bad_input import as_nobody
 from tests.sync.trees import (
     Tree,
@@ -107,7 +107,7 @@ def test_a_crash_at_any_step_leaves_one_state_whole(old: Tree, new: Tree) -> Non
 @given(old=trees, new=trees)
 def test_so_does_one_where_files_cannot_change_places(old: Tree, new: Tree) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("monarch_sync.disk._exchange", lambda one, other: False)
+        patch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
         crash_everywhere(old, new)
 
 
@@ -160,7 +160,7 @@ def test_after_a_crash_at_any_step_the_way_back_needs_no_bytes(
 ) -> None:
     """What was replaced is in the store, wherever the commit or its aftermath was cut short."""
     if not can_exchange:
-        monkeypatch.setattr("monarch_sync.disk._exchange", lambda one, other: False)
+        monkeypatch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
     one: Tree = {"a": b"1", "b": b"2", "d/c": b"3", "gone": b"5"}
     other: Tree = {"a": b"one", "b": b"two", "d/c": b"three", "new": b"6"}
     for step in range(60):
@@ -218,7 +218,7 @@ def test_a_crash_in_any_push_of_many_leaves_that_one_or_the_one_before(
     """Many pushes, so that the log is folded on the way; stopped at every step of them."""
     monkeypatch.setattr("monarch_sync.replicas.state_log._MIN_LOG_BYTES", compacts_at)
     if "exchange" in lacks:
-        monkeypatch.setattr("monarch_sync.disk._exchange", lambda one, other: False)
+        monkeypatch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
     if "links" in lacks:
         monkeypatch.setattr("os.link", _refuse)
     trees: list[Tree] = [{f"f{k}": b"%d" % (i if k == i % 4 else 0) for k in range(4)}
@@ -386,7 +386,7 @@ def test_a_disk_error_on_the_way_back_leaves_nothing_that_is_not_known(
 ) -> None:
     """Contents that come from the store, in a process that goes on after the error."""
     if not can_exchange:
-        monkeypatch.setattr("monarch_sync.disk._exchange", lambda one, other: False)
+        monkeypatch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
     one: Tree = {"a": b"1", "b": b"2", "c": b"3"}
     other: Tree = {"a": b"one", "b": b"two", "c": b"three"}
     for step in range(40):

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monarch_sync import Replica
-from monarch_sync.chunks import Chunks, cut
-from monarch_sync.delta import (
+from monarch_sync.content.chunks import Chunks, cut
+from monarch_sync.content.delta import (
     apply,
     between_chunks,
     compress,
@@ -25,12 +25,12 @@ from monarch_sync.delta import (
     patch,
     unpatch,
 )
-from monarch_sync.digest import digest_bytes
-from monarch_sync.disk import Disk
+from monarch_sync.content.digest import digest_bytes
+from monarch_sync.content.disk import Disk
+from monarch_sync.content.stamps import Stamps
 from monarch_sync.errors import BadMessage
 from monarch_sync.messages import Blob, Need, Refused, StageRequest
 from monarch_sync.replicas.store import ContentStore
-from monarch_sync.stamps import Stamps
 from tests.sync.author import Author
 from tests.sync.trees import manifest_of, push_tree, read_tree
 

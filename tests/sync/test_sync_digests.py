@@ -9,8 +9,8 @@ from pathlib import Path
 import xxhash
 
 from monarch_sync import Replica, Workspace, sync_local
-from monarch_sync.chunks import cut
-from monarch_sync.digest import BLOCK_BYTES, LARGE_BYTES, blocks_of, digest_bytes
+from monarch_sync.content.chunks import cut
+from monarch_sync.content.digest import BLOCK_BYTES, LARGE_BYTES, blocks_of, digest_bytes
 from tests.sync.trees import read_tree
 
 # Of what xxh3 mixes content with: what stands beside one of these counts by its sum alone.

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from monarch_sync import Manifest, Replica, Scanner, Workspace, sync_local
-from monarch_sync.disk import Disk
-from monarch_sync.entry import Entry, EntryKind
+from monarch_sync.content.disk import Disk
 from monarch_sync.history import History
 from monarch_sync.messages import (
     AskChanges,
@@ -29,6 +28,7 @@ from monarch_sync.messages import (
     decode,
     encode,
 )
+from monarch_sync.tree.entry import Entry, EntryKind
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from monarch_sync import HostView, Instalments, Outgoing, Push, Replica, Scanner, Workspace
-from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import Entry, EntryKind, Row
+from monarch_sync.content.digest import digest_bytes
 from monarch_sync.messages import (
     Abort,
     Blob,
@@ -28,6 +27,7 @@ from monarch_sync.messages import (
     decode,
     encode,
 )
+from monarch_sync.tree.entry import Entry, EntryKind, Row
 from tests.sync.test_sync_crash import FailingDisk, Stopped
 from tests.sync.test_sync_scan import git
 from tests.sync.trees import Tree, plant, push_tree, read_tree, trees

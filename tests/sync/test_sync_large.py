@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monarch_sync import Manifest, Replica
-from monarch_sync.digest import LARGE_BYTES, ContentHasher, digest_bytes
-from monarch_sync.disk import AnyPath, Disk
-from monarch_sync.entry import Entry, EntryKind
+from monarch_sync.content.digest import LARGE_BYTES, ContentHasher, digest_bytes
+from monarch_sync.content.disk import AnyPath, Disk
 from monarch_sync.messages import Commit, Committed, Need, Staged
 from monarch_sync.push import Push
 from monarch_sync.replicas.patch_file import Blocks, Patch
+from monarch_sync.tree.entry import Entry, EntryKind
 from tests.sync.author import Author
 from tests.sync.trees import manifest_of, read_tree, stage_message
 

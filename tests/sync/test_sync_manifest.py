@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monarch_sync import BadManifest, Manifest, MovedUnderfoot, VersionMismatch, WorkspaceMissing
-from monarch_sync.diff import SyncPlan, diff
-from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import Entry, EntryKind, target_fault
+from monarch_sync.content.digest import digest_bytes
 from monarch_sync.errors import BadMessage, PushRefused, ReplicaBusy, SyncFailed, WatchEnded
 from monarch_sync.messages import Commit, Need, Refused, decode, encode
+from monarch_sync.tree.diff import SyncPlan, diff
+from monarch_sync.tree.entry import Entry, EntryKind, target_fault
 from tests.sync.trees import Tree, manifest_of
 
 names = st.sampled_from(["a", "b", "ä", "\udcff", "z.py"])

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from monarch_sync import Outgoing, Push, Replica
-from monarch_sync.digest import LARGE_BYTES, digest_bytes
-from monarch_sync.disk import AnyPath, Disk
+from monarch_sync.content.digest import LARGE_BYTES, digest_bytes
+from monarch_sync.content.disk import AnyPath, Disk
 from monarch_sync.messages import AskMissing, Commit, Committed, Need, Refused, Staged
 from tests.sync.author import Author
 from tests.sync.test_sync_bad_input import as_nobody
@@ -78,7 +78,7 @@ def test_an_old_file_that_takes_the_place_of_ours_before_we_settle_is_not_taken_
 def test_what_is_written_to_a_file_that_was_replaced_does_not_come_back_as_ours(
     replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch_sync.stamps._TICK_NS", 0)
+    monkeypatch.setattr("monarch_sync.content.stamps._TICK_NS", 0)
     push_tree(replica, 1, {"a": b"1"})
     with open(replica.root / "a", "r+b", buffering=0) as file:
         stage(replica, 2, {"a": b"2"})
@@ -204,7 +204,7 @@ def test_a_file_system_without_second_names(
 
     monkeypatch.setattr(os, "link", refuse)
     if not can_exchange:
-        monkeypatch.setattr("monarch_sync.disk._exchange", lambda one, other: False)
+        monkeypatch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
     push_tree(replica, 1, {"a": b"1", "c": b"c"})
     (replica.root / "a").write_bytes(b"x")
     assert isinstance(push_tree(replica, 2, {"a": b"2", "c": b"d"}), Committed)

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from monarch_sync import HostView, Outgoing, Push, Replica, Scanner, Workspace
-from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import from_wire
+from monarch_sync.content.digest import digest_bytes
+from monarch_sync.content.stamps import digest_of
 from monarch_sync.messages import Abort, Commit, Committed, Staged
-from monarch_sync.stamps import digest_of
+from monarch_sync.tree.entry import from_wire
 from tests.sync.happenings import NAMES, happen
 from tests.sync.test_sync_crash import FailingDisk, Stopped
 
@@ -224,7 +224,7 @@ def test_whoever_meddles_nothing_is_lost_and_nothing_is_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, can_exchange: bool
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr("monarch_sync.disk._exchange", lambda one, other: False)
+        monkeypatch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
     monkeypatch.setattr("monarch_sync.replicas.whole_folders._TICK_NS", 0)
     drive(tmp_path, seed, 25)
 

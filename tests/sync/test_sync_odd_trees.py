@@ -15,11 +15,11 @@ import pytest
 
 from monarch_sync import Manifest, Replica, Scan, Scanner, Watcher, Workspace
 from monarch_sync import scan as scan_once
-from monarch_sync.entry import TOO_DEEP
 from monarch_sync.scanning import readings as readings_module
 from monarch_sync.scanning.explain import explain
 from monarch_sync.scanning.looking import Looking
 from monarch_sync.scanning.readings import Readings
+from monarch_sync.tree.entry import TOO_DEEP
 from tests.privileges import unprivileged
 from tests.sync.trees import push_tree
 
@@ -258,7 +258,7 @@ def test_folders_in_folders_without_end_are_named_and_the_rest_comes_along(
 
 
 def test_why_a_folder_too_deep_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monarch_sync.entry._MAX_DEPTH", 5)
+    monkeypatch.setattr("monarch_sync.tree.entry._MAX_DEPTH", 5)
     deep = folder.joinpath(*["dd"] * 7)
     deep.mkdir(parents=True)
     workspace = Workspace({folder: ""})

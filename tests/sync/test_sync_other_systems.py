@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from monarch_sync import Replica, ReplicaBusy, Workspace, sync_local
-from monarch_sync.disk import Disk
+from monarch_sync.content.disk import Disk
 from tests.elsewhere import ELSEWHERE
 
 PUSH = """

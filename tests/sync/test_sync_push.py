@@ -26,9 +26,9 @@ from monarch_sync import (
     WorkspaceMissing,
     sync_local,
 )
-from monarch_sync import manifest as manifest_module
 from monarch_sync.messages import Refused, StageRequest
-from monarch_sync.tree import TreeNode
+from monarch_sync.tree import manifest as manifest_module
+from monarch_sync.tree.tree import TreeNode
 from tests.sync.author import Author
 from tests.sync.trees import push_tree, read_tree
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from monarch_sync import MovedUnderfoot, Outgoing, Push, Replica, Scanner, Workspace
-from monarch_sync.digest import LARGE_BYTES, digest_bytes
+from monarch_sync.content.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.scanning.contents import _MAX_DELTA_BYTES as MAX_DELTA_BYTES
 from monarch_sync.scanning.reading import read_file
 from tests.sync.author import Author

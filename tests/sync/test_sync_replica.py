@@ -14,9 +14,8 @@ import msgspec
 import pytest
 
 from monarch_sync import Manifest, Replica, ReplicaBusy
-from monarch_sync.digest import digest_bytes, short
-from monarch_sync.disk import AnyPath, Disk
-from monarch_sync.entry import Entry, EntryKind
+from monarch_sync.content.digest import digest_bytes, short
+from monarch_sync.content.disk import AnyPath, Disk
 from monarch_sync.messages import (
     Abort,
     Aborted,
@@ -27,6 +26,7 @@ from monarch_sync.messages import (
     Refused,
     Staged,
 )
+from monarch_sync.tree.entry import Entry, EntryKind
 from tests.sync.author import Author
 from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from monarch_sync import Manifest, Replica
-from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import Entry, EntryKind
+from monarch_sync.content.digest import digest_bytes
 from monarch_sync.messages import Blob, Commit, Message, Staged, StageRequest
+from monarch_sync.tree.entry import Entry, EntryKind
 
 Tree = dict[str, "bytes | str | None"]  # content of a file, target of a link, None for a folder
 

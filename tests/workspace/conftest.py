@@ -142,7 +142,10 @@ def restart(job: ProcessJob, index: int, meanwhile: Callable[[], object] = lambd
     meanwhile()
     with open(host.log, "ab") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", "monarch.runtime.host_main", host.url, f"{host.mesh}{index}"],
+            [
+                *(sys.executable, "-m", "monarch.runtime.entry.host_main"),
+                *(host.url, f"{host.mesh}{index}"),
+            ],
             env={**os.environ, "WORKSPACE_DIR": host.workspace},
             start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip

@@ -13,9 +13,9 @@ from monarch.job import ProcessJob
 from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.wire.message import Request, Share, Sync, TakeBack
-from monarch_sync.entry import Entry, EntryKind
-from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Refused, StageRequest, decode, encode
+from monarch_sync.tree.entry import Entry, EntryKind
+from monarch_sync.tree.manifest import Manifest
 from tests.workspace.conftest import Project, replica_of
 
 A = TypeVar("A")

@@ -18,7 +18,7 @@ from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress
 from monarch_sync import Manifest, Workspace
-from monarch_sync.disk import Disk
+from monarch_sync.content.disk import Disk
 from monarch_sync.replicas.state_log import StateLog
 from tests.support import wait_for
 from tests.workspace.conftest import Project, replica_of, restart, state_of

@@ -15,7 +15,7 @@ import pytest
 from monarch.actor import HostMesh
 from monarch.job import ProcessJob
 from monarch.runtime.workspace.pushing.shared_folder import SharedFolder, folder_id
-from monarch_sync.digest import digest_bytes
+from monarch_sync.content.digest import digest_bytes
 from monarch_sync.replicas.state_folder import make_state_folder
 from tests.workspace.conftest import Project, restart
 from tests.workspace.steps import PLAYER, Stamps

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from monarch.cli.hosts_here import hosts_here
+from monarch.cli.hosts.hosts_here import hosts_here
 from monarch.cli.observe.opening import page_opener
 from monarch.cli.observe.run_actions import OwnFiles, RunActions
 from monarch.cli.observe.target import StayHere, run_here, run_paths
@@ -22,7 +22,7 @@ from monarch.errors import JobError
 from monarch.job import job_loads
 from monarch.observe.query import QueryEngine, QueryTables, kept_rows
 from monarch.observe.visit import MeshVisit, program_at
-from monarch.runs.folder import RUNS, RunFolder, runs_in
+from monarch.runs.record.folder import RUNS, RunFolder, runs_in
 from monarch.runtime.client_agent import client
 from monarch.runtime.ends.process_group import signal_self
 from monarch.wire.address import ProcAddress

@@ -14,8 +14,8 @@ import click
 import msgspec
 
 from monarch.cli.observe.target import run_here, run_paths, visit_here
-from monarch.cli.tables import terminal_width
-from monarch.cli.volume import say
+from monarch.cli.terminal.tables import terminal_width
+from monarch.cli.terminal.volume import say
 from monarch.config.duration import parse_duration
 from monarch.errors import JobError
 from monarch.observe.hang_report import LATE_SECONDS, hang_report, settled_report
@@ -23,7 +23,7 @@ from monarch.observe.kept_files import read_kept
 from monarch.observe.query import TELEMETRY, QueryEngine, QueryTables, kept_rows, live_rows
 from monarch.observe.tables import READY
 from monarch.observe.trace import MeshTrace
-from monarch.runs.telemetry import HANG_REPORT
+from monarch.runs.record.telemetry import HANG_REPORT
 from monarch.wire.address import ProcAddress
 from monarch_sync.words import counted
 

@@ -12,12 +12,12 @@ from monarch.cli.sync.generations import go_back
 from monarch.cli.sync.output import Lines
 from monarch.cli.sync.project_workspace import find_project, whole_of, workspace_of
 from monarch.cli.sync.pusher import pusher_here
-from monarch.cli.terminal import Terminal
+from monarch.cli.terminal.terminal import Terminal
 from monarch.config_file import ConfigError
 from monarch.errors import JobError, MonarchError
 from monarch.observe.kept_files import leads_out
-from monarch.runs.folder import RunFolder, answer_run, find_run
-from monarch.runs.slowness import ASKED, KEYS
+from monarch.runs.record.folder import RunFolder, answer_run, find_run
+from monarch.runs.record.slowness import ASKED, KEYS
 from monarch.wire.bulletin import Bulletin
 from monarch_sync import SyncError, Workspace
 

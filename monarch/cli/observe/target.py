@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from monarch.cli.hosts_here import hosts_here
+from monarch.cli.hosts.hosts_here import hosts_here
 from monarch.cli.project import no_allocation
 from monarch.observe.visit import MeshVisit
-from monarch.runs.folder import RUNS, RunFolder, find_run, runs_in
+from monarch.runs.record.folder import RUNS, RunFolder, find_run, runs_in
 from monarch.runtime.client_agent import client
 from monarch.wire.address import ProcAddress
 

@@ -19,7 +19,7 @@ from monarch.observe.query import live_rows
 from monarch.observe.stacks import dump_in_words, stacks_in_words
 from monarch.observe.trace import MeshTrace
 from monarch.observe.visit import MeshVisit, procs_of
-from monarch.runs.folder import RUNS, runs_in
+from monarch.runs.record.folder import RUNS, runs_in
 from monarch.runtime.ends.process_group import signal_process
 from monarch.runtime.ends.process_start import process_start
 from monarch.view.run_view import log_lines

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator
 
 from monarch_sync import Manifest
-from monarch_sync.entry import Entry
+from monarch_sync.tree.entry import Entry
 from monarch_sync.words import printable
 
 _MAX_BYTES = 4 << 20

@@ -23,11 +23,11 @@ from monarch.cli.sync.project_workspace import find_project, whole_of
 from monarch.cli.sync.pusher import WHOLE_HISTORY, Pusher, interruptions, pusher_here
 from monarch.cli.sync.status import standings, status_lines
 from monarch.cli.sync.timeline import goal, good_for, timeline, timeline_lines
-from monarch.cli.terminal import Terminal
+from monarch.cli.terminal.terminal import Terminal
 from monarch_sync import Scanner, Workspace
-from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone
 from monarch_sync.scanning.scanner import Scan
+from monarch_sync.tree.entry import Entry
 
 
 def status(options: SyncOptions) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from monarch.cli.keys import Keys
 from monarch.cli.sync.generations import compared, go_back, show_differences
 from monarch.cli.sync.other_users import OtherUsers
 from monarch.cli.sync.output import Output
 from monarch.cli.sync.pusher import WHOLE_HISTORY, Pusher
 from monarch.cli.sync.timeline import goal, timeline
-from monarch.cli.terminal import Terminal
+from monarch.cli.terminal.keys import Keys
+from monarch.cli.terminal.terminal import Terminal
 from monarch.errors import MonarchError
-from monarch.runs.slowness import ASKED, KEYS
+from monarch.runs.record.slowness import ASKED, KEYS
 from monarch.runtime.workspace.packages.surroundings import Surroundings
 from monarch.wire.bulletin import Bulletin
 from monarch_sync import SyncError, Workspace

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 from monarch.cli.options import SyncOptions
 from monarch.cli.project import OWN_RUNS
 from monarch.cli.sync.output import JsonLines, Lines, Output, errors, telling_progress
-from monarch.cli.terminal import Terminal
-from monarch.cli.volume import is_verbose
+from monarch.cli.terminal.terminal import Terminal
+from monarch.cli.terminal.volume import is_verbose
 from monarch_sync.report import Problem
 from monarch_sync.words import printable
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TextIO
 
-from monarch.cli.interrupts import left_at_once
 from monarch.cli.sync.progress_bar import ProgressBar, ProgressLines, Source
-from monarch.cli.terminal import Terminal
-from monarch.cli.volume import is_quiet, is_verbose
+from monarch.cli.terminal.interrupts import left_at_once
+from monarch.cli.terminal.terminal import Terminal
+from monarch.cli.terminal.volume import is_quiet, is_verbose
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch_sync import SyncError, SyncReport

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch_sync import Manifest, Scan, Workspace, WorkspaceEmptied
-from monarch_sync.diff import diff
 from monarch_sync.messages import StateReply
 from monarch_sync.scanning.emptied import bare_folders, refuse_emptied
+from monarch_sync.tree.diff import diff
 from monarch_sync.words import byte_size, counted, printable, some
 
 _MAX_LISTED = 60

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from monarch.cli.terminal import Terminal
+from monarch.cli.terminal.terminal import Terminal
 from monarch_sync.progress import Progress
 from monarch_sync.words import byte_size, clipped, counted, printable, took
 

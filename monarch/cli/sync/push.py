@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any, NoReturn
 
-from monarch.cli.interrupts import asked_to_end
-from monarch.cli.keys import Keys
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.options import SyncOptions
 from monarch.cli.sync.looks import NOT_WHOLE
@@ -14,8 +12,10 @@ from monarch.cli.sync.output import JsonLines, Lines, Output, errors
 from monarch.cli.sync.project_workspace import find_project, workspace_of
 from monarch.cli.sync.pusher import interruptions, pusher_here
 from monarch.cli.sync.watching import Watching
-from monarch.cli.terminal import Terminal
-from monarch.cli.volume import is_quiet
+from monarch.cli.terminal.interrupts import asked_to_end
+from monarch.cli.terminal.keys import Keys
+from monarch.cli.terminal.terminal import Terminal
+from monarch.cli.terminal.volume import is_quiet
 from monarch.core.holds import named
 from monarch.errors import JobError
 
@@ -53,7 +53,7 @@ def sync(
 
 def check_nobody_stands() -> None:
     """Raise ``JobError`` where a push would wait for a call that stands."""
-    from monarch.cli.debug import visit_here
+    from monarch.cli.debug.debug import visit_here
 
     holds = [hold for hold in visit_here().holds() if hold.is_waiting]
     if holds:

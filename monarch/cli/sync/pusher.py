@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from monarch.cli.interrupts import asked_to_end, at_once_from_here, push_taken_back
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up, no_allocation, noted_job
 from monarch.cli.sync.output import Output
 from monarch.cli.sync.timeline import like_now, others_line, timeline
+from monarch.cli.terminal.interrupts import asked_to_end, at_once_from_here, push_taken_back
 from monarch.errors import JobError
 from monarch.job import JobTrait
 from monarch.runtime.answers import Response, collect

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from monarch.cli.host_table import in_short
+from monarch.cli.allocation.host_table import in_short
 from monarch.runtime.answers import Response
 from monarch.wire.message import HostState
 from monarch_sync.words import counted, num_cells

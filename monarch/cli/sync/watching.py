@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from monarch.cli.interrupts import at_once_from_here
-from monarch.cli.keys import Keys
 from monarch.cli.large_files import LargeFiles, NotSent
 from monarch.cli.own_output import files_of_our_processes, patterns_of
 from monarch.cli.project import Project, find_job, noted_job
@@ -27,6 +25,8 @@ from monarch.cli.sync.output import Output, listed
 from monarch.cli.sync.project_edits import SETTLE_SECONDS, ProjectEdits
 from monarch.cli.sync.push_news import PushNews, Retrying
 from monarch.cli.sync.pusher import Pusher
+from monarch.cli.terminal.interrupts import at_once_from_here
+from monarch.cli.terminal.keys import Keys
 from monarch.errors import MonarchError
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from monarch.errors import JobError
-from monarch.job import kube_manifests as manifests
 from monarch.job.doctor.findings import Finding
-from monarch.job.kube_api import KubeApi
-from monarch.job.kubernetes import KubernetesJob
-from monarch.job.lightning import LightningJob, lightning_sdk
-from monarch.job.ray import RayJob
-from monarch.job.skypilot import SkyPilotJob, skypilot_sdk
+from monarch.job.kinds import kube_manifests as manifests
+from monarch.job.kinds.kube_api import KubeApi
+from monarch.job.kinds.kubernetes import KubernetesJob
+from monarch.job.kinds.lightning import LightningJob, lightning_sdk
+from monarch.job.kinds.ray import RayJob
+from monarch.job.kinds.skypilot import SkyPilotJob, skypilot_sdk
 
 # In which group of the API a resource is, and what a job does with it.
 _RIGHTS = {

@@ -5,6 +5,7 @@ the data of one moment in it.
 
 What to open:
 
+    report         `report.html`, the page as it is at one moment
     run_data       what the page shows of a run, read from its folder
     run_error      the error that a run holds on or ended with: place, source, link to an editor
     generations    the tree of a run's generations

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from monarch.runs.folder import RunFolder, shell_line
-from monarch.runs.measured import last_measured, names_measured
 from monarch.runs.page.generations import generation_tree
 from monarch.runs.page.run_error import Locate, end_of, hold_of, nowhere
 from monarch.runs.page.thinning import points_of, seconds_left, step_seconds, thinned
-from monarch.runs.summary import figures, worth_telling
+from monarch.runs.record.folder import RunFolder, shell_line
+from monarch.runs.record.measured import last_measured, names_measured
+from monarch.runs.record.summary import figures, worth_telling
 
 _MOST_EVENTS = 300
 _MOST_DIFF = 40_000

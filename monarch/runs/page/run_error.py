@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 from monarch.config import settings
 from monarch.observe.kept_files import read_kept
-from monarch.runs.error_lines import error_in
-from monarch.runs.folder import TRACEBACK, RunFolder
-from monarch.runs.places import in_short
+from monarch.runs.record.error_lines import error_in
+from monarch.runs.record.folder import TRACEBACK, RunFolder
+from monarch.runs.record.places import in_short
 
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+)')
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")

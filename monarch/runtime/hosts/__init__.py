@@ -7,7 +7,7 @@ What to open:
     host_door                     one client at a time, and what is cleared up after it
     host_link                     a client's attachment to a host
     templates, launcher           how procs are made; the zygote that forks them:
-                                  `monarch/runtime/zygote.py`
+                                  `monarch/runtime/entry/zygote.py`
     waiting_spawns                procs that wait for a state of the workspace
     replacements                  procs that give way to new ones; with
                                   `monarch/runtime/procs/kept_spawns.py`
@@ -20,6 +20,7 @@ What to open:
     given_workspaces              workspaces that procs have of their own
     bulletins                     news for listeners, such as
                                   `monarch/cli/sync/bulletin_listener.py`
+    host_desk                     the answers of a host agent; rows of dead procs
     end_notice                    the announced end of a host
     idle_watch                    `--idle-timeout`
     asking                        how hosts are asked for their state, and dead ones found
@@ -29,6 +30,6 @@ What to open:
     directory                     folders for Unix sockets
 
 What a host learns to import: `monarch/runtime/procs/seen_imports.py`,
-`monarch/runtime/learned_modules.py`. Procs of `this_host()` with a `$WORKSPACE_DIR` of their own:
-`monarch/runtime/client_agent.py`, `monarch/runtime/workspace/pushing/local_replicas.py`.
+`monarch/runtime/entry/learned_modules.py`. Procs of `this_host()` with a `$WORKSPACE_DIR` of their
+own: `monarch/runtime/client_agent.py`, `monarch/runtime/workspace/pushing/local_replicas.py`.
 """

@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from monarch.python_start import module_arguments
-from monarch.runtime.secret import SECRET_VARIABLES
+from monarch.runtime.links.secret import SECRET_VARIABLES
 
-AGENT_PROGRAM = "monarch.runtime.host_main"
+AGENT_PROGRAM = "monarch.runtime.entry.host_main"
 """What the command of each has."""
 
 _TEXT, _DESCRIPTOR = SECRET_VARIABLES

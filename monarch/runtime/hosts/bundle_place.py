@@ -1,7 +1,7 @@
 """Where a host that has no monarch of its own finds one: a folder of its user's cache.
 
 Needs Python 3.10, and only the standard library: its text is sent over a login
-(``monarch/job/login_session.py``).
+(``monarch/job/kinds/login_session.py``).
 """
 
 from __future__ import annotations

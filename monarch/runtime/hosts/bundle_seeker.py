@@ -2,7 +2,7 @@
 
 It listens where the host agent is to listen, says what kind of Python it is, and takes a bundle
 from any client that has the job's secret; then it becomes the agent. Needs Python 3.10, and only
-the standard library: its text is part of the command (``monarch/job/bundle_offer.py``).
+the standard library: its text is part of the command (``monarch/job/bundle/bundle_offer.py``).
 """
 
 from __future__ import annotations

@@ -17,11 +17,14 @@ import msgspec
 
 from monarch.config import settings
 from monarch.net.segment_door import door_path
+from monarch.runtime.debugger.hold_book import HoldBook
+from monarch.runtime.debugger.later_procs import LaterBreaks, LaterEnvironment
 from monarch.runtime.ends.process_group import kill_lost_group
 from monarch.runtime.hosts.bulletins import Bulletins
 from monarch.runtime.hosts.directory import stores_beside
 from monarch.runtime.hosts.hang_watch import HangWatch
 from monarch.runtime.hosts.held_memory import HeldMemory
+from monarch.runtime.hosts.host_desk import HostDesk
 from monarch.runtime.hosts.host_link import HostWatch
 from monarch.runtime.hosts.host_proc import HostProc
 from monarch.runtime.hosts.hosted_workspace import HostedWorkspace, NoWorkspace
@@ -31,14 +34,11 @@ from monarch.runtime.hosts.proc_watchers import ProcWatchers
 from monarch.runtime.hosts.replacements import Replacements
 from monarch.runtime.hosts.templates import Templates
 from monarch.runtime.hosts.waiting_spawns import WaitingSpawns
+from monarch.runtime.links.secret import SECRET_VARIABLES
 from monarch.runtime.node import Node
-from monarch.runtime.observe.hold_book import HoldBook
-from monarch.runtime.observe.host_desk import HostDesk
-from monarch.runtime.observe.later_procs import LaterBreaks, LaterEnvironment
 from monarch.runtime.output.log_sender import LogSender
 from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.runtime.procs.seen_imports import is_read_at_import
-from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.codec import Envelope

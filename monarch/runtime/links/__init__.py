@@ -17,6 +17,8 @@ What to open:
     flow_marks                   how a sender learns that a receiver has room
     waiting_switches             code switches that wait behind calls
     bulk_sender, bulk_receiver   large messages
+    secret                       the job's secret, on its way to a process that is started
+    reachable                    where the client listens for other machines
     shared_pool                  the shared memory that they leave in
     broken                       payloads that did not get through
     trees                        broadcast trees; with `monarch/core/fanout.py`

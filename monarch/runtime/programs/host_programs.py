@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from monarch.net.io_loop import IoLoop
+from monarch.runtime.links.secret import SECRET_VARIABLES
 from monarch.runtime.node import Node
 from monarch.runtime.programs.port_connections import StreamedSocket
 from monarch.runtime.programs.running_program import RunningProgram
 from monarch.runtime.programs.stream_router import stream_router
-from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (

@@ -35,7 +35,6 @@ from monarch.wire.message import (
     TakeBack,
 )
 from monarch_sync.errors import BadMessage, ReplicaBusy
-from monarch_sync.manifest import Manifest, encode_paths
 from monarch_sync.messages import (
     Abort,
     Aborted,
@@ -53,6 +52,7 @@ from monarch_sync.messages import (
 )
 from monarch_sync.replicas.replica import SETTLE_SECONDS, Replica
 from monarch_sync.replicas.state_folder import find_state_folder, make_state_folder
+from monarch_sync.tree.manifest import Manifest, encode_paths
 
 _log = logging.getLogger("monarch.workspace")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from monarch.actor import Actor, Channel, HostMesh, PortReceiver, this_proc
 from monarch.runs import Record
-from monarch.runs.hold_report import HoldReport
+from monarch.runs.hold.hold_report import HoldReport
 from monarch.runtime import process
 from monarch_recipes.replicas.controller import Controller
 from monarch_recipes.replicas.groups import Limits, StoppedUnsaved

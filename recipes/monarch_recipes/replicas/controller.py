@@ -40,7 +40,7 @@ from typing import Any
 
 from monarch.actor import Actor, HostMesh, Port, endpoint
 from monarch.errors import ActorError, MeshFailure, MonarchError
-from monarch.runs.clock import unheld_time
+from monarch.runs.recover.clock import unheld_time
 from monarch.runtime import process
 from monarch.runtime.hosts.bulletins import post
 from monarch.wire.bulletin import Bulletin

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from monarch.runs.saving import shown
+from monarch.runs.recover.saving import shown
 from monarch_recipes.best import EvaluationVerdict
 from monarch_recipes.evaluation import held_out_names, means_of, told
 from monarch_recipes.extras import Extras

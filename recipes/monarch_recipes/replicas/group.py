@@ -9,9 +9,9 @@ from typing import Any
 
 from monarch.actor import Actor, HostMesh, ProcMesh
 from monarch.errors import MonarchError, SupervisionError
-from monarch.runs.restarts import Restarts
-from monarch.runs.trial import Trial
-from monarch.runs.witness import Witness
+from monarch.runs.hold.trial import Trial
+from monarch.runs.recover.restarts import Restarts
+from monarch.runs.recover.witness import Witness
 from monarch_recipes.replicas.messages import Seat
 from monarch_recipes.replicas.placement import ENVIRONMENT, PRELOAD, GroupPlace
 from monarch_recipes.replicas.torchft_cures import Bell

@@ -12,15 +12,15 @@ from typing import Any
 
 from monarch.actor import Actor, ActorError, HostMesh, SupervisionError
 from monarch.errors import MonarchError
-from monarch.runs.clock import unheld_time
-from monarch.runs.places import in_short
-from monarch.runs.ranks import RunLost
-from monarch.runs.recovery import NotMade
-from monarch.runs.restarts import Restarts
-from monarch.runs.run_memory import HostCopies, RunMemory
-from monarch.runs.saving import shown
-from monarch.runs.slowness import Patience, Slowness, told_as_slow
-from monarch.runs.witness import looks_of, stacks_of, tell_stacks
+from monarch.runs.hold.run_memory import HostCopies, RunMemory
+from monarch.runs.record.places import in_short
+from monarch.runs.record.slowness import Patience, Slowness, told_as_slow
+from monarch.runs.recover.clock import unheld_time
+from monarch.runs.recover.ranks import RunLost
+from monarch.runs.recover.recovery import NotMade
+from monarch.runs.recover.restarts import Restarts
+from monarch.runs.recover.saving import shown
+from monarch.runs.recover.witness import looks_of, stacks_of, tell_stacks
 from monarch.tools.backends import ON_GPUS, backend_for, why_not_nccl
 from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.chaos import InjectedFault

@@ -11,9 +11,9 @@ from typing import Any
 
 from monarch.actor import Port
 from monarch.config import settings
-from monarch.runs.edits import Edits, Failure
-from monarch.runs.hold_report import HoldReport
-from monarch.runs.slowness import HOLD, TIMES_MORE, Patience
+from monarch.runs.hold.hold_report import HoldReport
+from monarch.runs.record.edits import Edits, Failure
+from monarch.runs.record.slowness import HOLD, TIMES_MORE, Patience
 from monarch.runtime import process
 from monarch_recipes.replicas.group import Group, GroupLost
 from monarch_recipes.replicas.messages import GroupStep, Holds, RunEvent, TaskError

@@ -17,8 +17,8 @@ from torchft.coordination import LighthouseServer
 
 from monarch.actor import Actor, ActorError, HostMesh, ProcMesh, SupervisionError, endpoint
 from monarch.errors import MonarchError
-from monarch.runs.ranks import RunLost
-from monarch.runs.restarts import Restarts
+from monarch.runs.recover.ranks import RunLost
+from monarch.runs.recover.restarts import Restarts
 from monarch.runtime.ends.process_group import signal_self
 from monarch.spmd.surroundings import hosts_beyond
 from monarch.tools.network import address_for

@@ -10,10 +10,10 @@ from typing import Any
 
 from monarch.actor import Port
 from monarch.errors import MonarchError
-from monarch.runs.edits import Failure
-from monarch.runs.error_text import in_words
-from monarch.runs.ranks import RunFailed
-from monarch.runs.trial import is_of_code, place_of
+from monarch.runs.hold.trial import is_of_code, place_of
+from monarch.runs.record.edits import Failure
+from monarch.runs.record.error_text import in_words
+from monarch.runs.recover.ranks import RunFailed
 from monarch_recipes.replicas.chaos import InjectedFault
 from monarch_recipes.replicas.recovery import RecoveryReport
 

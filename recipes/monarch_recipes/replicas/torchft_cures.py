@@ -38,7 +38,7 @@ from torchft.coordination import ManagerServer
 from monarch.actor import Actor, endpoint
 from monarch.errors import JobError
 from monarch.rdma import RDMAAction, RDMABuffer, RemoteMemoryError
-from monarch.runs.clock import unheld_time
+from monarch.runs.recover.clock import unheld_time
 
 _PAUSE_SECONDS = 0.1
 # A lighthouse hears of a member ten times a second. Counted, so that all ranks of a group give up

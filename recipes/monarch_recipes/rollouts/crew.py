@@ -9,7 +9,7 @@ from monarch.actor import Future, HostMesh, ProcMesh
 from monarch.config import configured
 from monarch.errors import ActorError, SupervisionError
 from monarch.runs import Record
-from monarch.runs.ranks import RunFailed
+from monarch.runs.recover.ranks import RunFailed
 from monarch_recipes.rollouts.judging import RewardStuck
 
 T = TypeVar("T")

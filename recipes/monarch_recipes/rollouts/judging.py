@@ -13,8 +13,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from monarch.actor import Actor, context, endpoint
-from monarch.runs.places import users_place
-from monarch.runs.trial import PlacedError
+from monarch.runs.hold.trial import PlacedError
+from monarch.runs.record.places import users_place
 from monarch_recipes.rollouts.problems import RewardedProblem, is_solved, load_problems, reward
 from monarch_recipes.task import part, tell_of_lost_parts
 from monarch_reload import ReloadReport

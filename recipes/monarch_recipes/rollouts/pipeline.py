@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from monarch.actor import HostMesh, ProcMesh
 from monarch.errors import RemoteMemoryError
 from monarch.runs import Record
-from monarch.runs.recovery import RanksLost
+from monarch.runs.recover.recovery import RanksLost
 from monarch.runtime import process
 from monarch_recipes.rollouts.crew import Crew, CrewCall
 from monarch_recipes.rollouts.generator import (

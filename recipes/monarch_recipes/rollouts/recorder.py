@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from monarch.runs.rows import ROLLOUTS, RowFile
+from monarch.runs.record.rows import ROLLOUTS, RowFile
 from monarch_recipes.rollouts.groups import SampleGroup
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from monarch.runs.error_text import in_words
+from monarch.runs.record.error_text import in_words
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_reload import ReloadReport, at_start
 

@@ -18,13 +18,13 @@ from monarch.config_file import ConfigError
 from monarch.errors import ActorError
 from monarch.runs import Record
 from monarch.runs.attempts import TrainingAttempt, with_attempts
-from monarch.runs.error_text import in_words
-from monarch.runs.holding import Holding
-from monarch.runs.ranks import RunFailed, Unless, ask_all
-from monarch.runs.recovery import BeginAgain
-from monarch.runs.run_memory import HostCopies, RunMemory
-from monarch.runs.saving import Saving
-from monarch.runs.witness import Witness
+from monarch.runs.hold.holding import Holding
+from monarch.runs.hold.run_memory import HostCopies, RunMemory
+from monarch.runs.record.error_text import in_words
+from monarch.runs.recover.ranks import RunFailed, Unless, ask_all
+from monarch.runs.recover.recovery import BeginAgain
+from monarch.runs.recover.saving import Saving
+from monarch.runs.recover.witness import Witness
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.alike import Alike
 from monarch_recipes.checkpoint import CheckpointError

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from monarch.runs.run_memory import HostCopies
+from monarch.runs.hold.run_memory import HostCopies
 from monarch_recipes.checkpoint import CheckpointError, random_state, set_random_state
 from monarch_recipes.collective import from_all_ranks
 

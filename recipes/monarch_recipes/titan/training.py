@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from monarch.config_file import live_keys
-from monarch.runs.run_memory import HostCopies
+from monarch.runs.hold.run_memory import HostCopies
 from monarch_recipes.fingerprint import Sums, state_of_optimizer, sums_of
 from monarch_recipes.groups import RankGroups
 from monarch_recipes.schedule import is_due

@@ -10,9 +10,9 @@ import os
 from bisect import bisect_left
 from collections.abc import Container, Sequence
 
-from monarch_sync.entry import folders_above
 from monarch_sync.ignoring.git_index import find_git_dir, tracked_paths
 from monarch_sync.ignoring.ignore import is_wanted
+from monarch_sync.tree.entry import folders_above
 from monarch_sync.workspace import Folder
 
 

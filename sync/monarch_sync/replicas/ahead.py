@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import msgspec
 
-from monarch_sync.diff import SyncPlan
-from monarch_sync.disk import Content
-from monarch_sync.entry import Entry, Row, parent_of
-from monarch_sync.manifest import Manifest
+from monarch_sync.content.disk import Content
 from monarch_sync.messages import Instalment, StageRequest
 from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.replicas.staging import Staging
 from monarch_sync.replicas.states import manifest_of
+from monarch_sync.tree.diff import SyncPlan
+from monarch_sync.tree.entry import Entry, Row, parent_of
+from monarch_sync.tree.manifest import Manifest
 
 
 class Ahead:

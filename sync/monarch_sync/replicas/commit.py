@@ -12,10 +12,8 @@ import os
 import stat
 from collections import deque
 
-from monarch_sync.diff import SyncPlan
-from monarch_sync.disk import Disk
-from monarch_sync.entry import Entry, parent_of
-from monarch_sync.manifest import Manifest
+from monarch_sync.content.disk import Disk
+from monarch_sync.content.stamps import Stamps, digest_of, lstat
 from monarch_sync.replicas.conflict_copies import ConflictCopies
 from monarch_sync.replicas.parents import ParentFolders
 from monarch_sync.replicas.patch_file import Patch
@@ -23,7 +21,9 @@ from monarch_sync.replicas.ready import SECOND_NS, ReadyContent, Swap, time_afte
 from monarch_sync.replicas.staging import Staging
 from monarch_sync.replicas.store import ContentStore
 from monarch_sync.replicas.whole_folders import WholeFolders
-from monarch_sync.stamps import Stamps, digest_of, lstat
+from monarch_sync.tree.diff import SyncPlan
+from monarch_sync.tree.entry import Entry, parent_of
+from monarch_sync.tree.manifest import Manifest
 
 _NOTHING = ReadyContent("")
 

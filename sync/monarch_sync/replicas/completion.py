@@ -15,16 +15,16 @@ import errno
 import os
 from pathlib import Path
 
-from monarch_sync.diff import SyncPlan, diff
-from monarch_sync.disk import Disk
+from monarch_sync.content.disk import Disk
+from monarch_sync.content.stamps import Stamps, digest_of
 from monarch_sync.history import History
-from monarch_sync.manifest import Manifest, decode_pairs
 from monarch_sync.replicas.commit import Committer
 from monarch_sync.replicas.staging import Staging
 from monarch_sync.replicas.state_log import Journal, StateLog
 from monarch_sync.replicas.store import ContentStore
 from monarch_sync.replicas.whole_folders import WholeFolders
-from monarch_sync.stamps import Stamps, digest_of
+from monarch_sync.tree.diff import SyncPlan, diff
+from monarch_sync.tree.manifest import Manifest, decode_pairs
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 

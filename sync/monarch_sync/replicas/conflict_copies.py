@@ -11,12 +11,12 @@ import os
 import stat
 from collections.abc import Callable
 
-from monarch_sync.digest import short
-from monarch_sync.disk import Disk
-from monarch_sync.entry import Entry
-from monarch_sync.manifest import Manifest
+from monarch_sync.content.digest import short
+from monarch_sync.content.disk import Disk
+from monarch_sync.content.stamps import Stamps, digest_of
 from monarch_sync.replicas.store import ContentStore
-from monarch_sync.stamps import Stamps, digest_of
+from monarch_sync.tree.entry import Entry
+from monarch_sync.tree.manifest import Manifest
 
 _Rename = Callable[[str, str], None]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from monarch_sync.digest import LARGE_BYTES
-from monarch_sync.disk import Disk
-from monarch_sync.entry import Entry
+from monarch_sync.content.digest import LARGE_BYTES
+from monarch_sync.content.disk import Disk
+from monarch_sync.content.stamps import lstat
 from monarch_sync.replicas.patch_file import Blocks, Patch, Write
 from monarch_sync.replicas.ready import ReadyContent
 from monarch_sync.replicas.store import ContentStore
-from monarch_sync.stamps import lstat
+from monarch_sync.tree.entry import Entry
 
 NOTE = ".patch"
 _SPARE_BYTES = 1 << 20

@@ -7,12 +7,12 @@ import errno
 import os
 import stat
 
-from monarch_sync.diff import SyncPlan
-from monarch_sync.entry import Entry, parent_of
-from monarch_sync.manifest import Manifest
+from monarch_sync.content.stamps import Stamps, lstat
 from monarch_sync.mounts import mounted_inside
 from monarch_sync.replicas.store import ContentStore
-from monarch_sync.stamps import Stamps, lstat
+from monarch_sync.tree.diff import SyncPlan
+from monarch_sync.tree.entry import Entry, parent_of
+from monarch_sync.tree.manifest import Manifest
 
 _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255

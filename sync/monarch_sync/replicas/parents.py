@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 
-from monarch_sync.disk import Disk
-from monarch_sync.entry import folders_above, parent_of
+from monarch_sync.content.disk import Disk
+from monarch_sync.content.stamps import lstat
 from monarch_sync.replicas.conflict_copies import ConflictCopies
-from monarch_sync.stamps import lstat
+from monarch_sync.tree.entry import folders_above, parent_of
 
 
 class ParentFolders:

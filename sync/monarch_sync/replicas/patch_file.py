@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from monarch_sync.delta import Piece
-from monarch_sync.digest import (
+from monarch_sync.content.delta import Piece
+from monarch_sync.content.digest import (
     BLOCK_BYTES,
     DIGEST_BYTES,
     ContentHasher,

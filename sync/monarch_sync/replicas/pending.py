@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from monarch_sync.diff import SyncPlan
-from monarch_sync.entry import to_wire
-from monarch_sync.manifest import Manifest, encode_pairs
 from monarch_sync.messages import Staged, StageRequest
 from monarch_sync.replicas.state_log import Journal
+from monarch_sync.tree.diff import SyncPlan
+from monarch_sync.tree.entry import to_wire
+from monarch_sync.tree.manifest import Manifest, encode_pairs
 
 
 @dataclass

@@ -7,9 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from monarch_sync.entry import to_wire
 from monarch_sync.history import PastGeneration
-from monarch_sync.manifest import Manifest
 from monarch_sync.messages import (
     AskChanges,
     AskContent,
@@ -26,6 +24,8 @@ from monarch_sync.messages import (
     StateReply,
     ToldGeneration,
 )
+from monarch_sync.tree.entry import to_wire
+from monarch_sync.tree.manifest import Manifest
 
 _MAX_PIECE_BYTES = 8 << 20
 

@@ -22,12 +22,10 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from monarch_sync.diff import SyncPlan, diff
-from monarch_sync.disk import Content, Disk
-from monarch_sync.entry import to_wire
+from monarch_sync.content.disk import Content, Disk
+from monarch_sync.content.stamps import Stamps
 from monarch_sync.errors import BadManifest, BadMessage
 from monarch_sync.history import History, PastGeneration
-from monarch_sync.manifest import Manifest, decode_pairs
 from monarch_sync.messages import (
     Abort,
     Aborted,
@@ -54,7 +52,9 @@ from monarch_sync.replicas.state_log import StateLog
 from monarch_sync.replicas.states import States, manifest_of
 from monarch_sync.replicas.store import ContentStore
 from monarch_sync.replicas.whole_folders import WholeFolders
-from monarch_sync.stamps import Stamps
+from monarch_sync.tree.diff import SyncPlan, diff
+from monarch_sync.tree.entry import to_wire
+from monarch_sync.tree.manifest import Manifest, decode_pairs
 
 # After a commit, until `settle` is due: while all that waited for the new files gets to work, the
 # disk and the processor are theirs.

@@ -12,13 +12,11 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from monarch_sync.delta import decode, decompress, unpatch
-from monarch_sync.diff import SyncPlan
-from monarch_sync.digest import LARGE_BYTES, digest_bytes
-from monarch_sync.disk import Content, Disk
-from monarch_sync.entry import Entry, parent_of
+from monarch_sync.content.delta import decode, decompress, unpatch
+from monarch_sync.content.digest import LARGE_BYTES, digest_bytes
+from monarch_sync.content.disk import Content, Disk
+from monarch_sync.content.stamps import digest_of, lstat
 from monarch_sync.errors import BadManifest, BadMessage
-from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Blob
 from monarch_sync.replicas.in_place import InPlace
 from monarch_sync.replicas.on_disk import OnDisk
@@ -26,7 +24,9 @@ from monarch_sync.replicas.patch_file import writes_of
 from monarch_sync.replicas.ready import SECOND_NS, ReadyContent, Swap, time_after
 from monarch_sync.replicas.state_folder import remove_part
 from monarch_sync.replicas.store import ContentStore
-from monarch_sync.stamps import digest_of, lstat
+from monarch_sync.tree.diff import SyncPlan
+from monarch_sync.tree.entry import Entry, parent_of
+from monarch_sync.tree.manifest import Manifest
 
 _NOBODY: dict[str, str] = {}
 

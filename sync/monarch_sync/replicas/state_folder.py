@@ -16,8 +16,8 @@ import stat
 import uuid
 from pathlib import Path
 
-from monarch_sync.entry import RESERVED
 from monarch_sync.errors import ReplicaBusy
+from monarch_sync.tree.entry import RESERVED
 
 _MODE = 0o700  # its files may have been in a folder that is not open to all
 

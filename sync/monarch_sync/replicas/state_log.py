@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from monarch_sync.disk import Disk
-from monarch_sync.entry import Entry, Row
+from monarch_sync.content.disk import Disk
 from monarch_sync.errors import BadManifest
 from monarch_sync.frames import frame, frames_in
-from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_paths
+from monarch_sync.tree.entry import Entry, Row
+from monarch_sync.tree.manifest import Manifest, decode_pairs, decode_paths, encode_paths
 
 _MIN_LOG_BYTES = 256 << 10  # below this, a new `current` is not worth its while
 

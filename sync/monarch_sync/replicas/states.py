@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from monarch_sync.entry import Entry, path_fault
 from monarch_sync.errors import BadManifest
-from monarch_sync.manifest import Manifest, decode_pairs, decode_paths
 from monarch_sync.messages import StageRequest
+from monarch_sync.tree.entry import Entry, path_fault
+from monarch_sync.tree.manifest import Manifest, decode_pairs, decode_paths
 
 _MAX_STATES = 8
 

@@ -14,9 +14,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
-from monarch_sync.disk import Disk
+from monarch_sync.content.disk import Disk
+from monarch_sync.content.stamps import Stamps, digest_of, lstat
 from monarch_sync.replicas.patch_file import Patch
-from monarch_sync.stamps import Stamps, digest_of, lstat
 
 DEFAULT_MAX_BYTES = 1 << 30
 _PATCH = ".patch"

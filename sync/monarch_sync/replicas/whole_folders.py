@@ -8,10 +8,10 @@ import stat
 import time
 from typing import NamedTuple
 
-from monarch_sync.entry import EntryKind
-from monarch_sync.manifest import Manifest
-from monarch_sync.stamps import lstat
-from monarch_sync.tree import EMPTY, TreeNode
+from monarch_sync.content.stamps import lstat
+from monarch_sync.tree.entry import EntryKind
+from monarch_sync.tree.manifest import Manifest
+from monarch_sync.tree.tree import EMPTY, TreeNode
 
 _TICK_NS = 20_000_000
 _MAX_FOLDERS = 100_000

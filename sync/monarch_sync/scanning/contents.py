@@ -16,14 +16,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from monarch_sync.chunks import Chunks
-from monarch_sync.delta import Piece, between_chunks, compress, encode, patch
-from monarch_sync.digest import LARGE_BYTES, digest_bytes
-from monarch_sync.disk import Content
-from monarch_sync.entry import Entry
+from monarch_sync.content.chunks import Chunks
+from monarch_sync.content.delta import Piece, between_chunks, compress, encode, patch
+from monarch_sync.content.digest import LARGE_BYTES, digest_bytes
+from monarch_sync.content.disk import Content
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.messages import Blob
 from monarch_sync.scanning.reading import open_file, read_exactly, read_file
+from monarch_sync.tree.entry import Entry
 from monarch_sync.workspace import Workspace
 
 DEFAULT_MAX_BYTES = 128 << 20

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from monarch_sync.errors import WorkspaceEmptied
-from monarch_sync.manifest import Manifest
+from monarch_sync.tree.manifest import Manifest
 from monarch_sync.workspace import Folder, Workspace
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from monarch_sync.entry import is_reserved, path_fault, target_fault
 from monarch_sync.ignoring.git_config import personal_rule_file
 from monarch_sync.ignoring.git_index import common_dir, find_git_dir
 from monarch_sync.ignoring.gitignore import rules_of
@@ -25,6 +24,7 @@ from monarch_sync.ignoring.ignore import (
 )
 from monarch_sync.ignoring.tracked import Tracked
 from monarch_sync.scanning.unreadable import listing_fault, tracking_fault
+from monarch_sync.tree.entry import is_reserved, path_fault, target_fault
 from monarch_sync.workspace import Folder, Workspace
 
 

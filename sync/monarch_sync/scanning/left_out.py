@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import KeysView
 
-from monarch_sync.entry import Entry, folders_above, parent_of
 from monarch_sync.report import Problem
 from monarch_sync.scanning.unreadable import ROOT, listing_fault, tracking_fault
+from monarch_sync.tree.entry import Entry, folders_above, parent_of
 
 
 class LeftOut:

@@ -9,13 +9,13 @@ import os
 import stat
 from collections.abc import Callable, Container, Iterator
 
-from monarch_sync.entry import TOO_DEEP, Entry, EntryKind, is_too_deep, parent_of, target_fault
 from monarch_sync.ignoring.ignore import walk
 from monarch_sync.ignoring.tracked import Tracked
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.identities import InnerFolders
 from monarch_sync.scanning.left_out import LeftOut
 from monarch_sync.scanning.readings import Readings
+from monarch_sync.tree.entry import TOO_DEEP, Entry, EntryKind, is_too_deep, parent_of, target_fault
 from monarch_sync.workspace import Folder, Workspace
 
 

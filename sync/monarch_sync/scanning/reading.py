@@ -15,8 +15,8 @@ import sys
 import tempfile
 from typing import BinaryIO
 
-from monarch_sync.digest import LARGE_BYTES
-from monarch_sync.disk import copy_range
+from monarch_sync.content.digest import LARGE_BYTES
+from monarch_sync.content.disk import copy_range
 
 _MAX_HELD_BYTES = 256 << 20
 _MAX_SHARE_OF_ROOM = 0.5

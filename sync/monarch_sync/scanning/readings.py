@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from monarch_sync.chunks import cut
-from monarch_sync.digest import LARGE_BYTES, digest_bytes
-from monarch_sync.entry import Entry
+from monarch_sync.content.chunks import cut
+from monarch_sync.content.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.progress import progress
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.reading import is_being_written, open_file
+from monarch_sync.tree.entry import Entry
 
 _TICK_NS = 20_000_000
 _MAX_TRIES = 5

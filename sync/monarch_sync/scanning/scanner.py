@@ -7,10 +7,8 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from monarch_sync.entry import Entry, EntryKind, folders_above, parent_of
 from monarch_sync.errors import BadManifest
 from monarch_sync.ignoring.ignore import RULE_FILES
-from monarch_sync.manifest import Manifest
 from monarch_sync.progress import progress
 from monarch_sync.report import Problem
 from monarch_sync.scanning.contents import Contents
@@ -18,6 +16,8 @@ from monarch_sync.scanning.identities import Identities
 from monarch_sync.scanning.looking import Looking, drop_orphans
 from monarch_sync.scanning.unreadable import ROOT, filled
 from monarch_sync.touched import Touched
+from monarch_sync.tree.entry import Entry, EntryKind, folders_above, parent_of
+from monarch_sync.tree.manifest import Manifest
 from monarch_sync.workspace import Folder, Workspace
 
 _GIT_RULES = ("/.git/index", "/.git/info/exclude")

@@ -16,9 +16,9 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from monarch_sync.entry import Entry, folders_above, parent_of, path_fault, target_fault
-from monarch_sync.manifest import Manifest
 from monarch_sync.report import Problem
+from monarch_sync.tree.entry import Entry, folders_above, parent_of, path_fault, target_fault
+from monarch_sync.tree.manifest import Manifest
 
 ROOT = "."  # the replica's root, as a problem names it
 _RULES = (".gitignore", ".monarchignore")

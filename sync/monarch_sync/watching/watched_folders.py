@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from monarch_sync.entry import is_reserved
+from monarch_sync.tree.entry import is_reserved
 from monarch_sync.watching import inotify
 from monarch_sync.watching.inotify import Inotify, InotifyEvent
 

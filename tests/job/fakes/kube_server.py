@@ -1,8 +1,8 @@
 """Stands in for a Kubernetes API server, its controllers and a kubelet: pods are processes of this
 machine, each with a loopback address of its own.
 
-It knows what `monarch.job.kube_api` asks for. A pod whose image is ``missing`` cannot be pulled; a
-namespace ``forbidden`` refuses everything; one called ``full`` has no quota left.
+It knows what `monarch.job.kinds.kube_api` asks for. A pod whose image is ``missing`` cannot be
+pulled; a namespace ``forbidden`` refuses everything; one called ``full`` has no quota left.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from monarch.runtime.workspace.packages.python_here import installed, normalized
 from monarch.runtime.workspace.packages.wheels import collect
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect
-from monarch_sync.digest import digest_bytes
+from monarch_sync.content.digest import digest_bytes
 
 _LAST_LINES = 12
 _PIP_SECONDS = 3600.0

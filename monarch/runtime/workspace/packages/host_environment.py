@@ -35,9 +35,9 @@ from monarch.runtime.workspace.packages.wheels import (
     read_list,
     unpack,
 )
-from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import from_wire
-from monarch_sync.stamps import digest_of
+from monarch_sync.content.digest import digest_bytes
+from monarch_sync.content.stamps import digest_of
+from monarch_sync.tree.entry import from_wire
 
 _PLACE = "environment"  # in the replica's state folder
 _INDEX = ".monarch-index"

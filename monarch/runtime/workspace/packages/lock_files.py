@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from monarch_sync.digest import digest_bytes
+from monarch_sync.content.digest import digest_bytes
 from monarch_sync.workspace import Workspace
 
 if sys.version_info >= (3, 11):

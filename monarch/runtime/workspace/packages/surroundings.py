@@ -20,7 +20,7 @@ from monarch.runtime.workspace.packages.cache_trimming import trim
 from monarch.runtime.workspace.packages.environment import EnvironmentFailed, HostPython, build
 from monarch.runtime.workspace.packages.lock_files import Needs, needs_of
 from monarch.runtime.workspace.packages.wheels import FOLDER
-from monarch_sync.digest import digest_bytes
+from monarch_sync.content.digest import digest_bytes
 from monarch_sync.editable import editable_folders
 from monarch_sync.progress import progress
 from monarch_sync.workspace import Folder, Workspace

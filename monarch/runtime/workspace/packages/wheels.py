@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from monarch_sync.stamps import digest_of
+from monarch_sync.content.stamps import digest_of
 
 FOLDER = "__environment__"
 """Where the wheels of a workspace land."""

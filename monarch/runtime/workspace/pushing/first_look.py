@@ -16,11 +16,11 @@ from monarch.wire.address import ProcAddress
 from monarch.wire.message import SyncAnswer
 from monarch_sync.errors import BadMessage
 from monarch_sync.instalments import Instalments
-from monarch_sync.manifest import Manifest
 from monarch_sync.messages import decode
 from monarch_sync.progress import progress
 from monarch_sync.push import PushMessage
 from monarch_sync.scanning.scanner import Scan
+from monarch_sync.tree.manifest import Manifest
 
 
 class FirstLook:

@@ -12,10 +12,8 @@ from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import Sync, SyncAnswer
-from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import Entry
+from monarch_sync.content.digest import digest_bytes
 from monarch_sync.errors import ContentGone, GenerationUnknown, VersionMismatch
-from monarch_sync.manifest import EntryChange, Manifest
 from monarch_sync.messages import (
     AskChanges,
     AskContent,
@@ -33,6 +31,8 @@ from monarch_sync.messages import (
     decode,
     encode,
 )
+from monarch_sync.tree.entry import Entry
+from monarch_sync.tree.manifest import EntryChange, Manifest
 
 _PIECE_BYTES = 8 << 20
 

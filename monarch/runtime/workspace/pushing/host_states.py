@@ -14,12 +14,12 @@ from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
 from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.wire.address import ProcAddress
-from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone
-from monarch_sync.manifest import Manifest
 from monarch_sync.messages import AskState, StateReply
 from monarch_sync.scanning.emptied import bare_folders, refuse_emptied
 from monarch_sync.scanning.scanner import Scan
+from monarch_sync.tree.entry import Entry
+from monarch_sync.tree.manifest import Manifest
 
 
 def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[ProcAddress]:

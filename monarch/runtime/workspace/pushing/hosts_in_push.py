@@ -22,13 +22,13 @@ from monarch.runtime.workspace.pushing.spreading import Spread, is_far
 from monarch.runtime.workspace.reload_plan import Switched
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown, Sync, SyncAnswer
-from monarch_sync.disk import Content
+from monarch_sync.content.disk import Content
 from monarch_sync.errors import BadMessage, PushRefused
-from monarch_sync.large_files import review
-from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Message, Question, decode, encode
 from monarch_sync.progress import progress
 from monarch_sync.push import HostView, Push, PushMessage
+from monarch_sync.tree.large_files import review
+from monarch_sync.tree.manifest import Manifest
 
 A = TypeVar("A")
 

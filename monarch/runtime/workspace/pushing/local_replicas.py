@@ -14,10 +14,10 @@ from pathlib import Path
 from monarch_sync.errors import MovedUnderfoot, SyncError
 from monarch_sync.host_report import HostReport
 from monarch_sync.local import push_local
-from monarch_sync.manifest import Manifest
 from monarch_sync.replicas.replica import Replica
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.scanner import Scan
+from monarch_sync.tree.manifest import Manifest
 from monarch_sync.workspace import Folder, Workspace
 
 

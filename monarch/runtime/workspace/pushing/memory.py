@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from monarch.runtime.workspace.pushing.sharing import Sharing
 from monarch.wire.address import Uid
-from monarch_sync.manifest import Manifest
 from monarch_sync.push import HostView
 from monarch_sync.scanning.scanner import Scanner
+from monarch_sync.tree.manifest import Manifest
 from monarch_sync.workspace import Folder, Workspace
 
 

@@ -16,9 +16,9 @@ from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadPlan
 from monarch.wire.address import Uid
-from monarch_sync.entry import from_wire
-from monarch_sync.manifest import Manifest
 from monarch_sync.scanning.contents import author_name
+from monarch_sync.tree.entry import from_wire
+from monarch_sync.tree.manifest import Manifest
 
 
 class Planned(NamedTuple):

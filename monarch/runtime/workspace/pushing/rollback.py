@@ -12,13 +12,13 @@ from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.workspace_push import WorkspacePush
 from monarch.wire.address import ProcAddress, Uid
-from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone, PushRefused
-from monarch_sync.manifest import Manifest
 from monarch_sync.messages import StateReply
 from monarch_sync.report import SyncReport
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.scanner import Scan, Scanner
+from monarch_sync.tree.entry import Entry
+from monarch_sync.tree.manifest import Manifest
 from monarch_sync.workspace import Workspace
 
 

@@ -14,9 +14,9 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from monarch_sync.entry import from_wire, path_fault
+from monarch_sync.content.stamps import digest_of, lstat
 from monarch_sync.replicas.state_folder import find_state_folder
-from monarch_sync.stamps import digest_of, lstat
+from monarch_sync.tree.entry import from_wire, path_fault
 
 _LOOK_AGAIN_SECONDS = 0.1
 _PATIENCE_SECONDS = 10.0

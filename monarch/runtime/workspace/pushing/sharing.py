@@ -13,9 +13,9 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.pushing.shared_folder import folder_id
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import FilesNow, HostState, Share
-from monarch_sync.entry import to_wire
 from monarch_sync.ignoring.ignore import is_wanted
-from monarch_sync.manifest import Manifest
+from monarch_sync.tree.entry import to_wire
+from monarch_sync.tree.manifest import Manifest
 from monarch_sync.words import printable
 from monarch_sync.workspace import Workspace
 

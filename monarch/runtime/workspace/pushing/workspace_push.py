@@ -36,10 +36,10 @@ from monarch.runtime.workspace.reload_plan import (
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.host_report import HostReport
-from monarch_sync.manifest import Manifest
 from monarch_sync.progress import progress
 from monarch_sync.report import Problem, SyncReport
 from monarch_sync.scanning.scanner import Scan
+from monarch_sync.tree.manifest import Manifest
 
 _MAX_RESCANS = 3
 _BUSY_SECONDS = 30.0

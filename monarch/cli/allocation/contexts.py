@@ -1,0 +1,60 @@
+"""``monarch context``: several allocations in one folder, each with a name."""
+
+from __future__ import annotations
+
+import click
+
+from monarch.cli.terminal.confirm import ask_before
+from monarch.cli.terminal.volume import is_quiet, say
+from monarch.errors import JobError
+from monarch.job import contexts
+from monarch.job.job import job_load
+
+
+def create(name: str, spec: str | None) -> None:
+    """Make one, and use it."""
+    contexts.create_context(name, spec)
+    contexts.use_context(name)
+    with_spec = f", for {spec}" if spec else ""
+    say(f"context {name!r}{with_spec}: `monarch apply` brings its allocation up")
+
+
+def use(name: str) -> None:
+    """Have commands go there."""
+    contexts.use_context(name)
+    say(f"commands go to context {name!r} from here on")
+
+
+def rm(name: str, yes: bool) -> None:
+    """Take one away, and end its allocation if a person agrees."""
+    state = contexts.state_of(name)
+    if state.exists():
+        job = job_load(state)
+        if job.num_running():
+            if not ask_before(f"the allocation of context {name!r} is up. End it?", yes):
+                raise JobError(
+                    f"the allocation of context {name!r} is up, so it stays: end it first, or with "
+                    f"it: `monarch context rm {name} --yes`"
+                )
+            job.kill()
+            say(f"ended the allocation of {name!r}")
+    now = contexts.remove_context(name)
+    say(f"took context {name!r} away; commands go to {now!r}")
+
+
+def ls() -> None:
+    """The names, with what each is for."""
+    current = contexts.current_context()
+    for name in contexts.all_contexts():
+        if is_quiet():
+            click.echo(name)
+            continue
+        state, spec = contexts.state_of(name), contexts.spec_of(name)
+        is_up = False
+        if state.exists():
+            try:
+                is_up = job_load(state).is_running()
+            except JobError:
+                pass
+        mark = "*" if name == current else " "
+        click.echo(f"{mark} {name}  {'up' if is_up else '-'}  {spec or 'monarch.toml'}")

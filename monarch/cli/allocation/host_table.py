@@ -1,0 +1,84 @@
+"""The table of an allocation's hosts, for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from monarch.cli.allocation.users import named
+from monarch.mesh.ranges import ranges_in_words
+from monarch.runtime.answers import Response
+from monarch.wire.message import HostState
+
+_NOTHING = "-"
+
+
+def show_hosts(
+    found: Mapping[str, Response[HostState]],
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Print what the host agents, by URL, have said of themselves, or why they have not; ``names``,
+    by URL, are those of hosts that cannot say so.
+    """
+    table = Table(box=None, pad_edge=False)
+    for column in ("host", "pid", "generation", "procs"):
+        table.add_column(column, overflow="fold")
+    users: dict[str, str] = {}
+    for url, answer in found.items():
+        if answer.error:
+            table.add_row(
+                Text(names.get(url, url)),
+                _NOTHING,
+                _NOTHING,
+                Text(answer.error, style="red"),
+            )
+            continue
+        state = answer.answer
+        # A host without a user's name is free.
+        users[state.host] = named(state)
+        procs = in_short([proc.label for proc in state.procs])
+        generation = str(state.generation or _NOTHING)
+        table.add_row(Text(state.host), str(state.pid), generation, Text(procs or _NOTHING))
+    console = Console()
+    with console.capture() as lines:
+        console.print(table)
+    for line in lines.get().splitlines():
+        click.echo(line.rstrip())
+    for line in usage(users):
+        click.echo(line)
+
+
+def in_short(names: Iterable[str]) -> str:
+    """Names that end with a rank, with ranks in a row as a range: ``adder 0-3, 7``."""
+    ranks: dict[str, list[int] | None] = {}
+    for name in names:
+        stem, _, rank = name.rpartition(" ")
+        known = ranks.setdefault(stem, []) if stem and rank.isdecimal() else None
+        if known is None:
+            ranks[name] = None
+        else:
+            known.append(int(rank))
+    return ", ".join(
+        stem if found is None else f"{stem} {ranges_in_words(found)}"
+        for stem, found in ranks.items()
+    )
+
+
+def usage(users: Mapping[str, str]) -> list[str]:
+    """Which user has which host, in sentences. "" is no user."""
+    if not users:
+        return []
+    hosts = "1 host" if len(users) == 1 else f"{len(users)} hosts"
+    if len(set(users.values())) == 1:
+        (client,) = set(users.values())
+        return [f"{hosts}, used by {client}" if client else f"{hosts}, free"]
+    return [
+        f"{f'used by {client}' if client else 'free'}: "
+        + ", ".join(name for name, user in users.items() if user == client)
+        for client in dict.fromkeys(users.values())
+    ]

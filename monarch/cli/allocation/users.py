@@ -1,0 +1,64 @@
+"""The users of an allocation: the program that each host serves, and the run that it trains."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from monarch.errors import JobError
+from monarch.job import JobTrait
+from monarch.runs.record.folder import RUNS, runs_in
+from monarch.runtime.client_agent import client
+from monarch.runtime.hosts.asking import inspect_hosts
+from monarch.runtime.hosts.host_link import who_am_i
+from monarch.wire.message import HostState
+
+_WHO = re.compile(r"(?P<program>.*) \((?P<where>pid (?P<pid>\d+), user .*)\)", re.DOTALL)
+_PID = re.compile(r"pid (\d+), user ")
+
+
+def users_of(job: JobTrait) -> list[str]:
+    """The programs that its hosts serve, but for this one, each with the run that it trains."""
+    if job.num_running() == 0:
+        return []
+    addresses = {url: job.visit(url) for url in job.urls()}
+    # A host that says nothing at once is not worth waiting for: it cannot be asked for its user.
+    found = inspect_hosts(client().node, addresses, silent=addresses)
+    states = [told.answer for told in found.values() if not told.error]
+    return list(dict.fromkeys(named(state) for state in states if served(state)))
+
+
+def served(state: HostState) -> str:
+    """The program that a host serves, in its own words; "" for none, and for this one."""
+    return "" if state.client == who_am_i() else state.client
+
+
+def named(state: HostState, runs: Path = RUNS) -> str:
+    """As ``served``, with the run's name in front, where the program trains one of this folder."""
+    who = served(state)
+    found = _WHO.fullmatch(who)
+    if found is None:
+        return who
+    pid = int(found["pid"])
+    names = [run.name for run in runs_in(runs) if run.running_pid == pid]
+    return f"{', '.join(names)} ({found['program']}, {found['where']})" if names else who
+
+
+def check_free(job: JobTrait | None, command: Sequence[str] = ()) -> None:
+    """Raises ``JobError`` where another program uses the hosts that ``command`` would run on."""
+    users = users_of(job) if job is not None else []
+    if users:
+        raise JobError(in_use_text(users, command))
+
+
+def in_use_text(users: Sequence[str], command: Sequence[str]) -> str:
+    """For a person who finds the allocation in use; a ``command`` could run without it."""
+    found = _PID.search(users[0])
+    pid = found[1] if found else "PID"
+    beside = f" To run beside it, on this machine alone: {shlex.join(command)} --local"
+    return (
+        f"the allocation of this folder is in use by {' and '.join(users)}. To end that first: "
+        f"Ctrl-C in its terminal, or `kill {pid}`; a run saves before it stops."
+    ) + (beside if command else "")

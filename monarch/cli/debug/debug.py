@@ -1,0 +1,183 @@
+"""``monarch debug``: a console for the calls that stand, of this folder's hosts and programs.
+
+``monarch stacks``: where the threads of all ranks are.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+import click
+
+from monarch.cli.hosts.hosts_here import hosts_here
+from monarch.cli.project import load_project, no_allocation, noted_job
+from monarch.core.rank_sets import BadRanks, is_in, parse_set
+from monarch.debugger.console import Console
+from monarch.debugger.running import stacks_lines
+from monarch.debugger.screen import make_screen
+from monarch.debugger.visit import NotAnswered, SeenProc, Visit
+from monarch.errors import JobError
+from monarch.net.machine import machine_id
+from monarch.runtime.client_agent import client
+from monarch.wire.address import ProcAddress, Uid
+from monarch_sync.words import counted
+
+_PY_SPY_SECONDS = 20.0
+
+
+def visit_here() -> Visit:
+    """A visit to the hosts of this folder's allocation, and to this user's programs on this
+    machine."""
+    job = noted_job()
+
+    def hosts() -> list[ProcAddress]:
+        return [] if job is None else [job.visit(url) for url in job.urls()]
+
+    return Visit(client().node, hosts)
+
+
+def nothing_runs() -> JobError:
+    """Why there is no proc to look into, as far as the folder tells."""
+    job = noted_job()
+    if job is not None and not job.is_running():
+        return no_allocation()
+    return JobError("no proc runs here: `monarch run`, or a program of yours, starts some")
+
+
+def edit(mesh: str, ranks: str) -> None:
+    """Serve an editor until it leaves, or Ctrl-C. ``mesh`` is that of the procs, "" for all."""
+    from monarch.debugger.editor import EditorBridge, launch_entry, write_launch
+
+    try:
+        wanted = parse_set(ranks)
+    except BadRanks as error:
+        raise click.UsageError(str(error)) from None
+    if importlib.util.find_spec("debugpy") is None:
+        raise JobError("--vscode needs debugpy: pip install 'monarch-loop[debug]'")
+    visit = visit_here()
+    everybody = visit.procs()
+    procs = [p for p in everybody if mesh in ("", p.mesh) and is_in(wanted, p.rank)]
+    if not everybody:
+        raise nothing_runs()
+    if not procs:
+        raise JobError("no such proc runs here: `monarch env get HOME` shows which do")
+    folders = load_project(None).make_workspace().dirs
+    bridge = EditorBridge(visit, lambda text: click.echo(text, err=True), folders)
+    try:
+        failed = bridge.join(procs)
+        if len(failed) == len(procs):
+            raise JobError("no rank takes an editor: " + "; ".join(failed))
+        for why in failed:
+            click.echo(why, err=True)
+        entry = launch_entry(bridge.port, bridge.roots(procs))
+        try:
+            told = f"in {write_launch(Path.cwd(), entry)}"
+        except (OSError, ValueError):
+            told = f"for your launch.json:\n{json.dumps(entry, indent=4)}"
+        click.echo(
+            f"{counted(len(procs) - len(failed), 'rank')} at 127.0.0.1:{bridge.port}, {told}"
+        )
+        click.echo(f"choose {entry['name']!r}, and F5; Ctrl-C here lets all ranks go on")
+        bridge.wait()
+    except KeyboardInterrupt:
+        click.echo("detached; the ranks run on")
+    finally:
+        bridge.close()
+
+
+def debug(name: str | None, rank: int | None) -> None:
+    """Run the debugger's console until the person leaves it.
+
+    With ``name`` (and ``rank``) it opens at that rank. Raises ``JobError`` where that rank neither
+    runs a call nor is held at one.
+    """
+    visit = visit_here()
+    folder = Path(".monarch")
+    history = folder / "debug_history" if folder.is_dir() else None
+    toolbar = [lambda: ""]
+    screen = make_screen(lambda: toolbar[0](), history)
+    console = Console(visit, screen)
+    toolbar[0] = console.toolbar
+    try:
+        console.run(name or "", rank or 0)
+    except NotAnswered as error:
+        raise JobError(f"there is nothing to attach to: {error}") from None
+
+
+def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
+    """Print the stacks of these ranks; equal ones once."""
+    try:
+        wanted = parse_set(ranks)
+    except BadRanks as error:
+        raise click.UsageError(str(error)) from None
+    visit = visit_here()
+    everybody = visit.procs()
+    procs = [proc for proc in everybody if mesh in ("", proc.mesh) and is_in(wanted, proc.rank)]
+    if not everybody:
+        raise nothing_runs()
+    if not procs:
+        raise JobError("that is none of the procs that run")
+    if native:
+        for proc in procs:
+            click.echo(_native(proc))
+        return
+    for heading, some in by_program(procs, {one.uid for one in hosts_here().values()}, _folder_of):
+        if heading:
+            click.echo(heading)
+        click.echo("\n".join(stacks_lines(visit, some, with_locals=with_locals)))
+
+
+def by_program(
+    procs: Sequence[SeenProc],
+    hosts: Collection[Uid],
+    folder_of: Callable[[SeenProc], str],
+    here: str | None = None,
+) -> list[tuple[str, list[SeenProc]]]:
+    """The procs of this folder, which are on these ``hosts`` or run ``here``, without a heading;
+    where there are none, those of each other program of this user, with one."""
+    here = os.getcwd() if here is None else here
+    own = [p for p in procs if p.address.host_uid in hosts or folder_of(p) == here]
+    if own:
+        return [("", own)]
+    programs: dict[Uid, list[SeenProc]] = {}
+    for proc in procs:
+        programs.setdefault(proc.address.host_uid, []).append(proc)
+    return [
+        (f"of the program in {folder_of(some[0]) or some[0].host}:", some)
+        for some in programs.values()
+    ]
+
+
+def _folder_of(proc: SeenProc) -> str:
+    """The folder that a process of this machine runs in; "" of another machine's."""
+    if proc.address.machine != machine_id():
+        return ""
+    try:
+        return os.readlink(f"/proc/{proc.pid}/cwd")
+    except OSError:
+        return ""
+
+
+def _native(proc: SeenProc) -> str:
+    """The stack of a proc of this machine by py-spy; for one of another machine, where to ask."""
+    head = f"{proc.mesh} {proc.rank} (pid {proc.pid} on {proc.host})"
+    if proc.address.machine != machine_id():
+        return (
+            f"{head}\nit runs on another machine, whose py-spy answers "
+            '`monarch query "SELECT * FROM pyspy_frames"`'
+        )
+    program = Path(sys.executable).with_name("py-spy")
+    if not program.exists():
+        raise JobError("--native needs py-spy: pip install 'monarch-loop[debug]'")
+    done = subprocess.run(
+        [program, "dump", "--native", "--pid", str(proc.pid)],
+        capture_output=True, text=True, timeout=_PY_SPY_SECONDS, check=False,
+    )  # fmt: skip
+    said = done.stdout if done.returncode == 0 else done.stderr.strip()
+    return f"{head}\n{said}"

@@ -1,0 +1,151 @@
+"""``monarch debug``, ``env`` and ``stacks``: their arguments, options and help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.argument("rank", required=False)
+@click.option(
+    "--vscode", is_flag=True, help="let an editor attach to all ranks, or those of NAME RANKS"
+)
+@click.option("--host", help="with --port: of a program's debug controller", metavar="HOST")
+@click.option(
+    "--port",
+    type=int,
+    metavar="PORT",
+    help="where a debug controller listens (MONARCH_DEBUG_SERVER_PORT), as Monarch has it",
+)
+def debug(
+    name: str | None, rank: str | None, vscode: bool, host: str | None, port: int | None
+) -> None:
+    """A console for calls that stand at a breakpoint, or at an error.
+
+    `breakpoint()` in an endpoint holds that call, and says so. This opens its debugger, for all
+    hosts of this folder's allocation and all programs that you run on this machine: without a
+    port, and beside others. NAME and RANK attach to one call at once, and exit with 1 where that
+    rank neither stands nor runs a call. `help` lists the commands.
+    """
+    from monarch.cli.debug.debug import debug, edit
+
+    if host is not None or port is not None:
+        from monarch.debugger.port_console import attach_to_port
+
+        if name is not None or vscode or port is None:
+            raise click.UsageError("--host and --port go together, and with nothing else")
+        attach_to_port(host or "localhost", port)
+        return
+    if vscode:
+        edit(name or "", rank or "all")
+        return
+    if rank is not None and not rank.isdigit():
+        raise click.UsageError("NAME RANK: RANK is a number here; RANKS go with --vscode")
+    debug(name, None if rank is None else int(rank))
+
+
+_ranks = click.option(
+    "--ranks", default="all", help="of these only: 3, 0-3,7, ::2", metavar="RANKS"
+)
+_mesh = click.option("--mesh", default="", help="procs of this mesh only", metavar="NAME")
+_at_start = click.option(
+    "--at-start", is_flag=True, help="as the process was started, for what C libraries saw"
+)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--versions", is_flag=True, help="what runs there: Python, torch, driver, limits")
+@_ranks
+@_mesh
+@click.pass_context
+def env(context: click.Context, versions: bool, ranks: str, mesh: str) -> None:
+    """Environment variables of all ranks, also while they are busy; the odd ones are marked.
+
+    Values of variables that look like secrets are hidden behind a digest, by which they can still
+    be compared. What is set is remembered for procs that start later.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if not versions:
+        click.echo(context.get_help())
+        return
+    from monarch.cli.debug.env import versions as show_versions
+
+    show_versions(ranks, mesh)
+
+
+@env.command("get")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@_ranks
+@_mesh
+@_at_start
+def env_get(**given: Any) -> None:
+    """Show variables by name, or by pattern as in NCCL_*: a row for each value."""
+    from monarch.cli.debug.env import get
+
+    get(**given)
+
+
+@env.command("list")
+@click.argument("patterns", metavar="[PREFIX*]...", nargs=-1)
+@_ranks
+@_mesh
+@_at_start
+def env_list(**given: Any) -> None:
+    """List all variables, or those that match."""
+    from monarch.cli.debug.env import list_all
+
+    list_all(**given)
+
+
+@env.command("set")
+@click.argument("words", metavar="NAME=VALUE... [RANKS]", nargs=-1, required=True)
+@click.option("--new-only", is_flag=True, help="only in procs that start later")
+@_mesh
+def env_set(words: tuple[str, ...], new_only: bool, mesh: str) -> None:
+    """Set variables, in procs that run and in those that start later."""
+    from monarch.cli.debug.env import change
+
+    change(words, mesh, new_only=new_only, is_unset=False)
+
+
+@env.command("unset")
+@click.argument("words", metavar="NAME... [RANKS]", nargs=-1, required=True)
+@click.option("--new-only", is_flag=True, help="only in procs that start later")
+@_mesh
+def env_unset(words: tuple[str, ...], new_only: bool, mesh: str) -> None:
+    """Take variables out, of procs that run and of those that start later."""
+    from monarch.cli.debug.env import change
+
+    change(words, mesh, new_only=new_only, is_unset=True)
+
+
+@env.command("diff")
+@click.argument("wanted", metavar="[RANK RANK]", nargs=-1)
+@click.option("--against", type=click.Choice(["local"]), help="with this shell's environment")
+@_mesh
+def env_diff(**given: Any) -> None:
+    """Show the variables that differ between ranks."""
+    from monarch.cli.debug.env import diff
+
+    diff(**given)
+
+
+@click.command()
+@click.argument("ranks", default="all", metavar="[RANKS]")
+@click.option("--locals", "with_locals", is_flag=True, help="with the local variables")
+@click.option("--native", is_flag=True, help="with frames of C, by py-spy")
+@_mesh
+def stacks(**given: Any) -> None:
+    """Show where the threads of this folder's ranks are; equal stacks are shown once.
+
+    Where nothing runs of this folder, those of your other programs, each with its folder.
+
+    Nothing is stopped for it. RANKS are as in 3, 0-3,7 or ::2.
+    """
+    from monarch.cli.debug.debug import stacks
+
+    stacks(**given)

@@ -1,0 +1,198 @@
+"""``monarch doctor``: what would fail on the configured allocation, before it is started."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+
+from monarch.cli.project import PROJECT_FILE, load_project, noted_job
+from monarch.cli.terminal.phases import phase
+from monarch.cli.terminal.terminal import Terminal
+from monarch.cli.terminal.volume import is_quiet
+from monarch.cli.trust import how_to_trust, is_trusted
+from monarch.config_file import ConfigError
+from monarch.job import (
+    JobTrait,
+    KubernetesJob,
+    LightningJob,
+    LoginJob,
+    RayJob,
+    SkyPilotJob,
+    SlurmJob,
+)
+from monarch.job.doctor.clusters import of_cloud, of_kubernetes, of_ray
+from monarch.job.doctor.examination import Examination, OpenProbe
+from monarch.job.doctor.findings import Finding, summary
+from monarch.job.doctor.probe_session import probe_by_agent, probe_by_login, probe_here
+from monarch.job.exec.ranks import hosts_of
+from monarch.runtime.client_agent import client
+
+_COLOURS = {"ok": "green", "note": None, "warning": "yellow", "failure": "red"}
+_MARKS = {"ok": "✓", "note": "-", "warning": "!", "failure": "✗"}
+_PLAIN_MARKS = {"ok": "ok", "note": "-", "warning": "!", "failure": "x"}
+_SLURM_SECONDS = 20.0
+
+
+def doctor(file: str | None, timeout: float, is_json: bool) -> None:
+    """Look, tell, and end with 1 if something would fail."""
+    try:
+        project = load_project(file)
+        if not is_trusted(project):
+            text = "it has monarch run what its author chose, so nothing of it was looked at"
+            _tell(
+                [Finding("failure", file or PROJECT_FILE, text, how_to_trust(project))], {}, is_json
+            )
+            sys.exit(1)
+        job = project.make_job()
+    except ConfigError as error:
+        _tell([Finding("failure", file or PROJECT_FILE, str(error))], {}, is_json)
+        sys.exit(1)
+    up = noted_job()
+    is_up = up is not None and up.can_run(job) and bool(up.urls()) and up.is_running()
+    # A host's port is taken by its own agent while that is up.
+    port = getattr(job, "monarch_port", 0) if isinstance(job, LoginJob) and not is_up else 0
+    brings = isinstance(job, LoginJob)
+    examination = Examination(timeout, port=port, brings_monarch=brings)
+    before = list(_before(job, examination))
+    with phase("looking at the hosts"):
+        probes = _probes(job, up if is_up else None)
+        examination.run(probes, dict.fromkeys(probes, _how_to_reach(job)))
+    findings = [*before, *examination.findings]
+    if not probes and not findings:
+        text = f"hosts of kind {job.kind} can be looked at once they are up"
+        findings.append(Finding("note", "all hosts", text, "run this again after `monarch apply`"))
+    if is_up:
+        findings.append(Finding("ok", "allocation", "it is up, and is what is configured"))
+    _tell(findings, {name: summary(told) for name, told in examination.told.items()}, is_json)
+    if any(finding.level == "failure" for finding in findings):
+        sys.exit(1)
+
+
+def _how_to_reach(job: JobTrait) -> str:
+    return "try `ssh HOST true` by hand" if isinstance(job, LoginJob) else ""
+
+
+def _before(job: JobTrait, examination: Examination) -> Iterator[Finding]:
+    """Findings that need no host."""
+    if job.kind == "ssh":
+        if shutil.which("ssh") is None:
+            yield Finding(
+                "failure", "here", "there is no `ssh` on the path", "install an OpenSSH client"
+            )
+    elif isinstance(job, SlurmJob):
+        yield from _of_slurm(job)
+    elif isinstance(job, KubernetesJob):
+        yield from of_kubernetes(job)
+    elif isinstance(job, RayJob):
+        yield from of_ray(job)
+    elif isinstance(job, LightningJob | SkyPilotJob):
+        yield from of_cloud(job)
+    examine = getattr(job, "examine", None)
+    if examine is not None:
+        yield from examine()
+
+
+def _probes(job: JobTrait, up: JobTrait | None) -> dict[str, OpenProbe]:
+    if up is not None:
+        node = client().node
+        return {
+            host.name: functools.partial(probe_by_agent, node, up.visit(host.url))
+            for host in hosts_of(up)
+        }
+    if isinstance(job, LoginJob):
+        if job.kind == "ssh" and shutil.which("ssh") is None:
+            return {}
+
+        def log_in(host: str) -> OpenProbe:
+            return lambda: probe_by_login(job._login(host), job.python_exe)
+
+        return {host: log_in(host) for hosts in job.names.values() for host in hosts}
+    if job.kind in ("process", "local"):
+        return {"this machine": probe_here}
+    return {}
+
+
+def _of_slurm(job: SlurmJob) -> Iterator[Finding]:
+    """Findings about Slurm's commands, and the scheduler's word on the job, without queueing it."""
+    missing = [
+        name for name in ("sbatch", "squeue", "scontrol", "scancel") if not shutil.which(name)
+    ]
+    if missing:
+        yield Finding(
+            "failure", "here", f"not on the path: {', '.join(missing)}",
+            "run this on a login node of the cluster, or load its module",
+        )  # fmt: skip
+        return
+    said = _said(["scontrol", "ping"])
+    if "UP" not in said:
+        yield Finding("failure", "slurm", f"its controller gives no answer: {said}")
+        return
+    yield Finding("ok", "slurm", said.splitlines()[0])
+    said = _said(["sinfo", "-h", "-o", "%P|%D|%T|%G"])
+    nodes = [line.split("|") for line in said.splitlines() if line.count("|") == 3]
+    partitions = list(dict.fromkeys(row[0].rstrip("*") for row in nodes))
+    if job.partition and partitions and job.partition not in partitions:
+        yield Finding(
+            "failure", "slurm", f"there is no partition {job.partition!r}",
+            f"there are: {', '.join(partitions)}",
+        )  # fmt: skip
+        return
+    options = {
+        "nodes": job.num_hosts, "ntasks-per-node": job.ntasks_per_node, "time": job.time_limit,
+        "partition": job.partition, "account": job.account, "qos": job.qos, "mem": job.mem,
+        "gpus-per-node": job.gpus_per_node, "cpus-per-task": job.cpus_per_task,
+    }  # fmt: skip
+    words = [f"--{option}={value}" for option, value in options.items() if value is not None]
+    words += ["--exclusive"] if job.exclusive else []
+    done = subprocess.run(
+        ["sbatch", "--test-only", *words, *job.slurm_args],
+        input=job._script(None), capture_output=True, text=True, timeout=_SLURM_SECONDS,
+        check=False,
+    )  # fmt: skip
+    told = " ".join((done.stderr or done.stdout).split())
+    if done.returncode:
+        mend = "see what the partition has: `sinfo -o '%P %D %c %m %G'`"
+        yield Finding("failure", "slurm", f"it would refuse the job: {told}", mend)
+    else:
+        yield Finding("ok", "slurm", f"it would take the job: {told}")
+
+
+def _said(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=_SLURM_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return (done.stdout + done.stderr).strip()
+
+
+def _tell(findings: list[Finding], hosts: dict[str, str], is_json: bool) -> None:
+    if is_json:
+        body = {"findings": [finding._asdict() for finding in findings], "hosts": hosts}
+        click.echo(json.dumps(body, indent=2))
+        return
+    terminal = Terminal()
+    marks = _PLAIN_MARKS if terminal.ascii_only else _MARKS
+    wrong = {finding.where for finding in findings if finding.level in ("warning", "failure")}
+    for name, text in hosts.items():
+        if not is_quiet():
+            mark = "ok" if name not in wrong else "note"
+            terminal.prose(f"{marks[mark]} {name}: {text}", _COLOURS[mark])
+    for finding in findings:
+        if is_quiet() and finding.level in ("ok", "note"):
+            continue
+        mend = f". {finding.mend[:1].upper()}{finding.mend[1:]}" if finding.mend else ""
+        text = f"{marks[finding.level]} {finding.where}: {finding.text}{mend}"
+        terminal.prose(text, _COLOURS[finding.level])
+    num = {level: sum(f.level == level for f in findings) for level in ("failure", "warning")}
+    if not is_quiet():
+        told = [f"{n} {what}{'s' if n > 1 else ''}" for what, n in num.items() if n]
+        terminal.prose(", ".join(told) if told else "nothing was found that would fail")

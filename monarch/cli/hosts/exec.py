@@ -1,0 +1,232 @@
+"""``monarch exec``, ``shell`` and ``forward``: what a person does on hosts that are up."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from monarch.cli.allocation.allocation import kill
+from monarch.cli.project import may_come_up, no_allocation, noted_job
+from monarch.cli.terminal.terminal import Terminal
+from monarch.cli.terminal.volume import say
+from monarch.errors import JobError
+from monarch.job import JobTrait
+from monarch.job.exec.commands import open_shell, python_or_not
+from monarch.job.exec.exec_run import Program, check_program, run_and_show
+from monarch.job.exec.ranks import JobHost, chosen, hosts_of, parse_point, ranks_on
+from monarch.runtime.client_agent import client
+from monarch.runtime.hosts.asking import inspect_hosts
+from monarch.runtime.programs.port_forward import PortForward
+from monarch.wire.address import ProcAddress
+from monarch.wire.message import HostState
+
+_LOOK_SECONDS = 0.5
+_OF_A_SHELL = frozenset(" ;|&$<>`*")
+
+
+def _check_no_shell_line(command: Sequence[str]) -> None:
+    """Raise ``UsageError`` for one word that only a shell can run."""
+    if len(command) == 1 and _OF_A_SHELL & set(command[0]) and not Path(command[0]).exists():
+        raise click.UsageError(
+            f"{command[0]!r} is a line for a shell: "
+            f"`monarch exec bash -c {shlex.quote(command[0])}`"
+        )
+
+
+class LiveHost:
+    """A host that has answered just now."""
+
+    def __init__(self, host: JobHost, address: ProcAddress, state: HostState) -> None:
+        self.host, self.address, self.state = host, address, state
+
+
+def up_job() -> JobTrait:
+    """The allocation of this folder. Raises ``JobError`` where none is up."""
+    job = noted_job()
+    if job is None or not job.urls():
+        raise no_allocation()
+    return job
+
+
+def ask(job: JobTrait, hosts: Sequence[JobHost]) -> tuple[list[LiveHost], dict[str, str]]:
+    """The hosts that answer, and what is wrong with the others, by name."""
+    addresses = {host.url: job.visit(host.url) for host in hosts}
+    found = inspect_hosts(client().node, addresses, may_come_up=may_come_up(job))
+    live = [
+        LiveHost(host, addresses[host.url], found[host.url].answer)
+        for host in hosts
+        if not found[host.url].error
+    ]
+    wrong = {h.name: found[h.url].error for h in hosts if found[h.url].error}
+    return live, wrong
+
+
+def all_live(job: JobTrait, hosts: Sequence[JobHost]) -> list[LiveHost]:
+    """All of them. Raises ``JobError`` where one does not answer."""
+    live, wrong = ask(job, hosts)
+    if wrong and not live and not job.is_running():
+        raise no_allocation()
+    if wrong:
+        told = "\n".join(f"{name}: {why}" for name, why in wrong.items())
+        raise JobError(f"{told}\n`monarch apply` brings hosts up again that have ended")
+    return live
+
+
+def one_host(mesh: str | None, point: str | None) -> LiveHost:
+    """The host that a person has named: the first one of the first mesh, if nothing was said."""
+    job = up_job()
+    hosts = chosen(hosts_of(job), mesh, only_one=False)
+    hosts = [host for host in hosts if host.mesh == hosts[0].mesh]
+    wanted = parse_point(point or "0")
+    ranks = ranks_on([(ProcAddress(host.url), host.name) for host in hosts], {}, wanted)
+    return all_live(job, [hosts[ranks[0].number]])[0]
+
+
+def exec_(
+    is_all: bool,
+    mesh: str | None,
+    is_one: bool,
+    point: str | None,
+    per_host: Sequence[str],
+    variables: Sequence[str],
+    workdir: str | None,
+    script: str | None,
+    is_module: bool,
+    aggregate: float | None,
+    kills: bool,
+    command: Sequence[str],
+) -> None:
+    """Run a command on hosts; this program ends with the largest status."""
+    if is_all and (mesh or is_one or point):
+        raise click.UsageError("--all goes without --mesh, --one and --point")
+    if is_one and point:
+        raise click.UsageError("choose one of --one and --point")
+    if is_module and (script or not command):
+        raise click.UsageError("-m goes with the name of a module, and without --script")
+    _check_no_shell_line(command)
+    arguments, is_python = python_or_not(command, is_module=is_module)
+    text = _script(script) if script is not None else None
+    if text is not None:
+        arguments, is_python = tuple(command), bool(script and script.endswith(".py"))
+    sizes = {dim: _count(dim, number) for dim, number in map(_pair, per_host)}
+    program = Program(arguments, dict(map(_pair, variables)), workdir or "", text, is_python)
+    check_program(program)
+    job = up_job()
+    is_many = is_all or (mesh is not None and not is_one)
+    hosts = chosen(hosts_of(job), mesh, only_one=not (is_many or point))
+    if point and mesh is None:
+        hosts = [host for host in hosts if host.mesh == hosts[0].mesh]
+    at = parse_point(point) if point else None
+    # A host that is not meant need not answer.
+    meant = ranks_on([(ProcAddress(host.url), host.name) for host in hosts], sizes, at)
+    urls = {rank.host.uid for rank in meant}
+    live = {one.host.url: one for one in all_live(job, [h for h in hosts if h.url in urls])}
+    ranks = [
+        rank._replace(host=live[rank.host.uid].address, host_name=live[rank.host.uid].state.host)
+        for rank in meant
+    ]
+    takes_input = len(ranks) == 1 and script != "-" and not _is_terminal(0)
+    try:
+        status = run_and_show(
+            client().node, ranks, program, window_seconds=aggregate or 0.0,
+            stdin=0 if takes_input else None, tell=_tell,
+        )  # fmt: skip
+    finally:
+        if kills:
+            kill(yes=True)
+    sys.exit(status)
+
+
+def _is_terminal(fd: int) -> bool:
+    try:
+        return os.isatty(fd)
+    except OSError:
+        return True  # Closed: there is nothing to read.
+
+
+def _tell(text: str) -> None:
+    Terminal(sys.stderr).prose(text)
+
+
+def _script(name: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise JobError(f"cannot read the script {name}: {error.strerror}") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"{text!r}: give it as NAME=VALUE")
+    return name, value
+
+
+def _count(dim: str, number: str) -> int:
+    if not number.isdecimal() or int(number) < 1:
+        raise click.UsageError(f"--per-host {dim}={number}: give a number of processes")
+    return int(number)
+
+
+def shell(
+    mesh: str | None,
+    point: str | None,
+    variables: Sequence[str],
+    workdir: str | None,
+    kills: bool,
+    command: Sequence[str],
+) -> None:
+    """A shell on one host, in this terminal."""
+    host = one_host(mesh, point)
+    try:
+        status = open_shell(
+            host.address, env=dict(map(_pair, variables)), directory=workdir or "", command=command
+        )
+    finally:
+        if kills:
+            kill(yes=True)
+    sys.exit(status)
+
+
+def forward(ports: Sequence[str], mesh: str | None, point: str | None, bind: str, to: str) -> None:
+    """Ports of a host, here, until Ctrl-C."""
+    wanted = [_ports(text) for text in ports]
+    host = one_host(mesh, point)
+    node, name = client().node, host.state.host
+    forwards: list[PortForward] = []
+    try:
+        for here, there in wanted:
+            try:
+                one = PortForward(node, host.address, there, bind=(bind, here), to=to, tell=_tell)
+            except OSError as error:
+                raise JobError(
+                    f"cannot listen at {bind}:{here}: {os.strerror(error.errno or 0)}. Give "
+                    f"another port here, as in {here + 1 if here < 65535 else here - 1}:{there}"
+                ) from None
+            forwards.append(one)
+            where = f"port {there} of {name}" if to == "127.0.0.1" else f"{to}:{there} by {name}"
+            say(f"{one.address[0]}:{one.address[1]} is {where}; Ctrl-C ends it")
+        while node.failure_of(host.address.uid) is None:
+            time.sleep(_LOOK_SECONDS)
+        failure = node.failure_of(host.address.uid)
+        raise JobError(f"{name} was lost: {failure.reason if failure else ''}")
+    finally:
+        for one in forwards:
+            one.close()
+
+
+def _ports(text: str) -> tuple[int, int]:
+    here, colon, there = text.rpartition(":")
+    try:
+        found = int(here) if colon else int(there), int(there)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is no port: give one as 6006, or 8006:6006") from None
+    if not (0 <= found[0] < 1 << 16 and 0 < found[1] < 1 << 16):
+        raise click.UsageError(f"{text!r}: a port lies between 1 and 65535")
+    return found

@@ -1,0 +1,170 @@
+"""Commands for the hosts of the allocation, with their arguments, options and help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from monarch.cli.options import project_file
+
+_mesh = click.option("--mesh", metavar="NAME", help="the hosts of this mesh [default: the first]")
+_point = click.option("--point", metavar="D=N,...", help="the one at this place, as in hosts=1")
+_env = click.option("-e", "--env", "variables", multiple=True, metavar="K=V", help="a variable")
+_workdir = click.option("--workdir", metavar="DIR", help="where, there [default: the workspace]")
+_words: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@click.command("exec", context_settings=_words)
+@click.option("--all", "is_all", is_flag=True, help="on all hosts of all meshes")
+@click.option("--mesh", metavar="NAME", help="on all hosts of this mesh")
+@click.option("--one", "is_one", is_flag=True, help="on the first host alone [default]")
+@_point
+@click.option("--per-host", multiple=True, metavar="DIM=N", help="so many processes on each host")
+@_env
+@_workdir
+@click.option("--script", metavar="FILE", help="a file from here, - for standard input, run there")
+@click.option("-m", "is_module", is_flag=True, help="COMMAND is a Python module")
+@click.option(
+    "--aggregate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="show lines that many ranks print alike as one, every so often",
+)
+@click.option("--kill", "kills", is_flag=True, help="end the allocation when it is done")
+@click.argument("command", nargs=-1, metavar="[COMMAND]...", type=click.UNPROCESSED)
+def exec_(**given: Any) -> None:
+    """Run COMMAND on hosts, and show what it prints while it runs.
+
+    With several ranks, each line has its host and rank in front; what one rank alone prints comes
+    as it is, and it gets standard input. A COMMAND that ends with .py is run by the host's Python.
+    Ends with the largest status. Ctrl-C interrupts it there, and nothing of it is left, whatever
+    ends this command. Each process has MONARCH_RANK, MONARCH_RANK_<dim> and MONARCH_SIZE_<dim>.
+    """
+    from monarch.cli.hosts.exec import exec_
+
+    exec_(**given)
+
+
+@click.command(context_settings=_words)
+@_mesh
+@_point
+@_env
+@_workdir
+@click.option("--kill", "kills", is_flag=True, help="end the allocation when it is done")
+@click.argument("command", nargs=-1, metavar="[COMMAND]...", type=click.UNPROCESSED)
+def shell(**given: Any) -> None:
+    """Open a shell on a host, in this terminal; or COMMAND, one that needs a terminal.
+
+    It follows the size of the terminal, and keys go there, Ctrl-C and Ctrl-Z too. No port is
+    opened for it.
+    """
+    from monarch.cli.hosts.exec import shell
+
+    shell(**given)
+
+
+@click.command()
+@click.argument("ports", nargs=-1, required=True, metavar="[LOCAL:]PORT...")
+@_mesh
+@_point
+@click.option("--bind", default="127.0.0.1", show_default=True, help="the address here")
+@click.option("--to", default="127.0.0.1", show_default=True, help="whose port, seen from there")
+def forward(**given: Any) -> None:
+    """Bring ports of a host to this machine, until Ctrl-C.
+
+    As in `monarch forward 6006` for TensorBoard on the first host. Bytes go through the connection
+    that there is to the host's agent; no other port has to be open.
+    """
+    from monarch.cli.hosts.exec import forward
+
+    forward(**given)
+
+
+@click.command()
+@click.option("--follow", "-f", is_flag=True, help="go on, until Ctrl-C")
+@click.option("--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="of this rank")
+@click.option("--since", metavar="TIME", help="as in 30s, 10m, 2h, or 14:05, or a date with that")
+@click.option("--mesh", metavar="NAME", help="of the hosts of this mesh [default: all]")
+@_point
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="the last N of each")
+@click.option("--agents", is_flag=True, help="what the host agents themselves have logged")
+def logs(**given: Any) -> None:
+    """Show what the procs on the hosts of the allocation have printed.
+
+    The hosts keep it in files, also of procs that have ended. Each line has host, mesh and rank in
+    front. What a run's ranks printed is in the run, too: `monarch runs logs`.
+    """
+    from monarch.cli.hosts.host_logs import logs
+
+    logs(**given)
+
+
+@click.command()
+@click.option("--json", "is_json", is_flag=True, help="a list, for programs")
+def hosts(**given: Any) -> None:
+    """List the hosts of the allocation: where they are, what they have, who uses them."""
+    from monarch.cli.hosts.hosts import hosts
+
+    hosts(**given)
+
+
+@click.group()
+def context() -> None:
+    """Several allocations in one folder, each with a name; commands go to the one in use."""
+
+
+@context.command("create")
+@click.argument("name")
+@click.option("--spec", metavar="MODULE.NAME|FILE", help="a job in Python, or a project file")
+def context_create(**given: Any) -> None:
+    """Make a context, and use it. What is up goes on."""
+    from monarch.cli.allocation.contexts import create
+
+    create(**given)
+
+
+@context.command("use")
+@click.argument("name")
+def context_use(name: str) -> None:
+    """Have commands go to the allocation of this context from here on."""
+    from monarch.cli.allocation.contexts import use
+
+    use(name)
+
+
+@context.command("rm")
+@click.argument("name")
+@click.option("--yes", "-y", is_flag=True, help="end its allocation, if one is up")
+def context_rm(**given: Any) -> None:
+    """Take a context away. One whose allocation is up stays, unless you agree to end that."""
+    from monarch.cli.allocation.contexts import rm
+
+    rm(**given)
+
+
+@context.command("ls")
+def context_ls() -> None:
+    """List the contexts of this folder; a * marks the one in use."""
+    from monarch.cli.allocation.contexts import ls
+
+    ls()
+
+
+@click.command()
+@project_file
+@click.option("--timeout", type=click.FloatRange(min=1), default=20.0, show_default=True)
+@click.option("--json", "is_json", is_flag=True, help="a list of findings, for programs")
+def doctor(**given: Any) -> None:
+    """Say what would fail on the configured allocation, and why, before anything is started.
+
+    Looks at each host: whether it can be reached, its Python, clock, disk and shared memory, GPUs,
+    and whether the hosts reach each other. A line for each finding, with a way to fix it. Ends
+    with 1 if something would fail.
+    """
+    from monarch.cli.hosts.doctor import doctor
+
+    doctor(**given)
+
+
+HOST_COMMANDS = (exec_, shell, forward, logs, hosts, context, doctor)

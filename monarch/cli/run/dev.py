@@ -1,0 +1,181 @@
+"""``monarch dev``: hosts, a watch and a run in one terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from monarch.cli.observe.opening import PageOpener, page_opener
+from monarch.cli.sync.project_workspace import find_project, workspace_of
+from monarch.cli.terminal.keys import Keys
+from monarch.cli.terminal.volume import louder, say
+from monarch.errors import JobError
+from monarch.python_start import module_arguments
+from monarch.runtime.ends.process_group import end_child, signal_self
+
+_END_SECONDS = 10.0
+
+
+def dev(apply: Callable[[], object], run: Callable[[], object], *, opens: bool = False) -> None:
+    """Do ``apply``, then ``run`` beside a watch, both in this terminal; ``opens``: the dashboard,
+    too.
+
+    The watch ends with the run, and so does the page; the hosts stay. Keys that are pressed go to
+    the watch.
+    """
+    workspace_of(find_project(None))
+    apply()
+    with page_opener() as opener, _Page(opener) as page, _watch(page) as watch:
+        if opens:
+            page.open()
+        try:
+            run()
+        except (KeyboardInterrupt, click.Abort, SystemExit):
+            if watch.status:
+                what = f"the watch ended with status {watch.status}, and the run with it"
+                raise JobError(what) from None
+            raise
+    say("the hosts stay up: `monarch kill` ends them")
+
+
+class _Watch:
+    """A watch as a process of its own; its lines are told here as they come."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [
+                sys.executable, *module_arguments("monarch.cli.main"), "sync", "--watch", "--keys",
+                *louder(),
+            ],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,  # Ctrl-C is for the run; the watch ends after it.
+        )  # fmt: skip
+        self._is_ending = False
+        self.status = 0
+        self._reader = threading.Thread(target=self._tell, name="monarch-dev", daemon=True)
+        self._reader.start()
+
+    def press(self, key: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(key)
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """Have it put back what is half-way, and end."""
+        self._is_ending = True
+        end_child(self._process, _END_SECONDS)
+        self._reader.join(_END_SECONDS)
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+
+    def _tell(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if not self._is_ending:
+                _say(line.rstrip("\n"))
+        if not self._is_ending:
+            # Without it, saves would go nowhere, unnoticed.
+            self.status = self._process.wait() or 1
+            _say("the watch has ended; the run is saved and ends, too")
+            signal_self(signal.SIGINT)
+
+
+class _Page:
+    """The dashboard, as a process of its own once it is wanted. It ends with this program, however
+    that ends, as its standard input does."""
+
+    def __init__(self, opener: PageOpener) -> None:
+        self._opener = opener
+        self._process: subprocess.Popen[str] | None = None
+        self._url = ""
+        self._starting = threading.Lock()
+        self._is_over = False
+
+    def __enter__(self) -> _Page:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._is_over = True
+        process = self._process
+        if process is not None:
+            end_child(process, _END_SECONDS)
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
+
+    def open(self) -> None:
+        """Tell where it is, and open it in a browser where there is one. Does not wait."""
+        threading.Thread(target=self._open, name="monarch-page", daemon=True).start()
+
+    def _open(self) -> None:
+        with self._starting:
+            if self._is_over:
+                return
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+        if self._url and not self._is_over:
+            is_open = self._opener.open(self._url)
+            _say(f"dashboard: {self._url}{'' if is_open else ' (open it in a browser here)'}")
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *module_arguments("monarch.cli.main"), "dashboard", "--stdin"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,  # Ctrl-C is for the run.
+        )  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write("{}\n")
+            self._process.stdin.flush()
+        self._url = ""
+        for line in self._process.stdout:
+            if line.startswith("http"):
+                self._url = line.strip()
+                return
+            if not self._is_over:
+                _say(line.rstrip("\n"))
+
+
+@contextmanager
+def _watch(page: _Page) -> Iterator[_Watch]:
+    watch = _Watch()
+    try:
+        keys = Keys()
+        keys.on_press = lambda: _forward(keys, watch, page)
+        with keys.listen():
+            yield watch
+    finally:
+        watch.end()
+
+
+def _forward(keys: Keys, watch: _Watch, page: _Page) -> None:
+    while key := keys.take():
+        if key == "q":
+            signal_self(signal.SIGINT)
+        elif key == "o":
+            page.open()
+        else:
+            watch.press(key)
+
+
+def _say(line: str) -> None:
+    """In one piece, above the table of the run where there is one."""
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        colour = {"✓": "green", "✗": "red"}.get(line[:1])
+        line = f"{click.style('sync', dim=True)}  {click.style(line, fg=colour)}"
+    else:
+        line = f"sync  {line}"
+    with contextlib.suppress(OSError):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

@@ -1,0 +1,250 @@
+"""The displays of a run: a live table in a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import TaskID
+from rich.table import Table
+
+from monarch.cli.terminal.phases import spinner
+from monarch.cli.terminal.volume import is_quiet, is_verbose
+from monarch.runs import Display
+from monarch.runs.recover.clock import is_held
+from monarch_sync.words import plain
+
+_LINE_EVERY = 20
+_BAR_WIDTH = 12
+_PACE_STEPS = 100
+_PACE_TIMES = 5.0
+_SHORT = {
+    "accuracy": "acc", "held_out_accuracy": "held-out acc", "samples_per_second": "samples/s",
+    "tokens_per_second": "tok/s", "learning_rate": "lr", "grad_norm": "grad",
+    "validation_loss": "val loss", "rank_skew_seconds": "skew s",
+}  # fmt: skip
+_HELD_OUT = ("held_out_", "validation_")
+# What every recipe measures: behind one's own metrics, where there is room.
+_OF_ALL = (
+    "samples_per_second", "tokens_per_second", "participants", "learning_rate", "grad_norm",
+    "rank_skew_seconds",
+)  # fmt: skip
+_HIDDEN = ("generation",)
+_HELD = "a call is held, and the clocks stand still: `monarch debug` opens it"
+
+
+class Pace:
+    """How long steps take, by the last of them: one that took far longer than most, as it held,
+    compiled or was debugged, says nothing of those to come."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float] | None = None
+        self._seconds: deque[float] = deque(maxlen=_PACE_STEPS)
+
+    def made(self, step: int, now: float) -> None:
+        """A step was made, at this time of a clock that runs on."""
+        if self._last is not None and step == self._last[0]:
+            return  # It has more to report.
+        if self._last is not None and step > self._last[0]:
+            self._seconds.append((now - self._last[1]) / (step - self._last[0]))
+        self._last = step, now
+
+    def left(self, num_steps: int) -> str:
+        """How long the rest takes, as ``1:23:45``; ``-`` where nobody knows."""
+        if self._last is None or not self._seconds or num_steps <= 0:
+            return "-"
+        most = _PACE_TIMES * statistics.median(self._seconds)
+        usual = [one for one in self._seconds if one <= most]
+        return _as_clock(statistics.fmean(usual) * max(0, num_steps - self._last[0]))
+
+
+class LiveDisplay:
+    """A table of the latest numbers at the bottom; what happens scrolls by above it.
+
+    Fits its terminal, and has no colours where NO_COLOR is set. ``renderable`` is for a
+    ``rich.live.Live`` on the same console. ``is_held`` says whether a call waits in the debugger.
+    """
+
+    only_shows = True
+
+    def __init__(self, console: Console, is_held: Callable[[], bool] = lambda: False) -> None:
+        self._console = console
+        self._is_held = is_held
+        self._latest: dict[str, float] = {}
+        self._widths: dict[str, int] = {}
+        self._pace = Pace()
+        self._progress: list[tuple[str, str]] = []
+        self._saved: list[tuple[str, str]] = []
+        self._numbers: list[tuple[str, str]] = []
+        self._spinner = spinner(console)
+        self._phase: TaskID | None = None
+        self._lock = threading.Lock()
+
+    def message(self, text: str) -> None:
+        self._console.print(plain(text), highlight=False, markup=False)
+
+    def alarm(self, text: str) -> None:
+        self._console.print(plain(text), style="red", highlight=False, markup=False)
+
+    def phase(self, text: str) -> None:
+        with self._lock:
+            self._end_phase()
+            if text:
+                self._phase = self._spinner.add_task(text, total=None)
+
+    def saved(self, step: int) -> None:
+        with self._lock:
+            self._saved = [("saved", str(step))]
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        self._pace.made(step, now)
+        self._latest.update(values)
+        bar = bar_of(step, num_steps)
+        left = self._pace.left(num_steps)
+        with self._lock:
+            self._progress = [("step", bar), ("left", left)]
+            self._numbers = cells_of(self._latest)
+            self._end_phase()
+
+    def renderable(self) -> RenderableType:
+        """The table at the bottom, as it is now."""
+        with self._lock:
+            row = [*self._progress, *self._saved, *self._numbers] if self._progress else []
+            is_waiting = self._phase is not None
+        shown: list[RenderableType] = [self._table(row)] if row else []
+        if self._is_held():
+            return Group(*shown, _HELD)
+        return Group(*shown, self._spinner) if is_waiting else Group(*shown)
+
+    def _table(self, row: Sequence[tuple[str, str]]) -> Table:
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+        cells: list[str] = []
+        room = self._console.width - 2
+        for name, value in row:
+            # A column never shrinks, or all that stand behind it would move with each number.
+            width = max(len(name), len(value), self._widths.get(name, 0))
+            self._widths[name] = width
+            room -= width + 3
+            if room < 0:
+                break  # The most wanted come first.
+            table.add_column(
+                name, justify="right" if cells else "left", no_wrap=True, min_width=width
+            )
+            cells.append(value)
+        table.add_row(*cells)
+        return table
+
+    def _end_phase(self) -> None:
+        task, self._phase = self._phase, None
+        if task is not None:
+            self._spinner.remove_task(task)
+
+
+class PlainDisplay:
+    """A line for every message, and for every so many steps, with the last that was saved."""
+
+    only_shows = True
+
+    def __init__(self, line_every: int = _LINE_EVERY) -> None:
+        self._line_every = line_every
+        self._saved = ""
+
+    def phase(self, text: str) -> None:
+        """For a display that only shows."""
+
+    def saved(self, step: int) -> None:
+        self._saved = f"  saved {step}"
+
+    def message(self, text: str) -> None:
+        # In one piece: another thread may have something to tell in this moment, too.
+        sys.stdout.write(f"{plain(text)}\n")
+        sys.stdout.flush()
+
+    def alarm(self, text: str) -> None:
+        self.message(text)
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
+        if step % self._line_every == 0 or step == num_steps:
+            numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values))
+            of = f"/{num_steps}" if num_steps > 0 else ""
+            self.message(f"step {step}{of}  {numbers}{self._saved}".rstrip())
+
+
+class QuietDisplay(Display):
+    """Shows failures, and nothing else."""
+
+    only_shows = True
+
+    def message(self, text: str) -> None: ...
+
+    def alarm(self, text: str) -> None:
+        click.secho(plain(text), fg="red", err=True)
+
+    def phase(self, text: str) -> None: ...
+
+    def saved(self, step: int) -> None: ...
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None: ...
+
+
+def cells_of(values: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Name and number of what is worth a look, in few characters each: the loss first, then one's
+    own metrics and what was measured of held-out samples."""
+    names = [name for name in values if name not in _HIDDEN]
+    names.sort(key=lambda name: (name != "loss", name in _OF_ALL, name.startswith(_HELD_OUT)))
+    return [(_short_name(name), _short(values[name])) for name in names]
+
+
+def _short_name(name: str) -> str:
+    return _SHORT.get(name, name.replace("held_out_", "held-out "))
+
+
+def bar_of(step: int, num_steps: int) -> str:
+    """How far it is, as a bar and in numbers; without a bar where nobody knows how far it goes."""
+    if num_steps <= 0:
+        return str(step)
+    done = min(_BAR_WIDTH, round(_BAR_WIDTH * step / max(1, num_steps)))
+    return f"{'━' * done}{'╌' * (_BAR_WIDTH - done)} {step:>{len(str(num_steps))}}/{num_steps}"
+
+
+def _short(value: float) -> str:
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.1e}" if 0 < abs(value) < 0.001 else f"{value:.3g}"
+
+
+def _as_clock(left: float) -> str:
+    minutes, seconds = divmod(round(left), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+@contextmanager
+def run_display() -> Iterator[Display]:
+    """The display that suits where we print to."""
+    console = Console()
+    if is_quiet():
+        yield QuietDisplay()
+        return
+    if is_verbose():
+        yield PlainDisplay(line_every=1)
+        return
+    if not sys.stdout.isatty() or console.is_dumb_terminal:
+        yield PlainDisplay()
+        return
+    display = LiveDisplay(console, is_held)
+    with Live(console=console, refresh_per_second=8, get_renderable=display.renderable):
+        try:
+            yield display
+        finally:
+            display.phase("")

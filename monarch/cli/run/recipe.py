@@ -1,0 +1,254 @@
+"""``monarch recipe``: what recipes there are, and how to make one your own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import click
+
+from monarch.cli.project import load_project
+from monarch.cli.terminal.volume import is_verbose, say
+from monarch.config_file import ConfigError, live_keys, load_config
+from monarch.config_file.writer import to_commented_toml
+from monarch.errors import JobError, MonarchError
+from monarch.runs.recipe.catalog import built_in_recipes, summary_of
+from monarch.runs.recipe.outline import Outline, outline_of, preload_of, words_of
+from monarch.runs.recipe.script_source import is_plain_script
+from monarch.runs.record.error_text import in_words
+from monarch.runs.record.writing import writing
+from monarch.whole_file import OF_PEOPLE, write_whole
+
+FAST_DEV = "FAST_DEV_RUN"
+
+if TYPE_CHECKING:
+    from monarch.runs.recipe.recipe import Recipe
+
+
+def ls() -> None:
+    """Print a table of the recipes that are installed."""
+    known = built_in_recipes()
+    width = max(map(len, known), default=0)
+    for name, module in known.items():
+        click.echo(f"{name:<{width}}  {summary_of(module)}")
+
+
+def show(name: str, is_toml: bool) -> None:
+    """Print what a recipe does, and its config with all defaults."""
+    found = outline_here(name) or recipe_here(name)
+    if is_toml:
+        click.echo(_config_file(found, name), nl=False)
+        return
+    click.echo(found.doc or f"{name} says nothing of itself")
+    click.echo()
+    click.echo(to_commented_toml(_defaults(found)), nl=False)
+
+
+def cp(name: str, file: Path | None, force: bool) -> None:
+    """Copy a recipe, or its config, to ``file``."""
+    found = recipe_here(name)
+    is_folder = found.path is not None and found.path.is_dir()
+    target = file or Path(f"my_{found.name}{'' if is_folder else '.py'}")
+    if target.exists() and not force:
+        raise JobError(f"{target} is there already; --force writes over it")
+    if target.suffix == ".toml":
+        with writing(target):
+            write_whole(target, _config_file(found, name, target), mode=OF_PEOPLE)
+        say(f"wrote {target}, all keys of {name} with their defaults. Run it:")
+        say(f"    monarch run {name} --config {target}")
+        return
+    if found.path is None:
+        raise JobError(f"{name} is written in no file")
+    if target.suffix != ("" if is_folder else ".py") or not target.stem.isidentifier():
+        like = "my_recipe: this recipe is a folder" if is_folder else "my_recipe.py"
+        raise JobError(f"{target} could not be imported: name it like a Python module, {like}")
+    with writing(target):
+        if is_folder:
+            target.mkdir(exist_ok=True)
+        for source, copy in _copies(found.path, target):
+            copy.parent.mkdir(exist_ok=True)
+            write_whole(copy, source.read_text(encoding="utf-8"), mode=OF_PEOPLE)
+    say(f"wrote {target}, the whole recipe, to be made your own. Run it:")
+    say(f"    monarch run {target}")
+
+
+def validate(
+    name: str, overrides: tuple[str, ...], config_file: str | None, procs: int | None
+) -> None:
+    """Check a recipe and its config, without running it."""
+    found = outline_here(name) or recipe_here(name)
+    loaded = load_config(found.config_class, config_file, overrides, os.environ)
+    from monarch.cli.run.run_target import find_target  # Takes a while, which errors need not.
+
+    place = find_target(procs, None)
+    found.check(loaded, place.num_hosts, place.procs_per_host)
+    if isinstance(found, Outline):  # It is imported only where there is more to look at.
+        validates = recipe_here(name).function("validate") if found.defines("validate") else None
+    else:
+        validates = found.function("validate")
+    if validates is not None:
+        cls = recipe_here(name).config_class  # The outline has a copy of it.
+        loaded = load_config(cls, config_file, overrides, os.environ)
+        try:
+            with loaded.locating_errors():
+                validates(loaded.config, place.num_hosts, place.procs_per_host)
+        except (ConfigError, MonarchError):
+            raise
+        except Exception as error:  # The machine of the run may have what is lacking here.
+            say(f"the data of {name} could not be looked at here: {in_words(error)}")
+    say(f"{name} can run on {place.text}")
+
+
+def prepare(name: str, folder: Path | None) -> None:
+    """Have a recipe make what it needs before it can run."""
+    whole, _, variant = name.partition("-")
+    if name in built_in_recipes() or whole not in built_in_recipes():
+        whole, variant = name, ""
+    found = recipe_here(whole)
+    prepares = found.function("prepare")
+    if prepares is None:
+        raise JobError(f"{found.wanted} needs nothing prepared")
+    variants = getattr(found.module, "PREPARED_VARIANTS", ())
+    if variant and variant not in variants:
+        there = ", ".join(f"{whole}-{each}" for each in variants) or "none"
+        raise JobError(f"{whole} has no variant {variant!r}; there is: {there}")
+    from monarch.cli.terminal.phases import phase
+
+    target = folder or Path(name)
+    with writing(target), phase(f"preparing {name}"):
+        made = prepares(target)
+    say(f"made {made or target}")
+
+
+def export(name: str, what: str, file: Path, force: bool) -> None:
+    """Write the weights of a run or a checkpoint, ``what``, to ``file``."""
+    from monarch.runs.record.folder import find_run
+
+    found = recipe_here(name)
+    exports = found.function("export")
+    if exports is None:
+        raise JobError(f"{name} has no function `export`: what it saves it alone can read")
+    if file.exists() and not force:
+        raise JobError(f"{file} is there already; --force writes over it")
+    place = Path(what)
+    if place.suffix != ".pt":
+        place = find_run(what).checkpoint_dir
+    with writing(file):
+        say(f"wrote {exports(place, file)}")
+
+
+def _copies(source: Path, target: Path) -> list[tuple[Path, Path]]:
+    """Which file becomes which, when a recipe is copied; of a folder its own modules."""
+    if not source.is_dir():
+        return [(source, target)]
+    return [(each, target / each.relative_to(source)) for each in sorted(source.rglob("*.py"))]
+
+
+def recipe_here(name: str) -> Recipe:
+    """A recipe as ``monarch run`` finds it, with the workspace's folders to import from.
+
+    One that cannot be imported ends the command, with the traceback as Python has it.
+    """
+    from monarch.cli.terminal.interrupts import interrupt_kept
+    from monarch.cli.terminal.phases import phase
+    from monarch.runs.recipe.recipe import find_recipe
+
+    if is_plain_script(name):
+        from monarch.runs.recipe.plain_script import script_recipe
+
+        return script_recipe(name)
+    _import_from_workspace(name)
+    try:
+        with interrupt_kept(), phase(f"importing {name}, and what it needs"):
+            return find_recipe(name)
+    except (ConfigError, MonarchError):
+        raise
+    except Exception as error:
+        if is_verbose():
+            raise
+        _tell_as_python_does(error)
+        sys.exit(1)
+
+
+def _tell_as_python_does(error: Exception) -> None:
+    """The traceback of a recipe that cannot be imported, from its own first line on: what led there
+    is ours, and none of the reader's business."""
+    import importlib
+    import traceback
+
+    frames: list[TracebackType] = []
+    frame = error.__traceback__
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.tb_next
+    names = [one.tb_frame.f_code.co_filename for one in frames]
+    importing = (sys.modules["monarch.runs.recipe.recipe"].__file__, importlib.__file__)
+    begins = max((at + 1 for at, name in enumerate(names) if name == importing[0]), default=0)
+    while begins < len(names) and (names[begins] in importing or names[begins][:8] == "<frozen "):
+        begins += 1
+    shown = frames[begins] if begins < len(frames) else None
+    traceback.print_exception(type(error), error, shown)
+
+
+def outline_here(name: str) -> Outline | None:
+    """The outline of that recipe, read without importing torch; ``None`` if it has none."""
+    _import_from_workspace(name)
+    return outline_of(name)
+
+
+def preload_here(name: str) -> tuple[str, ...]:
+    """The modules that that recipe's procs should find imported, read without importing it."""
+    _import_from_workspace(name)
+    return preload_of(name)
+
+
+def fast_dev_here(name: str) -> tuple[str, ...]:
+    """The overrides with which that recipe takes all its ways in a few steps. Raises ``JobError``
+    where it does not say."""
+    _import_from_workspace(name)
+    words = words_of(name, FAST_DEV)
+    if not words:
+        raise JobError(
+            f"{name} does not say how it takes all its ways in a few steps: give it {FAST_DEV} = "
+            '("num_steps=3", ...), with keys of its config'
+        )
+    return words
+
+
+def workspace_first() -> None:
+    """From here on the workspace's modules come before all others, as in the ranks of a run."""
+    folders = [str(folder.local) for folder in load_project(None).make_workspace().folders]
+    sys.path[:] = [*reversed(folders), *(path for path in sys.path if path not in folders)]
+
+
+def _import_from_workspace(name: str) -> None:
+    """Have the workspace's modules found.
+
+    A built-in recipe is looked at with those that are installed before them: a ``torch.py`` of a
+    folder that is only looked at does not run in the place of torch.
+    """
+    if name not in built_in_recipes():
+        workspace_first()
+        return
+    folders = [str(folder.local) for folder in load_project(None).make_workspace().folders]
+    sys.path += [folder for folder in folders if folder not in sys.path]
+
+
+def _config_file(found: Recipe | Outline, name: str, target: Path | str = "FILE.toml") -> str:
+    """A config file to begin with: all keys, what they mean, and how to run it."""
+    head = f"# monarch run {name} --config {target}\n# Keys that you leave out have these values."
+    if live_keys(found.config_class):
+        head += (
+            "\n# Those marked (live) may change while the run goes on: edit this file, and save."
+        )
+    return f"{head}\n\n{to_commented_toml(_defaults(found))}"
+
+
+def _defaults(found: Recipe | Outline) -> object:
+    """The config with nothing given; keys that have no default are an error that names them."""
+    assert dataclasses.is_dataclass(found.config_class)
+    return load_config(found.config_class).config

@@ -1,0 +1,489 @@
+"""``monarch run``: a recipe, from a config file, on the allocation that is up."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+import click
+
+from monarch.actor import HostMesh, this_host
+from monarch.cli.allocation.users import check_free, in_use_text
+from monarch.cli.options import DEV
+from monarch.cli.project import PROJECT_FILE, Project, load_project, noted_job
+from monarch.cli.run.display import run_display
+from monarch.cli.run.recipe import (
+    fast_dev_here,
+    outline_here,
+    preload_here,
+    recipe_here,
+    workspace_first,
+)
+from monarch.cli.run.run_target import RunTarget, count, find_target
+from monarch.cli.terminal.confirm import is_somebody_there
+from monarch.cli.terminal.interrupts import INTERRUPTED, at_once_from_here, stop_on_interrupt
+from monarch.cli.terminal.keys import keys_here
+from monarch.cli.terminal.volume import say
+from monarch.config import configure, configured, settings
+from monarch.config_file import (
+    ConfigError,
+    LoadedConfig,
+    Origin,
+    live_keys,
+    load_config,
+    to_toml,
+    with_keys_of,
+)
+from monarch.errors import ActorError, HostBusy, JobError, MonarchError
+from monarch.runs import Record
+from monarch.runs.end_text import end_text
+from monarch.runs.recipe.outline import Outline
+from monarch.runs.recipe.recipe import Recipe
+from monarch.runs.recipe.script_source import is_plain_script, path_there
+from monarch.runs.record.code import RunCode
+from monarch.runs.record.edits import OnEditError
+from monarch.runs.record.error_lines import lines_of
+from monarch.runs.record.error_text import in_words
+from monarch.runs.record.folder import (
+    HOSTS_OPTION,
+    RUNS,
+    TRACEBACK,
+    RunFolder,
+    config_of,
+    find_run,
+    find_unfinished,
+    new_run,
+    what_changed,
+)
+from monarch.runs.record.logs import RunLogs
+from monarch.runs.recover.allocation import AllocationLost, OnHostLoss
+from monarch.runs.roles import chosen_roles
+from monarch.runs.session import RunSession
+from monarch.runtime.client_agent import client
+from monarch.runtime.workspace.session import session_of
+from monarch_sync.words import counted, plain
+
+_INTERRUPTED_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
+_HELD_OUT = ("held_out_", "validation_")
+
+
+def run(
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    config_file: str | None,
+    procs: int | None,
+    attach: bool | None,
+    plan: bool,
+    show_origin: bool,
+    resume: str | None,
+    new: bool,
+    yes: bool,
+    on_edit_error: OnEditError | None,
+    hosts: int | None,
+    on_host_loss: OnHostLoss | None,
+    on_error: str | None,
+    fast_dev_run: bool = False,
+    roles: str | None = None,
+    traceback: bool = False,
+) -> None:
+    """Run ``recipe`` on the allocation, else on this machine alone, and tell how it ended."""
+    if resume and "=" in resume:
+        overrides, resume = (resume, *overrides), "latest"
+    if resume and recipe and "=" in recipe:
+        overrides = (recipe, *overrides)
+        recipe = None
+    if fast_dev_run:
+        if recipe is None or resume:
+            raise click.UsageError("--fast-dev-run begins a run of its own: name a RECIPE")
+        given = {one.partition("=")[0].strip() for one in overrides}
+        few = [one for one in fast_dev_here(recipe) if one.partition("=")[0] not in given]
+        overrides, new = (*few, *overrides), True
+    left = find_run(resume) if resume else None
+    request = RunRequest.given(recipe, config_file, overrides, procs, left, hosts, roles)
+    outline = outline_here(request.recipe)
+    if outline is not None:
+        try:
+            request.load(outline, left)  # Mistakes in it are told before torch is imported.
+        finally:
+            outline.forget()
+    if not (plan or show_origin):
+        # Before the recipe and all that it needs is imported, which takes much longer.
+        job = noted_job() if attach is not False else None
+        check_free(job, request.typed)
+        preload = preload_here(request.recipe) if job is None else ()
+        if preload:
+            # This machine's procs are forked from a process that imports it while this one imports
+            # the recipe. A failed import is told there.
+            this_host().preload(preload)
+    found = recipe_here(request.recipe)
+    loaded = request.load(found, left)
+    if show_origin:
+        _show_origins(loaded)
+        return
+    sizes = chosen_roles(found.name, found.roles, roles, load_project(None).file.roles)
+    target = find_target(request.procs, attach, hosts, sizes)
+    found.check(loaded, target.num_hosts, target.procs_per_host)
+    if plan:
+        click.echo(_plan_text(found, loaded.config, target))
+        return
+    workspace_first()
+    if left is None and not new and not request.is_script:
+        left, loaded = _unfinished(found, request, loaded)
+    project = load_project(None)
+    if on_error is not None or project.file.debug.on_error:
+        configure(on_error=on_error or project.file.debug.on_error)
+    try:
+        mesh, code, generation = target.attach(project, is_agreed=yes, may_ask=True)
+    except HostBusy as busy:
+        raise JobError(in_use_text([busy.holder], request.typed)) from None
+    folder = None
+    try:
+        with run_display() as display:
+            if left is not None:
+                was = "had" if left.status == "failed" else "was"
+                display.message(f"going on with {left.path}, which {was} {left.status}")
+            session = RunSession(
+                folder=left or new_run(found.name),
+                display=display,
+                loaded=loaded,
+                command=request.typed,
+                config_file=request.config_path,
+                overrides=overrides,
+                environment=os.environ,
+                procs_per_host=target.procs_per_host,
+                roles=sizes,
+                code=code,
+                generation=generation,
+            )
+            record = session.record
+            if on_edit_error is not None:
+                record.edits.policy = on_edit_error
+            if not _is_dev():  # There, keys go to the watch.
+                record.listen_to_keys = keys_here
+            # Beside a spinner or a table, not through them.
+            switching = session_of(client()).reload
+            switching.on_waiting = record.message
+            switching.on_replacing = lambda plan, num_procs: record.replacing(
+                plan.generation, num_procs
+            )
+            switching.audits.on_found.append(
+                lambda generation, found: record.audited(
+                    generation, found.lines(found.stale), found.lines(found.kept)
+                )
+            )
+            client().holds.tell = record.message
+            record.allocation = target.allocation(
+                project,
+                record,
+                functools.partial(_after_host_loss, record, on_host_loss),
+                lambda num_hosts: _why_unfit(found, loaded, num_hosts, target.procs_per_host),
+            )
+            display.message(f"{request.recipe} on {target.text}")
+            if target.job is None and attach is None and (hosts_asked := _hosts_asked(project)):
+                display.message(
+                    f"{PROJECT_FILE} asks for {hosts_asked}, and none is up: this run does not "
+                    "follow your saves. `monarch dev` runs it so that it does (or `monarch apply`, "
+                    "and `monarch sync --watch` beside the run); --local omits this line"
+                )
+            with session, _logs_of(session.folder, found.name):
+                folder = session.folder
+                record.phase(f"starting {found.name}")
+                session.outcome = run_recipe(found, loaded.config, mesh, target, record)
+    except (Exception, KeyboardInterrupt) as error:
+        if folder is None:
+            raise
+        _tell_end(folder, error, record, code, is_whole=traceback)
+    if fast_dev_run and not record.is_stopping:
+        say(ways_taken(folder))
+    # Below the table, which stays as it was last.
+    say(_end_text(folder, stream=sys.stdout))
+    if record.is_stopping:
+        _end_in_order()
+
+
+def _end_in_order() -> NoReturn:
+    """End as after Ctrl-C, which has been told by more than a word."""
+    at_once_from_here()
+    sys.exit(INTERRUPTED)
+
+
+def ways_taken(run: RunFolder) -> str:
+    """What a short run has shown to work, and what it has not."""
+    rows, events = run.metrics(), run.events()
+    is_evaluated = any(name.startswith(_HELD_OUT) for row in rows for name in row)
+    is_saved = any(event["kind"] == "saved" for event in events)
+    ways = {"an evaluation": is_evaluated, "a checkpoint": is_saved}
+    done = [f"{counted(len(rows), 'step')}", *(way for way, is_done in ways.items() if is_done)]
+    text = f"fast dev run: {', '.join(done[:-1])} and {done[-1]} went well" if done[1:] else done[0]
+    missing = [way for way, is_done in ways.items() if not is_done]
+    return f"{text}: all paths ran" if not missing else f"{text}; without {' and '.join(missing)}"
+
+
+def _hosts_asked(project: Project) -> str:
+    """The hosts that ``monarch.toml`` asks for, in words; empty where it asks for none."""
+    job = project.file.job
+    if job.kind == "local" or not (project.directory / PROJECT_FILE).exists():
+        return ""
+    return count(sum(job.num_hosts().values()), "host")
+
+
+def _after_host_loss(record: Record, wanted: OnHostLoss | None, lost: str) -> OnHostLoss:
+    """Returns the choice of the person who started the run, asked at the terminal if not given
+    before."""
+    if wanted is not None:
+        return wanted
+    if not is_somebody_there():
+        return "end"
+    record.alarm(f"{lost}\nGo on with (f)ewer hosts, (w)ait until it is back, or (e)nd the run?")
+    record.phase("waiting for f, w or e")
+    choices: dict[str, OnHostLoss] = {"f": "fewer", "w": "wait", "e": "end"}
+    with keys_here() as keys:
+        while not record.is_stopping:
+            if choice := choices.get(keys.take()):
+                record.phase("")
+                return choice
+            time.sleep(_LOOK_SECONDS)
+    return "end"
+
+
+def _why_unfit(
+    recipe: Recipe, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int
+) -> str:
+    try:
+        recipe.check(loaded, num_hosts, procs_per_host)
+    except ConfigError as error:
+        return in_words(error)
+    return ""
+
+
+def _tell_end(
+    folder: RunFolder,
+    error: BaseException,
+    record: Record,
+    code: RunCode | None,
+    *,
+    is_whole: bool,
+) -> NoReturn:
+    """Raise what ended a run, told as all ends are: an error of the user's code in two lines, and
+    with its traceback where that ``is_whole``."""
+    if isinstance(error, KeyboardInterrupt):
+        say(_end_text(folder, stream=sys.stdout))
+        _end_in_order()
+    gone = record.why_gone()
+    if gone and not isinstance(error, AllocationLost):
+        error = AllocationLost(gone)  # The rest follows from that.
+    if isinstance(error, ActorError) and isinstance(error.exception, (ConfigError, MonarchError)):
+        error = error.exception  # It says all; where in a rank it was found is of no use.
+    lines = lines_of(error)
+    why: str | BaseException = error
+    if lines is not None:
+        text = lines.traceback
+        if code is not None:
+            text = code.in_authors_words(text)
+            lines = lines._replace(file=code.in_authors_words(lines.file))
+        with suppress(OSError):
+            folder.write_text(TRACEBACK, text.rstrip() + "\n")
+        why = lines.told()
+        if is_whole:
+            click.echo(plain(text), err=True)
+    told = _end_text(folder, why)
+    raise RunEnded(plain(code.in_authors_words(told) if code else told)) from error
+
+
+def _end_text(folder: RunFolder, why: str | BaseException = "", stream: TextIO = sys.stderr) -> str:
+    return end_text(folder, why, _width(stream), is_dev=_is_dev())
+
+
+def _is_dev() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and context.info_name == DEV
+
+
+def _width(stream: TextIO) -> int | None:
+    """The columns of the terminal that a stream goes to; ``None`` where it is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+class RunEnded(MonarchError):
+    """A run has ended before its end; the message says why, and how it goes on."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A request for a run; two of the same words are the same run, if the first was left."""
+
+    recipe: str
+    config_file: str | None
+    overrides: tuple[str, ...]
+    procs: int | None
+    hosts: int | None = None
+    roles: str | None = None
+
+    @classmethod
+    def given(
+        cls,
+        recipe: str | None,
+        config_file: str | None,
+        overrides: Sequence[str],
+        procs: int | None,
+        left: RunFolder | None,
+        hosts: int | None = None,
+        roles: str | None = None,
+    ) -> RunRequest:
+        """With values that are not given taken from the command of the run that is to go on."""
+        if recipe is None:
+            if left is None:
+                raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
+            recipe = left.recipe
+            if not recipe:
+                raise JobError(
+                    f"{plain(str(left.path / 'command'))} does not say which recipe this run is "
+                    f"of. Name it: `monarch run RECIPE --resume={plain(left.name)}`"
+                )
+        return cls(recipe, config_file, tuple(overrides), procs, hosts, roles)
+
+    @property
+    def command(self) -> list[str]:
+        """The command without the number of hosts: with another number the run is the same."""
+        return self._command([])
+
+    @property
+    def typed(self) -> list[str]:
+        """With the number of hosts, as it was given."""
+        return self._command([HOSTS_OPTION, str(self.hosts)] if self.hosts else [])
+
+    def _command(self, options: list[str]) -> list[str]:
+        if self.config_file:
+            options = [*options, "--config", self.config_file]
+        if self.procs:
+            options = [*options, "--procs", str(self.procs)]
+        if self.roles:
+            options = [*options, "--roles", self.roles]
+        between = ["--"] if self.is_script and self.overrides else []
+        return ["monarch", "run", self.recipe, *options, *between, *self.overrides]
+
+    @cached_property
+    def is_script(self) -> bool:
+        """Whether it is a plain script, whose own flags the overrides are."""
+        return is_plain_script(self.recipe)
+
+    @property
+    def config_path(self) -> Path | None:
+        return Path(self.config_file) if self.config_file else None
+
+    def load(self, recipe: Recipe | Outline, left: RunFolder | None) -> LoadedConfig[Any]:
+        """The config: from the file given, else from the run that is to go on. All mistakes are
+        found here, before any process is started."""
+        path = self.config_path
+        if self.is_script:
+            if path is not None:
+                raise ConfigError(
+                    f"{self.recipe} is a plain script, and has no config of ours: its own flags go "
+                    f"behind `--`, as in `monarch run {self.recipe} -- --config {self.config_file}`"
+                )
+            return load_config(recipe.config_class, None, self._of_script(left))
+        if path is None and left is not None:
+            path = left.config_path
+        return load_config(recipe.config_class, path, self.overrides, os.environ)
+
+    def _of_script(self, left: RunFolder | None) -> list[str]:
+        """What is run of a plain script, as overrides of its `ScriptConfig`."""
+        args = list(self.overrides)
+        if not args and left is not None and "--" in left.command:
+            args = left.command[left.command.index("--") + 1 :]
+        there = path_there(self.recipe, load_project(None).make_workspace())
+        values = {"script": self.recipe, "args": args, "there": there}
+        return [f"{key}={json.dumps(value)}" for key, value in values.items()]
+
+
+def _unfinished(
+    recipe: Recipe, request: RunRequest, loaded: LoadedConfig[Any]
+) -> tuple[RunFolder | None, LoadedConfig[Any]]:
+    """The run that the same command left, if it can go on, and the config for it."""
+    left = find_unfinished(RUNS, recipe.name, request.command)
+    if left is None:
+        return None, loaded
+    changed = what_changed(left, loaded.config)
+    if changed:
+        say(
+            f"{left.path} was left unfinished, but {', '.join(changed)} changed since: this is a "
+            f"new run, from step 0; --resume={left.name} goes on with what the old one has learned"
+        )
+        return None, loaded
+    # Values that were changed live in the run's own file hold, unless the command line says
+    # otherwise now.
+    before = config_of(left, recipe.config_class)
+    unsaid = [k for k in live_keys(recipe.config_class) if loaded.origins[k].layer == "default"]
+    config = with_keys_of(loaded.config, before, unsaid)
+    return left, LoadedConfig(config, loaded.origins)
+
+
+def run_recipe(
+    recipe: Recipe, config: Any, hosts: HostMesh, target: RunTarget, record: Record
+) -> object:
+    """Run it on ``hosts``, with Ctrl-C meaning what the recipe can make of it."""
+    grace_seconds = settings().stop_timeout_seconds
+    mesh = None if recipe.takes_hosts else target.spawn(hosts, recipe)
+    try:
+        with stop_on_interrupt([record] if recipe.is_cooperative else []):
+            return recipe.run(config, hosts if mesh is None else mesh, record)
+    except KeyboardInterrupt:
+        # All that was worth saving has been saved. Actors may be far from done with a message.
+        grace_seconds = min(grace_seconds, _INTERRUPTED_SECONDS)
+        raise
+    finally:
+        if mesh is not None:
+            with configured(stop_timeout_seconds=grace_seconds):
+                mesh.stop().get()
+
+
+class _logs_of:
+    """The lines that procs print go into the run's folder too, within this block."""
+
+    def __init__(self, folder: RunFolder, name: str) -> None:
+        self._logs = RunLogs(folder.path / "logs", name)
+
+    def __enter__(self) -> None:
+        client().printer.tee = self._logs.take
+        client().printer.is_of_run = True
+
+    def __exit__(self, *error: object) -> None:
+        client().flush_logs()
+        client().printer.tee, client().printer.is_of_run = None, False
+        self._logs.close()
+
+
+def _show_origins(loaded: LoadedConfig[Any]) -> None:
+    shown: dict[str, Origin] = loaded.origins
+    click.echo(to_toml(loaded.config, shown), nl=False)
+
+
+def _plan_text(recipe: Recipe, config: Any, target: RunTarget) -> str:
+    """Meshes and ranks, and what the recipe's own ``plan`` adds: parameters, memory."""
+    num_ranks = target.num_hosts * target.procs_per_host
+    rows: dict[str, Any] = {
+        "recipe": f"{recipe.wanted}, {recipe.summary}".rstrip(", "),
+        "where": target.text,
+        "mesh": f"hosts: {target.num_hosts}, procs: {target.procs_per_host}",
+        "ranks": num_ranks,
+    }
+    plan = recipe.function("plan")
+    told = plan(config, target.num_hosts, target.procs_per_host) if plan else None
+    if isinstance(told, Mapping):
+        rows |= {str(name): value for name, value in told.items()}
+    width = max(map(len, rows))
+    lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+    if told is not None and not isinstance(told, Mapping):
+        lines.append(str(told).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,245 @@
+"""Where a run happens: on the allocation that is up, or on this machine alone."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from monarch.actor import HostMesh, ProcMesh
+from monarch.cli.large_files import LargeFiles
+from monarch.cli.own_output import without_own_output
+from monarch.cli.project import PROJECT_FILE, Project, find_job, noted_job
+from monarch.cli.terminal.phases import phase
+from monarch.cli.terminal.volume import is_quiet, say
+from monarch.errors import JobError
+from monarch.job import JobTrait, LocalJob
+from monarch.runs import Record
+from monarch.runs.detached import THERE_VARIABLE
+from monarch.runs.recipe.recipe import Recipe
+from monarch.runs.record.code import RunCode
+from monarch.runs.recover.allocation import OnHostLoss, RunAllocation
+from monarch.runs.roles import procs_on_host
+from monarch.runtime.client_agent import client
+from monarch.runtime.hosts.asking import inspect_hosts
+from monarch.runtime.observe.machine_state import num_visible_gpus
+from monarch.runtime.workspace.pushing.host_history import HostHistory
+from monarch.runtime.workspace.session import session_of
+from monarch.wire.message import LookAtHost
+from monarch_sync import SyncReport, Workspace
+
+_LOCAL_PROCS = 2
+# A training waits for them between two steps, when it is on a new generation.
+_NUM_ASKED = 3
+_PATIENCE_SECONDS = 1.0
+
+
+@dataclass
+class RunTarget:
+    """Known before anything is started there. ``job`` is ``None`` for this machine alone.
+    ``is_part``: these are not all hosts of the mesh, but the first that are there."""
+
+    job: JobTrait | None
+    name: str
+    num_hosts: int
+    procs_per_host: int
+    is_part: bool = False
+
+    @property
+    def text(self) -> str:
+        where = f"allocation '{self.name}'" if self.job else "this machine alone"
+        return f"{where}: {count(self.num_hosts, 'host')} x {count(self.procs_per_host, 'proc')}"
+
+    def attach(
+        self, project: Project, *, is_agreed: bool = False, may_ask: bool = False
+    ) -> tuple[HostMesh, RunCode | None, int]:
+        """The hosts, with the workspace of ``monarch.toml`` on them; and its code, and the
+        generation of it. Procs of this process's own host import the person's own files.
+
+        Large files are told of before they go, or asked about, unless that ``is_agreed``.
+        """
+        ours = client().node.uid
+        hosts = (self.job or LocalJob())._state()._hosts[self.name]
+        if self.job is not None and self.is_part:
+            there = set(self.job.running_urls())
+            urls = [host.url for host in hosts._hosts if host.url in there]
+            hosts = hosts._among(urls[: self.num_hosts])
+        is_here = any(address.uid == ours for address in hosts._sync_hosts())
+        syncs = has_workspace(project) and not is_here
+        with phase(f"waiting for {count(self.num_hosts, 'host')}"):
+            asyncio.run(_up(hosts))
+        if not syncs:
+            return hosts, None, client().generation
+        if THERE_VARIABLE in os.environ:
+            return self._as_it_is_there(hosts)
+        workspace = without_own_output(project.make_workspace())
+        large = LargeFiles(
+            lambda text, files: say(text), is_agreed=is_agreed, may_ask=may_ask and not is_quiet()
+        )
+
+        def bring() -> SyncReport:
+            with phase(f"bringing your files to {count(self.num_hosts, 'host')}"):
+                return asyncio.run(_bring(hosts, workspace))
+
+        report = large.pushing(workspace, bring)
+        say(report.one_line())
+        generation = report.generation
+        # Where the hosts had it all, nothing was switched to here: the run begins with it even so.
+        client().generation = max(client().generation, generation)
+        code = _code_of(hosts, workspace, generation)
+        session, addresses = session_of(client()), hosts._sync_hosts()
+        code.roll_back = lambda wanted: session.roll_back(addresses, workspace, wanted)
+        return hosts, code, generation
+
+    def _as_it_is_there(self, hosts: HostMesh) -> tuple[HostMesh, RunCode | None, int]:
+        """The hosts and code of a run whose author is elsewhere: this folder is a host's copy."""
+        generation = client().generation
+        if not generation:
+            return hosts, None, generation
+        return hosts, _code_of(hosts, Workspace([os.getcwd()]), generation), generation
+
+    def allocation(
+        self,
+        project: Project,
+        record: Record,
+        choose: Callable[[str], OnHostLoss],
+        why_unfit: Callable[[int], str],
+    ) -> RunAllocation | None:
+        """The keeper of a run's hosts; ``None`` on this machine alone."""
+        job = self.job
+        if job is None or job._state_path is None:
+            return None
+
+        def move(other: JobTrait, num_hosts: int) -> HostMesh:
+            there = getattr(other, "meshes", {}).get(self.name, num_hosts)
+            target = dataclasses.replace(
+                self, job=other, num_hosts=num_hosts, is_part=num_hosts < there
+            )
+            moved, _, _ = target.attach(project)
+            return moved
+
+        return RunAllocation(
+            job, self.name, job._state_path, move=move, tell=record.message, choose=choose,
+            why_unfit=why_unfit, is_stopping=lambda: record.is_stopping, is_part=self.is_part,
+        )  # fmt: skip
+
+    def spawn(self, hosts: HostMesh, recipe: Recipe) -> ProcMesh:
+        """Procs for a recipe that does not spawn its own."""
+        preload = recipe.preload or tuple(name for name in ("torch",) if name in sys.modules)
+        return hosts.spawn_procs({"procs": self.procs_per_host}, name=recipe.name, preload=preload)
+
+
+def _code_of(hosts: HostMesh, workspace: Workspace, generation: int) -> RunCode:
+    some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
+    past = HostHistory(client().node, some, _PATIENCE_SECONDS)
+    code = RunCode(past, workspace, generation, lambda: client().gate.code_generation)
+    told = inspect_hosts(
+        client().node, {one.urls[0]: one for one in some.values() if one.urls}
+    ).values()
+    code.copies = frozenset(one.answer.workspace for one in told if not one.error)
+    return code
+
+
+def find_target(
+    procs: int | None,
+    attach: bool | None,
+    hosts: int | None = None,
+    roles: Mapping[str, int] | None = None,
+) -> RunTarget:
+    """The first mesh of the running job, or so many ``hosts`` of it; without one, or with
+    ``attach=False``, this machine.
+
+    Raises ``JobError`` for ``attach=True`` where no allocation is up, and where one has fewer hosts
+    than are wanted.
+    """
+    job = None if attach is False else find_job() or _brought_up_again(hosts)
+    if job is None:
+        if attach:
+            raise JobError("no allocation is up for this folder: start one with `monarch apply`")
+        if hosts is not None and hosts > 1:
+            raise JobError(f"--hosts {hosts}: this machine alone is one host")
+        on_host = procs or _for_roles(roles, 1) or num_visible_gpus(os.environ) or _LOCAL_PROCS
+        return RunTarget(None, "hosts", 1, on_host)
+    meshes: dict[str, Any] | None = getattr(job, "meshes", None)
+    if meshes:
+        name, num_hosts = next(iter(meshes.items()))
+    else:
+        client()
+        name, mesh = next(iter(job._state()._hosts.items()))
+        num_hosts = mesh.size()
+    wanted = num_hosts if hosts is None else hosts
+    if wanted > num_hosts:
+        raise JobError(
+            f"--hosts {wanted}: the allocation has {count(num_hosts, 'host')} in {name!r}"
+        )
+    on_host = procs or _for_roles(roles, wanted) or _procs_on_host(job, num_hosts)
+    return RunTarget(job, name, wanted, on_host, is_part=wanted < num_hosts)
+
+
+def _for_roles(roles: Mapping[str, int] | None, num_hosts: int) -> int:
+    return procs_on_host(roles, num_hosts) if roles else 0
+
+
+def _procs_on_host(job: JobTrait, num_hosts: int) -> int:
+    """One for each GPU that a host sees; without GPUs one, or two where there is one host.
+
+    By the size of the mesh, so that each host does the same with fewer of them.
+    """
+    node = client().node
+    for url in job.running_urls()[:1]:
+        answer = node.ask(job.visit(url), LookAtHost())
+        if answer.wait(_PATIENCE_SECONDS) and not answer.value.error:
+            # Hosts of kind process share one machine.
+            num_sharing = num_hosts if job.kind == "process" else 1
+            num_gpus = int(answer.value.answer.machine.get("num_gpus", 0))
+            if num_gpus:
+                return max(1, num_gpus // num_sharing)
+    return _LOCAL_PROCS if num_hosts == 1 else 1
+
+
+def _brought_up_again(wanted: int | None) -> JobTrait | None:
+    """The allocation that is short of a host, whole again, or with as many left as are ``wanted``;
+    nothing where it is gone. Raises ``JobError`` where it has too few."""
+    job = noted_job()
+    if job is None or job.ending is not None:
+        return None
+    left = job.num_running()
+    if left == 0 and not job.is_running():
+        return None
+    why = job.why_ended()
+    try:
+        names = job.repair()
+    except JobError as error:
+        if wanted is not None and wanted <= left:
+            return job
+        raise JobError(
+            f"hosts of the allocation have ended, and {error}; "
+            f"{left} of {count(len(job.urls()), 'host')} {'is' if left == 1 else 'are'} left: "
+            f"--hosts {left} takes what is left, and --local runs on this machine alone\n{why}"
+        ) from None
+    if names:
+        say(f"{why}\nbrought up again: {', '.join(names)}")
+    return job
+
+
+def has_workspace(project: Project) -> bool:
+    return bool(project.file.workspace.dirs) and (project.directory / PROJECT_FILE).exists()
+
+
+async def _up(hosts: HostMesh) -> None:
+    await hosts.initialized
+
+
+async def _bring(hosts: HostMesh, workspace: Workspace) -> SyncReport:
+    report = await hosts.sync_workspace(workspace)
+    report.raise_for_errors()
+    return report
+
+
+def count(number: int, noun: str) -> str:
+    """``1 host``, ``2 hosts``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

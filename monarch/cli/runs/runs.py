@@ -1,0 +1,298 @@
+"""``monarch runs``: what was run, how it went, and how runs differ."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from monarch import ours
+from monarch.cli.terminal.confirm import ask_before
+from monarch.cli.terminal.tables import in_columns, terminal_width
+from monarch.cli.terminal.terminal import Terminal
+from monarch.cli.terminal.volume import is_quiet, say
+from monarch.errors import JobError
+from monarch.runs.detached import copies_of_running
+from monarch.runs.page.report import write_report
+from monarch.runs.record.folder import (
+    DETACHED,
+    REMOTE,
+    RUNS,
+    RunFolder,
+    answer_run,
+    find_run,
+    read_json,
+    runs_in,
+)
+from monarch.runs.record.logs import Line, PrintedLines
+from monarch.runs.record.measured import curve, last_measured, names_measured
+from monarch.runs.record.plot import smoothed, svg_chart, text_chart, text_plot
+from monarch.runs.record.summary import figures, flat_config, worth_telling
+from monarch.runs.record.writing import writing
+from monarch.whole_file import OF_PEOPLE, write_whole
+from monarch_sync.words import byte_size, counted, plain
+
+_MAX_NAME = 24
+_LOOK_SECONDS = 0.2
+_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
+
+
+def _refresh() -> None:
+    """Runs that go on elsewhere are looked at as they are now."""
+    if copies_of_running():
+        # Imported when used: it takes the runtime, which no other look at runs needs.
+        from monarch.cli.run.detached import refresh
+
+        refresh()
+
+
+def ls() -> None:
+    """Print a table of the runs of this folder, the last one at the end."""
+    _refresh()
+    rows = [("run", "status", "step", "loss", "began", "size")]
+    for run in runs_in():
+        steps = run.metrics()
+        last = steps[-1] if steps else {}
+        began = next((e["time"] for e in run.events() if e["kind"] == "begun"), None)
+        clock = time.strftime("%m-%d %H:%M", time.localtime(began)) if began else "-"
+        of = f"/{last['num_steps']}" if "num_steps" in last else ""
+        loss = last_measured(steps, "loss")
+        size = byte_size(run.num_bytes())
+        status = "restarting" if run.is_restarting else run.status
+        rows.append((run.name, status, f"{last.get('step', 0)}{of}", _number(loss), clock, size))
+    if is_quiet():
+        for name, *_ in rows[1:]:
+            click.echo(name)
+        return
+    if len(rows) == 1:
+        click.echo("no runs here yet: `monarch run ddp` makes one")
+        return
+    _echo_table(rows)
+
+
+def take(name: str, *, checkpoint: bool) -> None:
+    """Answer a run whose ranks have come apart."""
+    run = find_run(name)
+    answer_run(run, "c" if checkpoint else "t")
+    say(f"told {run.name}")
+
+
+def show(name: str) -> None:
+    """Print how a run went, and write its report."""
+    _refresh()
+    run = find_run(name)
+    steps, events = run.metrics(), run.events()
+    click.echo(f"{run.name}: {run.status}")
+    for words, value in figures(steps, events).items():
+        click.echo(f"  {words}: {value}")
+    width = shutil.get_terminal_size().columns - 16 - _MAX_NAME
+    for measured in names_measured(steps):
+        line = curve(steps, measured)
+        click.echo(
+            f"  {measured[:_MAX_NAME]:<{_MAX_NAME}} {text_chart(line, min(50, width))} "
+            f"{_number(line[-1][1])}"
+        )
+    for event in worth_telling(events):
+        clock = time.strftime("%H:%M:%S", time.localtime(event["time"]))
+        click.echo(f"  {clock}  {plain((event['text'].splitlines() or [''])[0])}")
+    report = run.path / "report.html"
+    with writing(report):
+        write_report(run)
+    click.echo(str(report))
+    if remote := read_json(run.path / REMOTE):
+        folder = read_json(run.path / DETACHED).get("folder", "")
+        click.echo(f"  checkpoints: in {folder} on {remote.get('host')}")
+
+
+def compare(names: tuple[str, ...]) -> None:
+    """Print a table of where configs differ, and of what came of it."""
+    _refresh()
+    found = [find_run(name) for name in names]
+    _echo_table(comparison(found))
+    click.echo(code_compared(found))
+
+
+def plot(names: tuple[str, ...], metric: str, is_log: bool, smooth: int, file: Path | None) -> None:
+    """Draw one quantity of runs over their steps, as text or into the SVG ``file``."""
+    found = [find_run(name) for name in names or ("latest",)]
+    lines = {run.name: smoothed(curve(run.metrics(), metric), smooth) for run in found}
+    if not any(lines.values()):
+        known = dict.fromkeys(name for run in found for name in names_measured(run.metrics()))
+        raise JobError(f"no run has {metric!r}; they have: {', '.join(known) or 'nothing yet'}")
+    if file is not None:
+        title = f"{metric} of {next(iter(lines))}" if len(lines) == 1 else metric
+        drawn = svg_chart(lines, title=title, y_name=metric, is_log=is_log).replace(
+            "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1
+        )
+        with writing(file):
+            write_whole(file, drawn, mode=OF_PEOPLE)
+        click.echo(str(file))
+        return
+    width = shutil.get_terminal_size().columns
+    for name, line in lines.items():
+        values = [y for _, y in line]
+        low, high = (_number(min(values)), _number(max(values))) if values else ("-", "-")
+        click.echo(f"{name}  {metric} from {low} to {high}")
+        click.echo("\n".join(text_plot(line, width, is_log=is_log)))
+
+
+def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
+    """Rows of a table: the keys that differ, then what was measured last."""
+    configs = [flat_config(run.config_text) for run in found]
+    metrics = [run.metrics() for run in found]
+    measured = dict.fromkeys(name for steps in metrics for name in names_measured(steps))
+    rows: list[tuple[str, ...]] = [("", *(run.name for run in found))]
+    for key in dict.fromkeys(key for config in configs for key in config):
+        values = [str(config.get(key, "-")) for config in configs]
+        if len(set(values)) > 1:
+            rows.append((f"{key} (config)" if key in measured else key, *values))
+    rows.append(("status", *(run.status for run in found)))
+    rows.append(("step", *(str(steps[-1]["step"]) if steps else "0" for steps in metrics)))
+    rows += (
+        (name, *(_number(last_measured(steps, name)) for steps in metrics)) for name in measured
+    )
+    return rows
+
+
+def code_compared(found: Sequence[RunFolder]) -> str:
+    """Whether runs ran the same code, in words: that which they ran last, after all edits."""
+    digests = {run.name: _digest_of(run) for run in found}
+    if all(digests.values()):
+        if len(set(digests.values())) == 1:
+            return "the code of these runs is the same"
+        told = ", ".join(f"{name} {digest[:12]}" for name, digest in digests.items())
+        return f"the code of these runs differs: {told}"
+    commits = {run.name: str(run.environment().get("git_commit") or "-") for run in found}
+    unknown = [name for name, digest in digests.items() if not digest]
+    told = ", ".join(f"{name} {commit}" for name, commit in commits.items())
+    differs = (
+        "and their commits differ"
+        if len(set(commits.values())) > 1
+        else "by their commits it is the same"
+    )
+    return (
+        f"whether their code differs is not known of {' and '.join(unknown)}, to which nothing was "
+        f"pushed; {differs}: {told}"
+    )
+
+
+def _digest_of(run: RunFolder) -> str:
+    edited = [str(event["digest"]) for event in run.events() if event.get("digest")]
+    return edited[-1] if edited else str(run.environment().get("code_digest") or "")
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, (int, float)) else "-"
+
+
+def _echo_table(rows: Sequence[Sequence[str]]) -> None:
+    for line in in_columns(rows, terminal_width()):
+        click.echo(line)
+
+
+def rm(names: tuple[str, ...], yes: bool) -> None:
+    """Remove runs, once a person or ``yes`` agrees."""
+    found = list(dict.fromkeys(_one_named(name) for name in names))
+    if going := [run.name for run in found if run.running_pid is not None]:
+        raise JobError(
+            f"{' and '.join(going)} {'is' if len(going) == 1 else 'are'} going on, so nothing was "
+            "taken away: stop it with Ctrl-C in its terminal first"
+        )
+    sizes = {run: run.num_bytes() for run in found}
+    for run, size in sizes.items():
+        say(f"  {run.name}  {run.status}, {byte_size(size)}")
+    whole = f"{counted(len(found), 'run')}, {byte_size(sum(sizes.values()))}"
+    if not ask_before(f"take away {whole}? It cannot be undone", yes):
+        raise JobError("nothing was taken away: nobody can be asked here, so say --yes")
+    for run in found:
+        _remove(run)
+    left = runs_in()
+    if left:
+        left[-1].link_as_latest()
+    else:
+        (RUNS / "latest").unlink(missing_ok=True)
+    say(f"took away {whole}")
+
+
+def _one_named(name: str) -> RunFolder:
+    """A run of this folder that can be meant by nothing else."""
+    meant = find_run(name)
+    mine = runs_in()
+    if meant.path.resolve() not in {run.path.resolve() for run in mine}:
+        raise JobError(f"{name} is no run of this folder: `monarch runs ls` lists them")
+    alike = [run.name for run in mine if run.name.startswith(name)]
+    if len(alike) > 1 and meant.name != name and name != "latest":
+        raise JobError(f"{name} may be {_either(alike)}: say which")
+    return RunFolder(RUNS / meant.path.resolve().name)
+
+
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _remove(run: RunFolder) -> None:
+    try:
+        if os.path.islink(run.path):
+            os.unlink(run.path)
+        else:
+            ours.remove_folder(run.path, RUNS, mark="command", ignore_errors=False)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise JobError(f"{run.name} is still there in part: {where}{error.strerror}") from None
+
+
+def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> None:
+    """Print what the ranks of a run printed; ``tail`` counts lines of each rank."""
+    _refresh()
+    run = find_run(name)
+    printed = PrintedLines(run.path / "logs", ranks)
+    shown = _RankLines(is_of_one=len(ranks) == 1)
+    try:
+        is_over = not (follow and _goes_on(run))
+        shown.tell(_last_lines(printed.take(is_over=is_over), tail))
+        if is_over and not printed.names():
+            of = f" by rank {', '.join(map(str, ranks))}" if ranks else ""
+            raise JobError(f"nothing was printed{of} in {run.path}")
+        while not is_over:
+            time.sleep(_LOOK_SECONDS)
+            _refresh()
+            is_over = not _goes_on(run)
+            shown.tell(printed.take(is_over=is_over))
+    except KeyboardInterrupt:
+        sys.exit(130)  # That is how one stops to follow; there is nothing to tell of it.
+
+
+def _goes_on(run: RunFolder) -> bool:
+    return run.running_pid is not None
+
+
+def _last_lines(lines: Sequence[Line], num: int | None) -> list[Line]:
+    """The last so many of each rank."""
+    if num is None:
+        return list(lines)
+    kept: dict[str, list[Line]] = {}
+    for line in lines:
+        kept.setdefault(line.who, []).append(line)
+    return [line for found in kept.values() for line in found[len(found) - min(num, len(found)) :]]
+
+
+class _RankLines:
+    """Lines on their way out, each rank with a colour of its own where there are any."""
+
+    def __init__(self, *, is_of_one: bool) -> None:
+        self._is_of_one = is_of_one
+        self._terminal = Terminal()
+        self._colours: dict[str, str] = {}
+
+    def tell(self, lines: Sequence[Line]) -> None:
+        for who, text in lines:
+            colour = self._colours.setdefault(who, _COLOURS[len(self._colours) % len(_COLOURS)])
+            self._terminal.line("" if self._is_of_one else f"{who} | ", colour, end="")
+            # A file or a pipe gets the bytes that were printed.
+            self._terminal.line(text, is_exact=self._terminal.width is None)

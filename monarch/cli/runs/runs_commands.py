@@ -1,0 +1,142 @@
+"""``monarch runs``: its subcommands, with their arguments, options and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.group()
+def runs() -> None:
+    """Runs: what was run here, how it went, and how runs differ.
+
+    A run is named by its folder, by its name, by the beginning of that (the last such run is
+    meant), or as latest.
+    """
+
+
+@runs.command("ls")
+def runs_ls() -> None:
+    """List the runs of this folder, the last one at the end; with --quiet, their names."""
+    from monarch.cli.runs.runs import ls
+
+    ls()
+
+
+@runs.command("logs")
+@click.argument("name", metavar="[RUN]", default="latest")
+@click.option("--follow", "-f", is_flag=True, help="go on until the run ends, or Ctrl-C")
+@click.option(
+    "--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="of this rank only"
+)
+@click.option(
+    "--tail", type=click.IntRange(min=0), metavar="N", help="only the last N of each rank"
+)
+def runs_logs(**given: Any) -> None:
+    """Show what the ranks of a run printed.
+
+    Lines of several ranks have the rank in front; those of one are as they were printed.
+    """
+    from monarch.cli.runs.runs import logs
+
+    logs(**given)
+
+
+@runs.command("rm")
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@click.option("--yes", "-y", is_flag=True, help="do not ask")
+def runs_rm(**given: Any) -> None:
+    """Take runs away, with their checkpoints, logs and reports.
+
+    Asks first at a terminal; elsewhere it needs --yes. A run that is going on stays, and so do all
+    others that were named beside it. The beginning of a name will do where only one run has it.
+    """
+    from monarch.cli.runs.runs import rm
+
+    rm(**given)
+
+
+@runs.command("show")
+@click.argument("name", metavar="[RUN]", default="latest")
+def runs_show(name: str) -> None:
+    """Show how a run went: figures, what happened, and where its report is."""
+    from monarch.cli.runs.runs import show
+
+    show(name)
+
+
+@runs.command("compare")
+@click.argument("names", metavar="RUN RUN...", nargs=-1, required=True)
+def runs_compare(names: tuple[str, ...]) -> None:
+    """Show where configs differ, and what came of it, side by side."""
+    if len(names) < 2:
+        raise click.UsageError("give two runs at least")
+    from monarch.cli.runs.runs import compare
+
+    compare(names)
+
+
+@runs.command("plot")
+@click.argument("names", metavar="[RUN]...", nargs=-1)
+@click.option("--metric", default="loss", show_default=True, help="what to draw")
+@click.option("--log", "is_log", is_flag=True, help="on a logarithmic scale")
+@click.option(
+    "--smooth", type=click.IntRange(min=1), default=1, metavar="N", help="the mean of N values"
+)
+@click.option("--svg", "file", type=_PATH, help="draw into an SVG file")
+def runs_plot(**given: Any) -> None:
+    """Draw one quantity of one or more runs over their steps."""
+    from monarch.cli.runs.runs import plot
+
+    plot(**given)
+
+
+@runs.command("take")
+@click.argument("name", metavar="[RUN]", default="latest")
+@click.option("--checkpoint", is_flag=True, help="the last checkpoint's state instead")
+def runs_take(**given: Any) -> None:
+    """Let a run go on that holds as its ranks have come apart.
+
+    All ranks take the state of the rank that the run names; with --checkpoint all go on from the
+    last checkpoint, in new processes.
+    """
+    from monarch.cli.runs.runs import take
+
+    take(**given)
+
+
+@runs.command("hold")
+def runs_hold() -> None:
+    """Hold the run of this folder's allocation, where a step on new code takes long.
+
+    As k does in its terminal, or in a watch: the step is interrupted, all ranks go back to before
+    it, and it is made again with the next save. What is not slow goes on.
+    """
+    from monarch.cli.runs.slow_runs import ask_slow_runs
+
+    ask_slow_runs("k")
+
+
+@runs.command("wait")
+def runs_wait() -> None:
+    """Give a step on new code that takes long more time, as + does in the run's terminal."""
+    from monarch.cli.runs.slow_runs import ask_slow_runs
+
+    ask_slow_runs("+")
+
+
+@runs.command("attach")
+@click.argument("name", metavar="[RUN]", default="latest")
+def runs_attach(name: str) -> None:
+    """Watch a run that goes on detached, with the keys that it has in its own terminal.
+
+    It shows what the run wrote last, and goes on. Ctrl-C asks whether to leave the run to itself or
+    to end it.
+    """
+    from monarch.cli.run.detached import attach
+
+    attach(name)

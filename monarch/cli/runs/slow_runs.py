@@ -1,0 +1,19 @@
+"""``monarch runs hold`` and ``wait``: what a person wants of a run whose step takes long."""
+
+from __future__ import annotations
+
+from monarch.cli.sync.pusher import pusher_here
+from monarch.cli.terminal.volume import say
+from monarch.runs.record.slowness import ASKED, HOLD, KEYS
+from monarch.wire.bulletin import Bulletin
+
+_SAID = {HOLD: "is held, and waits for a save"}
+
+
+def ask_slow_runs(key: str) -> None:
+    """Have the runs of this folder's allocation whose step takes long do what the key says. Raises
+    ``JobError`` where there is no allocation, or none of its hosts answers."""
+    pusher, wanted = pusher_here(), KEYS[key]
+    pusher.post(Bulletin(ASKED, wanted))
+    pusher.inspect()  # Whoever has answered this has the bulletin.
+    say(f"asked: a run whose step on new code takes long {_SAID.get(wanted, 'has more time')}")

@@ -1,0 +1,252 @@
+"""What a sweep tries: all combinations of values, values at random, or those that Optuna's TPE
+proposes by what came of the runs before; and which run came out best."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
+
+from monarch.config_file.types import is_config
+from monarch.errors import JobError
+from monarch.runs.record.folder import RunFolder
+from monarch.runs.record.measured import is_number, last_measured, names_measured
+
+Goal = Literal["min", "max"]
+Given = tuple[str, ...]
+"""The ``key=value`` texts of one run."""
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
+_HELD_OUT = "held_out_"
+TPE_METRIC = "held_out_loss"
+_FIRST = ("held_out_loss", "validation_loss", "held_out_accuracy")
+_BETTER_HIGH = (
+    "accuracy", "acc", "f1", "auc", "precision", "recall", "iou", "map", "bleu", "rouge", "reward",
+    "score", "r2", "per_second",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """``key=low..high``, both included; ``:log`` behind it spreads by order of magnitude."""
+
+    key: str
+    low: float
+    high: float
+    is_log: bool
+    is_whole: bool
+
+    def text(self, value: float) -> str:
+        """An override with this value."""
+        return f"{self.key}={int(value) if self.is_whole else f'{value:.6g}'}"
+
+    def drawn(self, draw: random.Random) -> str:
+        """An override with a value at random."""
+        if self.is_log:
+            value = math.exp(draw.uniform(math.log(self.low), math.log(self.high)))
+        else:
+            value = draw.uniform(self.low, self.high)
+        return self.text(round(value) if self.is_whole else value)
+
+
+Dimension = list[str] | ValueRange
+"""The overrides for one key: some, or a range of them."""
+
+
+class Proposals(Protocol):
+    """The runs of a sweep, each asked for when there is room for it, by one thread at a time."""
+
+    num: int
+
+    def next(self) -> Given | None:
+        """The next one; ``None`` where there is none."""
+
+    def tell(self, given: Given, value: float | None) -> None:
+        """The metric of a run that is over; ``None`` where it has none."""
+
+
+class ListedProposals:
+    """Those that are known from the beginning."""
+
+    def __init__(self, all_given: Sequence[Given]) -> None:
+        self.num = len(all_given)
+        self._left = iter(all_given)
+
+    def next(self) -> Given | None:
+        return next(self._left, None)
+
+    def tell(self, given: Given, value: float | None) -> None:
+        """Nothing depends on it."""
+
+
+class TPEProposals:
+    """Optuna's TPE, by its package: it proposes more of what went well."""
+
+    def __init__(self, space: Sequence[Dimension], num: int, seed: int, goal: Goal) -> None:
+        try:
+            library = importlib.import_module("optuna")
+        except ImportError:
+            raise JobError(
+                "--tpe takes optuna, which is not installed: pip install optuna"
+            ) from None
+        library.logging.set_verbosity(library.logging.WARNING)
+        self.num = num
+        self._space, self._num_left = space, num
+        self._failed = library.trial.TrialState.FAIL
+        self._study = library.create_study(
+            direction="minimize" if goal == "min" else "maximize",
+            sampler=library.samplers.TPESampler(seed=seed),
+        )
+        self._asked: dict[Given, list[Any]] = {}
+
+    def next(self) -> Given | None:
+        if not self._num_left:
+            return None
+        self._num_left -= 1
+        trial = self._study.ask()
+        given = tuple(_suggested(trial, one) for one in self._space)
+        self._asked.setdefault(given, []).append(trial)
+        return given
+
+    def tell(self, given: Given, value: float | None) -> None:
+        trial = self._asked[given].pop(0)
+        if value is None or not math.isfinite(value):
+            self._study.tell(trial, state=self._failed)
+        else:
+            self._study.tell(trial, value)
+
+
+def _suggested(trial: Any, one: Dimension) -> str:
+    if isinstance(one, ValueRange):
+        suggest = trial.suggest_int if one.is_whole else trial.suggest_float
+        low, high = (int(one.low), int(one.high)) if one.is_whole else (one.low, one.high)
+        return one.text(suggest(one.key, low, high, log=one.is_log))
+    if len(one) == 1:
+        return one[0]
+    return str(trial.suggest_categorical(one[0].partition("=")[0], one))
+
+
+def space_of(config_class: type[Any], overrides: Sequence[str]) -> list[Dimension]:
+    """``a=1,2 b=3 c=0..1`` is two values, one, and a range. Keys that take lists, and what stands
+    in brackets or quotes, have one value. Raises ``JobError`` for a range that is none."""
+    hints = dict(_hints(config_class))
+    space: list[Dimension] = []
+    for override in overrides:
+        key, equals, text = (part.strip() for part in override.partition("="))
+        hint = hints.get(key)
+        is_list = get_origin(hint) in (list, tuple, dict)
+        if match := _RANGE.fullmatch(text):
+            low, high, is_log = float(match[1]), float(match[2]), bool(match[3])
+            if not low < high or (is_log and low <= 0):
+                above = " above 0" if is_log else ""
+                raise JobError(f"{override} is no range: say the lower end{above} first")
+            is_whole = hint is int or (int in get_args(hint) and float not in get_args(hint))
+            space.append(ValueRange(key, low, high, is_log, is_whole))
+        elif not equals or is_list or text[:1] in "[\"'{":
+            space.append([override])
+        else:
+            space.append([f"{key}={value.strip()}" for value in text.split(",")])
+    return space
+
+
+def _hints(config_class: type[Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, hint in get_type_hints(config_class).items():
+        if is_config(hint):
+            yield from _hints(hint, f"{above}{name}.")
+        else:
+            yield above + name, hint
+
+
+def choices_of(space: Sequence[Dimension]) -> list[Given]:
+    """All combinations. Raises ``JobError`` where there is a range."""
+    ways = []
+    for one in space:
+        if isinstance(one, ValueRange):
+            raise JobError(
+                f"{one.key} is a range, of which there are no combinations: --random 20 tries "
+                "values at random, --tpe 20 those that promise most"
+            )
+        ways.append(one)
+    return list(itertools.product(*ways))
+
+
+def drawn_from(space: Sequence[Dimension], num: int, seed: int) -> list[Given]:
+    """So many at random; the same ones for the same seed."""
+    draw = random.Random(seed)
+    return [
+        tuple(one.drawn(draw) if isinstance(one, ValueRange) else draw.choice(one) for one in space)
+        for _ in range(num)
+    ]
+
+
+def corners_of(space: Sequence[Dimension]) -> list[Given]:
+    """Those that show whether the config takes every value: both ends of ranges, each choice."""
+    ways = [
+        [one.text(one.low), one.text(one.high)] if isinstance(one, ValueRange) else one
+        for one in space
+    ]
+    return [tuple(way[min(at, len(way) - 1)] for way in ways) for at in range(max(map(len, ways)))]
+
+
+def label_of(given: Sequence[str], overrides: Sequence[str]) -> str:
+    """The values that tell a run from the others: those chosen for it."""
+    chosen = [one for one, whole in zip(given, overrides, strict=True) if one != whole]
+    return " ".join(chosen or given)
+
+
+def goal_of(metric: str) -> Goal:
+    """Whether less or more of it is better, by its name; less where that does not say."""
+    name = metric.lower().removeprefix(_HELD_OUT).removeprefix("validation_")
+    words = name.split("_")
+    return "max" if any(word in words for word in _BETTER_HIGH) or "per_second" in name else "min"
+
+
+def metric_of(found: Sequence[Mapping[str, Any]]) -> str:
+    """The metric to judge runs by, of those that all have: held-out ones first. ``found`` has the
+    last values of each run. "" where they have none in common."""
+    common = [name for name in found[0] if all(name in one for one in found)] if found else []
+    held_out = [name for name in common if name.startswith(_HELD_OUT)]
+    return next((name for name in (*_FIRST, *held_out, "loss") if name in common), "")
+
+
+def last_values(run: RunFolder) -> dict[str, float]:
+    """What was measured last of everything, by name."""
+    rows = run.metrics()
+    return {name: float(last_measured(rows, name)) for name in names_measured(rows)}
+
+
+def value_of(run: RunFolder, metric: str) -> float | None:
+    """The last value of a metric, where there is one. Raises ``JobError``, with those that there
+    are, where a run that is over has others only."""
+    values = last_values(run)
+    name = metric or metric_of([values])
+    if values and run.status == "finished" and name not in values:
+        raise JobError(f"{run.name} has no {metric!r}; it has: {', '.join(values)}")
+    value = values.get(name)
+    return value if is_number(value) else None
+
+
+def best_of(found: Sequence[RunFolder], metric: str = "", goal: Goal | None = None) -> str:
+    """Which run came out best, by a metric or by what can be told of all of them, in words."""
+    measured = [last_values(run) for run in found]
+    finite = [
+        (run, {name: value for name, value in values.items() if math.isfinite(value)})
+        for run, values in zip(found, measured, strict=True)
+    ]
+    if metric:
+        finite = [(run, values) for run, values in finite if metric in values]
+    name = metric or metric_of([values for _, values in finite])
+    if len(finite) < 2 or not name:
+        return ""
+    goal = goal or goal_of(name)
+    run, values = (max if goal == "max" else min)(finite, key=lambda one: one[1][name])
+    what = "highest" if goal == "max" else "lowest"
+    left_out = len(found) - len(finite)
+    without = f"; {left_out} of {len(found)} runs have none" if left_out else ""
+    return f"best {name} ({what}): {values[name]:.4g}, of {run.name}{without}"

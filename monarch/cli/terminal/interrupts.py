@@ -1,0 +1,207 @@
+"""The effects of Ctrl-C, SIGTERM and SIGHUP on a command, by what it is doing.
+
+- a run: the first asks it to save and stop, a second Ctrl-C ends it (`stop_on_interrupt`);
+- a push: before hosts are asked for anything it ends at once; then it is taken back, and a second
+  Ctrl-C waits for that (`push_taken_back`);
+- a command of ``monarch sync``: SIGTERM and SIGHUP do what Ctrl-C does (`asked_to_end`);
+- a look at the workspace: it ends at once (`left_at_once`);
+- an import: one that a library swallowed takes effect after it (`interrupt_kept`);
+- the end of a command: it ends at once (`at_once_from_here`).
+
+Messages to ranks are kept whole by ``monarch.runtime.uninterrupted``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn, Protocol
+
+from monarch.cli.terminal.keys import restore_terminal
+
+INTERRUPTED = 130  # the status of a command that Ctrl-C has ended
+
+# Of a batch system that wants its machines back, and of a terminal that was closed.
+_REQUESTS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Stoppable(Protocol):
+    """A run, or several of them, that saves and stops when it is asked to."""
+
+    @property
+    def is_stopping(self) -> bool: ...
+
+    @property
+    def can_save(self) -> bool: ...
+
+    def stop(self) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+
+@contextmanager
+def stop_on_interrupt(records: Sequence[Stoppable]) -> Iterator[None]:
+    """The first Ctrl-C asks the recipes to save and return; a second one raises
+    ``KeyboardInterrupt`` where the program is. SIGTERM and SIGHUP ask too, however often they come:
+    a sender often sends one twice. Under ``nohup``, SIGHUP stays ignored."""
+    if not records:
+        yield
+        return
+    from monarch.runtime.ends.late_thread import run_aside
+
+    before = signal.getsignal(signal.SIGINT)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        then = ""
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, before)
+            then = "; Ctrl-C again stops at once"
+        elif records[0].is_stopping:
+            return
+        for record in records:
+            record.stop()
+        # On another thread: this one may be in the middle of a line, and must not begin a second.
+        what = "what was learned is saved after this step"
+        if not any(record.can_save for record in records):
+            what = "there are no ranks to save anything of, and the last checkpoint stays"
+        text = f"stopping: {what}{then}"
+        run_aside(lambda: records[0].message(text), name="monarch-stopping")
+
+    with _handling((signal.SIGINT, *_REQUESTS), on_signal):
+        yield
+
+
+@contextmanager
+def push_taken_back(only_looks: Callable[[], bool]) -> Iterator[None]:
+    """Ctrl-C ends a push, which then puts everything back; a second one does not disturb that, and
+    a third ends the program at once. So does the first while the push ``only_looks`` at the
+    workspace: hosts drop what they were sent ahead of it when their author is gone."""
+    num_pressed = 0
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal num_pressed
+        num_pressed += 1
+        if num_pressed == 1 and only_looks():
+            _leave_saying(b"\ninterrupted; nothing was pushed\n")
+        if num_pressed == 1:
+            raise KeyboardInterrupt
+        if num_pressed > 2:
+            restore_terminal()
+            os._exit(130)
+        os.write(2, b"\nputting everything back; once more leaves it half-done\n")
+
+    with _handling((signal.SIGINT,), on_signal):
+        yield
+
+
+@contextmanager
+def interrupt_kept() -> Iterator[None]:
+    """Ctrl-C within, if it was swallowed, is raised at the end of the block: there are libraries
+    that are imported in the middle of a `try` that excepts everything."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before):
+        yield
+        return
+    is_pressed = False
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal is_pressed
+        is_pressed = True
+        before(number, frame)
+
+    with _handling((signal.SIGINT,), on_signal):
+        yield
+    if is_pressed:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handling(
+    numbers: Sequence[int], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Within, on the main thread, ``handler`` gets these signals: SIGINT always, others where they
+    would end the program."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in numbers}
+    for number, was in before.items():
+        if number == signal.SIGINT or was is signal.SIG_DFL:
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, was in before.items():
+            signal.signal(number, was)
+
+
+@contextmanager
+def asked_to_end() -> Iterator[None]:
+    """SIGTERM and SIGHUP do within what Ctrl-C does there, so that what is half-way is put back;
+    once, since a sender often sends one twice. Then the program ends with 128 and their number, as
+    shells have it, and at once if one more comes. Under ``nohup``, SIGHUP stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        pressed = signal.getsignal(signal.SIGINT)
+        if len(asked) == 1:
+            if not callable(pressed):
+                raise KeyboardInterrupt
+            pressed(number, frame)
+
+    before = {number: signal.getsignal(number) for number in _REQUESTS}
+    for number, handler in before.items():
+        if handler is signal.SIG_DFL:
+            signal.signal(number, on_signal)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, OSError):  # A closed terminal cannot be written to.
+        if not asked:
+            raise
+    finally:
+        for number, handler in before.items():
+            is_ours = bool(asked) and handler is signal.SIG_DFL
+            signal.signal(number, _leaving(128 + asked[0]) if is_ours else handler)
+    if asked:
+        sys.exit(128 + asked[0])
+
+
+@contextmanager
+def left_at_once() -> Iterator[None]:
+    """Within, where a command only looks and has nothing to put back, Ctrl-C ends the program: to
+    let go of what a look at very many files has gathered takes seconds."""
+    with _handling((signal.SIGINT,), lambda number, frame: _leave_saying(b"\ninterrupted\n")):
+        yield
+
+
+def _leave_saying(line: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, line)
+    _leaving(130)(signal.SIGINT, None)
+
+
+def at_once_from_here() -> None:
+    """From here on Ctrl-C ends the program, without what is left to tell and tidy up."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _leaving(130))
+
+
+def _leaving(status: int) -> Callable[[int, FrameType | None], None]:
+    # It holds what it needs: the interpreter, at its very end, takes modules' names away.
+    def leave(
+        number: int, frame: FrameType | None, end: Callable[[int], NoReturn] = os._exit
+    ) -> None:
+        with contextlib.suppress(Exception):
+            restore_terminal()
+        end(status)
+
+    return leave

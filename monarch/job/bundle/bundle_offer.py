@@ -1,0 +1,119 @@
+"""Bundles for hosts that a scheduler starts: a command that can do without monarch, and their
+delivery.
+
+Over ssh a bundle goes through the login (`login_session.py`). There is no login to a node or a pod,
+so the program started there waits at the host's port, and this side looks whether one does.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import json
+import socket
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from monarch.errors import JobError
+from monarch.job.bundle.bundle import bundle_for, known_bundles
+from monarch.net.gateway import Gateway
+from monarch.python_start import ALONE
+from monarch.runtime.hosts import bundle_place, bundle_seeker
+from monarch.runtime.hosts.bundle_seeker import GREETING, proof
+from monarch.version import __version__
+
+_CONNECT_SECONDS = 3.0
+_SEND_SECONDS = 600.0
+_MAX_AT_ONCE = 16
+
+# Any Python is to be able to read this, and to say that it is too old.
+_BEGIN = (
+    f"{ALONE}import zlib,base64;"
+    "sys.version_info<(3,10) and sys.exit('it has %s, which is Python %d.%d; Python 3.10 or later "
+    "is needed'%((sys.executable,)+tuple(sys.version_info[:2])));"
+    "exec(zlib.decompress(base64.b64decode('{text}')).decode())"
+)
+_REST = """
+import types
+def load(name, text):
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(text, name, "exec"), vars(module))
+    return module
+place = load("bundle_place", {place!r})
+load("bundle_seeker", {seeker!r}).become_host(
+    {task!r}, {port}, {version!r}, {known!r}, place.import_from_bundle
+)
+"""
+
+
+def python_arguments(task: str, port: int) -> list[str]:
+    """The arguments with which a Python runs ``task``, a module of ours, with ``port``, once it has
+    been brought what it lacks of ours."""
+    rest = _REST.format(
+        place=_text_of(bundle_place.__file__), seeker=_text_of(bundle_seeker.__file__),
+        task=task, port=port, version=__version__, known=known_bundles(),
+    )  # fmt: skip
+    text = base64.b64encode(zlib.compress(rest.encode(), 9)).decode()
+    return ["-u", "-c", _BEGIN.format(text=text)]
+
+
+@functools.cache
+def _text_of(file: str) -> str:
+    return Path(file).read_text(encoding="utf-8")
+
+
+def bring_bundles(urls: Sequence[str], secret: bytes, gateway: Gateway | None) -> list[str]:
+    """Give each host a bundle that waits for one; those that did. Raises ``JobError``."""
+    if not urls:
+        return []
+    with ThreadPoolExecutor(min(len(urls), _MAX_AT_ONCE)) as pool:
+        brought = pool.map(lambda url: _bring(url, secret, gateway), urls)
+        return [url for url, did in zip(urls, brought, strict=True) if did]
+
+
+def _bring(url: str, secret: bytes, gateway: Gateway | None) -> bool:
+    try:
+        with contextlib.closing(_connected(url, gateway)) as host:
+            # An agent speaks first, too: ZeroMQ's first byte is another one.
+            if host.recv(1) != GREETING[:1]:
+                return False
+            host.settimeout(_SEND_SECONDS)
+            with host.makefile("rb") as said:
+                nonce, wish = said.readline().removeprefix(GREETING[1:]).split(b" ", 1)
+                line, problem = _line_for(json.loads(wish))
+                host.sendall(proof(secret, nonce, line) + b" " + line + b"\n")
+                answer = json.loads(said.readline() or b"{}")
+    except (OSError, ValueError):
+        return False  # It is not up yet, or has ended: the next request to it tells that.
+    if problem or "error" in answer:
+        raise JobError(f"the host at {url} cannot be given monarch: {problem or answer['error']}")
+    return "done" in answer
+
+
+def _line_for(wish: dict[str, Any]) -> tuple[bytes, str]:
+    """The line to send, and the reason where it is no bundle."""
+    try:
+        bundle = bundle_for(str(wish["tag"]), [str(one) for one in wish["platforms"]])
+    except JobError as error:
+        return f"bundle-error {json.dumps(str(error))}".encode(), str(error)
+    data = base64.b64encode(bundle.path.read_bytes()).decode()
+    return f"bundle {bundle.digest} {data}".encode(), ""
+
+
+def _connected(url: str, gateway: Gateway | None) -> socket.socket:
+    if gateway is None:
+        parts = urlsplit(url)
+        return socket.create_connection((parts.hostname or "", parts.port or 0), _CONNECT_SECONDS)
+    host = socket.socket(socket.AF_UNIX)
+    host.settimeout(_CONNECT_SECONDS)
+    try:
+        host.connect(gateway.way_to(url).removeprefix("ipc://"))
+    except OSError:
+        host.close()
+        raise
+    return host

@@ -1,0 +1,266 @@
+"""A command on many ranks: started together, shown while it runs, ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from monarch.core.log_lines import LineBuffer
+from monarch.errors import JobError
+from monarch.job.exec.ranks import Rank
+from monarch.runtime.node import Node
+from monarch.runtime.output.log_printer import LogPrinter
+from monarch.runtime.programs.remote_program import LOST, ProgramEnd, RemoteProgram
+from monarch.wire.address import Uid
+from monarch.wire.message import Log, LogWindow
+
+_LOOK_SECONDS = 0.1
+_START_SECONDS = 30.0
+_READ_BYTES = 32 * 1024
+_VARIABLE = re.compile(r"[^\s=\0]+")
+
+
+class Program(NamedTuple):
+    """The program that each rank is to run.
+
+    ``directory`` "" is the host's workspace; ``script`` is a text of ours that the arguments belong
+    to.
+    """
+
+    arguments: tuple[str, ...]
+    env: Mapping[str, str] = {}
+    directory: str = ""
+    script: bytes | None = None
+    is_python: bool = False
+
+
+def check_program(program: Program) -> None:
+    """Raises ``JobError`` for what can be seen to be wrong before anything is started."""
+    if not program.arguments and program.script is None:
+        raise JobError("no command was given")
+    for name in program.env:
+        if not _VARIABLE.fullmatch(name):
+            raise JobError(f"{name!r} is no name for a variable")
+    if any("\0" in text for text in (*program.arguments, *program.env.values())):
+        raise JobError("a command and its variables cannot hold a zero byte")
+
+
+class ExecRun:
+    """The programs of one command. Lines of several ranks have the rank in front, and are
+    aggregated over ``window_seconds`` where that is given; what one rank alone prints is passed on
+    as it is.
+
+    ``folder`` gets what each rank prints, too: ``rank0.stdout`` and so on.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        ranks: Sequence[Rank],
+        program: Program,
+        *,
+        window_seconds: float = 0.0,
+        folder: Path | None = None,
+    ) -> None:
+        self.ranks = list(ranks)
+        self._folder = folder
+        self._raw: queue.SimpleQueue[tuple[RemoteProgram, int, bytes]] = queue.SimpleQueue()
+        self._is_alone = len(self.ranks) == 1
+        self._printer = LogPrinter(self._printed)
+        self._unshown: dict[Uid, deque[tuple[int, int]]] = {}
+        self._buffers: dict[tuple[Uid, int], LineBuffer] = {}
+        self._labels: dict[Uid, str] = {}
+        self.programs: list[RemoteProgram] = []
+        width = max(len(str(rank.number)) for rank in self.ranks)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        self._by_uid: dict[Uid, RemoteProgram] = {}
+        for rank in self.ranks:
+            one = RemoteProgram(node, rank.host, lambda stream, data: None)
+            one.on_output = self._take(one, rank)
+            self._labels[one.uid] = f"{rank.host_name} {rank.number:>{width}}"
+            self._unshown[one.uid] = deque()
+            self.programs.append(one)
+            self._by_uid[one.uid] = one
+        if window_seconds > 0 and not self._is_alone:
+            uids = tuple(one.uid for one in self.programs)
+            self._printer.set_window(LogWindow(uids, "exec", window_seconds))
+        for rank, one in zip(self.ranks, self.programs, strict=True):
+            one.run(
+                program.arguments, env={**rank.env, **program.env}, directory=program.directory,
+                script=program.script, is_python=program.is_python,
+            )  # fmt: skip
+            one.ended.on_set(lambda one=one: self._finish_lines(one))  # type: ignore[misc]
+
+    def _take(self, one: RemoteProgram, rank: Rank) -> Callable[[int, bytes], None]:
+        def take(stream: int, data: bytes) -> None:
+            if self._folder is not None:
+                self._keep(rank.number, stream, data)
+            if self._is_alone:
+                self._raw.put((one, stream, data))
+                return
+            buffer = self._buffers.setdefault((one.uid, stream), LineBuffer())
+            shown = buffer.feed(data, time.monotonic()).shown
+            if shown:
+                self._unshown[one.uid].append((stream, len(data)))
+                self._print(one, stream, shown)
+            else:
+                one.shown(stream, len(data))
+
+        return take
+
+    def _keep(self, number: int, stream: int, data: bytes) -> None:
+        assert self._folder is not None
+        name = "stdout" if stream == 1 else "stderr"
+        with (
+            contextlib.suppress(OSError),
+            open(self._folder / f"rank{number}.{name}", "ab") as file,
+        ):
+            file.write(data)
+
+    def _print(self, one: RemoteProgram, stream: int, lines: bytes) -> None:
+        # The printer tells the host of a line when it is printed: here that is the program.
+        log = Log(uid=one.uid, label=self._labels[one.uid], stream=stream, host=one.uid)
+        self._printer.print(log, lines)
+
+    def _printed(self, uid: Uid, num_bytes: int) -> None:
+        waiting = self._unshown[uid]
+        if waiting:
+            self._by_uid[uid].shown(*waiting.popleft())
+
+    def _finish_lines(self, one: RemoteProgram) -> None:
+        for stream in (1, 2):
+            buffer = self._buffers.pop((one.uid, stream), None)
+            last = buffer.end().shown if buffer is not None else b""
+            if last:
+                self._print(one, stream, last)
+
+    def feed(self, fd: int) -> None:
+        """Pass on what can be read there as standard input, where there is one rank."""
+
+        def read() -> None:
+            one = self.programs[0]
+            with contextlib.suppress(OSError):
+                while data := os.read(fd, _READ_BYTES):
+                    one.write(data)
+            one.end_input()
+
+        threading.Thread(target=read, name="monarch-stdin", daemon=True).start()
+
+    def end_input(self) -> None:
+        """None of them gets any input."""
+        for one in self.programs:
+            one.end_input()
+
+    def signal(self, number: int) -> None:
+        """For all that are still there."""
+        for one in self.programs:
+            if not one.ended.is_set:
+                one.signal(number)
+
+    def wait(self, write: Callable[[int, bytes], object]) -> list[ProgramEnd]:
+        """Until all have ended; ``write(stream, data)`` shows what one rank alone prints."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            self.write_some(write)
+            if all(one.ended.is_set for one in self.programs):
+                break
+            late = [one for one in self.programs if not one.started.is_set]
+            if late and time.monotonic() > deadline:
+                for one in late:
+                    one.on_over(LOST, f"its host has not answered for {_START_SECONDS:.0f} s")
+        self.write_some(write)
+        self._printer.flush()
+        return [one.ended.value for one in self.programs]
+
+    def write_some(self, write: Callable[[int, bytes], object]) -> None:
+        """Show what is there, after a moment where nothing is."""
+        if not self._is_alone:
+            left = next((one for one in self.programs if not one.ended.is_set), None)
+            if left is not None:
+                left.ended.wait(_LOOK_SECONDS)
+            return
+        with contextlib.suppress(queue.Empty):
+            while True:
+                over = self.programs[0].ended.is_set
+                one, stream, data = self._raw.get(timeout=0.0 if over else _LOOK_SECONDS / 5)
+                write(stream, data)
+                one.shown(stream, len(data))
+
+    def close(self) -> None:
+        """End what is still there."""
+        for one in self.programs:
+            one.leave()
+        self._printer.close()
+
+
+def write_through(stream: int, data: bytes) -> None:
+    """To our own standard output or error, byte by byte as it came."""
+    file = sys.stdout if stream == 1 else sys.stderr
+    binary = getattr(file, "buffer", None)
+    if binary is None:  # A notebook's.
+        file.write(data.decode(errors="replace"))
+    else:
+        file.flush()
+        binary.write(data)
+    file.flush()
+
+
+def run_and_show(
+    node: Node,
+    ranks: Sequence[Rank],
+    program: Program,
+    *,
+    window_seconds: float = 0.0,
+    stdin: int | None = None,
+    folder: Path | None = None,
+    tell: Callable[[str], object] = lambda text: None,
+) -> int:
+    """Run a command on all ranks, and show what they print; the largest status.
+
+    Ctrl-C is passed on; a second one ends the programs at once, and so does all that ends this
+    process.
+    """
+    run = ExecRun(node, ranks, program, window_seconds=window_seconds, folder=folder)
+    num_pressed = 0
+    try:
+        if stdin is not None:
+            run.feed(stdin)
+        else:
+            run.end_input()
+        while True:
+            try:
+                ends = run.wait(write_through)
+                break
+            except KeyboardInterrupt:
+                num_pressed += 1
+                run.signal(signal.SIGINT if num_pressed == 1 else signal.SIGKILL)
+                if num_pressed == 1:
+                    tell("\ninterrupting it there; Ctrl-C again ends it at once")
+        return _status(run, ends, num_pressed, tell)
+    finally:
+        run.close()
+
+
+def _status(
+    run: ExecRun, ends: Sequence[ProgramEnd], num_pressed: int, tell: Callable[[str], object]
+) -> int:
+    by_words: dict[str, list[str]] = {}
+    for rank, end in zip(run.ranks, ends, strict=True):
+        words = end.reason or (f"ended with status {end.status}" if end.status else "")
+        if words and (end.reason or len(ends) > 1) and not num_pressed:
+            by_words.setdefault(words, []).append(f"{rank.host_name} {rank.number}")
+    for words, names in by_words.items():
+        shown = ", ".join(names) if len(names) < 9 else f"{', '.join(names[:8])}, ..."
+        tell(f"{shown}: {words}")
+    return max(end.status for end in ends)

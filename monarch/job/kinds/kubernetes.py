@@ -1,0 +1,400 @@
+"""Pods of a Kubernetes cluster: those that others have made, or a StatefulSet for each mesh."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from monarch.errors import JobError
+from monarch.job.bundle.bundle_offer import python_arguments
+from monarch.job.kinds import kube_manifests as manifests
+from monarch.job.kinds.kube_api import KubeApi, KubeConfig
+from monarch.job.kinds.kube_manifests import (
+    ALLOCATION_LABEL,
+    MESH_LABEL,
+    NAME_LABEL,
+    SECRET_VARIABLE,
+    Manifest,
+    PodMesh,
+)
+from monarch.job.kinds.kube_pods import by_rank, is_in_reach, port_of, why_waiting
+from monarch.job.kinds.remote import GatewayLogin, job_secret
+from monarch.job.kinds.scheduled import (
+    LONGEST_LOOK_SECONDS,
+    SHORTEST_LOOK_SECONDS,
+    PlacedHost,
+    ScheduledJob,
+)
+from monarch.net.identifiers import new_uid
+from monarch.runtime import process
+from monarch.wire.keys import SECRET_BYTES
+
+__all__ = ["ImageSpec", "KubeConfig", "KubernetesJob"]
+
+Self = TypeVar("Self", bound="KubernetesJob")
+
+_log = logging.getLogger(__name__)
+
+_RANK_LABEL = "apps.kubernetes.io/pod-index"
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_MAX_NAME = 40  # with what is put after it, a label's value, and a name in the DNS
+_MAX_LABEL = 63  # of what a mesh of pods that are there is called in their labels
+_GONE_SECONDS = 90.0
+_GRACE_SECONDS = 30
+
+
+class ImageSpec(NamedTuple):
+    """The image of a mesh's pods, which must have a Python; one without monarch is given ours. And
+    what each pod is given: ``{"nvidia.com/gpu": 8, "memory": "64Gi"}``.
+
+    ``/dev/shm`` takes memory up to ``shared_memory_size`` ("16Gi"), or all that the pod has.
+    ``enable_fuse`` makes the container privileged and gives it the node's ``/dev/fuse``."""
+
+    image: str
+    resources: Mapping[str, Any] | None = None
+    enable_fuse: bool = False
+    shared_memory_size: str | None = None
+
+
+class KubernetesJob(ScheduledJob):
+    """``job = KubernetesJob("team-a")``, and ``job.add_mesh("trainers", 2, image_spec=...)``.
+
+    ``timeout`` is how many seconds pods may take to get a place; ``None`` is any time.
+    ``kubeconfig`` is the user's own, if it is not given, and inside the cluster the pod's. A pod
+    that is to go has ``grace_seconds`` left, in which those who use it are warned and may save.
+    ``python_exe`` is the Python in the image. ``env`` is added to the pods' environment,
+    ``preload`` names modules that each host imports ahead.
+
+    Where this machine does not reach the pods, all messages pass through one ``kubectl exec`` into
+    one of them, the first; ``attach_to`` names another, as MESH-RANK, or any pod of the namespace
+    that has a Python and reaches the others.
+    """
+
+    kind = "kubernetes"
+    _KEPT = ("namespace", "timeout", "attach_to", "python_exe", "grace_seconds")
+
+    def __init__(
+        self,
+        namespace: str,
+        timeout: float | None = None,
+        kubeconfig: KubeConfig | None = None,
+        attach_to: str | None = None,
+        *,
+        python_exe: str = "python3",
+        grace_seconds: int = _GRACE_SECONDS,
+        env: Mapping[str, str] | None = None,
+        preload: Sequence[str] = (),
+    ) -> None:
+        super().__init__({}, env, preload)
+        self.attach_to = attach_to
+        self.namespace = namespace
+        self.timeout = timeout
+        self.kubeconfig = kubeconfig or KubeConfig()
+        self.python_exe = python_exe
+        self.grace_seconds = grace_seconds
+        self._pods: dict[str, PodMesh] = {}
+        self._allocation = ""
+        self._owner_kind = "StatefulSet"
+        self._context = ""
+        self._is_outside: bool | None = None  # Not known before there is a pod.
+        self._containers: dict[str, str] = {}  # of the hosts, by the names of their pods
+
+    def add_mesh(
+        self,
+        name: str,
+        num_replicas: int,
+        label_selector: str | None = None,
+        pod_rank_label: str = _RANK_LABEL,
+        image_spec: ImageSpec | None = None,
+        port: int = 26600,
+        pod_template: Any = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
+        """A mesh of ``num_replicas`` pods.
+
+        They are made from ``image_spec``, or from ``pod_template`` (data, or a model of the client
+        library), whose container ``worker``, or first one, becomes the host. With neither of them,
+        pods that run are attached to: those of ``label_selector``, by default the labels that
+        Monarch gives a mesh of this name. ``pod_rank_label`` says which of them is which; without
+        it, the number at the end of a pod's name does. Raises ``ValueError``.
+        """
+        makes = image_spec is not None or pod_template is not None
+        longest = _MAX_NAME if makes else _MAX_LABEL
+        if not _NAME.fullmatch(name) or len(name) > longest:
+            raise ValueError(
+                f"{name!r} cannot be a mesh's name in Kubernetes: a small letter, then small "
+                f"letters, digits and '-', at most {longest} of them (RFC 1035)"
+            )
+        if image_spec is not None and pod_template is not None:
+            raise ValueError(f"mesh {name!r}: either image_spec or pod_template")
+        if makes and (label_selector is not None or pod_rank_label != _RANK_LABEL):
+            given = "label_selector" if label_selector is not None else "pod_rank_label"
+            raise ValueError(f"mesh {name!r}: {given} is for pods that are there already")
+        if not makes and (labels or annotations):
+            given = "labels" if labels else "annotations"
+            raise ValueError(f"mesh {name!r}: {given} are for pods that the job makes")
+        template: Manifest = {}
+        if image_spec is not None:
+            template = manifests.image_template(
+                image_spec.image,
+                image_spec.resources,
+                image_spec.shared_memory_size,
+                image_spec.enable_fuse,
+            )
+        elif pod_template is not None:
+            template = _as_template(pod_template, name)
+        self._add(name, num_replicas)
+        default = ",".join(f"{k}={v}" for k, v in (NAME_LABEL | {MESH_LABEL: name}).items())
+        self._pods[name] = PodMesh(
+            num_hosts=num_replicas,
+            port=port,
+            template=template,
+            selector=label_selector or default,
+            rank_label=pod_rank_label,
+            labels=dict(labels or {}),
+            annotations=dict(annotations or {}),
+        )
+
+    def _command(self, port: int) -> list[str]:
+        """The command of a host; a Python that lacks monarch waits with it for a bundle."""
+        return [self.python_exe, *python_arguments("monarch.runtime.entry.pod_task", port)]
+
+    @property
+    def _made(self) -> dict[str, PodMesh]:
+        """The meshes whose pods are ours to make, and to end."""
+        return {name: mesh for name, mesh in self._pods.items() if mesh.template}
+
+    def _full_name(self, mesh: str) -> str:
+        """The name of the mesh in the cluster: others may have one of the same name."""
+        return f"{mesh}-{self._allocation}"
+
+    def render(self, *, with_operator: bool = False) -> list[Manifest]:
+        """The manifests that are sent to the API server, in this order."""
+        allocation = {ALLOCATION_LABEL: self._allocation, **NAME_LABEL}
+        secret_name = f"monarch-{self._allocation}"
+        rendered = [manifests.secret(secret_name, self._secret.hex(), allocation)]
+        for name, mesh in self._made.items():
+            full = self._full_name(name)
+            labels = {**allocation, MESH_LABEL: full}
+            template = manifests.pod_template(
+                mesh, labels, secret_name, self.env, self._command(mesh.port), self.grace_seconds
+            )
+            if with_operator:
+                rendered.append(manifests.monarch_mesh(full, mesh, template))
+            else:
+                rendered.append(manifests.headless_service(full, mesh, labels))
+                rendered.append(manifests.stateful_set(full, mesh, template))
+        return rendered if self._made else []
+
+    def _begin(self, client_script: str | None) -> None:
+        if client_script is not None:
+            raise JobError("a kubernetes job runs no client script; run the script itself")
+        if not self._pods:
+            raise JobError("the job has no meshes: `add_mesh(name, num_replicas, ...)`")
+        self._allocation = new_uid()[:8].lower()
+        with self._api() as api:
+            self._context = api.context
+            known = {
+                self._secret_of(api, pod)
+                for name, mesh in self._pods.items() if not mesh.template
+                for pod in api.pods(self._selector(name))
+            }  # fmt: skip
+            if len(known) > 1:
+                raise JobError("the pods of this job's meshes do not have the same job secret")
+            self._secret = known.pop() if known else job_secret()
+            self._owner_kind = "MonarchMesh" if self._made and api.has_operator() else "StatefulSet"
+
+    def _create(self, client_script: str | None) -> None:
+        with self._api() as api:
+            for manifest in self.render(with_operator=self._owner_kind == "MonarchMesh"):
+                api.create(manifest)
+
+    def _config(self) -> KubeConfig:
+        return self.kubeconfig.pinned(self._context) if self._context else self.kubeconfig
+
+    def _api(self) -> KubeApi:
+        return KubeApi(self._config(), self.namespace)
+
+    def _gateway_login(self) -> GatewayLogin | None:
+        """The way to the gateway pod by the user's own kubectl."""
+        if not self._hosts:
+            return None
+        if self._is_outside is None:
+            self._is_outside = self.attach_to is not None or (
+                not self.kubeconfig.is_in_cluster and not is_in_reach(self._hosts[0].url)
+            )
+        if not self._is_outside:
+            return None
+        ranks = Counter[str]()
+        by_place = {}
+        for host in self._hosts:
+            by_place[f"{host.mesh}-{ranks[host.mesh]}"] = host.name
+            ranks[host.mesh] += 1
+        pod = by_place.get(self.attach_to or "", self.attach_to or self._hosts[0].name)
+        container = self._containers.get(pod)
+        command = [
+            *self._config().kubectl(), "-n", self.namespace, "exec", "-i", pod,
+            *(["-c", container] if container else []), "--", "sh", "-c",
+        ]  # fmt: skip
+        return GatewayLogin(pod, command, self.python_exe if container else "python3")
+
+    def _selector(self, mesh: str) -> str:
+        if self._pods[mesh].template:
+            return f"{MESH_LABEL}={self._full_name(mesh)}"
+        return self._pods[mesh].selector
+
+    def _secret_of(self, api: KubeApi, pod: Manifest) -> bytes:
+        """The secret that the host of a pod that others have made asks for."""
+        name, worker = pod["metadata"]["name"], manifests.worker_of(pod)
+        found = [one for one in worker.get("env") or () if one["name"] == SECRET_VARIABLE]
+        reference = found[0].get("valueFrom", {}).get("secretKeyRef") if found else None
+        if reference is not None:
+            text = api.secret(reference["name"], reference["key"])
+        elif not found or "value" not in found[0]:
+            raise JobError(
+                f"the pod {name} has no {SECRET_VARIABLE}: give its container one from a Secret "
+                "(docs/allocations.md has a manifest)"
+            )
+        else:
+            text = found[0]["value"]
+        try:
+            secret = bytes.fromhex(text.strip())
+        except ValueError:
+            secret = b""
+        if len(secret) != SECRET_BYTES:
+            raise JobError(
+                f"the {SECRET_VARIABLE} of pod {name} must be {2 * SECRET_BYTES} hexadecimal "
+                f"digits; make them with `openssl rand -hex {SECRET_BYTES}`"
+            )
+        return secret
+
+    def _place(self) -> list[PlacedHost]:
+        began, pause, told = time.monotonic(), SHORTEST_LOOK_SECONDS, ""
+        with self._api() as api:
+            while True:
+                hosts, waiting = self._look(api)
+                if not waiting:
+                    return hosts
+                waited = time.monotonic() - began
+                if self.timeout is not None and waited > self.timeout:
+                    raise JobError(
+                        f"{self._title()}: {waiting} after {self.timeout:.0f} s: it is given up"
+                    )
+                if waited > LONGEST_LOOK_SECONDS and told != waiting:
+                    told = waiting
+                    _log.warning("%s: %s", self._title(), waiting)
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_LOOK_SECONDS / 4)
+
+    def _has_moved(self) -> bool:
+        with self._api() as api:
+            try:
+                hosts, waiting = self._look(api)
+            except JobError:
+                return True  # The next wait for the pods raises it.
+        return bool(waiting) or [host.url for host in hosts] != self.urls()
+
+    def _look(self, api: KubeApi) -> tuple[list[PlacedHost], str]:
+        """The hosts that have a place, and what the others wait for."""
+        hosts, waits = [], []
+        for name, mesh in self._pods.items():
+            pods = by_rank(name, mesh, api.pods(self._selector(name)))
+            for rank in range(mesh.num_hosts):
+                pod = pods.get(rank)
+                if pod is None:
+                    waits.append(self._why_absent(api, name, rank))
+                elif why := why_waiting(api, pod, self._has_been_up):
+                    waits.append(why)
+                else:
+                    url = f"tcp://{pod['status']['podIP']}:{port_of(pod, mesh.port)}"
+                    hosts.append(PlacedHost(name, pod["metadata"]["name"], url))
+                    self._containers[hosts[-1].name] = str(manifests.worker_of(pod)["name"])
+        return hosts, waits[0] if waits else ""
+
+    def _why_absent(self, api: KubeApi, mesh: str, rank: int) -> str:
+        if not self._pods[mesh].template:
+            return f"no pod of rank {rank} has the labels {self._selector(mesh)}"
+        full = self._full_name(mesh)
+        if not api.exists(self._owner_kind, full):
+            raise JobError(f"{self._owner_kind} {full} in {self.namespace} has been deleted")
+        if refused := api.refusals(full):
+            raise JobError(f"Kubernetes makes no pods for {full}: {refused}")
+        return f"there is no pod {full}-{rank} yet"
+
+    def _title(self) -> str:
+        names = ", ".join(map(self._full_name, self._made)) or ", ".join(self._pods)
+        return f"{names} in the namespace {self.namespace}"
+
+    def _is_kept(self) -> bool:
+        if not self._allocation:
+            return False
+        with self._api() as api:
+            if self._made:
+                names = map(self._full_name, self._made)
+                return all(api.exists(self._owner_kind, name) for name in names)
+            return all(api.pods(self._selector(name)) for name in self._pods)
+
+    def _last_words(self) -> str:
+        told = ""
+        with self._api() as api:
+            for host in self._hosts:
+                tail = api.log(host.name, "", before=False)
+                told += f"\nthe last lines of pod {host.name}:\n{tail}" if tail else ""
+        return told
+
+    def _kill(self) -> None:
+        """Delete what is ours, and wait until the API server has none of it. Pods that others have
+        made go on."""
+        if process.is_bootstrapped():
+            self._forget_links()
+        if self._allocation and self._made:
+            with self._api() as api:
+                api.delete_allocation(self._allocation)
+                deadline = time.monotonic() + _GONE_SECONDS
+                while left := api.left_of(self._allocation):
+                    if time.monotonic() > deadline:
+                        raise JobError(
+                            f"still there {_GONE_SECONDS:.0f} s after they were deleted: "
+                            f"{', '.join(left)} in the namespace {self.namespace}. Try again, or "
+                            f"`kubectl delete all,secret -l {ALLOCATION_LABEL}={self._allocation}`"
+                        )
+                    time.sleep(SHORTEST_LOOK_SECONDS)
+        self._hosts, self._is_outside = [], None
+        self._allocation = ""
+
+    def _wanted(self) -> dict[str, Any]:
+        pods = {name: mesh._asdict() for name, mesh in self._pods.items()}
+        return super()._wanted() | {"pods": pods, "kubeconfig": self.kubeconfig.to_data()}
+
+    def _placement(self) -> dict[str, Any]:
+        names = ("_allocation", "_owner_kind", "_context", "_containers")
+        # That pods are in reach is seen quickly, and may be otherwise elsewhere.
+        return {name: getattr(self, name) for name in names} | {
+            "_is_outside": self._is_outside or None
+        }
+
+    @classmethod
+    def _made_of(cls: type[Self], wanted: dict[str, Any]) -> Self:
+        pods, _ = wanted.pop("pods"), wanted.pop("meshes")
+        job = cls(**wanted | {"kubeconfig": KubeConfig(**wanted["kubeconfig"])})
+        for name, fields in pods.items():
+            job._pods[name] = PodMesh(**fields)
+            job._add(name, job._pods[name].num_hosts)
+        return job
+
+
+def _as_template(given: Any, name: str) -> Manifest:
+    """A pod template, of data or of a model; a pod's spec alone is taken for one."""
+    if not isinstance(given, Mapping):
+        from kubernetes import client
+
+        given = client.ApiClient().sanitize_for_serialization(given)
+    template: Manifest = dict(given) if "spec" in given else {"spec": dict(given)}
+    if not template["spec"].get("containers"):
+        raise ValueError(f"mesh {name!r}: pod_template has no containers")
+    return template

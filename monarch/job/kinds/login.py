@@ -1,0 +1,308 @@
+"""Allocations on machines that one logs in to: a host agent is started there, and kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from monarch.errors import JobError
+from monarch.job.job import JobTrait
+from monarch.job.kinds.login_session import END_SECONDS, LoginSession, ask_all, end_all
+from monarch.job.kinds.remote import RemoteJob, job_secret
+from monarch.net.identifiers import new_uid
+from monarch.runtime import process
+from monarch.runtime.client_agent import client
+from monarch.runtime.uninterrupted import Uninterrupted
+
+_START_SECONDS = 90.0
+_REACH_SECONDS = 3.0
+
+
+class LoginHost(NamedTuple):
+    """A host agent on a machine that one logs in to. ``started`` tells it from a later process
+    with the same pid; ``directory`` is its own folder there."""
+
+    mesh: str
+    name: str
+    url: str
+    pid: int
+    started: int
+    directory: str
+    workspace: str
+
+
+class LoginJob(RemoteJob):
+    """Subclasses say how one logs in to a host, and at what address it is reached then."""
+
+    def __init__(
+        self,
+        python_exe: str = "python",
+        monarch_port: int = 22222,
+        *,
+        env: Mapping[str, str] | None = None,
+        preload: Sequence[str] = (),
+    ) -> None:
+        super().__init__(preload)
+        self.python_exe = python_exe
+        self.monarch_port = monarch_port
+        self.env = dict(env or {})
+        self.names: dict[str, list[str]] = {}
+        self._hosts: list[LoginHost] = []
+        self._logins: dict[str, LoginSession] = {}  # that have started a host which is not kept yet
+        self._starting: list[LoginHost] = []
+        self._allocation = ""
+        self._made_as: dict[str, Any] = {}  # what it was made as, where it is reached otherwise now
+
+    @abstractmethod
+    def _login(self, host: str) -> list[str]:
+        """The command that logs in to ``host`` and runs the shell command that is appended."""
+
+    @abstractmethod
+    def _address(self, host: str) -> str:
+        """The name or address at which ``host`` is reached over TCP."""
+
+    def _why_unreachable(self, host: str) -> str:
+        """A guess why ``host`` is not reached, where its login works and its port does not."""
+        return "is there a firewall? Other hosts and this machine must reach that port"
+
+    def add_mesh(self, name: str, hosts: Sequence[str]) -> None:
+        """``hosts`` are the names by which one logs in. Raises ``ValueError``."""
+        if not hosts:
+            raise ValueError(f"mesh {name!r} needs at least one host")
+        known = [*(host for names in self.names.values() for host in names)]
+        for host in hosts:
+            if host in known:
+                raise ValueError(f"{host!r} is listed twice: a host belongs to one mesh, once")
+            if not host or host.startswith("-") or any(char.isspace() for char in host):
+                raise ValueError(f"{host!r} is not the name of a host")
+            known.append(host)
+        self.names[name] = list(hosts)
+
+    @property
+    def meshes(self) -> dict[str, int]:
+        """The number of hosts of each mesh, by its name."""
+        return {name: len(hosts) for name, hosts in self.names.items()}
+
+    @property
+    def hosts(self) -> Sequence[LoginHost]:
+        """The hosts that are up, mesh by mesh; none before the job is applied."""
+        return self._hosts
+
+    def _begin(self, client_script: str | None) -> None:
+        if client_script is not None:
+            raise JobError(f"a {self.kind} job runs no client script; run the script itself")
+        if not self.names:
+            raise JobError("the job has no hosts: name them with `add_mesh(name, hosts)`")
+        self._secret = job_secret()
+        self._allocation = new_uid()
+        wanted = [(mesh, host) for mesh, hosts in self.names.items() for host in hosts]
+        self._start(
+            {host: self._start_order(host) for _, host in wanted},
+            {host: mesh for mesh, host in wanted},
+        )
+        self._reach(self._starting)
+
+    def _start_order(self, host: str) -> dict[str, Any]:
+        env = dict(self.env)
+        if "WORKSPACE_DIR" in env and sum(self.meshes.values()) > 1:
+            # Two hosts must not share one folder.
+            env["WORKSPACE_DIR"] = os.path.join(env["WORKSPACE_DIR"], re.sub(r"[^\w.-]", "_", host))
+        return {
+            "do": "start", "name": host, "address": self._address(host),
+            "port": self.monarch_port, "secret": self._secret.hex(),
+            "allocation": self._allocation, "env": env, "workspace": "",
+        }  # fmt: skip
+
+    def _start(self, orders: Mapping[str, dict[str, Any]], meshes: Mapping[str, str]) -> None:
+        """Have all start at once. They stay only once they are kept."""
+        for host in orders:
+            self._logins[host] = LoginSession(self._login(host), self.python_exe)
+        answers = ask_all(self._logins, orders, _START_SECONDS)
+        wrong = {host: answer["error"] for host, answer in answers.items() if "error" in answer}
+        if wrong:
+            raise JobError(_told("could not start the host agent on", wrong))
+        self._starting = [LoginHost(meshes[host], host, **answers[host]) for host in orders]
+
+    def _reach(self, hosts: Sequence[LoginHost]) -> None:
+        """Raises ``JobError`` for hosts that this machine cannot reach at their ports."""
+        addresses = {host.url: host.name for host in hosts}
+        found = self.ask(list(addresses), patiently=True)
+        wrong = {
+            addresses[url]: f"{_why_closed(url)} at {url}, though one can log in: "
+            f"{self._why_unreachable(addresses[url])}"
+            for url, answer in found.items()
+            if answer.error
+        }
+        if wrong:
+            raise JobError(_told("cannot reach the host agent on", wrong))
+
+    def _create(self, client_script: str | None) -> None:
+        self._keep()
+
+    def _keep(self) -> None:
+        """From here on they stay, though the logins end."""
+        self._hosts = [host for host in self._hosts if host.name not in self._logins]
+        self._hosts += self._starting
+        order = [host for names in self.names.values() for host in names]
+        self._hosts.sort(key=lambda host: order.index(host.name))
+        self._starting = []
+        answers = ask_all(
+            self._logins, {host: {"do": "keep"} for host in self._logins}, END_SECONDS
+        )
+        end_all(self._logins)
+        wrong = {host: answer["error"] for host, answer in answers.items() if "error" in answer}
+        if wrong:
+            raise JobError(_told("the login ended too soon on", wrong))
+
+    def repair(self) -> list[str]:
+        """Starts the agents of hosts that have ended again, at their ports; returns the hosts'
+        names. Raises ``JobError``."""
+        gone = set(self.ended())
+        ended = [host for host in self._hosts if host.url in gone]
+        orders = {}
+        for host in ended:
+            port = urlsplit(host.url).port
+            orders[host.name] = self._start_order(host.name) | {
+                "port": port, "workspace": host.workspace,
+            }  # fmt: skip
+        try:
+            self._start(orders, {host.name: host.mesh for host in ended})
+            with Uninterrupted():
+                self._keep()
+                if ended and self._state_path is not None:
+                    self.dump(self._state_path)
+        except BaseException:
+            self._abandon()
+            raise
+        return [host.name for host in ended]
+
+    def why_ended(self) -> str:
+        """A line for each host that has ended, asked by a login to it."""
+        gone = set(self.ended())
+        ended = [host for host in self._hosts if host.url in gone]
+        answers = self._log_in_and({
+            host.name: {
+                "do": "look", "pid": host.pid, "started": host.started,
+                "directory": host.directory,
+            }
+            for host in ended
+        })  # fmt: skip
+        return "\n".join(f"{host.name}: {_last_words(host, answers[host.name])}" for host in ended)
+
+    def _kill(self) -> None:
+        self._abandon()
+        if process.is_bootstrapped():
+            self._forget_links()
+        answers = self._log_in_and({
+            host.name: {
+                "do": "end", "pid": host.pid, "started": host.started,
+                "directory": host.directory,
+            }
+            for host in self._hosts
+        })  # fmt: skip
+        left = {
+            host.name: answers[host.name].get("error") or _still_there(answers[host.name]["left"])
+            for host in self._hosts
+            if "error" in answers[host.name] or answers[host.name]["left"]
+        }
+        self._hosts = [host for host in self._hosts if host.name in left]
+        if left:
+            pids = ", ".join(f"{host.pid} on {host.name}" for host in self._hosts)
+            raise JobError(
+                _told("could not end the host agent on", left)
+                + f"\nIt may go on running (pid {pids}); all others have ended. Try again once it "
+                f"can be reached; to forget it, remove {self._state_path or 'its state'}"
+            )
+
+    def _abandon(self) -> None:
+        """End what was started and is not kept: it ends as its login does."""
+        left = end_all(self._logins)
+        self._starting = []
+        if left:
+            raise JobError(_told("cannot see whether the host agent has ended on", left))
+
+    def _log_in_and(self, orders: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Give each host an order, and have its answer, or the ``error``."""
+        logins = {}
+        try:
+            for host in orders:
+                logins[host] = LoginSession(self._login(host), self.python_exe)
+            return ask_all(logins, orders, END_SECONDS)
+        finally:
+            end_all(logins)
+
+    def can_run(self, spec: JobTrait) -> bool:
+        """Whether ``spec`` asks for the same kind of job with the same hosts and settings."""
+        return isinstance(spec, type(self)) and self._as_made() == spec._wanted()
+
+    def take_ways(self, now: JobTrait) -> None:
+        if isinstance(now, LoginJob):
+            self._made_as = self._as_made()
+            self.python_exe = now.python_exe
+
+    def _as_made(self) -> dict[str, Any]:
+        return self._made_as or self._wanted()
+
+    def _wanted(self) -> dict[str, Any]:
+        """All that makes the hosts what they are, as JSON data."""
+        return {
+            "python_exe": self.python_exe, "monarch_port": self.monarch_port,
+            "env": self.env, "preload": self.preload, "names": self.names,
+        }  # fmt: skip
+
+    def _to_data(self) -> dict[str, Any]:
+        return {
+            "wanted": self._as_made(),
+            "secret": self._secret.hex(),
+            "allocation": self._allocation,
+            "hosts": [host._asdict() for host in self._hosts],
+        }
+
+    @classmethod
+    def _from_data(cls, data: dict[str, Any]) -> LoginJob:
+        wanted = dict(data["wanted"])
+        names = wanted.pop("names")
+        job = cls(**wanted)
+        for name, hosts in names.items():
+            job.add_mesh(name, hosts)
+        job._secret = bytes.fromhex(data["secret"])
+        job._allocation = data["allocation"]
+        job._hosts = [LoginHost(**host) for host in data["hosts"]]
+        return job
+
+
+def _told(what: str, hosts: Mapping[str, str]) -> str:
+    """One host a line, and those together that say the same."""
+    by_words: dict[str, list[str]] = {}
+    for host, words in hosts.items():
+        by_words.setdefault(words, []).append(host)
+    return "\n".join(f"{what} {', '.join(names)}: {words}" for words, names in by_words.items())
+
+
+def _why_closed(url: str) -> str:
+    gateway = client().node.gateway
+    if gateway is not None:
+        return gateway.knock(url, _REACH_SECONDS) or "no answer"
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 0), _REACH_SECONDS).close()
+    except OSError as error:
+        return str(error.strerror or error)
+    return "no answer"
+
+
+def _still_there(pids: Iterable[int]) -> str:
+    return f"SIGKILL did not end pid {', '.join(map(str, pids))}"
+
+
+def _last_words(host: LoginHost, answer: Mapping[str, Any]) -> str:
+    if "error" in answer:
+        return f"nobody listens at {host.url} any more, and to log in fails: {answer['error']}"
+    state = "does not listen any more" if answer["is_running"] else "has ended"
+    log = f"; the last lines of its log:\n{answer['log']}" if answer["log"] else ""
+    return f"the host agent (pid {host.pid}) {state}{log}"

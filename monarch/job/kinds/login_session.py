@@ -1,0 +1,203 @@
+"""One login to a machine: a Python there that reads orders, and answers."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import json
+import queue
+import secrets
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+from monarch.errors import JobError
+from monarch.job.bundle.bundle import bundle_for, known_bundles
+from monarch.python_start import ALONE
+from monarch.runtime.hosts import bundle_place
+from monarch.version import __version__
+
+END_SECONDS = 30.0
+_CUT_OFF_SECONDS = 1.0
+_MAX_WORDS = 20
+_WORDS_SECONDS = 5.0
+_BUNDLE_SECONDS = 600.0
+"""Beyond what a bundle takes over a slow link."""
+
+# All that a login shell gets to see: no shell reads anything else into it. The command to run comes
+# as the first line of standard input.
+_REMOTE = f"exec {{python}} -c '{ALONE}exec(eval(sys.stdin.readline()))'"
+
+# Any Python can read this, so that one of version 2 can say what it is.
+_FIRST_LINE = """
+import json, sys
+def tell(answer):
+    sys.stdout.write({mark!r} + json.dumps(answer) + "\\n")
+    sys.stdout.flush()
+if sys.version_info < (3, 10):
+    found = "%s, which is Python %d.%d" % ((sys.executable,) + tuple(sys.version_info[:2]))
+    tell({{"error": "it has %s; Python 3.10 or later is needed. Name one with `python`" % found}})
+else:
+    kept = []
+    try:
+        import monarch
+        has_ours = monarch.__version__ == {version!r}
+        if has_ours:
+            from monarch.runtime.hosts.starter import main
+    except ImportError:
+        has_ours = False
+    if not has_ours:
+        space = {{"__name__": "bundle_place"}}
+        exec({place!r}, space)
+        kept = space["import_from_bundle"]({known!r}, tell, sys.stdin.readline)
+        if kept is not None:
+            from monarch.runtime.hosts.starter import main
+    if kept is not None:
+        main({mark!r}, {version!r}, kept)
+"""
+
+
+_MAX_AT_ONCE = 64
+
+
+@functools.cache
+def _bundle_place() -> str:
+    """The text of the module that finds and unpacks bundles, for a Python that has nothing of
+    ours."""
+    return Path(bundle_place.__file__).read_text(encoding="utf-8")
+
+
+class LoginSession:
+    """One login, its orders and answers. The Python that reads them is started at once."""
+
+    def __init__(self, command: Sequence[str], python: str) -> None:
+        self.has_answered = False
+        self._mark = f"monarch-{secrets.token_hex(8)} "
+        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        # A file: what a login leaves in the background may keep it open for long.
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            # In a session of its own: Ctrl-C in this terminal is for us to act upon.
+            self._process = subprocess.Popen(
+                [*command, _REMOTE.format(python=python)], start_new_session=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            )  # fmt: skip
+        except OSError as error:
+            self._errors.close()
+            words = error.strerror or str(error)
+            raise JobError(f"cannot run `{command[0]}`: {words}. Is it installed?") from None
+        self._reader = threading.Thread(target=self._read, name="monarch-login", daemon=True)
+        self._reader.start()
+        program = _FIRST_LINE.format(
+            mark=self._mark, version=__version__, known=known_bundles(), place=_bundle_place()
+        )
+        self._write(ascii(program))
+
+    def _write(self, line: str) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        with contextlib.suppress(OSError):  # It has ended; the reason is in its answer.
+            stdin.write(f"{line}\n".encode())
+            stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        mark = self._mark.encode()
+        for line in self._process.stdout:
+            if line.startswith(mark):
+                self._answers.put(json.loads(line[len(mark) :]))
+        self._answers.put(None)
+
+    def _bring_bundle(self, wanted: Mapping[str, Any]) -> None:
+        """Send what the host needs to be one of ours, for it has nothing that fits."""
+        try:
+            bundle = bundle_for(str(wanted["tag"]), [str(one) for one in wanted["platforms"]])
+        except JobError as error:
+            self._write(f"bundle-error {json.dumps(str(error))}")
+            return
+        data = base64.b64encode(bundle.path.read_bytes()).decode()
+        self._write(f"bundle {bundle.digest} {data}")
+
+    def order(self, order: Mapping[str, Any]) -> None:
+        self._write(json.dumps(order))
+
+    def answer(self, deadline: float) -> dict[str, Any]:
+        try:
+            answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return {"error": "no answer in time"}
+        if answer is None:
+            return {"error": self._words()}
+        self.has_answered = True
+        if "bundle" in answer:
+            self._bring_bundle(answer["bundle"])
+            return self.answer(time.monotonic() + _BUNDLE_SECONDS)
+        return answer
+
+    def _words(self) -> str:
+        """Why the login ended, in its own words."""
+        try:
+            status = self._process.wait(_WORDS_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "the login says nothing more, and does not end"
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").splitlines()
+        told = [line.rstrip() for line in lines if line.strip("@ \r\t")]
+        return "\n".join(told[-_MAX_WORDS:]) or f"the login ended with status {status}"
+
+    def hang_up(self) -> None:
+        """The far end hears that there will be no more orders."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def has_ended(self, deadline: float) -> bool:
+        """After ``hang_up``; a login that does not end by then is cut off."""
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+            return True
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+        finally:
+            self._errors.close()
+            if self._process.stdout is not None:
+                self._reader.join(1.0)
+                self._process.stdout.close()
+
+
+def ask_all(
+    logins: Mapping[str, LoginSession], orders: Mapping[str, Mapping[str, Any]], seconds: float
+) -> dict[str, dict[str, Any]]:
+    """An order to each, all at once; and the answers, or an ``error`` each."""
+    deadline = time.monotonic() + seconds
+    for host, order in orders.items():
+        logins[host].order(order)
+    if not orders:
+        return {}
+    # At once: some may need a bundle first, which takes longer than an answer.
+    with ThreadPoolExecutor(min(len(orders), _MAX_AT_ONCE)) as pool:
+        answers = pool.map(lambda host: logins[host].answer(deadline), orders)
+        return dict(zip(orders, answers, strict=True))
+
+
+def end_all(logins: dict[str, LoginSession]) -> dict[str, str]:
+    """End logins, all at once; those that had to be cut off, with words."""
+    now = time.monotonic()
+    for login in logins.values():
+        login.hang_up()
+    left = {}
+    for host, login in logins.items():
+        # One that has not come through yet is cut off soon: should it, the far end notices.
+        seconds = END_SECONDS if login.has_answered else _CUT_OFF_SECONDS
+        if not login.has_ended(now + seconds) and login.has_answered:
+            left[host] = f"its login did not end within {seconds:.0f} s"
+    logins.clear()
+    return left

@@ -1,0 +1,264 @@
+"""Nodes of a Ray cluster: an actor of Ray's on each holds the host agent of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from monarch.errors import JobError
+from monarch.job.kinds.remote import job_secret
+from monarch.job.kinds.scheduled import (
+    LONGEST_LOOK_SECONDS,
+    SHORTEST_LOOK_SECONDS,
+    PlacedHost,
+    ScheduledJob,
+)
+from monarch.net.identifiers import new_uid
+from monarch.runtime import process
+from monarch.runtime.hosts.agent_process import start_agent
+
+_NAMESPACE = "monarch"
+_REACH_SECONDS = 5.0
+_ANSWER_SECONDS = 10.0
+_UP_SECONDS = 60.0
+_TERM_SECONDS = 5.0
+
+
+class RayHost:
+    """Lives on a node of Ray's, as an actor there. Where the agent dies, it does too, and Ray makes
+    another one."""
+
+    def __init__(self, name: str, secret: str, port: int, env: Mapping[str, str]) -> None:
+        import ray
+
+        address = ray.util.get_node_ip_address()
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((address, port))
+            listener.listen(1024)
+            self._url = f"tcp://{address}:{listener.getsockname()[1]}"
+            fd = listener.fileno()
+            # Our end is the end of the agent; and what the agent has started ends with that.
+            self._agent = start_agent(
+                f"tcp://{address}:fd{fd}", name, secret=secret, ends_with_us=True,
+                env={**os.environ, **env}, pass_fds=[fd],
+            )  # fmt: skip
+        self._is_stopping = False
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        status = self._agent.wait()
+        if not self._is_stopping:
+            os._exit(abs(status) or 1)
+
+    def url(self) -> str:
+        """Where the agent listens."""
+        return self._url
+
+    def stop(self) -> None:
+        """End the agent, and wait for that."""
+        self._is_stopping = True
+        self._agent.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._agent.wait(_TERM_SECONDS)
+        self._agent.kill()
+
+
+class RayJob(ScheduledJob):
+    """``RayJob({"trainers": 2}, "10.0.0.1:6379")``: a number of nodes for each mesh.
+
+    ``address`` is as ``ray.init`` has it, by default that of ``RAY_ADDRESS``, or of the cluster of
+    this machine. ``resources`` is what each host takes of its node: ``{"CPU": 1, "GPU": 8}``. The
+    nodes need monarch for the Python that Ray runs there. To get the nodes may take ``timeout``
+    seconds. Each host listens at ``monarch_port``, 0 for any that is free.
+    """
+
+    kind = "ray"
+    _KEPT = ("address", "resources", "timeout", "monarch_port")
+
+    def __init__(
+        self,
+        meshes: Mapping[str, int],
+        address: str | None = None,
+        resources: Mapping[str, float] | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        timeout: float = _UP_SECONDS,
+        monarch_port: int = 0,
+        preload: Sequence[str] = (),
+    ) -> None:
+        super().__init__(meshes, env, preload)
+        self.address = address
+        self.resources = dict(resources or {"CPU": 1})
+        self.timeout = timeout
+        self.monarch_port = monarch_port
+        self._allocation = ""
+
+    def _names(self) -> list[str]:
+        """The names of the actors that hold the hosts."""
+        return [
+            f"{mesh}{rank}-{self._allocation}"
+            for mesh, num_hosts in self._meshes.items() for rank in range(num_hosts)
+        ]  # fmt: skip
+
+    def _begin(self, client_script: str | None) -> None:
+        if client_script is not None:
+            raise JobError("a ray job runs no client script; run the script itself")
+        if not self._meshes:
+            raise JobError("the job has no meshes")
+        ray = self._connect()
+        self._secret = job_secret()
+        self._allocation = new_uid()
+        group = ray.util.placement_group(
+            [self.resources] * self.num_hosts, strategy="STRICT_SPREAD",
+            name=self._allocation, lifetime="detached",
+        )  # fmt: skip
+        if not group.wait(self.timeout):
+            nodes = self.nodes()
+            told = "; ".join(
+                ", ".join(f"{name} {node.get(name, 0):g}" for name in self.resources)
+                for node in nodes
+            )
+            raise JobError(
+                f"Ray has no place for {self.num_hosts} hosts with {self.resources} each, on a "
+                f"node each, within {self.timeout:.0f} s; its {len(nodes)} nodes have: {told}"
+            )
+
+    def _create(self, client_script: str | None) -> None:
+        ray = self._connect()
+        group = ray.util.get_placement_group(self._allocation)
+        host = ray.remote(RayHost)
+        for index, name in enumerate(self._names()):
+            place = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, index)
+            taken = dict(self.resources)
+            host.options(
+                name=name, namespace=_NAMESPACE, lifetime="detached", max_restarts=-1,
+                scheduling_strategy=place, num_cpus=taken.pop("CPU", 0),
+                num_gpus=taken.pop("GPU", 0), resources=taken,
+            ).remote(_host_name(name), self._secret.hex(), self.monarch_port, self.env)  # fmt: skip
+
+    def nodes(self) -> list[dict[str, float]]:
+        """The resources of each node of the cluster. Raises ``JobError``."""
+        return [node["Resources"] for node in self._connect().nodes() if node["Alive"]]
+
+    def _connect(self) -> Any:
+        try:
+            import ray
+        except ImportError:
+            raise JobError(
+                "a job of kind ray needs Ray: pip install 'monarch-loop[ray]', of the version "
+                "that the cluster has"
+            ) from None
+        if not ray.is_initialized():
+            address = self.address or os.environ.get("RAY_ADDRESS") or "auto"
+            self._knock(address)
+            before = signal.getsignal(signal.SIGTERM)
+            try:
+                ray.init(
+                    address=address, namespace=_NAMESPACE, log_to_driver=False,
+                    logging_level=logging.ERROR, configure_logging=False,
+                )  # fmt: skip
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                raise JobError(f"cannot reach Ray at {address}: {error}") from None
+            finally:
+                # Ray would have the program end in its own way.
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGTERM, before)
+        import ray.util.scheduling_strategies
+
+        return ray
+
+    def _knock(self, address: str) -> None:
+        """Ray itself would try for minutes."""
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if not port.isdigit():
+            return
+        try:
+            socket.create_connection((host, int(port)), _REACH_SECONDS).close()
+        except OSError as error:
+            raise JobError(
+                f"cannot reach Ray at {address}: {error.strerror or error}. Is its head up, with "
+                "`ray start --head`?"
+            ) from None
+
+    def _place(self) -> list[PlacedHost]:
+        ray = self._connect()
+        deadline = time.monotonic() + self.timeout
+        while True:
+            try:
+                found = [ray.get_actor(name, namespace=_NAMESPACE) for name in self._names()]
+            except ValueError as error:
+                raise JobError(f"{self._title()}: {error}") from None
+            try:
+                urls = ray.get([one.url.remote() for one in found], timeout=_ANSWER_SECONDS)
+                break
+            except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError) as error:
+                # It is being made, or made again.
+                if time.monotonic() > deadline:
+                    raise JobError(f"{self._title()} does not come up: {error}") from None
+                time.sleep(LONGEST_LOOK_SECONDS / 4)
+        names = [_host_name(name) for name in self._names()]
+        return [PlacedHost(*host) for host in zip(self._slots(), names, urls, strict=True)]
+
+    def _title(self) -> str:
+        return f"the placement group {self._allocation} of Ray"
+
+    def _is_kept(self) -> bool:
+        if not self._allocation:
+            return False
+        ray = self._connect()
+        try:
+            for name in self._names():
+                ray.get_actor(name, namespace=_NAMESPACE)
+        except ValueError:
+            return False
+        return True
+
+    def _kill(self) -> None:
+        """End the actors and their agents, and give the placement group back; wait until Ray has
+        neither."""
+        if process.is_bootstrapped():
+            self._forget_links()
+        if self._allocation:
+            ray = self._connect()
+            found = []
+            for name in self._names():
+                with contextlib.suppress(ValueError):
+                    found.append(ray.get_actor(name, namespace=_NAMESPACE))
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get([one.stop.remote() for one in found], timeout=_ANSWER_SECONDS)
+            for one in found:
+                ray.kill(one, no_restart=True)
+            with contextlib.suppress(ValueError):
+                ray.util.remove_placement_group(ray.util.get_placement_group(self._allocation))
+            deadline = time.monotonic() + _UP_SECONDS
+            while left := self._left(ray):
+                if time.monotonic() > deadline:
+                    raise JobError(f"{self._title()} is still there: {', '.join(left)}")
+                time.sleep(SHORTEST_LOOK_SECONDS)
+        self._hosts = []
+        self._allocation = ""
+
+    def _left(self, ray: Any) -> list[str]:
+        named = {one["name"] for one in ray.util.list_named_actors(all_namespaces=True)}
+        groups = ray.util.placement_group_table().values()
+        return [name for name in self._names() if name in named] + [
+            f"its group, {one['state']}" for one in groups
+            if one["name"] == self._allocation and one["state"] != "REMOVED"
+        ]  # fmt: skip
+
+    def _placement(self) -> dict[str, Any]:
+        return {"_allocation": self._allocation}
+
+
+def _host_name(actor: str) -> str:
+    """How the host is called that an actor holds."""
+    return actor.rpartition("-")[0]

@@ -1,0 +1,371 @@
+"""Nodes of a Slurm cluster, as one job of it."""
+
+from __future__ import annotations
+
+import glob
+import ipaddress
+import logging
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from monarch.errors import JobError
+from monarch.job.bundle.bundle_offer import python_arguments
+from monarch.job.contexts import DEFAULT_JOB_PATH
+from monarch.job.job import JobState, keep_from_git
+from monarch.job.kinds.remote import GatewayLogin, job_secret
+from monarch.job.kinds.scheduled import (
+    LONGEST_LOOK_SECONDS,
+    SHORTEST_LOOK_SECONDS,
+    PlacedHost,
+    ScheduledJob,
+)
+from monarch.runtime import process
+from monarch.runtime.entry.slurm_task import BIND_TO, limit_seconds, node_addresses
+
+_log = logging.getLogger(__name__)
+
+_LIVE = {
+    "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING",
+    "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
+}  # fmt: skip
+# Why Slurm would leave a job pending for ever.
+_HOPELESS = {
+    "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
+    "InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed",
+}  # fmt: skip
+_GONE_SECONDS = 90.0
+_WARNING_SECONDS = 120.0
+_UNANSWERED_SECONDS = 60.0
+_TAIL_LINES = 8
+
+
+class _Seen(NamedTuple):
+    """A job's state by squeue; a ``state`` of "" is that it knows no such job any more."""
+
+    state: str
+    nodes: str = ""
+    reason: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in _LIVE
+
+
+class SlurmJob(ScheduledJob):
+    """``SlurmJob(meshes={"trainers": 2})``: a number of nodes for each mesh, in one job of Slurm.
+
+    ``python_exe`` is the Python on the nodes, 3.10 or later; one without monarch is given ours.
+    Each host listens at ``monarch_port``, of all interfaces unless ``bind_to`` is the IP address of
+    one. ``time_limit``, ``partition``, ``account``, ``qos``,
+    ``mem``, ``gpus_per_node``, ``cpus_per_task``, ``ntasks_per_node`` and ``exclusive`` are what
+    sbatch calls so; ``slurm_args`` are more of its options. The output of the nodes is in
+    ``log_dir``, by default ``.monarch/logs``, which must be a folder that they share with this
+    machine. To wait in the queue takes at most ``job_start_timeout`` seconds. ``env`` is added to
+    the hosts' environment, ``preload`` names modules that each imports ahead.
+
+    Where this machine runs Slurm's commands and does not reach the nodes, ``attach_to`` names one
+    that does, as ssh knows it, a login node for example: all messages pass through one connection
+    to it. ``out_of_cluster=True`` alone takes the job's first node for that.
+
+    ``apply("train.py")`` has the job run that program on its first node: there the same
+    ``SlurmJob`` finds its own nodes, and the job ends with the program.
+    """
+
+    kind = "slurm"
+    _KEPT = (
+        "python_exe", "slurm_args", "monarch_port", "job_name", "ntasks_per_node", "time_limit",
+        "partition", "log_dir", "exclusive", "gpus_per_node", "cpus_per_task", "mem",
+        "job_start_timeout", "account", "qos", "out_of_cluster", "attach_to", "bind_to",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        meshes: Mapping[str, int],
+        python_exe: str = "python",
+        slurm_args: Sequence[str] = (),
+        monarch_port: int = 22222,
+        job_name: str = "monarch_job",
+        ntasks_per_node: int = 1,
+        time_limit: str | None = None,
+        partition: str | None = None,
+        log_dir: str | None = None,
+        exclusive: bool = True,
+        gpus_per_node: int | None = None,
+        cpus_per_task: int | None = None,
+        mem: str | None = None,
+        job_start_timeout: float | None = None,
+        account: str | None = None,
+        qos: str | None = None,
+        out_of_cluster: bool = False,
+        attach_to: str | None = None,
+        bind_to: str | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        preload: Sequence[str] = (),
+    ) -> None:
+        super().__init__(meshes, env, preload)
+        if attach_to is not None and "://" in attach_to:
+            raise ValueError(
+                f"attach_to={attach_to!r} is an address: name a machine that reaches the nodes, as "
+                "ssh knows it"
+            )
+        self.out_of_cluster = out_of_cluster
+        self.attach_to = attach_to
+        self.bind_to = _ip_address(bind_to)
+        self.python_exe = python_exe
+        self.slurm_args = list(slurm_args)
+        self.monarch_port = monarch_port
+        self.job_name = job_name
+        self.ntasks_per_node = ntasks_per_node
+        self.time_limit = time_limit
+        self.partition = partition
+        self.log_dir = log_dir
+        self.exclusive = exclusive
+        self.gpus_per_node = gpus_per_node
+        self.cpus_per_task = cpus_per_task
+        self.mem = mem
+        self.job_start_timeout = job_start_timeout
+        self.account = account
+        self.qos = qos
+        self.job_id = ""
+        self._logs = ""
+        self._nodes = ""  # where the hosts that are known are
+
+    def add_mesh(self, name: str, num_nodes: int) -> None:
+        """Raises ``ValueError`` for a name that is taken, or no node."""
+        self._add(name, num_nodes)
+
+    def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
+        """As ``JobTrait.state``. A program in a batch job of Slurm runs on the nodes of that job,
+        whatever state is kept."""
+        # In its own batch job, a program runs on the nodes of that, whatever else is noted.
+        return super().state(None if _own_job_id() else cached_path)
+
+    def _create(self, client_script: str | None) -> None:
+        if not self._meshes:
+            raise JobError("the job has no meshes: `add_mesh(name, num_nodes)`")
+        self._secret = job_secret()
+        if own := _own_job_id():
+            self.job_id = own
+            return
+        logs = os.path.abspath(self.log_dir or os.path.join(".monarch", "logs"))
+        os.makedirs(logs, exist_ok=True)
+        if not self.log_dir:
+            keep_from_git(Path(logs).parent)
+        name = f"{self.job_name}_{os.getpid()}"
+        options = {
+            "job-name": name, "nodes": self.num_hosts, "ntasks-per-node": self.ntasks_per_node,
+            "output": f"{logs}/slurm_%j_{self.job_name}.out",
+            "error": f"{logs}/slurm_%j_{self.job_name}.err",
+            "time": self.time_limit, "partition": self.partition, "account": self.account,
+            "qos": self.qos, "mem": self.mem, "gpus-per-node": self.gpus_per_node,
+            "cpus-per-task": self.cpus_per_task,
+        }  # fmt: skip
+        words = [f"--{option}={value}" for option, value in options.items() if value is not None]
+        words += ["--exclusive"] if self.exclusive else []
+        # A job that loses a node is queued again, and its output goes on in the same files.
+        words += ["--requeue", "--open-mode=append", f"--signal=USR1@{self._warning_seconds()}"]
+        # The secret is in the environment: arguments and scripts may be visible to others.
+        environment = {**os.environ, **self.env, "MONARCH_JOB_SECRET": self._secret.hex()}
+        if self.bind_to is not None:
+            environment[BIND_TO] = self.bind_to
+        said = _run(
+            ["sbatch", "--parsable", *words, *self.slurm_args, "--export=ALL"],
+            "sbatch refuses the job", self._script(client_script), environment,
+        )  # fmt: skip
+        self.job_id = said.split(";")[0].strip().splitlines()[-1]
+        self._logs = f"{logs}/slurm_{self.job_id}_{self.job_name}"
+
+    def _warning_seconds(self) -> int:
+        """How long before its time limit the hosts are to warn of that."""
+        limit = limit_seconds(self.time_limit or "")
+        return int(min(_WARNING_SECONDS, limit / 4 if limit else _WARNING_SECONDS))
+
+    def _script(self, client_script: str | None) -> str:
+        num = self.num_hosts
+        # To a Python that lacks monarch, a bundle of it is brought.
+        hosts = (
+            f"srun --nodes={num} --ntasks={num} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 "
+            f"--cpu-bind=none --export=ALL {self.python_exe} "
+            + shlex.join(python_arguments("monarch.runtime.entry.slurm_task", self.monarch_port))
+        )
+        if client_script is None:
+            return f"#!/bin/sh\nexec {hosts}\n"
+        client = f"{self.python_exe} {shlex.quote(client_script)}"
+        if " " in client_script and not os.path.isfile(client_script):
+            client = shlex.join(shlex.split(client_script))  # A command, as Monarch has it.
+        return (
+            f"#!/bin/sh\n{hosts} &\nMONARCH_BATCH_JOB=1 {client}\nstatus=$?\nkill $!\nwait\n"
+            "exit $status\n"
+        )
+
+    def _gateway_login(self) -> GatewayLogin | None:
+        """The way to a node by the user's own ssh, which knows names, users and jump hosts."""
+        if not (self.out_of_cluster or self.attach_to) or _own_job_id() or not self._hosts:
+            return None
+        name = self.attach_to or self._hosts[0].name
+        command = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", name]
+        return GatewayLogin(name, command, "python3")
+
+    def _place(self) -> list[PlacedHost]:
+        seen = self._wait_for_nodes()
+        if seen.nodes != self._nodes or not self._hosts:
+            self._hosts, self._nodes = self._hosts_on(seen.nodes), seen.nodes
+        return self._hosts
+
+    def _wait_for_nodes(self) -> _Seen:
+        began, pause, told = time.monotonic(), SHORTEST_LOOK_SECONDS, ""
+        while True:
+            seen = self._look()
+            if seen.state == "RUNNING":
+                return seen
+            if not seen.is_live:
+                raise JobError(self._why_over_now(seen))
+            if seen.reason in _HOPELESS:
+                raise JobError(f"Slurm would never run job {self.job_id}: {seen.reason}")
+            waited = time.monotonic() - began
+            if self.job_start_timeout is not None and waited > self.job_start_timeout:
+                raise JobError(
+                    f"Slurm job {self.job_id} is {seen.state} ({seen.reason}) after "
+                    f"{self.job_start_timeout:.0f} s: it is given up"
+                )
+            if waited > LONGEST_LOOK_SECONDS and told != seen.reason:
+                told = seen.reason
+                _log.warning("Slurm job %s is %s (%s)", self.job_id, seen.state, seen.reason)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_LOOK_SECONDS)
+
+    def _hosts_on(self, nodes: str) -> list[PlacedHost]:
+        names = _run(["scontrol", "show", "hostnames", nodes], "scontrol fails").split()
+        if len(names) != self.num_hosts:
+            raise JobError(
+                f"Slurm job {self.job_id} has {len(names)} nodes ({nodes}), not {self.num_hosts}"
+            )
+        try:
+            addresses = node_addresses(nodes)
+        except OSError as error:
+            raise JobError(str(error)) from None
+        return [
+            PlacedHost(mesh, name, f"tcp://{addresses[name]}:{self.monarch_port}")
+            for mesh, name in zip(
+                self._slots(), in_places([host.name for host in self._hosts], names), strict=True
+            )
+        ]
+
+    def _look(self) -> _Seen:
+        """The state by squeue; it is asked again for a while if it cannot reach the controller."""
+        deadline = time.monotonic() + _UNANSWERED_SECONDS
+        while True:
+            try:
+                said = _run(
+                    ["squeue", "-h", "-t", "all", "-j", self.job_id, "-o", "%T|%N|%r"],
+                    "squeue fails",
+                ).strip()
+            except JobError as error:
+                if "Invalid job id" in str(error):
+                    return _Seen("")
+                if "ontroller" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(LONGEST_LOOK_SECONDS)
+                continue
+            if not said:
+                return _Seen("")
+            return _Seen(*said.splitlines()[0].split("|", 2))
+
+    def _title(self) -> str:
+        return f"Slurm job {self.job_id}"
+
+    def _why_over(self) -> str:
+        return self._why_over_now(self._look())
+
+    def _why_over_now(self, seen: _Seen) -> str:
+        reason = f" ({seen.reason})" if seen.reason not in ("", "None") else ""
+        over = f"is {seen.state}{reason}" if seen.state else "has ended: Slurm knows it no more"
+        return f"Slurm job {self.job_id} {over}{self._last_words()}"
+
+    def _last_words(self) -> str:
+        """The ends of what it printed, as far as this machine sees the files."""
+        told = ""
+        for path in sorted(glob.glob(f"{glob.escape(self._logs)}.*")) if self._logs else ():
+            with open(path, encoding="utf-8", errors="replace") as file:
+                tail = "".join(file.readlines()[-_TAIL_LINES:]).rstrip()
+            told += f"\nthe last lines of {path}:\n{tail}" if tail else ""
+        return told
+
+    def _is_kept(self) -> bool:
+        return bool(self.job_id) and self._look().is_live
+
+    def _kill(self) -> None:
+        """scancel, and wait until Slurm says that it is over."""
+        if process.is_bootstrapped():
+            self._forget_links()
+        job_id = self.job_id
+        if job_id and job_id != _own_job_id():
+            _run(["scancel", job_id], "scancel refuses")
+            deadline = time.monotonic() + _GONE_SECONDS
+            while (seen := self._look()).is_live or seen.state in ("COMPLETING", "STAGE_OUT"):
+                if time.monotonic() > deadline:
+                    raise JobError(
+                        f"Slurm job {job_id} is still {seen.state} {_GONE_SECONDS:.0f} s after "
+                        f"scancel; try again, or `scancel --signal=KILL {job_id}`"
+                    )
+                time.sleep(SHORTEST_LOOK_SECONDS)
+        self._hosts = []
+        self.job_id = self._nodes = ""
+
+    def _placement(self) -> dict[str, Any]:
+        return {"job_id": self.job_id, "_logs": self._logs, "_nodes": self._nodes}
+
+
+def in_places(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """The nodes that a job has ``now``, such that those that it has kept are where they were, and
+    new ones take the places of those that are lost."""
+    if len(before) != len(now):
+        return list(now)
+    new = iter([name for name in now if name not in before])
+    return [name if name in now else next(new) for name in before]
+
+
+def _ip_address(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise ValueError(
+            f"bind_to={text!r} is no IP address: give one of IPv4 or IPv6, without a port"
+        ) from None
+
+
+def _own_job_id() -> str:
+    """The Slurm job that this program is the client script of."""
+    return os.environ.get("SLURM_JOB_ID", "") if os.environ.get("MONARCH_BATCH_JOB") else ""
+
+
+def _run(
+    command: Sequence[str],
+    what: str,
+    script: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """The output of a command of Slurm's. Raises ``JobError`` with its own words."""
+    try:
+        done = subprocess.run(
+            command, input=script or "", capture_output=True, text=True, check=False,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        words = error.strerror or str(error)
+        raise JobError(
+            f"cannot run `{command[0]}`: {words}. A job of kind slurm needs Slurm's commands on "
+            "the path, as on a login node"
+        ) from None
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip() or f"status {done.returncode}"
+        raise JobError(f"{what}: {words}")
+    return done.stdout

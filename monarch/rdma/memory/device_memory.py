@@ -1,0 +1,186 @@
+"""Memory of GPUs, copied from device to device, or to and from memory of this host.
+
+To memory of the host that is not pinned it goes in chunks, by pinned memory: several threads each
+take one, so that the device copies one chunk while others are on their way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from monarch.rdma.memory.gpu import GpuMark, GpuStream, gpu
+from monarch.rdma.memory.layout import Layout, Run, RunReader, StoragePlace, at, paired
+from monarch.rdma.memory.memory import LocalMemory, copy_runs
+from monarch.rdma.memory.workers import Workers
+
+if TYPE_CHECKING:
+    from monarch.rdma.memory.registry import Registration
+
+_MIB = 2**20
+_MOST_CHUNK_BYTES = 16 * _MIB
+_LEAST_CHUNK_BYTES = 1 * _MIB
+_NUM_CHUNKS = 16
+AT_ONCE = 8
+
+
+class DevicePart:
+    """Bytes on GPUs, in the order of ``places``, which are of this process's address space.
+
+    ``after`` are marks that a copy has to come after.
+    """
+
+    def __init__(self, places: Iterable[StoragePlace], after: Sequence[GpuMark] = ()) -> None:
+        self.places = list(places)
+        self.after = after
+        self.nbytes = sum(place.layout.nbytes for place in self.places)
+
+    def cut(self, start: int, stop: int) -> DevicePart:
+        """The bytes ``start`` to ``stop`` of it."""
+        places: list[StoragePlace] = []
+        begin = 0
+        for place in self.places:
+            size = place.layout.nbytes
+            places += place.cut(max(start - begin, 0), min(stop - begin, size))
+            begin += size
+        return DevicePart(places, self.after)
+
+
+def part_of(memory: LocalMemory, num_bytes: int | None = None) -> DevicePart:
+    """Memory of a GPU that this process has: as it is when its program's work until now is done."""
+    whole = StoragePlace(memory.keep, memory.address, memory.layout)
+    stop = memory.nbytes if num_bytes is None else num_bytes
+    return DevicePart(whole.cut(0, stop), memory.ready)
+
+
+def registered_part(found: Registration, held: object, ranges: Iterable[Run]) -> DevicePart:
+    """Bytes of a registration of this process that lies on a GPU, counted as its elements are.
+
+    A copy comes after all that was queued here: which thread did that, nobody knows.
+    """
+    gpu().finish(gpu().device_of(held))
+    return DevicePart(places_in(StoragePlace(held, found.address, found.layout), ranges))
+
+
+def places_in(whole: StoragePlace, ranges: Iterable[Run]) -> Iterator[StoragePlace]:
+    """Ranges of its bytes, counted in the order of the elements."""
+    for start, size in ranges:
+        yield from whole.cut(start, start + size)
+
+
+def copy_across(source: DevicePart, target: DevicePart) -> None:
+    """Copy from device to device, and wait for it.
+
+    Between two devices torch asks for peer access; without it the driver goes by the host.
+    """
+    streams: dict[int, GpuStream] = {}
+    for given, wanted in paired(source.places, target.places):
+        stream = _stream_for(streams, wanted, (*source.after, *target.after))
+        stream.copy(given, wanted)
+    for stream in streams.values():
+        stream.mark().wait()
+
+
+def _stream_for(
+    streams: dict[int, GpuStream], place: StoragePlace, after: Iterable[GpuMark]
+) -> GpuStream:
+    device = gpu().device_of(place.storage)
+    stream = streams.get(device)
+    if stream is None:
+        stream = streams[device] = gpu().stream(device)
+        for mark in after:
+            stream.follow(mark)
+    return stream
+
+
+def copy_to_host(source: DevicePart, into: Sequence[Run], workers: Workers) -> None:
+    """Copy to memory of this host, and wait for it."""
+    _by_host(source, into, workers, is_read=True)
+
+
+def copy_from_host(given: Sequence[Run], target: DevicePart, workers: Workers) -> None:
+    """The other way."""
+    _by_host(target, given, workers, is_read=False)
+
+
+def _by_host(part: DevicePart, runs: Sequence[Run], workers: Workers, *, is_read: bool) -> None:
+    pinned = _pinned_places(runs)
+    if pinned is not None:
+        _move(part, pinned, is_read=is_read)
+        return
+    host = RunReader(runs)
+
+    def task(piece: DevicePart, there: list[Run]) -> None:
+        storage, address = gpu().pinned(piece.nbytes)
+        here = [(address, piece.nbytes)]
+        if not is_read:
+            copy_runs(there, here)
+        _move(piece, [StoragePlace(storage, address, Layout(piece.nbytes))], is_read=is_read)
+        if is_read:
+            copy_runs(here, there)
+
+    tasks = [
+        functools.partial(task, part.cut(start, stop), host.take(stop - start))
+        for start, stop in chunks_of(part.nbytes)
+    ]
+    workers.run_all(tasks, AT_ONCE)
+
+
+def chunks_of(num_bytes: int) -> list[Run]:
+    """Where the chunks begin and end that go by pinned memory beside each other."""
+    size = min(max(num_bytes // _NUM_CHUNKS, _LEAST_CHUNK_BYTES), _MOST_CHUNK_BYTES)
+    return [(start, min(start + size, num_bytes)) for start in range(0, num_bytes, size)]
+
+
+def _pinned_places(runs: Sequence[Run]) -> list[StoragePlace] | None:
+    """Runs of this host's memory, where all of them are pinned."""
+    places = []
+    for address, size in runs:
+        storage = gpu().pinned_at(address, size)
+        if storage is None:
+            return None
+        places.append(StoragePlace(storage, address, Layout(size)))
+    return places
+
+
+def _move(part: DevicePart, host: Sequence[StoragePlace], *, is_read: bool) -> None:
+    """Copy between devices and pinned memory, and wait for it."""
+    streams: dict[int, GpuStream] = {}
+    for there, here in paired(part.places, host):
+        source, target = (there, here) if is_read else (here, there)
+        _stream_for(streams, there, part.after).copy(source, target)
+    for stream in streams.values():
+        stream.mark().wait()
+
+
+@contextlib.contextmanager
+def on_host(
+    found: Registration, held: object, start: int, stop: int, *, is_read: bool, is_written: bool
+) -> Iterator[Sequence[Run]]:
+    """Runs of this host's memory with the bytes ``start`` to ``stop`` of a registration.
+
+    They are the memory itself, or a pinned copy of it, which is copied back if ``is_written``.
+    """
+    if found.device == "cpu":
+        yield list(at(found.address, found.layout.runs(start, stop)))
+        return
+    part = registered_part(found, held, [(start, stop - start)])
+    with staged(part, is_read=is_read, is_written=is_written) as there:
+        yield there
+
+
+@contextlib.contextmanager
+def staged(part: DevicePart, *, is_read: bool, is_written: bool) -> Iterator[Sequence[Run]]:
+    """A copy of it in pinned memory, as one run.
+
+    ``is_read``: it begins with what the device holds; ``is_written``: that gets what it ends with.
+    """
+    storage, address = gpu().pinned(part.nbytes)
+    here = [StoragePlace(storage, address, Layout(part.nbytes))]
+    if is_read:
+        _move(part, here, is_read=True)
+    yield [(address, part.nbytes)]
+    if is_written:
+        _move(part, here, is_read=False)

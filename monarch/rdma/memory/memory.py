@@ -1,0 +1,219 @@
+"""Memory of this process that may be read or written: where it lies, and its owner.
+
+Tensors, and all that has Python's buffer protocol: ``memoryview``, ``bytearray``, numpy's arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from monarch.rdma.memory.gpu import GpuMark, gpu
+from monarch.rdma.memory.layout import Layout, Run, RunReader, at, layout_of
+
+
+class LocalMemory(NamedTuple):
+    """``keep`` holds the bytes where they are; ``root`` is the object whose end frees them.
+
+    ``device`` is torch's name of where they lie; on a GPU, copies come after the marks of
+    ``ready``.
+    """
+
+    address: int
+    layout: Layout
+    is_readonly: bool
+    keep: object
+    root: object
+    device: str = "cpu"
+    ready: tuple[GpuMark, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return self.layout.nbytes
+
+    def runs(self, start: int = 0, stop: int | None = None) -> list[Run]:
+        """Addresses and lengths of the bytes ``start`` to ``stop``."""
+        return list(at(self.address, self.layout.runs(start, stop)))
+
+    def as_of_now(self) -> LocalMemory:
+        """The same; copies come after what the calling thread has the GPU do until now."""
+        if self.device == "cpu":
+            return self
+        return self._replace(ready=(gpu().mark(gpu().device_of(self.keep)),))
+
+
+def copy_runs(source: Sequence[Run], target: Sequence[Run]) -> None:
+    """Copy memory of this host."""
+    given = RunReader(source)
+    for address, size in target:
+        place = address
+        for start, length in given.take(size):
+            ctypes.memmove(place, start, length)
+            place += length
+
+
+def memory_of(data: Any) -> LocalMemory:
+    """Raises ``TypeError`` for what is neither a tensor nor a buffer."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(data, torch.Tensor):
+        return _of_tensor(data)
+    if hasattr(data, "__cuda_array_interface__"):
+        found = gpu().describe(data)
+        storage = found.storage
+        return LocalMemory(
+            address=found.address,
+            layout=found.layout,
+            is_readonly=found.is_readonly,
+            keep=storage,
+            root=storage,
+            device=found.device,
+        )
+    try:
+        view = data if type(data) is memoryview else memoryview(data)
+    except TypeError:
+        kind = type(data).__name__
+        raise TypeError(f"a tensor or a memoryview is needed here, not {kind}") from None
+    return _of_view(view)
+
+
+def _of_tensor(tensor: Any) -> LocalMemory:
+    if tensor.layout != sys.modules["torch"].strided:
+        raise TypeError(
+            f"a tensor of layout {tensor.layout} has no one place in memory: use its parts "
+            "(values(), indices()), or to_dense()"
+        )
+    tensor = tensor.detach()
+    size = tensor.element_size()
+    layout = layout_of(tensor.shape, [stride * size for stride in tensor.stride()], size)
+    if 0 in tensor.shape:
+        layout = Layout(0)
+    address, storage, device = gpu().tensor_at(tensor)
+    if layout.nbytes and not address:
+        kind = type(tensor).__name__
+        raise TypeError(
+            f"a {kind} on {tensor.device} has no memory of its own here: give an ordinary "
+            "tensor of this process"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise TypeError(
+            "this tensor's values are not what lies in memory: use its resolve_conj() or "
+            "resolve_neg()"
+        )
+    return LocalMemory(
+        address=address,
+        layout=layout,
+        is_readonly=False,
+        keep=storage,
+        root=storage,
+        device=device,
+    )
+
+
+class _PyBuffer(ctypes.Structure):
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.py_object),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+_STRIDED_READ_ONLY = 0x10 | 0x08  # PyBUF_STRIDES
+
+
+def _address_of(view: memoryview) -> int:
+    """``ctypes`` itself gives the address of writable memory only."""
+    buffer = _PyBuffer()
+    get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
+    if get(ctypes.py_object(view), ctypes.byref(buffer), _STRIDED_READ_ONLY) != 0:
+        raise TypeError(
+            "this memoryview has no address: give one of a bytearray, an array or a mapping"
+        )
+    try:
+        return buffer.buf or 0
+    finally:
+        release(ctypes.byref(buffer))
+
+
+def _of_view(view: memoryview) -> LocalMemory:
+    shape, strides = view.shape or (), view.strides or ()
+    layout = Layout(0) if 0 in shape else layout_of(shape, strides, view.itemsize)
+    return LocalMemory(_address_of(view), layout, view.readonly, view, _root_of(view.obj))
+
+
+def _root_of(owner: Any) -> object:
+    """The object that has the memory which an array, or another object, shows."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        while isinstance(owner, numpy.ndarray) and owner.base is not None:
+            owner = owner.base
+    if torch is not None and isinstance(owner, torch.Tensor):
+        return owner.untyped_storage()
+    return owner
+
+
+class Life:
+    """Notices that nothing of this process refers to some memory any longer, and lets go of it.
+
+    Tensors and numpy's arrays can tell: for them ``freed`` is called before the memory is given
+    back. Other memory is held, so that it can neither move nor go, until ``has_ended`` finds that
+    nothing else holds it.
+    """
+
+    def __init__(self, memory: LocalMemory, freed: Callable[[], None]) -> None:
+        self._held: Any = None
+        self._watch: Any = None
+        root: Any = memory.root
+        if memory.device != "cpu" or _says_when_it_ends(memory.root):
+            self._watch = weakref.finalize(memory.root, freed)
+            self._watch.atexit = False
+        else:
+            # A view of its own: `keep` may share its hold on the memory with the user's view.
+            self._held = _view_of_its_own(root, memory.keep)
+
+    def has_ended(self) -> bool:
+        """Whether only this still holds the memory."""
+        if self._held is None or not isinstance(self._held, memoryview):
+            return False
+        root = self._held.obj
+        # The view's reference, the local name, and the argument.
+        return sys.getrefcount(root) <= 3
+
+    def hold(self) -> object:
+        """Something that keeps the memory where it is for as long as it is held."""
+        if self._held is not None:
+            return self._held
+        found = self._watch.peek() if self._watch is not None else None
+        return found[0] if found else None
+
+    def end(self) -> None:
+        if self._watch is not None:
+            self._watch.detach()
+        self._watch = self._held = None
+
+
+def _view_of_its_own(root: Any, keep: Any) -> object:
+    if root is None:
+        return keep
+    try:
+        return memoryview(root)
+    except TypeError:  # It has made an array of its memory, and no other object shows it.
+        return memoryview(keep)
+
+
+def _says_when_it_ends(root: object) -> bool:
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(root, torch.UntypedStorage):
+        return True
+    # One that is referred to weakly refuses to be resized, so that its memory stays in its place.
+    return numpy is not None and isinstance(root, numpy.ndarray)

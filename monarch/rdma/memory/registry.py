@@ -1,0 +1,226 @@
+"""The registry of this process: the memory that others may read and write.
+
+A registration ends when it is dropped, or before its memory is freed. Either way the table says so
+first, and writers that are at work at that moment are waited for; so no process reads or writes
+what comes to lie there later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from monarch.errors import RemoteMemoryError
+from monarch.rdma.memory.memory import Life, LocalMemory
+from monarch.rdma.memory.region import FREED_MEMORY, RemoteRegion, why_not
+from monarch.rdma.memory.table import (
+    DROPPED,
+    FREED,
+    LIVE,
+    NUM_ENTRIES,
+    Table,
+    TableEntry,
+    TablePlace,
+    new_key,
+)
+from monarch.runtime.ends.process_start import process_start
+from monarch.wire.address import ProcAddress
+
+_log = logging.getLogger("monarch.rdma")
+
+_WRITER_SECONDS = 5.0
+"""How long the end of a registration waits for who writes into it. Writers lock piece by piece."""
+
+_REST_ENTRIES = 1024
+"""An entry is given to another registration only after so many others: until then it says why."""
+
+_FEW = 32
+
+_PR_SET_PTRACER = 0x59616D61
+_PTRACER_ANY = ctypes.c_ulong(-1)
+
+
+class Registration:
+    """Memory of this process, under its entry of the table."""
+
+    def __init__(self, slot: int, key: int, memory: LocalMemory, freed: Callable[[], None]) -> None:
+        self.slot = slot
+        self.key = key
+        self.address = memory.address
+        self.layout = memory.layout
+        self.device = memory.device
+        self.is_readonly = memory.is_readonly
+        self.life = Life(memory, freed)
+        # Resources that backends have made for it, and give back as it ends: keys of network cards.
+        self.at_end: list[Callable[[], None]] = []
+
+
+class Registrations:
+    """All registrations of this process. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.table = Table()
+        self.place = TablePlace(
+            self.pid,
+            process_start(self.pid) or 0,
+            self.table.fd,
+            ctypes.addressof(ctypes.c_char.from_buffer(self.table.view)),
+            self.table.nonce,
+        )
+        self._lock = threading.Lock()
+        self._live: dict[int, Registration] = {}
+        self._fresh = 1
+        self._resting: deque[int] = deque()
+        self._num_watched = _FEW
+        _let_others_in()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def register(self, memory: LocalMemory, owner: ProcAddress, owner_name: str) -> RemoteRegion:
+        """Raises ``MemoryError`` when the table is full."""
+        if len(self._live) > self._num_watched:
+            self.sweep()
+            self._num_watched = 2 * len(self._live) + _FEW
+        with self._lock:
+            slot = self._take_slot()
+        key = new_key()
+        found = Registration(slot, key, memory, lambda: self._freed(slot, key))
+        self._live[slot] = found
+        self.table.write(slot, TableEntry(key, LIVE, 0, 0))
+        return RemoteRegion(
+            owner=owner,
+            owner_name=owner_name,
+            table=self.place,
+            slot=slot,
+            key=key,
+            address=memory.address,
+            layout=memory.layout,
+            is_readonly=memory.is_readonly,
+            device=memory.device,
+        )
+
+    def _take_slot(self) -> int:
+        if self._fresh < NUM_ENTRIES and len(self._resting) < _REST_ENTRIES:
+            self._fresh += 1
+            return self._fresh - 1
+        if not self._resting:
+            raise MemoryError(f"{NUM_ENTRIES - 1} buffers are registered: drop some of them")
+        return self._resting.popleft()
+
+    def find(self, region: RemoteRegion) -> Registration:
+        """Raises ``RemoteMemoryError`` where it has ended."""
+        try:
+            return self.find_entry(region.slot, region.key)
+        except RemoteMemoryError as error:
+            raise region.error(error.reason) from None
+
+    def find_entry(self, slot: int, key: int) -> Registration:
+        """Raises ``RemoteMemoryError``, without names, where it has ended."""
+        found = self._live.get(slot)
+        if found is None or found.key != key:
+            raise RemoteMemoryError("", "", why_not(self.table.read(slot), key))
+        return found
+
+    def hold(self, region: RemoteRegion) -> object:
+        """An object that keeps the memory in its place while it is held. Raises
+        ``RemoteMemoryError``."""
+        held = self.find(region).life.hold()
+        if held is None:
+            raise region.error(FREED_MEMORY)
+        return held
+
+    def drop(self, slot: int, key: int) -> bool:
+        """Ends a registration; returns whether there was one. Waits for a process that writes into
+        it."""
+        return self._end(slot, key, DROPPED)
+
+    def _freed(self, slot: int, key: int) -> None:
+        # Runs wherever garbage is collected, and before the memory is given back: no locks of ours.
+        if os.getpid() == self.pid:
+            self._end(slot, key, FREED)
+
+    def _end(self, slot: int, key: int, state: int) -> bool:
+        found = self._live.get(slot)
+        if found is None or found.key != key or self._live.pop(slot, None) is not found:
+            return False
+        self.table.end(slot, state)
+        for give_back in found.at_end:
+            give_back()
+        try:
+            self.table.wait_until_unused(slot, time.monotonic() + _WRITER_SECONDS)
+        except TimeoutError:
+            _log.warning("a process that writes into a buffer does not come to an end of it")
+        found.life.end()
+        self._resting.append(slot)
+        return True
+
+    def sweep(self) -> None:
+        """End what nothing in this process refers to any longer, where only looking tells."""
+        for found in list(self._live.values()):
+            self.look_at(found.slot, found.key)
+
+    def look_at(self, slot: int, key: int) -> None:
+        """End this one if nothing in this process refers to its memory any longer."""
+        found = self._live.get(slot)
+        if found is not None and found.key == key and found.life.has_ended():
+            self._end(slot, key, FREED)
+
+    def close(self) -> None:
+        for found in list(self._live.values()):
+            self._end(found.slot, found.key, DROPPED)
+        self.table.close()
+
+
+_registry: Registrations | None = None
+_making = threading.Lock()
+
+
+def registry() -> Registrations:
+    """The registry of this process, made on first use."""
+    global _registry
+    if _registry is None:
+        with _making:
+            if _registry is None:
+                _registry = Registrations()
+    return _registry
+
+
+def is_registry_made() -> bool:
+    return _registry is not None
+
+
+def close_registry() -> None:
+    """This process leaves the network: what it has registered ends."""
+    global _registry
+    with _making:
+        found, _registry = _registry, None
+    if found is not None:
+        found.close()
+
+
+def _forget() -> None:
+    """A forked child has the memory, but requests of others do not come to it."""
+    global _registry, _making
+    _registry = None
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _let_others_in() -> None:
+    """Where only a parent may look into a process (Yama), allow it to all of this user's."""
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
+            scope = file.read().strip()
+    except OSError:
+        return
+    if scope == "1":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PTRACER, _PTRACER_ANY, 0, 0, 0)

@@ -1,0 +1,61 @@
+"""The interface of a way to the memory of another process. All ways pass one contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from monarch.rdma.memory.device_memory import DevicePart
+from monarch.rdma.memory.layout import Run
+from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
+from monarch.rdma.memory.table import TableEntry
+
+
+class BackendUnavailable(Exception):
+    """This way does not lead there: the next one is tried."""
+
+
+class Backend(Protocol):
+    """Moves bytes, on the thread that asks. ``deadline`` is in ``time.monotonic()``'s seconds.
+
+    Runs are addresses of this process, as many bytes as the part has. Methods raise
+    ``RemoteMemoryError`` where the memory is no longer there, ``TimeoutError`` when it takes too
+    long, and ``BackendUnavailable``, before any byte has moved, where this is no way to the owner.
+    """
+
+    name: str
+
+    def read(
+        self, part: Part | Ranges, into: Sequence[Run], deadline: float
+    ) -> tuple[TableEntry, TableEntry]:
+        """Copy the part to ``into``; gives its table entry from before and from after."""
+        ...
+
+    def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
+        """Copy ``source`` to the part."""
+        ...
+
+    def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
+        """Add to the 64-bit word at ``offset``, modulo 2^64; gives what it was."""
+        ...
+
+    def compare_and_swap(
+        self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
+    ) -> int:
+        """Set the 64-bit word at ``offset`` if it is ``expected``; gives what it was."""
+        ...
+
+
+@runtime_checkable
+class DeviceBackend(Backend, Protocol):
+    """A way that leads to a GPU, from other GPUs without the host's memory too."""
+
+    def read_across(
+        self, part: Part | Ranges, target: DevicePart, deadline: float
+    ) -> tuple[TableEntry, TableEntry]:
+        """Copy the part to memory of a GPU of this process."""
+        ...
+
+    def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:
+        """Copy memory of a GPU of this process to the part."""
+        ...

@@ -1,0 +1,314 @@
+"""Which backend a transfer takes: the first, in a fixed order, that leads to the owner."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monarch.config import settings, upstream_value
+from monarch.net.machine import machine_id
+from monarch.rdma.memory.device_memory import AT_ONCE, DevicePart, chunks_of, staged
+from monarch.rdma.memory.layout import Run, RunReader
+from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
+from monarch.rdma.memory.registry import close_registry
+from monarch.rdma.memory.table import TableEntry
+from monarch.rdma.memory.workers import Workers
+from monarch.rdma.ways.availability import RDMATcpFallbackWarning, is_ibverbs_available
+from monarch.rdma.ways.backend import Backend, BackendUnavailable, DeviceBackend
+from monarch.rdma.ways.cuda_ipc import CudaIpc
+from monarch.rdma.ways.own_process import OwnProcess, is_own
+from monarch.rdma.ways.process_vm import ProcessVm
+from monarch.rdma.ways.serving import serve
+from monarch.rdma.ways.tcp import Tcp
+from monarch.runtime import process
+from monarch.runtime.links.network import Gone
+from monarch.wire.address import Uid
+
+if TYPE_CHECKING:
+    from monarch.rdma.ways.verbs.verbs_backend import Verbs
+
+T = TypeVar("T")
+Seen = tuple[TableEntry, TableEntry]
+
+_log = logging.getLogger("monarch.rdma")
+_FIRST_PAUSE_SECONDS = 0.0002
+
+
+class Ways:
+    """All ways of this process, and which of them was refused by which owner."""
+
+    def __init__(self) -> None:
+        self.workers = Workers()
+        self._own = OwnProcess(self.workers)
+        self._process_vm = ProcessVm()
+        self._cuda_ipc = CudaIpc(self.workers)
+        self._tcp = Tcp()
+        self._refused: dict[tuple[int, str], str] = {}
+        self._has_warned = False
+        node = process.current().node
+        serve(node)
+        node.on_gone.append(self._tcp.forget)
+        node.on_gone.append(self._cuda_ipc.forget)
+        self._verbs: Verbs | None = None
+        if is_ibverbs_available():
+            self._verbs = self._open_verbs(node.on_gone)
+
+    @staticmethod
+    def _open_verbs(on_gone: list[Callable[[Uid, Gone], None]]) -> Verbs:
+        # Imported when used: most machines have no such device.
+        from monarch.rdma.ways.verbs.installed import find_library
+        from monarch.rdma.ways.verbs.verbs_backend import Verbs
+
+        library = find_library()
+        assert library is not None
+        verbs = Verbs(library)
+        on_gone.append(verbs.forget)
+        return verbs
+
+    def to(self, region: RemoteRegion) -> list[Backend]:
+        """The backends that may lead there, best first."""
+        if is_own(region):
+            return [self._own]
+        found: list[Backend] = []
+        if region.owner.machine == machine_id() and settings().rdma_same_host:
+            found.append(self._process_vm if region.is_on_cpu else self._cuda_ipc)
+        if self._verbs is not None and is_ibverbs_available():
+            found.append(self._verbs)
+        if upstream_value("rdma_allow_tcp_fallback"):
+            found.append(self._tcp)
+        nonce = region.table.nonce
+        return [way for way in found if (nonce, way.name) not in self._refused]
+
+    def is_quick(self, region: RemoteRegion) -> bool:
+        """Whether small transfers take less than waking a thread does."""
+        first = next(iter(self.to(region)), None)
+        if first is self._cuda_ipc:
+            return self._cuda_ipc.is_mapped(region)
+        return first is self._own or first is self._process_vm
+
+    def goes_across(self, region: RemoteRegion) -> bool:
+        """Whether a GPU of this process reaches it without memory of this host, as far as that is
+        known before the first use."""
+        first = next(iter(self.to(region)), None)
+        return not region.is_on_cpu and isinstance(first, DeviceBackend)
+
+    def warn_of_tcp(self, region: RemoteRegion) -> None:
+        """Say once that data goes over TCP where RDMA was asked for."""
+        ways = self.to(region)
+        if ways and ways[0] is self._tcp and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "no RDMA device leads to other hosts from here: memory is read and written over "
+                "TCP (configure(rdma_allow_tcp_fallback=False) makes that an error)",
+                RDMATcpFallbackWarning,
+                stacklevel=4,
+            )
+
+    def by_first(self, region: RemoteRegion, use: Callable[[Backend], T]) -> T:
+        """``use`` of the first way that leads there; ``RemoteMemoryError`` where none does."""
+        reasons = []
+        for way in self.to(region):
+            try:
+                return use(way)
+            except BackendUnavailable as error:
+                reasons.append(f"{way.name}: {error}")
+                self._refuse(region, way, error)
+        nonce = region.table.nonce
+        reasons = reasons or [
+            f"{name}: {why}" for (of, name), why in list(self._refused.items()) if of == nonce
+        ]
+        if not upstream_value("rdma_allow_tcp_fallback"):
+            reasons.append("tcp: configure(rdma_allow_tcp_fallback=True) would allow it")
+        # Nothing was moved: a later try may find that what was in the way is gone.
+        for key in [key for key in self._refused if key[0] == nonce]:
+            self._refused.pop(key, None)
+        raise region.error(
+            f"no way leads there ({'; '.join(reasons)}). Mend one of these, and try again"
+        )
+
+    def _refuse(self, region: RemoteRegion, way: Backend, error: BackendUnavailable) -> None:
+        self._refused[region.table.nonce, way.name] = str(error)
+        if way.name != "tcp":
+            _say_once(way.name, str(error))
+
+    def read(
+        self, part: Part, into: Sequence[Run], deadline: float, *, consistent: bool = False
+    ) -> None:
+        """Copy the part into runs of this process's memory."""
+
+        def once() -> list[Seen]:
+            return self._in_pieces(
+                part, into, lambda way, piece, runs: way.read(piece, runs, deadline)
+            )
+
+        self._read(part, once, deadline, consistent=consistent)
+
+    def read_to_gpu(
+        self, part: Part, target: DevicePart, deadline: float, *, consistent: bool = False
+    ) -> None:
+        """Copy the part into memory of a GPU of this process."""
+
+        def once() -> list[Seen]:
+            if self.goes_across(part.region):
+                try:
+                    return [self._across(part.region).read_across(part, target, deadline)]
+                except BackendUnavailable as error:
+                    self._refuse(part.region, self._across(part.region), error)
+            return self._by_pinned(part, target, deadline)
+
+        self._read(part, once, deadline, consistent=consistent)
+
+    def read_across(self, ranges: Ranges, target: DevicePart, deadline: float) -> bool:
+        """Copy ranges of a GPU's region into memory of GPUs of this process, device to device;
+        whether there is such a way."""
+        if not self.goes_across(ranges.region):
+            return False
+        way = self._across(ranges.region)
+        try:
+            way.read_across(ranges, target, deadline)
+        except BackendUnavailable as error:
+            self._refuse(ranges.region, way, error)
+            return False
+        return True
+
+    def _by_pinned(self, part: Part, target: DevicePart, deadline: float) -> list[Seen]:
+        """Read chunks into pinned memory; the GPU takes some while others are on their way."""
+        seen: list[Seen] = []
+
+        def task(start: int, stop: int) -> None:
+            piece = Part(part.region, part.start + start, part.start + stop)
+            into = target.cut(start, stop)
+            with staged(into, is_read=False, is_written=True) as here:
+                seen.append(self.by_first(part.region, lambda way: way.read(piece, here, deadline)))
+
+        tasks = [functools.partial(task, *chunk) for chunk in chunks_of(part.nbytes)]
+        self.workers.run_all(tasks, AT_ONCE)
+        return seen
+
+    def write_from_gpu(self, part: Part, source: DevicePart, deadline: float) -> None:
+        """Copy memory of a GPU of this process into the part: all of it is one version."""
+        if self.goes_across(part.region):
+            try:
+                self._across(part.region).write_across(part, source, deadline)
+                return
+            except BackendUnavailable as error:
+                self._refuse(part.region, self._across(part.region), error)
+        with staged(source, is_read=True, is_written=False) as here:
+            self.write(part, here, deadline)
+
+    def _across(self, region: RemoteRegion) -> DeviceBackend:
+        way = self.to(region)[0]
+        assert isinstance(way, DeviceBackend)
+        return way
+
+    def _read(
+        self, part: Part, once: Callable[[], list[Seen]], deadline: float, *, consistent: bool
+    ) -> None:
+        pause, is_torn = _FIRST_PAUSE_SECONDS, False
+        while True:
+            try:
+                seen = once()
+            except TimeoutError:
+                if not is_torn:
+                    raise
+                seen = []
+            if not consistent or _is_one_version(seen):
+                return
+            is_torn = True
+            if time.monotonic() + pause > deadline:
+                raise TimeoutError(
+                    f"{part.region} was being written all the time, or whoever wrote last ended "
+                    "before it was done: have it written anew, or read without consistent=True"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+
+    def read_ranges(self, ranges: Ranges, into: Sequence[Run], deadline: float) -> None:
+        """Copy ranges of a region, in their order, into runs of this process's memory."""
+        self.by_first(ranges.region, lambda way: way.read(ranges, into, deadline))
+
+    def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
+        """Copy runs of this process's memory into the part: all of it is one version."""
+        self.by_first(part.region, lambda way: way.write(part, source, deadline))
+
+    def _in_pieces(
+        self, part: Part, local: Sequence[Run], move: Callable[[Backend, Part, Sequence[Run]], T]
+    ) -> list[T]:
+        most = max(1, upstream_value("rdma_max_chunk_size_mb")) * 2**20
+        # A GPU's memory is cut, where that is of use, by what copies it.
+        if part.nbytes <= most or self.goes_across(part.region):
+            return [self.by_first(part.region, lambda way: move(way, part, local))]
+        given, moved = RunReader(local), []
+
+        def task(piece: Part, runs: Sequence[Run]) -> None:
+            moved.append(self.by_first(part.region, lambda way: move(way, piece, runs)))
+
+        tasks = [
+            functools.partial(task, piece, given.take(piece.nbytes)) for piece in part.cut(most)
+        ]
+        at_once = min(settings().rdma_tcp_streams, max(2, os.cpu_count() or 1))
+        self.workers.run_all(tasks, at_once)
+        return moved
+
+    def close(self) -> None:
+        self._tcp.close()
+        self._cuda_ipc.close()
+        if self._verbs is not None:
+            self._verbs.close()
+        self.workers.close()
+
+
+def _is_one_version(seen: Sequence[Seen]) -> bool:
+    entries = {entry for pair in seen for entry in pair}
+    return len(entries) == 1 and next(iter(entries)).is_at_rest
+
+
+@functools.lru_cache(maxsize=64)
+def _say_once(name: str, why: str) -> None:
+    _log.warning("memory of other processes is not reached by %s: %s", name, why)
+
+
+_lock = threading.Lock()
+
+
+def ways() -> Ways:
+    """The ways of this process: they end with its agent."""
+    agent: Any = process.current()
+    found: Ways | None = _of_agents.get(id(agent))
+    if found is None:
+        with _lock:
+            found = _of_agents.get(id(agent))
+            if found is None:
+                found = _of_agents[id(agent)] = Ways()
+                agent.at_close.append(functools.partial(_close, id(agent)))
+    return found
+
+
+_of_agents: dict[int, Ways] = {}
+_of_parents: list[Ways] = []
+
+
+def _forget() -> None:
+    """A forked child is another process: the threads of its parent's ways do not run in it, and
+    its own agent may come to lie where its parent's has. What a network card has made for them is
+    its parent's, and must not be given back here: so they stay."""
+    global _lock
+    _lock = threading.Lock()
+    _of_parents.extend(_of_agents.values())
+    _of_agents.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _close(key: int) -> None:
+    found = _of_agents.pop(key, None)
+    if found is not None:
+        found.close()
+    close_registry()

@@ -1,0 +1,109 @@
+"""The owner's answers to other processes: tickets for data sockets, drops from afar, CUDA handles.
+
+It happens on the I/O loop or on threads of its own, also while the owner's actors are busy.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from monarch.config import settings
+from monarch.errors import RemoteMemoryError
+from monarch.rdma.memory.registry import registry
+from monarch.rdma.ways.tcp_server import StreamServer
+from monarch.runtime import process
+from monarch.runtime.node import Node
+from monarch.wire.codec import Envelope
+from monarch.wire.message import AskMemory
+
+Answer = dict[str, Any]
+
+_served: weakref.WeakKeyDictionary[Node, MemoryService] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def _forget() -> None:
+    """A thread that held it does not run in a forked child."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+answers: dict[str, Callable[[dict[str, Any]], Answer]] = {}
+"""What else may be asked: each of these takes what the message is about, on a thread of its own."""
+
+
+def serve(node: Node) -> None:
+    """Answer from here on. Idempotent."""
+    with _lock:
+        if node not in _served:
+            _served[node] = MemoryService(node)
+
+
+class MemoryService:
+    """Answers ``AskMemory``."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = weakref.ref(node)
+        self._servers: dict[bool, StreamServer] = {}
+        node.handle(AskMemory, self._on_ask)
+        process.current().at_close.append(self.close)
+
+    def _on_ask(self, envelope: Envelope[AskMemory]) -> None:
+        ask = envelope.message
+        thread = threading.Thread(
+            target=self._answer, args=(ask,), name="monarch-rdma-ask", daemon=True
+        )
+        thread.start()
+
+    def _answer(self, ask: AskMemory) -> None:
+        node = self._node()
+        if node is None:
+            return
+        try:
+            if ask.what == "stream":
+                body = self._ticket(node)
+            elif ask.what == "drop":
+                registry().drop(ask.about["slot"], ask.about["key"])
+                body = {}
+            else:
+                body = answers[ask.what](ask.about)
+            node.answer(ask, body)
+        except RemoteMemoryError as error:
+            node.answer(ask, error=error.reason)
+        except Exception as error:
+            node.answer(ask, error=f"{type(error).__name__}: {error}")
+
+    def _ticket(self, node: Node) -> Answer:
+        encrypted = settings().rdma_tcp_encrypted
+        host = _host_of(node)
+        with _lock:
+            server = self._servers.get(encrypted)
+            if server is None:
+                server = self._servers[encrypted] = StreamServer(host, encrypted=encrypted)
+        ticket = server.issue()
+        return {
+            "host": host, "port": server.port, "encrypted": encrypted,
+            "number": ticket.number, "secret": ticket.secret,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        with _lock:
+            servers = list(self._servers.values())
+            self._servers.clear()
+        for server in servers:
+            server.close()
+
+
+def _host_of(node: Node) -> str:
+    """The name or address that other machines reach this process by; within one, the loopback."""
+    for url in node.address.urls:
+        if url.startswith("tcp://"):
+            return urlsplit(url).hostname or "127.0.0.1"
+    return "127.0.0.1"

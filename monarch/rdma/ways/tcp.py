@@ -1,0 +1,214 @@
+"""The reader's end of data sockets: the way to processes that no other way leads to."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from monarch.config import settings
+from monarch.errors import MonarchError
+from monarch.rdma.memory.layout import Run
+from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
+from monarch.rdma.memory.table import LIVE, TableEntry
+from monarch.rdma.ways.backend import BackendUnavailable
+from monarch.rdma.ways.streams import (
+    Ticket,
+    prove_to_owner,
+    receive_exactly,
+    receive_runs,
+    send_runs,
+    set_time,
+)
+from monarch.rdma.ways.tcp_server import (
+    ADD,
+    DONE,
+    RANGE,
+    RANGES,
+    READ,
+    REQUEST,
+    RESPONSE,
+    SWAP,
+    WRITE,
+)
+from monarch.runtime import process
+from monarch.runtime.links.network import Gone
+from monarch.wire.address import Uid
+from monarch.wire.message import AskMemory
+
+_NEWS_SECONDS = 1.0
+"""How long a broken connection waits for the word that its process has died."""
+
+
+class Tcp:
+    """Streams to owners, opened as they are needed and kept for the next transfer."""
+
+    name = "tcp"
+
+    def __init__(self) -> None:
+        self._idle: dict[Uid, list[socket.socket]] = {}
+        self._busy: dict[Uid, set[socket.socket]] = {}
+        self._lock = threading.Lock()
+        self._someone_gone = threading.Condition(self._lock)
+
+    def read(
+        self, part: Part | Ranges, into: Sequence[Run], deadline: float
+    ) -> tuple[TableEntry, TableEntry]:
+        with self._stream(part.region, deadline) as sock:
+            if isinstance(part, Ranges):
+                _ask_ranges(sock, part)
+            else:
+                _ask(sock, READ, part)
+            before = _answer(sock, part.region)
+            receive_runs(sock, into)
+            return before, _answer(sock, part.region)
+
+    def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
+        with self._stream(part.region, deadline) as sock:
+            _ask(sock, WRITE, part)
+            send_runs(sock, source)
+            _answer(sock, part.region)
+
+    def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
+        return self._exchange(region, offset, ADD, amount, 0, deadline)
+
+    def compare_and_swap(
+        self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
+    ) -> int:
+        return self._exchange(region, offset, SWAP, expected, new, deadline)
+
+    def _exchange(
+        self, region: RemoteRegion, offset: int, kind: int, first: int, second: int, deadline: float
+    ) -> int:
+        with self._stream(region, deadline) as sock:
+            _ask(sock, kind, Part(region, offset, offset + 8), first, second)
+            return _answer_value(sock, region)[1]
+
+    @contextlib.contextmanager
+    def _stream(self, region: RemoteRegion, deadline: float) -> Iterator[socket.socket]:
+        """A stream to the owner, alone. It is kept only if all went well."""
+        owner = region.owner.uid
+        with self._lock:
+            kept = self._idle.get(owner)
+            sock = kept.pop() if kept else None
+        if sock is None:
+            sock = self._connect(region, deadline)
+        with self._lock:
+            self._busy.setdefault(owner, set()).add(sock)
+        is_whole = False
+        try:
+            set_time(sock, deadline)
+            yield sock
+            is_whole = True
+        except TimeoutError:
+            raise TimeoutError(
+                f"{region} has not answered in time: its host is busy or cut off. Try again, or "
+                "give a longer timeout="
+            ) from None
+        except OSError as error:
+            self._check_lives(region, deadline)
+            raise region.error(
+                f"the connection with its process broke: {error}. Try again; what was written may "
+                "be there in part"
+            ) from None
+        except MonarchError:
+            is_whole = True  # The owner has said so, and nothing else is on the way.
+            raise
+        finally:
+            with self._lock:
+                busy = self._busy.get(owner, set())
+                is_known = sock in busy
+                busy.discard(sock)
+                idle = self._idle.setdefault(owner, [])
+                is_kept = is_whole and is_known and len(idle) < settings().rdma_tcp_streams
+                if is_kept:
+                    idle.append(sock)
+            if not is_kept:
+                sock.close()
+
+    def _connect(self, region: RemoteRegion, deadline: float) -> socket.socket:
+        node = process.current().node
+        answer = node.ask(region.owner, AskMemory("stream", {}))
+        if not answer.wait(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError(
+                f"the owner of {region} has not answered in time: its host is busy or cut off. Try "
+                "again, or give a longer timeout="
+            )
+        response = answer.value
+        if response.is_down:
+            raise region.orphaned(f"its process is gone: {response.error}")
+        if response.error:
+            raise BackendUnavailable(response.error)
+        body = response.answer
+        ticket = Ticket(body["number"], body["secret"])
+        place = body["host"], body["port"]
+        try:
+            left = max(0.01, deadline - time.monotonic())
+            sock = socket.create_connection(place, timeout=min(left, 10.0))
+        except OSError as error:
+            self._check_lives(region, deadline)
+            raise BackendUnavailable(f"no connection to {place[0]}:{place[1]}: {error}") from None
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            set_time(sock, deadline)
+            return prove_to_owner(sock, ticket, encrypted=body["encrypted"])
+        except OSError as error:
+            sock.close()
+            self._check_lives(region, deadline)
+            raise BackendUnavailable(f"{place[0]}:{place[1]} turned us away: {error}") from None
+
+    def _check_lives(self, region: RemoteRegion, deadline: float) -> None:
+        why = self._death_of(region, deadline)
+        if why:
+            raise region.orphaned(why)
+
+    def _death_of(self, region: RemoteRegion, deadline: float) -> str:
+        """The reason of the owner's death; "" if it lives, as far as is known a moment later: its
+        sockets close before the word of its death gets here."""
+        node, uid = process.current().node, region.owner.uid
+        left = max(0.0, deadline - time.monotonic())
+        with self._someone_gone:
+            self._someone_gone.wait_for(
+                lambda: node.failure_of(uid) is not None, min(left, _NEWS_SECONDS)
+            )
+        failure = node.failure_of(uid)
+        return "" if failure is None else f"its process is gone: {failure.reason}"
+
+    def forget(self, uid: Uid, how: Gone) -> None:
+        """A process is gone: waits for it end."""
+        with self._lock:
+            idle, busy = self._idle.pop(uid, []), self._busy.pop(uid, set())
+            self._someone_gone.notify_all()
+        for sock in busy:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for sock in idle:
+            sock.close()
+
+    def close(self) -> None:
+        for uid in {*self._idle, *self._busy}:
+            self.forget(uid, Gone.LEFT)
+
+
+def _ask(sock: socket.socket, kind: int, part: Part, first: int = 0, second: int = 0) -> None:
+    region = part.region
+    sock.sendall(REQUEST.pack(kind, region.slot, region.key, part.start, part.stop, first, second))
+
+
+def _ask_ranges(sock: socket.socket, part: Ranges) -> None:
+    region = part.region
+    head = REQUEST.pack(RANGES, region.slot, region.key, 0, len(part.ranges), 0, 0)
+    sock.sendall(head + b"".join(RANGE.pack(*one) for one in part.ranges))
+
+
+def _answer(sock: socket.socket, region: RemoteRegion) -> TableEntry:
+    return _answer_value(sock, region)[0]
+
+
+def _answer_value(sock: socket.socket, region: RemoteRegion) -> tuple[TableEntry, int]:
+    status, begun, ended, value = RESPONSE.unpack(receive_exactly(sock, RESPONSE.size))
+    if status != DONE:
+        raise region.error(receive_exactly(sock, value).decode(errors="replace"))
+    return TableEntry(region.key, LIVE, begun, ended), value

@@ -1,0 +1,150 @@
+"""Which device of a machine is taken, which of its addresses, and how it gets at a GPU's memory."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from monarch.config import upstream_value
+from monarch.rdma.memory.gpu import gpu
+from monarch.rdma.ways.verbs.library import MemoryKeys, VerbsDevice, VerbsFailed
+
+_log = logging.getLogger("monarch.rdma")
+_SYS = Path("/sys/class/infiniband")
+_DMA_BUF_FD = 1
+_PEER_MEMORY = "/sys/module/nvidia_peermem"
+
+
+def usable(names: Sequence[str]) -> list[str]:
+    """Without those that have no reliable connections: Amazon's EFA has a protocol of its own."""
+    found = [name for name in names if _driver(name) != "efa"]
+    if len(found) < len(names):
+        _log.info("EFA devices are not supported: memory is read over TCP there")
+    return found
+
+
+def _driver(name: str) -> str:
+    try:
+        return os.path.basename(os.readlink(_SYS / name / "device" / "driver"))
+    except OSError:
+        return ""
+
+
+def choose(names: Sequence[str], near: str = "") -> str:
+    """The device for memory at ``near``: the PCIe path of a GPU, or "" for memory of this host.
+
+    ``rdma_ibverbs_target`` may name one, as "nic:mlx5_0".
+    """
+    target: str = upstream_value("rdma_ibverbs_target")
+    kind, _, name = target.partition(":")
+    if kind == "nic" and name in names:
+        return name
+    paths = {one: os.path.realpath(_SYS / one / "device") for one in names}
+    nodes = {one: _numa_node(paths[one]) for one in names}
+    return nearest(paths, nodes, near, own_numa_node())
+
+
+def nearest(paths: Mapping[str, str], nodes: Mapping[str, int], near: str, own_node: int) -> str:
+    """The one with the most PCIe bridges in common with ``near``; then of our NUMA node; then the
+    first by name.
+    """
+
+    def key(name: str) -> tuple[int, bool, str]:
+        common = os.path.commonpath([paths[name], near]).count("/") if near else 0
+        return -common, nodes[name] not in (own_node, -1), name
+
+    return min(paths, key=key)
+
+
+def _numa_node(path: str) -> int:
+    try:
+        return int(Path(path, "numa_node").read_text())
+    except (OSError, ValueError):
+        return -1
+
+
+def own_numa_node() -> int:
+    """The node of the CPUs that this process may use, if they are of one; else -1."""
+    cpus = os.sched_getaffinity(0)
+    found = set()
+    for node in Path("/sys/devices/system/node").glob("node[0-9]*"):
+        if any((node / f"cpu{cpu}").exists() for cpu in cpus):
+            found.add(int(node.name.removeprefix("node")))
+    return found.pop() if len(found) == 1 else -1
+
+
+def gids_of(device: str, port: int = 1) -> list[tuple[int, bytes, str]]:
+    """The addresses of a port: index, 16 bytes, and type, as the kernel shows them."""
+    folder = _SYS / device / "ports" / str(port)
+    found = []
+    for path in sorted((folder / "gids").glob("*"), key=lambda path: int(path.name)):
+        try:
+            kind = (folder / "gid_attrs" / "types" / path.name).read_text().strip()
+            gid = bytes.fromhex(path.read_text().strip().replace(":", ""))
+        except (OSError, ValueError):
+            continue  # A hole of the table.
+        found.append((int(path.name), gid, kind))
+    return found
+
+
+def best_gid(gids: Sequence[tuple[int, bytes, str]]) -> tuple[int, bytes]:
+    """One that is routed (RoCE v2), of IPv4 if there is such; the first for InfiniBand."""
+
+    def key(one: tuple[int, bytes, str]) -> tuple[bool, bool, bool, int]:
+        index, gid, kind = one
+        is_ipv4 = gid[:12] == bytes(10) + b"\xff\xff"
+        is_local = gid[:2] == b"\xfe\x80" or not any(gid)
+        return kind != "RoCE v2", is_local, not is_ipv4, index
+
+    index, gid, _ = min(gids, key=key, default=(0, bytes(16), ""))
+    return index, gid
+
+
+def register_gpu(device: VerbsDevice, address: int, length: int, driver: Any = None) -> MemoryKeys:
+    """Register memory of a GPU: by the kernel's peer memory where that is loaded, else exported.
+
+    torch's memory can be exported where ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` is set
+    before CUDA is used.
+    """
+    if driver is None and os.path.exists(_PEER_MEMORY):
+        return device.register(address, length)
+    fd, base = export(address, driver or _driver_of_gpu())
+    try:
+        return device.register_dma_buf(fd, address - base, address, length)
+    finally:
+        os.close(fd)  # The registration has its own.
+
+
+def export(address: int, driver: Any) -> tuple[int, int]:
+    """A descriptor of the whole allocation at ``address``, and where that begins."""
+    base, size, fd = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_int(-1)
+    _check(driver.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), _at(address)))
+    page = os.sysconf("SC_PAGE_SIZE")
+    length = -(-size.value // page) * page
+    _check(
+        driver.cuMemGetHandleForAddressRange(
+            ctypes.byref(fd), _at(base.value), ctypes.c_size_t(length), _DMA_BUF_FD,
+            ctypes.c_ulonglong(0),
+        )
+    )  # fmt: skip
+    return fd.value, base.value
+
+
+def _at(address: int) -> ctypes.c_uint64:
+    return ctypes.c_uint64(address)
+
+
+def _driver_of_gpu() -> Any:
+    try:
+        return gpu().driver()
+    except OSError as error:
+        raise VerbsFailed(str(error)) from None
+
+
+def _check(status: int) -> None:
+    if status:
+        raise VerbsFailed(f"CUDA's driver cannot export the memory (error {status})")

@@ -1,0 +1,126 @@
+"""libibverbs by the package ``ibverbs``, which opens the version of it that is installed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import ibverbs  # type: ignore[import-not-found]
+
+from monarch.rdma.ways.verbs.devices import best_gid, gids_of
+from monarch.rdma.ways.verbs.library import READ, QueuePairInfo, VerbsFailed, WorkRequest
+
+_PORT = 1
+_ACCESS = (
+    ibverbs.AccessFlags.LOCAL_WRITE
+    | ibverbs.AccessFlags.REMOTE_READ
+    | ibverbs.AccessFlags.REMOTE_WRITE
+)
+
+
+class IbverbsLibrary:
+    name = "ibverbs"
+
+    def list_devices(self) -> list[str]:
+        try:
+            return sorted(_text(device.name) for device in ibverbs.get_device_list())
+        except OSError:  # So it says that the kernel has no RDMA.
+            return []
+
+    def open(self, name: str) -> IbverbsDevice:
+        return IbverbsDevice(name)
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+class IbverbsDevice:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        try:
+            found = [one for one in ibverbs.get_device_list() if _text(one.name) == name]
+            self.context = found[0].open()
+            self.pd = self.context.alloc_pd()
+            self.port = self.context.query_port(_PORT)
+        except (OSError, IndexError) as error:
+            raise VerbsFailed(str(error)) from None
+
+    def register(self, address: int, length: int) -> Any:
+        try:
+            return self.pd.reg_mr(address, length, _ACCESS)
+        except OSError as error:
+            raise VerbsFailed(str(error)) from None
+
+    def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> Any:
+        try:
+            return self.pd.reg_dmabuf_mr(offset, length, address, fd, _ACCESS)
+        except OSError as error:
+            raise VerbsFailed(str(error)) from None
+
+    def close(self) -> None:
+        self.pd.close()
+        self.context.close()
+
+    def queue_pair(self, most_work: int) -> IbverbsQueuePair:
+        try:
+            return IbverbsQueuePair(self, most_work)
+        except OSError as error:
+            raise VerbsFailed(str(error)) from None
+
+
+class IbverbsQueuePair:
+    def __init__(self, device: IbverbsDevice, most_work: int) -> None:
+        self._cq = device.context.create_cq(2 * most_work)
+        init = ibverbs.QPInitAttr(
+            send_cq=self._cq, recv_cq=self._cq, qp_type=ibverbs.QPType.RC, max_send_wr=most_work
+        )
+        self._qp = device.pd.create_qp(init)
+        self._gid_index, gid = best_gid(gids_of(device.name))
+        self.info = QueuePairInfo(
+            self._qp.qp_num,
+            random.getrandbits(24),
+            gid,
+            int(device.port.lid),
+            int(device.port.active_mtu),
+        )
+
+    def connect(self, remote: QueuePairInfo) -> None:
+        other = ibverbs.QPInfo(remote.number, remote.psn, remote.lid, remote.gid, _PORT, remote.mtu)
+        try:
+            ibverbs.connect_rc(
+                self._qp, other, port=_PORT, sgid_index=self._gid_index, access=_ACCESS,
+                local_psn=self.info.psn,
+            )  # fmt: skip
+        except OSError as error:
+            raise VerbsFailed(str(error)) from None
+
+    def post(self, work: WorkRequest) -> None:
+        kind = ibverbs.WROpcode.RDMA_READ if work.kind == READ else ibverbs.WROpcode.RDMA_WRITE
+        try:
+            self._qp.post_send(
+                ibverbs.SendWR(
+                    wr_id=work.number,
+                    sg_list=[ibverbs.SGE(work.local, work.length, work.lkey)],
+                    opcode=kind,
+                    send_flags=ibverbs.SendFlags.SIGNALED,
+                    remote_addr=work.remote,
+                    rkey=work.rkey,
+                )
+            )
+        except OSError as error:
+            raise VerbsFailed(str(error)) from None
+
+    def poll(self, most: int) -> Sequence[tuple[int, int]]:
+        try:
+            return [(one.wr_id, int(one.status)) for one in self._cq.poll(most)]
+        except OSError as error:
+            raise VerbsFailed(str(error)) from None
+
+    def close(self) -> None:
+        self._qp.close()
+        self._cq.close()
+
+
+LIBRARY = IbverbsLibrary()

@@ -1,0 +1,161 @@
+"""The little of libibverbs that is needed here, so that any binding of it, or a fake, will do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from monarch.rdma.memory.layout import Run
+
+READ, WRITE = "read", "write"
+SUCCESS = 0
+REMOTE_ACCESS_ERROR = 10
+_PIECE_BYTES = 2**20
+
+
+class VerbsFailed(Exception):
+    """The library or the device refuses; ``str()`` says what."""
+
+
+@dataclass(frozen=True)
+class QueuePairInfo:
+    """The facts by which the other end connects. ``gid`` has 16 bytes, ``mtu`` is libibverbs'
+    code."""
+
+    number: int
+    psn: int
+    gid: bytes
+    lid: int
+    mtu: int
+
+
+@dataclass(frozen=True)
+class WorkRequest:
+    """One RDMA read or write; ``number`` comes back with its completion."""
+
+    number: int
+    kind: str
+    local: int
+    lkey: int
+    remote: int
+    rkey: int
+    length: int
+
+
+class MemoryKeys(Protocol):
+    """Registered memory."""
+
+    lkey: int
+    rkey: int
+
+    def close(self) -> None: ...
+
+
+class QueuePair(Protocol):
+    """A reliable connection (RC). Methods raise ``VerbsFailed``."""
+
+    info: QueuePairInfo
+
+    def connect(self, remote: QueuePairInfo) -> None:
+        """Take it to the state in which it sends (RTS)."""
+        ...
+
+    def post(self, work: WorkRequest) -> None: ...
+
+    def poll(self, most: int) -> Sequence[tuple[int, int]]:
+        """Completions so far: numbers, and libibverbs' status."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class GuardedPair:
+    """A queue pair that any thread may close while another one posts or polls.
+
+    The bindings go on with freed memory after a close, and end the process.
+    """
+
+    def __init__(self, pair: QueuePair) -> None:
+        self.info = pair.info
+        self._pair = pair
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def connect(self, remote: QueuePairInfo) -> None:
+        with self._lock:
+            self._check()
+            self._pair.connect(remote)
+
+    def post(self, work: WorkRequest) -> None:
+        with self._lock:
+            self._check()
+            self._pair.post(work)
+
+    def poll(self, most: int) -> Sequence[tuple[int, int]]:
+        with self._lock:
+            self._check()
+            return self._pair.poll(most)
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise VerbsFailed("the queue pair is closed")
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._pair.close()
+
+
+class VerbsDevice(Protocol):
+    """An open device. Methods raise ``VerbsFailed``."""
+
+    name: str
+
+    def register(self, address: int, length: int) -> MemoryKeys:
+        """Memory of this process, of a GPU too where the kernel can look there (peer memory)."""
+        ...
+
+    def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> MemoryKeys:
+        """Memory of a GPU, by the descriptor that it was exported as. It is addressed as here."""
+        ...
+
+    def queue_pair(self, most_work: int) -> QueuePair: ...
+
+    def close(self) -> None:
+        """Give the device up. What was registered there and its queue pairs are closed before."""
+        ...
+
+
+class VerbsLibrary(Protocol):
+    """A binding of libibverbs."""
+
+    name: str
+
+    def list_devices(self) -> list[str]:
+        """The names of the devices; none where the kernel has no RDMA."""
+        ...
+
+    def open(self, name: str) -> VerbsDevice: ...
+
+
+def works_of(
+    kind: str, there: Iterator[Run], local: int, lkey: int, rkey: int
+) -> Iterator[WorkRequest]:
+    number = 0
+    for remote, length in there:
+        while length:
+            size = min(length, _PIECE_BYTES)
+            yield WorkRequest(
+                number=number,
+                kind=kind,
+                local=local,
+                lkey=lkey,
+                remote=remote,
+                rkey=rkey,
+                length=size,
+            )
+            number += 1
+            local, remote, length = local + size, remote + size, length - size

@@ -1,0 +1,393 @@
+"""The way by an RDMA device: its own hardware reads and writes the owner's memory.
+
+A reader asks the owner once for a queue pair and once for the key of each registration; from then
+on a read takes nothing of it. The owner's table is registered, too: the entry is read before and
+behind the bytes, in order, as on one host. Writes are counted by the owner, and atomic operations
+are done by it, so that they are atomic for processes of its host as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from monarch.rdma.memory import table as tables
+from monarch.rdma.memory.layout import Run, RunReader
+from monarch.rdma.memory.memory import copy_runs, memory_of
+from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
+from monarch.rdma.memory.registry import registry
+from monarch.rdma.memory.table import ENTRY, ENTRY_BYTES, TableEntry
+from monarch.rdma.ways.asking import add_by_owner, ask_owner, swap_by_owner
+from monarch.rdma.ways.backend import BackendUnavailable
+from monarch.rdma.ways.serving import answers
+from monarch.rdma.ways.verbs.devices import choose, register_gpu, usable
+from monarch.rdma.ways.verbs.library import (
+    READ,
+    SUCCESS,
+    WRITE,
+    GuardedPair,
+    MemoryKeys,
+    QueuePair,
+    QueuePairInfo,
+    VerbsDevice,
+    VerbsFailed,
+    VerbsLibrary,
+    WorkRequest,
+    works_of,
+)
+from monarch.runtime import process
+from monarch.runtime.links.network import Gone
+from monarch.wire.address import Uid
+
+_MOST_WORK = 16
+_BOUNCE_BYTES = 4 * 2**20
+_SMALL_BYTES = 64 * 1024
+_LOCK_SECONDS = 30.0
+_PAUSE_SECONDS = 0.00005
+_SPINS = 200
+
+
+@dataclass
+class _Connection:
+    """A queue pair to one owner; one transfer at a time, which has ``lock``."""
+
+    pair: QueuePair
+    bounce: mmap.mmap
+    address: int
+    keys: MemoryKeys
+    lock: threading.Lock
+    is_broken: bool = False
+
+    def close(self) -> None:
+        """Close it now, or when the transfer that is under way ends: its thread calls this again.
+
+        Called by any thread; it waits for nothing.
+        """
+        self.is_broken = True
+        if self.lock.acquire(blocking=False):
+            try:
+                self.pair.close()
+                self.keys.close()
+            finally:
+                self.lock.release()
+
+
+class Verbs:
+    """Both ends of this process: its device, and its connections as a reader and as an owner."""
+
+    name = "ibverbs"
+
+    def __init__(self, library: VerbsLibrary) -> None:
+        self._library = library
+        self._lock = threading.RLock()
+        self._connecting = threading.Lock()
+        self._opened: VerbsDevice | None = None
+        self._connections: dict[Uid, _Connection] = {}
+        self._remote_keys: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._served: dict[Uid, QueuePair] = {}
+        self._own_keys: dict[tuple[int, int], MemoryKeys] = {}
+        self._table_keys: MemoryKeys | None = None
+        self._writing: dict[tuple[Uid, int], tuple[int, int]] = {}
+        self._next_write = 0
+        answers["verbs connect"], answers["verbs key"] = self._on_connect, self._on_key
+        answers["verbs begin"], answers["verbs end"] = self._on_begin, self._on_end
+
+    @property
+    def _device(self) -> VerbsDevice:
+        with self._lock:
+            if self._opened is None:
+                names = usable(self._library.list_devices())
+                if not names:
+                    raise VerbsFailed("there is no RDMA device")
+                self._opened = self._library.open(choose(names))
+            return self._opened
+
+    # The side of a reader.
+
+    def read(
+        self, part: Part | Ranges, into: Sequence[Run], deadline: float
+    ) -> tuple[TableEntry, TableEntry]:
+        region = part.region
+
+        def move(line: _Connection, keys: tuple[int, int]) -> tuple[TableEntry, TableEntry]:
+            before = self._entry(line, region, keys[1], deadline)
+            region.check(before)
+            self._move(READ, line, keys[0], part.runs(), into, deadline)
+            after = self._entry(line, region, keys[1], deadline)
+            region.check(after)
+            return before, after
+
+        found: tuple[TableEntry, TableEntry] = self._over_line(region, move, deadline)
+        return found
+
+    def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
+        region = part.region
+
+        def move(line: _Connection, keys: tuple[int, int]) -> None:
+            number = ask_owner(region, "verbs begin", {}, deadline)["number"]
+            is_done = False
+            try:
+                self._move(WRITE, line, keys[0], part.runs(), source, deadline)
+                is_done = True
+            finally:
+                about = {"number": number, "done": is_done}
+                ask_owner(region, "verbs end", about, deadline + _LOCK_SECONDS)
+
+        self._over_line(region, move, deadline)
+
+    def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
+        return add_by_owner(region, offset, amount, deadline)
+
+    def compare_and_swap(
+        self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
+    ) -> int:
+        return swap_by_owner(region, offset, expected, new, deadline)
+
+    def _over_line(
+        self, region: RemoteRegion, move: Callable[[_Connection, tuple[int, int]], Any],
+        deadline: float,
+    ) -> Any:  # fmt: skip
+        """``move`` over a queue pair; once more over a new one where that one has failed."""
+        errors: list[VerbsFailed] = []
+        while len(errors) < 2:
+            try:
+                line = self._line(region, deadline)
+            except VerbsFailed as refused:
+                raise BackendUnavailable(str(refused)) from None
+            # Asked anew after an error: so the owner says what has become of the memory.
+            keys = self._keys(region, deadline, anew=bool(errors))
+            try:
+                with line.lock:
+                    if line.is_broken:
+                        continue  # Another transfer, or the owner's end, closed it meanwhile.
+                    return move(line, keys)
+            except VerbsFailed as failed:
+                errors.append(failed)
+                line.is_broken = True
+            except TimeoutError:
+                # Posted writes may still come: until then the memory is not given back.
+                line.is_broken = True
+                raise
+            finally:
+                if line.is_broken:
+                    self._drop_line(region.owner.uid, line)
+        raise region.error(
+            f"the RDMA device cannot reach it: {errors[-1]}. Try again; what was written may be "
+            "there in part"
+        )
+
+    def _line(self, region: RemoteRegion, deadline: float) -> _Connection:
+        # Not the other lock: the owner may be asking us for the same at this moment.
+        with self._connecting:
+            found = self._connections.get(region.owner.uid)
+            if found is not None and not found.is_broken:
+                return found
+            device = self._device
+            pair = GuardedPair(device.queue_pair(_MOST_WORK))
+            bounce = mmap.mmap(-1, _BOUNCE_BYTES)
+            address = memory_of(bounce).address
+            try:
+                about = {**asdict(pair.info), "uid": process.current().node.uid}
+                answer = ask_owner(region, "verbs connect", about, deadline)
+                pair.connect(QueuePairInfo(**answer))
+                keys = device.register(address, _BOUNCE_BYTES)
+            except BaseException:
+                pair.close()
+                raise
+            made = _Connection(pair, bounce, address, keys, threading.Lock())
+            self._connections[region.owner.uid] = made
+            return made
+
+    def _drop_line(self, uid: Uid, line: _Connection) -> None:
+        with self._lock:
+            if self._connections.get(uid) is line:
+                del self._connections[uid]
+        line.close()
+
+    def _keys(self, region: RemoteRegion, deadline: float, *, anew: bool) -> tuple[int, int]:
+        """The keys of a registration and of the owner's table."""
+        name = region.table.nonce, region.slot, region.key
+        found = self._remote_keys.get(name)
+        if found is None or anew:
+            answer = ask_owner(region, "verbs key", {}, deadline)
+            found = self._remote_keys[name] = answer["rkey"], answer["table"]
+        return found
+
+    def _entry(
+        self, line: _Connection, region: RemoteRegion, rkey: int, deadline: float
+    ) -> TableEntry:
+        place = region.table.address + region.slot * ENTRY_BYTES
+        works = [
+            WorkRequest(
+                number=0,
+                kind=READ,
+                local=line.address,
+                lkey=line.keys.lkey,
+                remote=place,
+                rkey=rkey,
+                length=ENTRY.size,
+            )
+        ]
+        self._run(line, iter(works), deadline)
+        return TableEntry._make(ENTRY.unpack_from(line.bounce, 0))
+
+    def _move(
+        self,
+        kind: str,
+        line: _Connection,
+        rkey: int,
+        there: Iterator[Run],
+        here: Sequence[Run],
+        deadline: float,
+    ) -> None:
+        total = sum(length for _, length in here)
+        if len(here) == 1 and total > _SMALL_BYTES:
+            try:
+                keys = self._device.register(here[0][0], total)
+            except VerbsFailed:
+                pass  # No more memory may be locked: by way of what is registered already.
+            else:
+                try:
+                    works = works_of(kind, there, here[0][0], keys.lkey, rkey)
+                    self._run(line, works, deadline)
+                finally:
+                    if not line.is_broken:
+                        keys.close()
+                return
+        ours, theirs = RunReader(here), RunReader(there)
+        while total:
+            size = min(total, _BOUNCE_BYTES)
+            total -= size
+            local = ours.take(size)
+            if kind == WRITE:
+                copy_runs(local, [(line.address, size)])
+            works = works_of(kind, iter(theirs.take(size)), line.address, line.keys.lkey, rkey)
+            self._run(line, works, deadline)
+            if kind == READ:
+                copy_runs([(line.address, size)], local)
+
+    def _run(self, line: _Connection, works: Iterator[WorkRequest], deadline: float) -> None:
+        """Post all, a few at a time, and wait for all. Raises ``VerbsFailed``, ``TimeoutError``."""
+        num_posted = num_done = spins = 0
+        following = next(works, None)
+        while following is not None or num_done < num_posted:
+            while following is not None and num_posted - num_done < _MOST_WORK:
+                line.pair.post(following)
+                num_posted += 1
+                following = next(works, None)
+            completions = line.pair.poll(_MOST_WORK)
+            for _, status in completions:
+                if status != SUCCESS:
+                    raise VerbsFailed(f"a work request ended with status {status}")
+            num_done += len(completions)
+            spins = 0 if completions else spins + 1
+            if spins > _SPINS:
+                if line.is_broken:
+                    raise VerbsFailed("the connection was closed")
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        "the RDMA device has not answered in time: try again, or give a longer "
+                        "timeout="
+                    )
+                time.sleep(_PAUSE_SECONDS)
+
+    # The side of an owner, on threads of its own.
+
+    def _on_connect(self, about: dict[str, Any]) -> dict[str, Any]:
+        remote = QueuePairInfo(
+            about["number"], about["psn"], about["gid"], about["lid"], about["mtu"]
+        )
+        pair = GuardedPair(self._device.queue_pair(_MOST_WORK))
+        pair.connect(remote)
+        with self._lock:
+            before = self._served.pop(about["uid"], None)
+            self._served[about["uid"]] = pair
+        if before is not None:
+            before.close()
+        return asdict(pair.info)
+
+    def _on_key(self, about: dict[str, Any]) -> dict[str, Any]:
+        found = registry().find_entry(about["slot"], about["key"])
+        with self._lock:
+            if self._table_keys is None:
+                place = registry().place
+                size = registry().table.view.nbytes
+                self._table_keys = self._device.register(place.address, size)
+            name = found.slot, found.key
+            keys = self._own_keys.get(name)
+            if keys is None:
+                held = found.life.hold()
+                low, size = found.layout.span()
+                address = found.address + low
+                if found.device == "cpu":
+                    keys = self._device.register(address, size)
+                else:
+                    keys = register_gpu(self._device, address, size)
+                del held
+                self._own_keys[name] = keys
+                found.at_end.append(lambda: self._forget_key(name))
+            return {"rkey": keys.rkey, "table": self._table_keys.rkey}
+
+    def _forget_key(self, name: tuple[int, int]) -> None:
+        keys = self._own_keys.pop(name, None)
+        if keys is not None:
+            keys.close()
+
+    def _on_begin(self, about: dict[str, Any]) -> dict[str, Any]:
+        slot = registry().find_entry(about["slot"], about["key"]).slot
+        fd = registry().table.open()
+        try:
+            deadline = time.monotonic() + _LOCK_SECONDS
+            tables.use(fd, slot, deadline)
+            tables.begin(fd, slot, deadline)
+        except BaseException:
+            os.close(fd)
+            raise
+        with self._lock:
+            self._next_write += 1
+            self._writing[about["sender"], self._next_write] = fd, slot
+            return {"number": self._next_write}
+
+    def _on_end(self, about: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            fd, slot = self._writing.pop((about["sender"], about["number"]), (-1, 0))
+        if fd >= 0:
+            try:
+                if about["done"]:
+                    tables.end(fd, slot, time.monotonic() + _LOCK_SECONDS)
+            finally:
+                tables.stop_using(fd, slot)
+        return {}
+
+    def forget(self, uid: Uid, how: Gone) -> None:
+        """A process is gone."""
+        with self._lock:
+            line, pair = self._connections.pop(uid, None), self._served.pop(uid, None)
+            writing = [key for key in self._writing if key[0] == uid]
+            ended = [self._writing.pop(key) for key in writing]
+        for fd, slot in ended:
+            tables.stop_using(fd, slot)
+        for end in (line, pair):
+            if end is not None:
+                end.close()
+
+    def close(self) -> None:
+        """Give up all connections, all that is registered, and the device."""
+        with self._lock:
+            lines = [*self._connections.values()]
+            keys = [*self._own_keys.values(), *filter(None, [self._table_keys])]
+            device, self._opened = self._opened, None
+            self._own_keys.clear()
+            self._table_keys = None
+        for uid in {*self._connections, *self._served}:
+            self.forget(uid, Gone.LEFT)
+        closes = [*(line.close for line in lines), *(key.close for key in keys)]
+        for close in (*closes, *([device.close] if device else [])):
+            with contextlib.suppress(VerbsFailed, OSError):  # Of a device that is gone.
+                close()

@@ -1,0 +1,132 @@
+"""Tensors of a state dict as the plan of a fetch sees them, and as they lie in a slab."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from monarch.rdma.memory.layout import Run, layout_of
+from monarch.rdma.weights.reshard import Coordinates, ShardPiece, Split, local_shape, pieces_of
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class HeldTensor:
+    """The part of a tensor that one rank holds, and its place in its slab's half. ``dtype`` is
+    torch's name."""
+
+    dtype: str
+    item_bytes: int
+    shape: Coordinates
+    local: Coordinates
+    pieces: tuple[ShardPiece, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.local) * self.item_bytes
+
+    def runs(self, start: Coordinates, sizes: Coordinates) -> Iterator[Run]:
+        """Where a box of the local tensor lies in the half."""
+        strides = _strides(self.local, self.item_bytes)
+        first = self.offset + sum(a * stride for a, stride in zip(start, strides, strict=True))
+        for offset, length in layout_of(sizes, strides, self.item_bytes).runs():
+            yield first + offset, length
+
+
+def _strides(shape: Sequence[int], item_bytes: int) -> Coordinates:
+    strides, step = [], item_bytes
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def tensors_of(state: Any) -> dict[str, Any]:
+    """The tensors of a module or a mapping, by key. Raises ``TypeError`` for what is no tensor."""
+    if not isinstance(state, Mapping):
+        state = state.state_dict()
+    torch = sys.modules["torch"]
+    for key, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"{key!r} is no tensor but a {type(value).__name__}: leave it out, or make it one"
+            )
+    return dict(state)
+
+
+def local_of(tensor: Any) -> Any:
+    """The part of a tensor that this rank holds, without its history."""
+    tensor = tensor.detach()
+    return tensor.to_local() if hasattr(tensor, "device_mesh") else tensor
+
+
+def splits_of(tensor: Any) -> tuple[Split, ...]:
+    """How a DTensor is sharded, from this rank's view; an ordinary tensor is whole."""
+    if not hasattr(tensor, "device_mesh"):
+        return ()
+    mesh = tensor.device_mesh
+    place = mesh.get_coordinate()
+    found = []
+    for dim, placement in enumerate(tensor.placements):
+        kind = type(placement).__name__
+        if placement.is_partial():
+            raise ValueError("a tensor of partial sums has no value yet: reduce it first")
+        if kind == "_StridedShard" or placement.is_shard():
+            late = kind == "_StridedShard"
+            found.append(Split(placement.dim, mesh.size(dim), place[dim], late))
+    return tuple(found)
+
+
+def pieces_wanted(tensor: Any) -> tuple[ShardPiece, ...]:
+    """The pieces that fill what this rank holds of a tensor."""
+    splits = splits_of(tensor)
+    _check(tensor, splits)
+    return pieces_of(tensor.shape, splits)
+
+
+def _check(tensor: Any, splits: Sequence[Split]) -> None:
+    found, expected = tuple(local_of(tensor).shape), local_shape(tensor.shape, splits)
+    if found != expected:
+        raise ValueError(
+            f"this rank holds {found} of a tensor of {tuple(tensor.shape)}, and by its placements "
+            f"it would hold {expected}: make the DTensor with the placements that it has"
+        )
+
+
+def describe(tensors: Mapping[str, Any]) -> tuple[dict[str, HeldTensor], int]:
+    """Where each tensor comes to lie in a half, and how many bytes a half has."""
+    held, offset = {}, 0
+    for key, tensor in tensors.items():
+        splits = splits_of(tensor)
+        _check(tensor, splits)
+        shape = tuple(tensor.shape)
+        one = HeldTensor(
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            item_bytes=tensor.element_size(),
+            shape=shape,
+            local=local_shape(shape, splits),
+            pieces=pieces_of(shape, splits),
+            offset=offset,
+        )
+        held[key] = one
+        offset += one.nbytes + -one.nbytes % _ALIGNMENT
+    return held, offset
+
+
+def view_of(memory: memoryview, offset: int, dtype: str, shape: Sequence[int]) -> Any:
+    """A tensor of the bytes there, which are not copied."""
+    torch = sys.modules["torch"]
+    count = math.prod(shape)
+    kind = getattr(torch, dtype)
+    if not count:
+        return torch.empty(tuple(shape), dtype=kind)
+    return torch.frombuffer(memory, dtype=kind, count=count, offset=offset).view(tuple(shape))
+
+
+def box(start: Sequence[int], sizes: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(a, a + size) for a, size in zip(start, sizes, strict=True))

@@ -1,0 +1,362 @@
+"""A copy of weights and optimizer state into the host's memory, beside a forward and a backward.
+
+Neither of these passes changes what an optimizer holds: so it is copied while they run, by one
+thread, and waited for at the optimizer's door, before its step changes anything. What is small is
+copied at once, as is all of it where that takes a small share of the call. A recipe gets all of it
+by its ``Holding``; what it says itself is one method of its actor, which gives what a checkpoint
+would hold:
+
+    class Trainer(Actor):
+        def __state__(self) -> dict[str, Any]:
+            return {
+                "step": self.num_steps_done,  # an int, which must be there
+                "model": self.model.state_dict(),  # tensors as they are: nothing is copied here
+                "optimizer": self.optimizer.state_dict(),
+                "random_state": torch.get_rng_state(),
+            }
+
+With it, a new process can go on from there: ``attempt.newest_copies()`` says which step that
+is, and where each rank's copy lies (``monarch/runs/hold/run_memory.py``); ``CopyPlace.read`` gives
+the state. With sharded weights, ``__state__`` gives each rank's own shards, as plain tensors
+(their ``to_local()``), and ``with_attempts`` is told that it ``has_shards``. Without it, a failing
+step is put back in place all the same.
+
+What new code writes into a weight in its forward pass, before that was copied, would make the copy
+wrong. Torch's count of what writes into a tensor is compared, which sees all but ``.data``, numpy
+and collectives; for those, sums of all bits where they cost little beside the step, else samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from monarch.runs.hold.copy_room import ROOM, HostRoom, look_at_room, verdict_on_room
+from monarch.runs.hold.packed_state import PackedState
+from monarch.runs.hold.state_memory import (
+    EMPTY,
+    SMALL,
+    WHOLE,
+    CopyInMemory,
+    CopyText,
+    StateMemory,
+    sum_of_bits,
+)
+
+QUICK_SECONDS = 0.03
+"""A copy that takes no longer is waited for before the call."""
+
+# Or no longer than this share of a call: a thread beside would take as much from the call where all
+# cores are busy, needs sums before it, and is less exact.
+_QUICK_SHARE = 0.1
+
+# The same of memory of GPUs: where a kernel fails, the copy is lost with the context.
+_QUICK_CUDA_SECONDS = 0.2
+_FOUND_A_SECOND = 1e9  # bytes of memory that the host gives for the first time
+
+SPOILT = "the step had written into weights before they were copied"
+
+_SUMS_SECONDS = 0.06  # how long sums may take before a call
+_SUMS_SHARE = 0.04  # or which share of a call
+_SUMMED_A_SECOND = {"cpu": 6e9, "cuda": 1e12}
+_PIECE_BYTES = 16 * 2**20
+_MEASURED_BYTES = 32 * 2**20
+
+_speeds: dict[str, float] = {"cpu": 1.5e9, "cuda": 8e9}  # bytes a second, as last measured
+_at_door: weakref.WeakSet[CopyBeside] = weakref.WeakSet()
+_hooks: list[object] = []
+
+
+class NoRoom(MemoryError):
+    """The host has no room for a copy; says so with the numbers."""
+
+
+class CopyBeside:
+    """A copy of ``tensors`` that has begun: those of the numbers ``later`` beside the next call,
+    the others at once."""
+
+    def __init__(
+        self,
+        target: CopyInMemory,
+        tensors: Sequence[Any],
+        later: Sequence[int],
+        *,
+        is_quick: bool,
+        pins: bool = True,
+    ) -> None:
+        self.later = later
+        self._target = target
+        self._tensors = list(tensors)
+        self._later = sorted(set(later))
+        self._pins = pins
+        self._versions = {number: _version_of(self._tensors[number]) for number in later}
+        self._is_cancelled = self._is_past_door = False
+        self._done = threading.Event()
+        self._error = ""
+        self._is_before_call = False  # made for one before it, that was put back
+        self._begun: dict[Any, Any] = {}  # by device: what had been asked of it before the call
+        self.is_quick = is_quick  # made before the call: nothing that does can spoil it
+        self._start()
+
+    @property
+    def step(self) -> int:
+        return self._target.marks.step
+
+    def _start(self) -> None:
+        places = self._target.text.places
+        now = [number for number in range(len(self._tensors)) if number not in self._versions]
+        self._target.back(max((places[n].offset + places[n].num_bytes for n in now), default=0))
+        for number in now:
+            self._target.tensor(number).copy_(self._tensors[number])
+        self._target.mark(SMALL)
+        _have_door()
+        _at_door.add(self)
+        if self.is_quick:
+            self._copy_later()
+            return
+        cuda = sys.modules["torch"].cuda
+        for device in {self._tensors[number].device for number in self._later}:
+            if device.type == "cuda":
+                self._begun[device] = cuda.Event()
+                self._begun[device].record(cuda.current_stream(device))
+        threading.Thread(target=self._copy_later, name="copy-beside", daemon=True).start()
+
+    def _copy_later(self) -> None:
+        torch: Any = sys.modules["torch"]
+        streams: dict[Any, Any] = {}
+        try:
+            self._target.back(self._target.text.num_bytes)
+            if self._begun and self._pins:
+                self._target.pin()
+            began, began_cpu, num_bytes = time.monotonic(), time.thread_time(), 0
+            for device, event in self._begun.items():
+                streams[device] = torch.cuda.Stream(device)
+                streams[device].wait_event(event)
+            with torch.no_grad():
+                for number in self._later:
+                    if self._is_cancelled:
+                        return
+                    source, copied = self._tensors[number], self._target.tensor(number)
+                    num_bytes += source.nbytes
+                    if source.device in streams:
+                        with torch.cuda.stream(streams[source.device]):
+                            copied.copy_(source, non_blocking=True)
+                    else:
+                        self._copy_in_pieces(source, copied)
+            for stream in streams.values():
+                stream.synchronize()
+            if num_bytes > _MEASURED_BYTES:
+                # On a CPU, how long it would take alone: the call and other ranks took their share.
+                seconds = time.monotonic() - began if streams else time.thread_time() - began_cpu
+                _speeds["cuda" if streams else "cpu"] = num_bytes / max(seconds, 1e-6)
+            if any(_version_of(self._tensors[n]) != one for n, one in self._versions.items()):
+                self._error = SPOILT
+            elif not self._is_cancelled:
+                self._target.mark(WHOLE)
+        except Exception as error:  # as where there is no memory after all, or no device any more
+            self._error = f"{type(error).__name__}: {error}"
+        finally:
+            with contextlib.suppress(Exception):
+                for stream in streams.values():
+                    stream.synchronize()
+            self._done.set()
+
+    def _copy_in_pieces(self, source: Any, copied: Any) -> None:
+        """So that it can be cancelled soon."""
+        if source.nbytes <= _PIECE_BYTES or source.dim() == 0:
+            copied.copy_(source)
+            return
+        rows = max(1, source.shape[0] * _PIECE_BYTES // source.nbytes)
+        for one, other in zip(source.split(rows), copied.split(rows), strict=True):
+            if self._is_cancelled:
+                return
+            other.copy_(one)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until it is there, or has failed; whether that was so in time."""
+        return self._done.wait(seconds)
+
+    @property
+    def error(self) -> str:
+        """Why it is not right, once it has been waited for; "" where it is."""
+        return self._error or ("" if self._done.is_set() else "it was not finished")
+
+    def close(self) -> None:
+        """It is not needed any more: nothing is written into its memory after this."""
+        self._is_cancelled = True
+        _at_door.discard(self)
+        self.wait()
+        self._tensors = []
+
+    def renew(self, held: Sequence[Any]) -> bool:
+        """Whether it can serve for another call: all is again as it was before the one that it was
+        made for. ``held`` is what optimizers hold now."""
+        there = [self._tensors[number] for number in self.later]
+        if (
+            not self._done.is_set()
+            or self._error
+            or list(map(_place, there)) != [*map(_place, held)]
+        ):
+            return False
+        self._versions = {number: _version_of(self._tensors[number]) for number in self.later}
+        self._is_past_door, self._is_before_call = False, True
+        return True
+
+    def spoil(self) -> None:
+        """It is not right: nobody is to go on from it."""
+        self.close()
+        self._target.mark(EMPTY)
+
+    def tensor(self, number: int) -> Any:
+        """The copy of the tensor of that number, on the CPU."""
+        return self._target.tensor(number)
+
+    def has_sum(self, number: int) -> bool:
+        """Whether all of its bits are compared, not samples."""
+        return self.is_quick or str(number) in self._target.text.sums
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the later tensors are as they were, as far as can be told without the copy: no
+        optimizer has begun a step, torch has counted nothing that wrote into them, and sums are the
+        same."""
+        if self._is_past_door or self.is_quick:
+            return False
+        if any(_version_of(self._tensors[n]) != one for n, one in self._versions.items()):
+            return False
+        sums = self._target.text.sums
+        return all(sum_of_bits(self._tensors[int(number)]) == one for number, one in sums.items())
+
+    def wrong(self) -> str:
+        """Why the state cannot be put back from it, "" where it can."""
+        self.wait()
+        if self.error or self.is_quick or self._is_before_call:
+            return self.error
+        for number, before in self._target.text.sums.items():
+            if sum_of_bits(self._target.tensor(int(number))) != before:
+                return SPOILT
+        return ""
+
+
+def begin_copy(
+    memory: StateMemory,
+    state: Mapping[str, Any] | None,
+    held: Sequence[Any],
+    generation: int,
+    *,
+    num_ranks: int = 1,
+    keeps_older: bool = False,
+    call_seconds: float = 0.0,
+    look: Callable[[], HostRoom] = look_at_room,
+) -> CopyBeside:
+    """Begin a copy of ``state`` in memory, and of what optimizers hold: ``held`` are these tensors,
+    parameters first. Raises ``NoRoom``, ``UnpackableState`` or ``OSError``.
+
+    ``num_ranks`` are on this host. ``keeps_older``: not over the newest that is whole.
+    ``call_seconds`` is how long a call takes, of which sums may take a small share.
+    """
+    tensors, later, text = _laid_out(state, held)
+    num_bytes = memory.num_new_bytes(text, keeps_older=keeps_older)
+    verdict = verdict_on_room(num_bytes, num_ranks, look())
+    if not verdict.fits:
+        raise NoRoom(verdict.why)
+    is_quick = is_quick_copy([tensors[number] for number in later], num_bytes, call_seconds)
+    if not is_quick:
+        seconds = max(_SUMS_SECONDS, _SUMS_SHARE * call_seconds)
+        sums = _sums_within(seconds, {number: tensors[number] for number in later})
+        text = replace(text, sums=sums)
+    step = state["step"] if state is not None else 0
+    target = memory.begin(text, step, generation, keeps_older=keeps_older)
+    return CopyBeside(target, tensors, later, is_quick=is_quick, pins=verdict.may_be_pinned)
+
+
+def why_no_room(
+    memory: StateMemory,
+    state: Mapping[str, Any],
+    held: Sequence[Any],
+    *,
+    num_ranks: int = 1,
+    keeps_older: bool = False,
+    look: Callable[[], HostRoom] = look_at_room,
+) -> str:
+    """Why ``begin_copy`` would raise ``NoRoom``, and there is no room on GPUs either; else ""."""
+    _, _, text = _laid_out(state, held)
+    num_bytes = memory.num_new_bytes(text, keeps_older=keeps_older)
+    verdict = verdict_on_room(num_bytes, num_ranks, look())
+    return "" if verdict.fits or have_gpus_room(held) else verdict.why
+
+
+def have_gpus_room(tensors: Sequence[Any]) -> bool:
+    """Whether these are on GPUs that have room for copies of them, too."""
+    sizes: dict[Any, list[int]] = {}
+    for tensor in tensors:
+        if tensor.device.type != "cuda":
+            return False
+        sizes.setdefault(tensor.device, []).append(tensor.nbytes)
+    cuda = sys.modules["torch"].cuda
+    return bool(sizes) and all(
+        cuda.mem_get_info(device)[0] >= sum(some) + (ROOM - 1) * max(some)
+        for device, some in sizes.items()
+    )
+
+
+def _laid_out(
+    state: Mapping[str, Any] | None, held: Sequence[Any]
+) -> tuple[list[Any], list[int], CopyText]:
+    """All tensors of a copy, the numbers of those that are held, and where each is to lie."""
+    packed = PackedState.of(state)
+    later = [packed.number_of(tensor) for tensor in held]
+    return packed.tensors, later, CopyText(packed.text, tuple(packed.places(set(later))), {})
+
+
+def is_quick_copy(tensors: Sequence[Any], num_new_bytes: int, call_seconds: float = 0.0) -> bool:
+    """Whether a copy of these, at the speeds that were last measured, is waited for before the
+    call, which takes ``call_seconds``; ``num_new_bytes`` of its memory have to be found."""
+    seconds: dict[str, float] = {}
+    for tensor in tensors:
+        kind = tensor.device.type
+        seconds[kind] = seconds.get(kind, 0.0) + tensor.nbytes / _speeds.get(kind, 1e9)
+    finding = num_new_bytes / _FOUND_A_SECOND
+    on_cuda = seconds.pop("cuda", 0.0)
+    quick_seconds = QUICK_SECONDS + _QUICK_SHARE * call_seconds
+    return finding + sum(seconds.values()) <= quick_seconds and (
+        finding + on_cuda <= _QUICK_CUDA_SECONDS
+    )
+
+
+def _sums_within(seconds: float, tensors: Mapping[int, Any]) -> dict[str, int]:
+    """Sums of the first of these, as far as the time goes."""
+    sums: dict[str, int] = {}
+    for number, tensor in tensors.items():
+        seconds -= tensor.nbytes / _SUMMED_A_SECOND.get(tensor.device.type, 1e9)
+        if seconds < 0:
+            break
+        sums[str(number)] = sum_of_bits(tensor)
+    return sums
+
+
+def _version_of(tensor: Any) -> int:
+    return -1 if tensor.is_inference() else int(tensor._version)
+
+
+def _place(tensor: Any) -> Any:
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+def _have_door() -> None:
+    if not _hooks:
+        optim: Any = sys.modules["torch.optim.optimizer"]
+        _hooks.append(optim.register_optimizer_step_pre_hook(_wait_at_door))
+
+
+def _wait_at_door(*ignored: Any) -> None:
+    """Whichever optimizer it is: it may hold what another one held when the copy began."""
+    for copy in list(_at_door):
+        copy._is_past_door = True
+        copy.wait()

@@ -1,0 +1,422 @@
+"""Telling of a run that holds: in its terminal, in its folder, and in every watch."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any
+
+from monarch.actor import HostMesh, ProcMesh
+from monarch.errors import MonarchError
+from monarch.runs.hold.state_copies import SAMPLED
+from monarch.runs.record.edits import Edits, Failure
+from monarch.runs.record.folder import RunFolder
+from monarch.runs.record.record import PressedKeys, Record
+from monarch.runs.record.slowness import ASKED, KEYS
+from monarch.runs.recover.deaths import Deaths
+from monarch.runs.recover.ranks import RunFailed, RunLost
+from monarch.runtime import process
+from monarch.runtime.answers import Response
+from monarch.runtime.hosts.asking import inspect_hosts
+from monarch.runtime.hosts.bulletins import post
+from monarch.runtime.promise import Promise
+from monarch.wire.bulletin import Bulletin
+from monarch.wire.message import Heard, Listen
+from monarch_sync.errors import SyncError
+from monarch_sync.words import some
+
+_LOOK_SECONDS = 0.05
+_ASK_SECONDS = 0.5
+_FAR_LOOK_SECONDS = 0.5
+_HOSTS_SECONDS = 2.0  # between two looks at the hosts while it holds
+
+
+_AS_IT_WAS = "no rank has changed anything by it, and weights and optimizer are as they were"
+_BY_SAMPLES = (
+    "no rank has changed anything by it, as torch has counted no write into weights and optimizer, "
+    "and samples of them are the same"
+)
+_NUM_TOLD = 5
+
+
+def but_for(state: str, unkept: Sequence[str]) -> str:
+    """How ranks are that were put back (``state``, or as they were), but for these."""
+    words = [one for one in unkept if one != SAMPLED]
+    how = state or (_AS_IT_WAS if len(words) == len(unkept) else _BY_SAMPLES)
+    return f"{how}; not put back, or not compared: {some(words, _NUM_TOLD)}" if words else how
+
+
+class HoldStopped(Exception):
+    """The run was asked to stop while it held."""
+
+
+class HoldReport:
+    """Reports holds of the run of ``record``; watchers of the hosts of ``mesh`` are to hear of
+    them."""
+
+    def __init__(self, record: Record | None, mesh: ProcMesh | HostMesh) -> None:
+        self._record = record
+        self._edits = record.edits if record is not None else Edits()
+        self._hosts = mesh._sync_hosts()
+        self.has_begun = False  # else what failed did so in procs that are gone
+        self._name = record.folder.name if record is not None else "this program"
+        self._next_look = 0.0
+        self._heard: set[int] = set()  # answers of watches, by number
+        self._keys: PressedKeys | None = None
+        self._question: Promise[Response[Heard]] | None = None
+        self._asked_at = 0.0
+        self._newest = 0  # the number of the last bulletin
+
+    @property
+    def is_on(self) -> bool:
+        """Whether what failed has not gone well since."""
+        return self._edits.held_since is not None
+
+    def is_watched(self) -> bool:
+        """Whether a watch follows the saves of a person, so that a fix can come by itself."""
+        return any(one.kind == "watching" for one in self._standing())
+
+    def _standing(self) -> list[Bulletin]:
+        """The bulletins that hold now, on all hosts."""
+        addresses = {one.urls[0]: one for one in self._hosts if one.urls}
+        told = inspect_hosts(process.current().node, addresses).values()
+        return [one for host in told if not host.error for one in host.answer.bulletins]
+
+    @property
+    def is_of_this_program(self) -> bool:
+        """Whether the procs are this program's own, to which no other can push."""
+        return any(host.uid == process.current().node.uid for host in self._hosts)
+
+    def tell_raised(self, failure: Failure, *, in_place: bool) -> None:
+        """Tells why an error of new code is raised in this program rather than held."""
+        ranks = "All ranks are as before the call" if in_place else "Ranks cannot be put back"
+        self._alarm(
+            "failed_edit",
+            failure,
+            failure.told(
+                f"{ranks}. The error is raised here, as no other program can push to procs of "
+                "`this_host()`. With MONARCH_ON_EDIT_ERROR=hold it waits instead, until this "
+                "program has pushed a fix (`procs.sync_workspace(...)` on another thread)."
+            ),
+        )
+
+    # A step that takes long
+
+    def slow(self, text: str) -> None:
+        """A call takes long, or has ended after all: here, in the record, and in every watch."""
+        if self._record is not None:
+            self._record.event("slow", text)
+        else:
+            self._show(text)
+        self._post(Bulletin(self._key, "slow", f"{self._name}: {text}"))
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Within, `answers` has what a person wants: by a key in the run's own terminal, or in a
+        watch, or by a command."""
+        self._question, self._newest, self._asked_at = None, 0, 0.0
+        listen = None if self._record is None else self._record.listen_to_keys
+        try:
+            with contextlib.nullcontext() if listen is None else listen() as self._keys:
+                yield
+        finally:
+            self._keys = None
+
+    def answers(self) -> Iterator[str]:
+        """The kinds of bulletins about `ASKED`, as they have come since the last time."""
+        while self._keys is not None and (key := self._keys.take()):
+            if key in KEYS:
+                yield KEYS[key]
+        now = time.monotonic()
+        if self._question is None:
+            if now - self._asked_at >= _ASK_SECONDS and self._hosts:
+                node, number, self._asked_at = process.current().node, self._newest, now
+                with contextlib.suppress(MonarchError):
+                    self._question = node.ask(self._hosts[0], Listen(number, 0.0))
+        elif self._question.is_set:
+            said, self._question = self._question.value, None
+            if not said.error:
+                is_first, self._newest = not self._newest, said.answer.number
+                told = () if is_first else said.answer.bulletins
+                yield from (one.kind for one in told if one.key == ASKED)
+
+    def _has_checkpoint(self) -> bool:
+        return self._record is not None and RunFolder(self._record.folder).has_checkpoint
+
+    def answer(
+        self,
+        failure: Failure,
+        edits: Edits,
+        *,
+        in_place: bool = True,
+        state: str = "",
+        begins_anew: bool = False,
+    ) -> None:
+        """Tell of it, and do what the run's policy says: from here on it holds, or has gone back to
+        older code; ``state`` is what has become of the ranks, if there is more to say of it than
+        ``in_place`` does. Where they are not in place, or it ``begins_anew`` in another way, code
+        that only runs at a start counts at once. Raises ``RunFailed`` where it is to end."""
+        process.current().begins_anew = begins_anew or not in_place
+        self._edits.in_place = in_place
+        good = edits.way_back(failure)
+        if edits.policy == "end" or (edits.policy == "rollback" and good is None):
+            raise RunFailed(self.end_words(failure))
+        if edits.policy == "rollback":
+            self.roll_back(failure, good or 0)
+        else:
+            self.begin(failure, in_place=in_place, state=state)
+
+    def begin(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
+        """Tells that the run holds from here on, or still."""
+        self._begin()
+        usual, stop = (
+            (
+                _AS_IT_WAS,
+                "saves what was learned, and stops",
+            )
+            if in_place
+            else (
+                "the ranks cannot be put back: after the fix it goes on from the last checkpoint",
+                "stops it, and leaves that checkpoint",
+            )
+            if self._has_checkpoint()
+            else ("after the fix it begins again, in new processes", "stops it")
+        )
+        if self._record is not None and RunFolder(self._record.folder).is_of_script:
+            stop = "stops it"  # What it has learned only the script can save.
+        again = f"and {failure.doing} is made again, on all ranks, with the new code"
+        it = "The run holds" if self._record is not None else "It holds"
+        # Code that was never edited has nothing to go back to.
+        has_older = failure.good < failure.generation
+        if self.is_of_this_program:
+            what_now = (
+                f"{it}: {state or usual}.\n"
+                "Its processes are this program's own, and no other can push to them: interrupt it "
+                "(Ctrl-C), save a fix, `await procs.sync_workspace(...)`, and run it again."
+            )
+        elif self._record is None:
+            what_now = (
+                f"{it}: {state or usual}.\nPush a fix, {again}; or interrupt it, as with Ctrl-C."
+            )
+        elif self._edits.told == (in_place, has_older, state):
+            # After the first hold, the reader knows the long text.
+            back = " or go back (b)," if has_older else ""
+            what_now = f"The run holds, as before: save a fix,{back} or Ctrl-C."
+        else:
+            self._edits.told = in_place, has_older, state
+            back = "; or go back: `monarch sync rollback`, or b in a `monarch sync --watch`"
+            what_now = (
+                f"{it}: {state or usual}.\n"
+                f"Save a fix, {again}{back if has_older else ''}.\n"
+                f"Ctrl-C in the terminal of the run {stop}."
+            )
+        self._alarm("held", failure, failure.told(what_now), in_place=in_place)
+        if self._record is not None:
+            self._record.phase("holding: waiting for a save")
+
+    def answer_apart(self, failure: Failure, right: int | None) -> bool:
+        """Ranks that should be alike are not. Whether all are to take the state of rank ``right``,
+        where there is one, instead of the last checkpoint's: as a person says, or the run's policy,
+        by which it is the checkpoint where there is one. Raises ``RunFailed`` where the run is to
+        end, ``KeyboardInterrupt`` where it is to stop."""
+        if self._edits.policy == "end":
+            on = "goes on from the last checkpoint" if self._has_checkpoint() else "begins again"
+            raise RunFailed(failure.told(f"Nothing was saved of that. The same command {on}"))
+        has_checkpoint = self._has_checkpoint()
+        anew = "all go on from the last checkpoint" if has_checkpoint else "all begin again"
+        if self._edits.policy == "rollback":
+            takes = right is not None and not has_checkpoint
+            what = f"all ranks take the state of rank {right}" if takes else anew
+            self._alarm("apart", failure, failure.told(f"Nobody is there to choose: {what}."))
+            return takes
+        self._begin()
+        self._edits.in_place = False  # Nothing is to be saved of it.
+        choices = {"c": f"(c) {anew}"}
+        if right is not None:
+            choices["t"] = f"(t) all ranks take the state of rank {right}"
+        name = self._record.folder.name if self._record is not None else ""
+        what_now = (
+            f"The run holds. Press a key, here or in a watch: {'; '.join(choices.values())}.\n"
+            f"Elsewhere: `monarch runs take {name}`, with --checkpoint for (c).\n"
+            "Ctrl-C in the terminal of the run stops it, and saves nothing of that."
+        )
+        # Answers to earlier questions do not count.
+        self._heard = {one.number for one in self._answers()}
+        if self._record is not None:
+            RunFolder(self._record.folder).take_answer()
+        self._alarm("held", failure, failure.told(what_now), in_place=False, choices=list(choices))
+        choice = self._choice(choices)
+        self._edits.in_place = choice == "t"
+        self._show(choices[choice].partition(") ")[2])
+        return choice == "t"
+
+    def _choice(self, choices: Container[str]) -> str:
+        """The key that a person presses, here or in a watch, or gives by a command."""
+        record = self._record
+        with Deaths() as deaths, contextlib.ExitStack() as stack:
+            pressed: Callable[[], str] = str
+            if record is not None:
+                record.phase("holding: waiting for a key")
+                if record.listen_to_keys is not None:
+                    pressed = stack.enter_context(record.listen_to_keys()).take
+            while True:
+                if record is not None and record.is_stopping:
+                    raise KeyboardInterrupt
+                if deaths.take():
+                    return "c"
+                for key in (pressed(), self._answered()):
+                    if key and key in choices:
+                        return key
+                time.sleep(_LOOK_SECONDS)
+
+    def _answered(self) -> str:
+        """What was answered elsewhere since the question."""
+        if self._record is not None and (answer := RunFolder(self._record.folder).take_answer()):
+            return answer
+        if time.monotonic() < self._next_look:
+            return ""
+        self._next_look = time.monotonic() + _FAR_LOOK_SECONDS
+        new = [one.text for one in self._answers() if one.number not in self._heard]
+        return new[-1] if new else ""
+
+    def _answers(self) -> list[Bulletin]:
+        return [one for one in self._standing() if one.kind == "answer"]
+
+    def wait(self, failure: Failure, *, in_place: bool) -> bool:
+        """Until there is newer code than that which failed: whether the ranks are still in place.
+
+        Raises ``HoldStopped`` where the run is to stop meanwhile; ``KeyboardInterrupt`` where the
+        ranks are not in place, so that nothing can be saved; ``RunLost`` without an allocation.
+        """
+        record, look_at = self._record, time.monotonic() + _HOSTS_SECONDS
+        with Deaths() as deaths:
+            while process.current().generation <= failure.generation:
+                if record is not None and record.is_stopping:
+                    raise HoldStopped if in_place else KeyboardInterrupt
+                for death in deaths.take():
+                    self.tell(f"while the run holds, {death.who} failed: {death.root_cause.reason}")
+                    in_place = self._edits.in_place = False
+                    process.current().begins_anew = True
+                    if record is not None:
+                        if why := record.why_gone():
+                            raise RunLost(why)  # A fix would have nothing to run on.
+                        record.repair_hosts()
+                if record is not None and time.monotonic() > look_at:
+                    # Of a host on which nothing of ours runs any more, nobody tells.
+                    record.repair_hosts(is_loss_known=False)
+                    look_at = time.monotonic() + _HOSTS_SECONDS
+                time.sleep(_LOOK_SECONDS)
+        self._show(f"trying again, with generation {process.current().generation}")
+        return in_place
+
+    def over(self, doing: str, generation: int) -> None:
+        """The activity that had failed has gone well, or new procs train again."""
+        since = self._edits.held_since
+        if since is None:
+            return
+        seconds, self._edits.held_since = time.monotonic() - since, None
+        self._edits.in_place = True
+        process.current().begins_anew = False
+        if self._record is not None and self._record.is_stopping:
+            # The save has gone well; the code that failed is not fixed.
+            told = f"{self._name} stops, unmended, and has held for {seconds:.1f} s"
+            self._post(Bulletin(self._key, "stopped", told, generation))
+            return
+        text = (
+            f"{doing} went well on generation {generation}: the run goes on, after {seconds:.1f} s"
+        )
+        if self._record is not None:
+            self._record.event("mended", text, generation=generation, seconds=seconds)
+        else:
+            self._show(text)
+        self._post(Bulletin(self._key, "mended", f"{self._name}: {text}", generation))
+
+    def roll_back(self, failure: Failure, good: int) -> None:
+        """Have all hosts go back to the generation that went well."""
+        self._begin()
+        code = self._record.code if self._record is not None else None
+        text = failure.told(f"Nobody is there to fix it: going back to generation {good}.")
+        self._alarm("failed_edit", failure, text)
+        before = process.current().generation
+        if before > failure.generation:
+            return  # A push has come meanwhile: that is tried first.
+        if code is None or code.roll_back is None:
+            raise RunFailed(self.end_words(failure))
+        try:
+            report = code.roll_back(good)
+        except (MonarchError, SyncError) as error:
+            raise RunFailed(f"{self.end_words(failure)}\nThe rollback failed: {error}") from error
+        if not report.ok:
+            why = "; ".join(report.errors)
+            raise RunFailed(f"{self.end_words(failure)}\nThe rollback failed: {why}")
+        if self._record is not None:
+            self._record.event(
+                "rolled_back", f"generation {report.generation} is what {good} was; going on",
+                generation=report.generation, good=good,
+            )  # fmt: skip
+        origins = self._edits.origins
+        origins[process.current().generation] = origins.get(good, good)
+
+    def end_words(self, failure: Failure) -> str:
+        """Why a run ends, though an edit can be fixed."""
+        good = failure.good
+        if failure.generation in self._edits.origins:
+            why = "Going back has not helped: nothing older has gone well"
+        else:
+            which = "It was the first on code" if failure.is_first else "It ran code"
+            since = f"generation {good} went well" if good in failure.older else "the run began"
+            why = (
+                f"{which} that was saved since {since}. "
+                f"`monarch sync rollback {good}` goes back to that"
+            )
+        return failure.told(why + (f"\n{failure.details}" if failure.details else ""))
+
+    def tell(self, text: str) -> None:
+        """Something that happens while it holds."""
+        if self._record is not None:
+            self._record.event("held_still", text)
+        else:
+            self._show(text)
+
+    def _begin(self) -> None:
+        self.has_begun = True
+        self._edits.held_since = self._edits.held_since or time.monotonic()
+
+    @property
+    def _key(self) -> str:
+        return f"run {self._name}"
+
+    def _alarm(self, kind: str, failure: Failure, text: str, **data: Any) -> None:
+        about = {
+            "error": failure.error, "file": failure.file, "line": failure.line,
+            "ranks": list(failure.ranks), "good": failure.good, "doing": failure.doing, **data,
+        }  # fmt: skip
+        if self._record is not None:
+            self._record.alarm(text)
+            self._record.note(
+                kind, text, generation=failure.generation, traceback=failure.details, **about
+            )
+        else:
+            self._show(text)
+        stands = kind == "held"
+        told = Bulletin(
+            key=self._key,
+            kind=kind,
+            text=f"{self._name}: {text}",
+            generation=failure.generation,
+            stands=stands,
+            data=about,
+        )
+        self._post(told)
+
+    def _show(self, text: str) -> None:
+        if self._record is not None:
+            self._record.message(text)
+        else:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+    def _post(self, bulletin: Bulletin) -> None:
+        post(process.current().node, self._hosts, bulletin)

@@ -1,0 +1,96 @@
+"""The copies of a run that its hosts hold in memory, as its client sees them.
+
+New processes go on from the newest step of which enough is there. Where ranks are replicas, any
+whole copy is enough, and each rank's own random state is taken where that is there; where each has
+its own part of the state, a whole copy of every rank is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from monarch.actor import HostMesh
+from monarch.runs.hold.state_memory import WHOLE, CopyPlace, copies_in
+from monarch.runtime import process
+from monarch.runtime.hosts.held_memory import find_held, let_go
+
+
+@dataclass(frozen=True)
+class HostCopies:
+    """The copies of one step, after which a run goes on: by rank those that are ``whole``, and
+    those that have what is ``small``: all but weights and the optimizer's state."""
+
+    step: int
+    whole: Mapping[int, CopyPlace] = field(default_factory=dict)
+    small: Mapping[int, CopyPlace] = field(default_factory=dict)
+
+
+def newest_of(
+    copies: Mapping[int, Sequence[CopyPlace]],
+    num_ranks: int,
+    *,
+    needs_all: bool = False,
+    at_least: int = 0,
+) -> HostCopies | None:
+    """The newest step of which enough is there, of the copies of each rank; none before
+    ``at_least``. ``needs_all``: a whole copy of every rank."""
+    of_step: dict[int, HostCopies] = {}
+    for rank, some in copies.items():
+        if rank >= num_ranks:
+            continue
+        for copy in sorted(some, key=lambda one: one.marks.number):
+            step = copy.marks.step
+            found = of_step.get(step, HostCopies(step))
+            whole = {rank: copy} if copy.marks.stage == WHOLE else {}
+            of_step[step] = HostCopies(step, {**found.whole, **whole}, {**found.small, rank: copy})
+    enough = num_ranks if needs_all else 1
+    fit = [one for one in of_step.values() if len(one.whole) >= enough and one.step >= at_least]
+    return max(fit, key=lambda one: one.step, default=None)
+
+
+class RunMemory:
+    """What the hosts of one attempt hold for a run, whose copies belong to ``owner``.
+
+    ``needs_all``: ranks are no replicas, but have parts of the state. ``saved_step`` is that of the
+    last checkpoint: older copies are of no use.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        hosts: HostMesh,
+        num_ranks: int,
+        *,
+        needs_all: bool = False,
+        saved_step: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self.owner = owner
+        self._addresses = dict(enumerate(hosts._sync_hosts()))
+        self._num_ranks = num_ranks
+        self._needs_all = needs_all
+        self._saved_step = saved_step
+
+    @classmethod
+    def new_owner(cls) -> str:
+        """A name that no other run has."""
+        return os.urandom(8).hex()
+
+    def newest(self) -> HostCopies | None:
+        """The copies to go on from, where they are newer than the last checkpoint."""
+        node = process.current().node
+        per_host = max(1, self._num_ranks // max(1, len(self._addresses)))
+        copies: dict[int, list[CopyPlace]] = {}
+        for number, places in find_held(node, self._addresses, self.owner).items():
+            for copy in copies_in(places):
+                rank = int(copy.place.name)
+                if rank // per_host == number:  # A rank can read only what is on its own host.
+                    copies.setdefault(rank, []).append(copy)
+        # Before the first step there is nothing to lose, and what a start builds may be edited.
+        least = max(1, self._saved_step() or 0)
+        return newest_of(copies, self._num_ranks, needs_all=self._needs_all, at_least=least)
+
+    def forget(self) -> None:
+        """Have the hosts let go of all."""
+        let_go(process.current().node, self._addresses, self.owner)

@@ -1,0 +1,119 @@
+"""FSDP's modules, brought back to their sharded state where a step was cut short.
+
+Between two steps each rank has its shards. Within one, FSDP puts gathered parameters in their
+places, and notes what its hooks have done and what is under way: gathers that were begun ahead,
+gradients that were not reduced yet, events. Torch's own ``reset_iter_state`` lets go of most of
+that, where there is one; gradients of gathered parameters stay, and would be added to those of the
+next step. Here each of FSDP's objects gets back the attributes that it had, whatever the version of
+torch keeps in them, once the parameters are sharded. Its graph must be gone by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from monarch.runs.hold.tensor_copies import Changed
+
+# What says where the parameters are: after `to_sharded` that is right as it is.
+_PLACES = frozenset({"_sharded_state", "sharded_state"})
+_IN_STEP = "FSDP's modules were in the midst of a step before"
+
+
+def keep_sharded_modules() -> Callable[[], object] | None:
+    """Note what FSDP knows of all modules of this process; the function returned brings them back
+    to their shards. ``None`` where there are none. It raises ``Changed`` where they had begun a
+    step already."""
+    states = _states()
+    if not states:
+        return None
+    groups = [group for state in states for group in _groups_of(state)]
+    parameters = [parameter for group in groups for parameter in group.fsdp_params]
+    shared = [getattr(state, name, None) for state in states for name in _SHARED]
+    kept = [_KeptAttributes(one) for one in _each_once([*states, *shared, *groups, *parameters])]
+    is_between_steps = all(one._training_state.name == "IDLE" for one in [*states, *groups])
+
+    def put_back() -> None:
+        if not is_between_steps:
+            raise Changed(_IN_STEP)
+        for device in {group.device for group in groups}:
+            _wait_for(device)
+        now = [parameter for group in groups for parameter in group.fsdp_params]
+        for parameter in now:
+            gathered = getattr(parameter, "_unsharded_param", None)
+            if gathered is not None:
+                gathered.grad = None
+            # Of whatever state it says that it is: it may have been interrupted on the way.
+            parameter.to_sharded()
+        for group in groups:
+            group._sharded_state = type(group._sharded_state).SHARDED
+        for one in kept:
+            one.put_back()
+
+    return put_back
+
+
+_SHARED = "_state_ctx", "_comm_ctx"
+
+
+def _states() -> list[Any]:
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
+    if fsdp is None:
+        return []
+    of_modules: Any = sys.modules["torch.distributed._composable_state"]._module_state_mapping
+    found = (there() for there in list(of_modules.values()))
+    return list(_each_once(one for one in found if isinstance(one, fsdp.FSDPState)))
+
+
+def _groups_of(state: Any) -> list[Any]:
+    several = getattr(state, "_fsdp_param_groups", None)
+    if several is not None:
+        return list(several)
+    one = state._fsdp_param_group  # before torch 2.12
+    return [] if one is None else [one]
+
+
+def _each_once(values: Iterable[Any]) -> Iterator[Any]:
+    seen: set[int] = set()
+    for value in values:
+        if value is not None and id(value) not in seen:
+            seen.add(id(value))
+            yield value
+
+
+def _wait_for(device: Any) -> None:
+    """What was asked of it may still read and write what is let go of now."""
+    torch: Any = sys.modules["torch"]
+    if device.type != "cpu":
+        with contextlib.suppress(RuntimeError):  # of a group that was aborted
+            torch.accelerator.synchronize(device)
+
+
+class _KeptAttributes:
+    """The attributes of one object, and the entries of the containers in them."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self._attributes = dict(vars(owner))
+        self._containers = [
+            (value, value.copy())
+            for value in self._attributes.values()
+            if isinstance(value, (dict, list, set))
+        ]
+
+    def put_back(self) -> None:
+        now = vars(self._owner)
+        for name in [name for name in now if name not in self._attributes]:
+            if name not in _PLACES:
+                del now[name]
+        for name, value in self._attributes.items():
+            if name not in _PLACES and now.get(name) is not value:
+                now[name] = value
+        for container, entries in self._containers:
+            if isinstance(container, list):
+                container[:] = entries
+            else:
+                container.clear()
+                container.update(entries)

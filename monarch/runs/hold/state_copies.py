@@ -1,0 +1,161 @@
+"""A copy of an actor's state, to go back to where a step on new code has failed.
+
+What belongs to the state: all that can be reached from the actor's attributes and from the names of
+the user's modules (see ``state_walk``), and the random states of the process. FSDP's modules are
+brought back to their shards (see ``sharded_modules``). An actor whose state is also in objects of
+libraries, which are not looked into, names them: ``__roots__(self)`` returns them by name. One that
+knows better defines ``__keep__(self)``, which returns a copy, and ``__restore__(self, kept)``. None
+can wind back what lies outside: files, iterators, what others were sent.
+
+``watch`` is for every call, where ``keep`` would be too much: it copies what is small, and of large
+tensors and arrays it notes that they are not to change. Most of what fails does so before it has
+changed any; where it has, they cannot be put back.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from monarch.runs.hold.copy_beside import CopyBeside
+from monarch.runs.hold.sharded_modules import keep_sharded_modules
+from monarch.runs.hold.state_walk import KeptHolders, Walk, users_modules
+from monarch.runs.hold.tensor_copies import Changed as Changed
+from monarch.runs.hold.tensor_copies import Copies, LaterCopies, Notes, ValueSamples, tensors_of
+
+_MOST_LOOKED_INTO = 1000  # elements of a container, in each call
+_MOST_OBJECTS = 20_000
+SAMPLED = "all bits of weights and optimizer"
+
+BeginCopy = Callable[[list[Any]], "CopyBeside | None"]
+
+
+class PutBack(Protocol):
+    """Puts the state back, as often as it is called; returns in words what could not be wound back,
+    and ``SAMPLED`` where that weights have not changed was seen by samples and torch's count."""
+
+    def __call__(self, *, is_same_code: bool = True) -> list[str]: ...
+
+
+def keep(instance: object, begin: BeginCopy | None = None) -> PutBack:
+    """Copy the state; the function returned puts it back.
+
+    ``begin`` begins a copy of what optimizers hold, in the host's memory, if it can: it is given
+    these tensors, parameters first. Without it, they are copied at once.
+    """
+    own: Any = getattr(instance, "__keep__", None)
+    later = None if begin is None or own is not None else LaterCopies()
+    copies = later or Copies()
+    copies.undos += _random_states()
+    walk = Walk(copies)
+    if own is not None:
+        kept = own()
+        copies.undos.append(lambda: instance.__restore__(kept))  # type: ignore[attr-defined]
+    else:
+        _look_at_all(walk, instance)
+    put_back_holders = walk.finish()
+    if begin is not None and (later is not None or hasattr(instance, "__state__")):
+        copy = begin(held_by_optimizers(instance) if later is None else later.held())
+        if later is not None:
+            later.finish(copy)
+    return _putting_back(put_back_holders, copies)
+
+
+def held_by_optimizers(instance: object) -> list[Any]:
+    """The tensors that the optimizers of an actor hold, parameters first."""
+    found = _Optimizers()
+    walk = Walk(found, most_looked_into=_MOST_LOOKED_INTO, most_objects=_MOST_OBJECTS)
+    _look_at_actor(walk, instance)
+    walk.finish()
+    return [*found.parameters, *found.moments]
+
+
+class _Optimizers:
+    """Nothing of what a walk meets, but for optimizers."""
+
+    def __init__(self) -> None:
+        self.parameters: list[Any] = []
+        self.moments: list[Any] = []
+
+    def tensor(self, tensor: Any) -> Iterable[Any]:
+        return ()
+
+    def array(self, array: Any) -> None: ...
+
+    def optimizer(self, optimizer: Any) -> None:
+        parameters, moments = tensors_of(optimizer)
+        self.parameters += parameters
+        self.moments += moments
+
+    def told(self, value: Any) -> Callable[[], object]:
+        return lambda: None
+
+
+def watch(
+    instance: object, samples: ValueSamples | None = None, call_seconds: float = 0.0
+) -> PutBack | None:
+    """Copy what is small of the state, and note the rest; the function returned puts it back, or
+    raises ``Changed``. ``None`` where only the actor itself can tell what belongs to it.
+
+    ``samples``, which the caller keeps, make the next call cheaper; ``call_seconds`` is how long a
+    call takes, of which comparing large tensors may take a small share.
+    """
+    if hasattr(instance, "__keep__"):
+        return None
+    notes = Notes(samples or ValueSamples(), call_seconds)
+    notes.undos += _random_states()
+    walk = Walk(notes, most_looked_into=_MOST_LOOKED_INTO, most_objects=_MOST_OBJECTS)
+    _look_at_all(walk, instance)
+    put_back_holders = walk.finish()
+    notes.finish()
+    return _putting_back(put_back_holders, notes)
+
+
+def _look_at_all(walk: Walk, instance: object) -> None:
+    _look_at_actor(walk, instance)
+    for module in users_modules():
+        walk.look_into_globals(module)
+
+
+def _look_at_actor(walk: Walk, instance: object) -> None:
+    roots: Any = getattr(instance, "__roots__", dict)
+    for name, root in roots().items():
+        walk.look_into(root, f"self.{name}")
+    walk.look_into(instance, "self")
+
+
+def _putting_back(put_back_holders: KeptHolders, copies: Copies) -> PutBack:
+    put_back_shards = keep_sharded_modules()
+
+    def put_back(*, is_same_code: bool = True) -> list[str]:
+        for check in copies.checks:
+            check()
+        if put_back_shards is not None:
+            put_back_shards()
+        unkept = put_back_holders(is_same_code=is_same_code)
+        for undo in copies.undos:
+            undo()
+        is_sampled = isinstance(copies, Notes | LaterCopies) and copies.is_sampled
+        return [SAMPLED, *unkept] if is_sampled else unkept
+
+    return put_back
+
+
+def _random_states() -> Iterator[Callable[[], object]]:
+    ours = random.getstate()
+    yield lambda: random.setstate(ours)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        theirs = numpy.random.get_state()
+        yield lambda: numpy.random.set_state(theirs)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        on_cpu = torch.get_rng_state()
+        yield lambda: torch.set_rng_state(on_cpu)
+        if torch.cuda.is_initialized():
+            # By number: the current device is a thread's, and another thread may put it back.
+            device = torch.cuda.current_device()
+            on_gpu = torch.cuda.get_rng_state(device)
+            yield lambda: torch.cuda.set_rng_state(on_gpu, device)

@@ -1,0 +1,370 @@
+"""A rank's memory for copies of its state, which outlives its process.
+
+It is a memfd that the host agent holds open (see ``monarch/runtime/hosts/held_memory.py``): nothing
+of it has a name that could be left behind, and all of it is gone with the agent and the ranks. It
+begins with marks, and has two halves, of which the second takes up room only where copies are made
+while an older one must stay. A half is
+
+    text     the state's containers and values, and where its tensors lie
+    tensors  one after the other
+
+The mark of a half is ``EMPTY`` while it is written, ``SMALL`` when all is there but for the tensors
+that are copied beside the next step, and ``WHOLE`` at the end. So a process may die at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import json
+import mmap
+import os
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from monarch.runs.hold.packed_state import TensorPlace, is_dense, tensor_at, unpacked
+from monarch.runtime import process
+from monarch.runtime.hosts.held_memory import MARKS, NUM_MARKS, MemoryPlace, find_held, have_held
+
+EMPTY, SMALL, WHOLE = range(3)
+
+_MAGIC = 0x6D6F6E6372636F70
+_PAGE = mmap.PAGESIZE
+_STRIDE = 64 * 2**20
+_MADV_POPULATE_WRITE = 23
+_FEW_BYTES = 256 * 1024  # what is small may grow by so much before another memory is made
+
+
+@dataclass(frozen=True)
+class HalfMarks:
+    """What is in one half. ``number`` grows with each copy."""
+
+    number: int
+    stage: int
+    step: int
+    generation: int
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class CopyText:
+    """What is written before a copy's tensors."""
+
+    state: str
+    places: tuple[TensorPlace, ...]
+    # Sums of the bits of some of the tensors, from before the step that they are copied beside.
+    sums: Mapping[str, int]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all tensors."""
+        return max((one.offset + one.num_bytes for one in self.places), default=0)
+
+    @functools.cached_property
+    def encoded(self) -> bytes:
+        """As it is written: JSON, behind its checksum."""
+        told = {"state": self.state, "places": self.places, "sums": self.sums}
+        data = json.dumps(told, separators=(",", ":")).encode()
+        return zlib.crc32(data).to_bytes(4, "little") + data
+
+    @classmethod
+    def decoded(cls, data: bytes) -> CopyText:
+        if zlib.crc32(data[4:]) != int.from_bytes(data[:4], "little"):
+            raise ValueError("its text is damaged")
+        told = json.loads(data[4:])
+        places = tuple(
+            TensorPlace(dtype, tuple(shape), tuple(stride), offset, num_bytes)
+            for dtype, shape, stride, offset, num_bytes in told["places"]
+        )
+        return cls(told["state"], places, told["sums"])
+
+
+class StateMemory:
+    """The memory of one rank, called ``name``, in a run, ``owner``; without an owner it is this
+    process's alone. Not for several threads at once."""
+
+    def __init__(self, owner: str, name: str) -> None:
+        self._owner = owner
+        self._name = name
+        self._fd = -1
+        self._half_bytes = 0
+        self._memory: Any = None
+        self._bytes: Any = None  # the same, as a tensor
+        self._backed = [0, 0]
+        self._there_bytes = 0  # that another process has backed
+        self._pinned: list[int] = []
+        self._is_held = False
+        self._older: StateMemory | None = None
+
+    def num_new_bytes(self, text: CopyText, *, keeps_older: bool) -> int:
+        """How much more room a copy needs than there is already."""
+        wanted = _num_bytes_of(text)
+        self._adopt(wanted)
+        if wanted > self._half_bytes:
+            return _half_bytes_for(wanted)
+        there = max(self._there_bytes, self._backed[self._next_half(keeps_older)])
+        return max(0, wanted - there)
+
+    def begin(
+        self, text: CopyText, step: int, generation: int, *, keeps_older: bool
+    ) -> CopyInMemory:
+        """A copy to be written. ``keeps_older``: not over the newest that is whole. Raises
+        ``OSError`` where there is no memory."""
+        wanted = _num_bytes_of(text)
+        self._adopt(wanted)
+        if wanted > self._half_bytes:
+            self._make(_half_bytes_for(wanted))
+        half = self._next_half(keeps_older)
+        number = 1 + max(one.number for one in self._marks())
+        encoded = text.encoded
+        self._mark(half, HalfMarks(0, EMPTY, 0, 0, 0))
+        start = _PAGE + half * self._half_bytes
+        self._back(half, len(encoded) + _PAGE)
+        self._memory[start : start + len(encoded)] = encoded
+        marks = HalfMarks(number, EMPTY, step, generation, len(encoded))
+        return CopyInMemory(self, half, marks, text, start + _aligned(len(encoded)))
+
+    def close(self) -> None:
+        """Let go of it; what the host agent holds stays."""
+        self._unpin()
+        self._memory = self._bytes = None
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self.close()
+
+    def _next_half(self, keeps_older: bool) -> int:
+        if not keeps_older or self._memory is None:
+            return 0
+        first, second = self._marks()
+        newest = max((first, second), key=lambda one: (one.stage == WHOLE, one.number))
+        return 1 if newest is first and first.stage == WHOLE else 0
+
+    def _adopt(self, wanted: int) -> None:
+        """Take the memory of the process that was this rank before, if it is large enough."""
+        if not self._owner or self._fd >= 0:
+            return
+        node, host = process.current().node, _host()
+        if host is None:
+            return
+        for place in find_held(node, {0: host}, self._owner).get(0, []):
+            if place.name == self._name and _half_bytes_of(place) >= wanted:
+                with contextlib.suppress(OSError):
+                    self._map(place.open(), _half_bytes_of(place))
+                    self._is_held = True
+                    self._there_bytes = os.fstat(self._fd).st_blocks * 512
+
+    def _make(self, half_bytes: int) -> None:
+        fd = os.memfd_create("monarch-state", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.fchmod(fd, 0o600)
+            os.ftruncate(fd, _PAGE + 2 * half_bytes)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            os.pwrite(fd, MARKS.pack(_MAGIC, half_bytes, *[0] * (NUM_MARKS - 2)), 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        if self._is_held:
+            # The host holds the smaller one until there is a whole copy in this one.
+            self._older = StateMemory("", "")
+            self._older._fd, self._fd = self._fd, -1
+        self.close()
+        self._is_held = False
+        self._map(fd, half_bytes)
+        if self._older is None:
+            self._have_held()
+
+    def _map(self, fd: int, half_bytes: int) -> None:
+        torch: Any = sys.modules["torch"]
+        self._fd, self._half_bytes, self._backed, self._pinned = fd, half_bytes, [0, 0], []
+        self._there_bytes = 0
+        self._memory = mmap.mmap(fd, _PAGE + 2 * half_bytes)
+        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+
+    def _have_held(self) -> None:
+        host = _host()
+        if self._owner and host is not None:
+            node = process.current().node
+            error = have_held(node, host, self._owner, self._name, self._fd)
+            if error:
+                raise OSError(error)
+            self._is_held = True
+        if self._older is not None:
+            self._older.close()
+            self._older = None
+
+    def _marks(self) -> tuple[HalfMarks, HalfMarks]:
+        return marks_of(MARKS.unpack_from(self._memory, 0))
+
+    def _mark(self, half: int, marks: HalfMarks) -> None:
+        start = 8 * (2 + 5 * half)
+        # The stage last, and none before: it says that the rest is right.
+        for at, value in (
+            (1, EMPTY), (0, marks.number), (2, marks.step), (3, marks.generation),
+            (4, marks.text_bytes), (1, marks.stage),
+        ):  # fmt: skip
+            self._memory[start + 8 * at : start + 8 * at + 8] = value.to_bytes(8, sys.byteorder)
+        if marks.stage == WHOLE and not self._is_held:
+            self._have_held()
+
+    def _back(self, half: int, num_bytes: int) -> None:
+        """See to it that there is memory: to write where there is none ends a process by
+        SIGBUS."""
+        end = min(-(-num_bytes // _PAGE) * _PAGE, self._half_bytes)
+        base = self._bytes.data_ptr() + _PAGE + half * self._half_bytes
+        for start in range(self._backed[half], end, _STRIDE):
+            size = min(_STRIDE, end - start)
+            # By ctypes: other threads run meanwhile.
+            if _libc().madvise(base + start, size, _MADV_POPULATE_WRITE):
+                os.posix_fallocate(self._fd, _PAGE + half * self._half_bytes + start, size)
+            self._backed[half] = start + size
+
+    def _pin(self, half: int) -> None:
+        """Have CUDA know the memory, so that it copies there by itself; it need not."""
+        if half in self._pinned:
+            return
+        self._back(half, self._half_bytes)
+        start = self._bytes.data_ptr() + _PAGE + half * self._half_bytes
+        # Where it cannot, copies go there by memory of CUDA's own, and take longer.
+        sys.modules["torch"].cuda.cudart().cudaHostRegister(start, self._half_bytes, 0)
+        self._pinned.append(half)
+
+    def _unpin(self) -> None:
+        for half in self._pinned:
+            start = self._bytes.data_ptr() + _PAGE + half * self._half_bytes
+            sys.modules["torch"].cuda.cudart().cudaHostUnregister(start)
+        self._pinned = []
+
+
+@dataclass
+class CopyInMemory:
+    """A copy that is being written into a half of the memory."""
+
+    memory: StateMemory
+    half: int
+    marks: HalfMarks
+    text: CopyText
+    start: int  # of its tensors
+
+    def back(self, num_bytes: int) -> None:
+        """Find the memory for the first so many bytes of tensors. Raises ``OSError``."""
+        first = self.start - _PAGE - self.half * self.memory._half_bytes
+        self.memory._back(self.half, first + num_bytes)
+
+    def pin(self) -> None:
+        """Have CUDA know all of the memory, so that it copies there by itself."""
+        self.memory._pin(self.half)
+
+    def tensor(self, number: int) -> Any:
+        """The tensor of that number, in the memory; not before that is backed."""
+        place = self.text.places[number]
+        begin = self.start + place.offset
+        moved = TensorPlace(place.dtype, place.shape, place.stride, begin, place.num_bytes)
+        return tensor_at(self.memory._bytes, moved)
+
+    def mark(self, stage: int) -> None:
+        """Say what is there by now."""
+        marks = HalfMarks(
+            self.marks.number, stage, self.marks.step, self.marks.generation, self.marks.text_bytes
+        )
+        self.memory._mark(self.half, marks)
+
+
+@dataclass(frozen=True)
+class CopyPlace:
+    """Where a process of the host finds a rank's copy, and what its marks say."""
+
+    place: MemoryPlace
+    half: int
+    marks: HalfMarks
+
+    def read(self) -> Any:
+        """The state, of which tensors look at the memory: copy what is to be kept. Of a copy that
+        is not whole, only what is small is right. Raises ``OSError`` or ``ValueError`` where it is
+        gone, or what was copied had been changed meanwhile."""
+        torch: Any = sys.modules["torch"]
+        fd = self.place.open()
+        try:
+            memory = mmap.mmap(fd, self.place.size, access=mmap.ACCESS_COPY)
+        finally:
+            os.close(fd)
+        half_bytes = _half_bytes_of(self.place)
+        if marks_of(MARKS.unpack_from(memory, 0))[self.half] != self.marks:
+            raise ValueError("it has been written over")
+        start = _PAGE + self.half * half_bytes
+        text = CopyText.decoded(bytes(memory[start : start + self.marks.text_bytes]))
+        first = start + _aligned(self.marks.text_bytes)
+        data = torch.frombuffer(memory, dtype=torch.uint8)[first : first + text.num_bytes]
+        tensors = [tensor_at(data, place) for place in text.places]
+        if self.marks.stage == WHOLE:
+            for number, before in text.sums.items():
+                if sum_of_bits(tensors[int(number)]) != before:
+                    raise ValueError("the step had written into it before it was copied")
+        return unpacked(text.state, tensors)
+
+
+def copies_in(places: Sequence[MemoryPlace]) -> list[CopyPlace]:
+    """The copies that are there, in each half of each memory."""
+    return [
+        CopyPlace(place, half, marks)
+        for place in places
+        if place.marks[0] == _MAGIC
+        for half, marks in enumerate(marks_of(place.marks))
+        if marks.stage != EMPTY
+    ]
+
+
+def marks_of(values: Sequence[int]) -> tuple[HalfMarks, HalfMarks]:
+    """Of both halves."""
+    return HalfMarks(*values[2:7]), HalfMarks(*values[7:12])
+
+
+def sum_of_bits(tensor: Any) -> int:
+    """The sum of all of its bits, eight bytes at a time, in the order in which a copy has them."""
+    torch: Any = sys.modules["torch"]
+    plain = tensor.detach() if is_dense(tensor) else tensor.detach().contiguous()
+    flat = plain.as_strided((plain.numel(),), (1,), plain.storage_offset())
+    if not flat.numel():
+        return 0
+    data = flat.view(torch.uint8)
+    if data.data_ptr() % 8 or data.storage_offset() % 8:
+        data = data.clone()
+    even = data.numel() // 8 * 8
+    total = data[:even].view(torch.int64).sum() + data[even:].sum(dtype=torch.int64)
+    return int(total) % (1 << 63)
+
+
+def _half_bytes_of(place: MemoryPlace) -> int:
+    return place.marks[1]
+
+
+def _num_bytes_of(text: CopyText) -> int:
+    return _aligned(len(text.encoded)) + text.num_bytes
+
+
+def _half_bytes_for(num_bytes: int) -> int:
+    return _aligned(num_bytes + _FEW_BYTES)
+
+
+def _aligned(number: int) -> int:
+    return -(-number // _PAGE) * _PAGE
+
+
+def _host() -> Any:
+    """The address of this proc's host agent; of the client itself there is none."""
+    return getattr(process.current(), "host", None)
+
+
+@functools.cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    return libc

@@ -1,0 +1,654 @@
+"""Copies of tensors and arrays, and notes on those that are only watched.
+
+A tensor is put back as the object that it is, in the memory that it had, so that its views and its
+other names see the same. What is watched must not change, as it cannot be put back: torch counts
+what writes into a tensor, but not what writes by ``.data``, through an array of numpy, or in a
+collective call; so a sample of the values is compared, and all of them where that costs next to
+nothing beside a call.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from monarch.runs.hold.copy_beside import SPOILT, CopyBeside
+from monarch.runs.hold.copy_room import ROOM
+from monarch.runs.hold.packed_state import is_dense
+
+Undo = Callable[[], object]
+
+_SMALL_BYTES = 64 * 1024
+_LARGE_BYTES = 64 * 1024 * 1024
+_NUM_SAMPLED = 64  # values of each tensor
+# All values are compared where that takes less than this share of a call, at these speeds.
+_SHARE_OF_CALL = 0.01
+_BYTES_A_SECOND = {"cpu": 2e9, "cuda": 200e9}
+_SECONDS_EACH = 1e-5
+_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+class Changed(Exception):
+    """Something that was only watched has changed, and cannot be put back."""
+
+
+class Copies:
+    """Copies of all. ``checks`` raise ``Changed`` for what there was no room to copy."""
+
+    def __init__(self) -> None:
+        self.undos: list[Undo] = []
+        self.checks: list[Undo] = []
+        self._by_memory: dict[Any, Any] = {}  # Two views of the same values need one copy.
+
+    def check(self, is_good: Callable[[], bool], what: str) -> None:
+        def check() -> None:
+            if not is_good():
+                raise Changed(what)
+
+        self.checks.append(check)
+
+    def tensor(self, tensor: Any) -> Iterable[Any]:
+        torch: Any = sys.modules["torch"]
+        inner = _inner(tensor)
+        if inner:
+            self._keep_made_of(tensor)
+            return [*inner, *(self._gradient_made_of(tensor) if tensor.is_leaf else ())]
+        if tensor.is_meta:
+            return ()
+        if torch.nn.parameter.is_lazy(tensor):
+            kind = type(tensor)
+            self.undos.append(lambda: _make_lazy_again(torch, tensor, kind))
+            return ()
+        self._copy_values(torch, tensor)
+        if tensor.is_leaf:
+            self._keep_flag_and_gradient(torch, tensor)
+        return ()
+
+    def _keep_made_of(self, tensor: Any) -> None:
+        """What it is made of may be replaced, as FSDP does before its first step."""
+        inner = {name: getattr(tensor, name) for name in _inner_names(tensor)}
+
+        def put_back() -> None:
+            for name, part in inner.items():
+                if getattr(tensor, name) is not part:
+                    setattr(tensor, name, part)
+
+        self.undos.append(put_back)
+
+    def _gradient_made_of(self, tensor: Any) -> Iterable[Any]:
+        """The gradient, to be followed, of one that is made of others. It is held on to."""
+        gradient = tensor.grad
+        self._put_gradient_back(tensor, lambda: gradient)
+        return () if gradient is None else (gradient,)
+
+    def _put_gradient_back(self, tensor: Any, gradient: Callable[[], Any]) -> None:
+        needs_gradient = tensor.requires_grad
+
+        def put_back() -> None:
+            if tensor.requires_grad != needs_gradient:
+                tensor.requires_grad_(needs_gradient)
+            if tensor.grad is not gradient():
+                tensor.grad = gradient()
+
+        self.undos.append(put_back)
+
+    def _copy_values(self, torch: Any, tensor: Any) -> None:
+        if tensor.layout is not torch.strided:
+            value = tensor.detach().clone()
+            self.undos.append(lambda: _write(torch, tensor, value))
+            return
+        memory = tensor.detach()
+        values = _each_once(memory)
+        key = (_place(values), values.dtype, values.device, values.is_conj(), values.is_neg())
+        copied = self._by_memory.get(key) if values.numel() else None
+        if copied is None:
+            copied = self._by_memory[key] = _copied(torch, values)
+        if copied is _NO_ROOM:
+            sums = _sum_of(torch, values)
+            self.check(
+                lambda: _equal(torch, _sum_of(torch, values), sums), "a large tensor has changed"
+            )
+
+        def put_back() -> None:
+            if copied is not _NO_ROOM and not _same_bits(torch, values, copied):
+                _write(torch, values, copied)
+            if _place(tensor) != _place(memory) or tensor.dtype != memory.dtype:
+                tensor.data = memory  # It was given other memory.
+
+        self.undos.append(put_back)
+
+    def _keep_flag_and_gradient(self, torch: Any, tensor: Any) -> None:
+        """Does not hold on to a gradient, which a step lets go of: that would need its memory
+        twice. Where nobody else has it, a new tensor is as good."""
+        needs_gradient, gradient = tensor.requires_grad, tensor.grad
+        copied = None if gradient is None else _copied(torch, gradient.detach())
+        there = None if gradient is None else weakref.ref(gradient)
+        device = tensor.device
+
+        def put_back() -> None:
+            if tensor.requires_grad != needs_gradient:
+                tensor.requires_grad_(needs_gradient)
+            if copied is None or there is None:
+                tensor.grad = None
+                return
+            was = there()
+            if was is None or was.shape != copied.shape:
+                was = copied.to(device, copy=True)
+            elif not _same_bits(torch, was, copied):
+                _write(torch, was, copied)
+            if tensor.grad is not was:
+                tensor.grad = was
+
+        if copied is _NO_ROOM:
+            raise MemoryError("there is no room for a copy of the gradients")
+        self.undos.append(put_back)
+
+    def array(self, array: Any) -> None:
+        numpy: Any = sys.modules["numpy"]
+        if isinstance(array, numpy.memmap) or not array.flags.writeable:
+            return  # A file cannot be put back; what only reads has a base that is looked at, too.
+        plain = array.view(numpy.ndarray)
+        shape, copied = array.shape, plain.copy()
+
+        def put_back() -> None:
+            if array.shape != shape:
+                if array.size != copied.size:
+                    array.resize(shape, refcheck=False)
+                else:
+                    array.shape = shape
+            array.view(numpy.ndarray)[...] = copied
+
+        self.undos.append(put_back)
+
+    def optimizer(self, optimizer: Any) -> None:
+        """All that it has is copied as anything else."""
+
+    def told(self, value: Any) -> Undo:
+        told = copy.deepcopy(value.state_dict())
+        # A copy, as some go on working with what they are given.
+        return lambda: value.load_state_dict(copy.deepcopy(told))
+
+
+class LaterCopies(Copies):
+    """Copies of all at once, but for what optimizers hold, which a ``CopyBeside`` copies.
+
+    Without one, as where there is no room for it, that is copied at once, too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_sampled = False  # of some of what is copied later only samples are compared
+        self._met: list[Any] = []
+        self._parameters: dict[Any, Any] = {}  # what optimizers hold, by its place
+        self._moments: dict[Any, Any] = {}
+        self._is_as_it_was = False  # what is copied later, when it is to be put back
+
+    def tensor(self, tensor: Any) -> Iterable[Any]:
+        if _is_plain(tensor):
+            self._met.append(tensor)
+            return ()
+        return super().tensor(tensor)
+
+    def optimizer(self, optimizer: Any) -> None:
+        parameters, moments = tensors_of(optimizer)
+        for tensors, by_place in ((parameters, self._parameters), (moments, self._moments)):
+            for tensor in tensors:
+                by_place.setdefault(_place(tensor), tensor.detach())
+
+    def held(self) -> list[Any]:
+        """What optimizers hold of all that was met, parameters first."""
+        met = {_place(one) for one in self._met}
+        held = {**self._parameters, **self._moments}
+        return [tensor for place, tensor in held.items() if place in met]
+
+    def finish(self, copy: CopyBeside | None) -> None:
+        """Copy all that ``copy`` does not, which was begun with what is ``held``."""
+        numbers: dict[Any, int] = {}
+        if copy is not None:
+            numbers = dict(zip(map(_place, self.held()), copy.later, strict=True))
+        met, self._met = self._met, []
+        later = []
+        for tensor in met:
+            number = numbers.get(_place(tensor))
+            if number is None:
+                super().tensor(tensor)
+            else:
+                later.append((tensor, number))
+        if copy is None or not later:
+            return
+        torch: Any = sys.modules["torch"]
+        sampled = {n: one.detach() for one, n in later if not copy.has_sum(n)}
+        self.is_sampled = any(one.numel() > _NUM_SAMPLED for one in sampled.values())
+        before = _samples_of(torch, sampled.values())
+
+        def check() -> None:
+            self._is_as_it_was = copy.is_untouched and _all_equal(
+                torch, before, _samples_of(torch, sampled.values())
+            )
+            if self._is_as_it_was:
+                return
+            if why := copy.wrong():
+                raise Changed(why)
+            if not _all_equal(torch, before, _samples_of(torch, map(copy.tensor, sampled))):
+                copy.spoil()
+                raise Changed(SPOILT)
+
+        self.checks.append(check)
+        for tensor, number in later:
+            self._put_back_from(torch, copy, tensor, number)
+            if tensor.is_leaf:
+                self._keep_flag_and_gradient(torch, tensor)
+
+    def _put_back_from(self, torch: Any, copy: CopyBeside, tensor: Any, number: int) -> None:
+        memory = tensor.detach()
+
+        def put_back() -> None:
+            if not self._is_as_it_was:
+                copied = copy.tensor(number)
+                if not _same_bits(torch, memory, copied):
+                    _write(torch, memory, copied)
+            if _place(tensor) != _place(memory) or tensor.dtype != memory.dtype:
+                tensor.data = memory  # It was given other memory.
+
+        self.undos.append(put_back)
+
+
+def tensors_of(optimizer: Any) -> tuple[list[Any], list[Any]]:
+    """The parameters that an optimizer holds, and what it remembers of them: tensors that fill
+    their memory, those that others are made of included."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    moments = [
+        value
+        for entries in optimizer.state.values()
+        for value in (entries.values() if isinstance(entries, dict) else ())
+    ]
+    return list(_plain_within(parameters)), list(_plain_within(moments))
+
+
+def _plain_within(values: Iterable[Any]) -> Iterator[Any]:
+    torch: Any = sys.modules["torch"]
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            continue
+        if inner := _inner(value):
+            yield from _plain_within(inner)
+        elif _is_plain(value) and value.numel() and is_dense(value):
+            yield value
+
+
+def _is_plain(tensor: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    is_own_kind = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return is_own_kind and tensor.layout is torch.strided and not tensor.is_meta
+
+
+def _samples_of(torch: Any, tensors: Iterable[Any]) -> dict[Any, Any]:
+    """Some of the values of each, by type, on the CPU."""
+    views: dict[Any, list[Any]] = {}
+    for tensor in tensors:
+        views.setdefault((tensor.dtype, tensor.device), []).append(_sampled(tensor))
+    return {dtype: one.cpu() for (dtype, _), one in _joined(torch, views).items()}
+
+
+class Notes(Copies):
+    """Copies of what is small; of the rest, notes by which its changes are found.
+
+    ``samples`` are of the last call, so as not to be made anew in each; ``call_seconds`` is how
+    long a call takes.
+    """
+
+    def __init__(self, samples: ValueSamples, call_seconds: float) -> None:
+        super().__init__()
+        self._samples = samples
+        self._call_seconds = call_seconds
+        self.is_sampled = False  # of some tensors only samples, and torch's count, are compared
+        self._of_optimizers: set[int] = set()
+        self._met: list[Any] = []  # tensors
+        self._plain: tuple[Any, ...] = ()
+        torch: Any = sys.modules.get("torch")
+        if torch is not None:
+            self._plain = torch.Tensor, torch.nn.Parameter
+        _count_optimizer_steps()
+        before = _num_optimizer_steps[0]
+        # Some write to weights in ways that are not counted there.
+        self.check(lambda: _num_optimizer_steps[0] == before, "an optimizer has made a step")
+
+    def tensor(self, tensor: Any) -> Iterable[Any]:
+        if type(tensor) in self._plain:
+            self._met.append(tensor)  # All at once costs a fraction of one by one.
+            return ()
+        if _inner(tensor):
+            return super().tensor(tensor)
+        if sys.modules["torch"].nn.parameter.is_lazy(tensor) or tensor.nbytes <= _SMALL_BYTES:
+            return super().tensor(tensor)
+        self.check(lambda: False, f"a {type(tensor).__name__} may have changed")
+        return ()
+
+    def _gradient_made_of(self, tensor: Any) -> Iterable[Any]:
+        """It is not held on to, and must not change."""
+        gradient = tensor.grad
+        if gradient is None:
+            self._put_gradient_back(tensor, lambda: None)
+            return ()
+        there = weakref.ref(gradient)
+        versions = [one._version for one in _inner(gradient)]
+
+        def is_as_it_was() -> bool:
+            now = tensor.grad
+            return (
+                now is not None
+                and now is there()
+                and [one._version for one in _inner(now)] == versions
+            )
+
+        self._put_gradient_back(tensor, there)
+        self.check(is_as_it_was, "gradients have changed")
+        return ()
+
+    def finish(self) -> None:
+        """Note all tensors that were met."""
+        torch: Any = sys.modules.get("torch")
+        of_optimizers, noted = self._of_optimizers, []
+        for tensor in self._met:
+            if tensor.layout is not torch.strided:
+                super().tensor(tensor)  # It has no memory to look at.
+            elif (
+                tensor.nbytes <= _SMALL_BYTES
+                and not tensor.requires_grad
+                and id(tensor) not in of_optimizers
+            ):
+                super().tensor(tensor)
+            else:
+                noted.append(tensor)
+        self._met = []
+        if not noted:
+            return
+        gradients = self._note_gradients(noted)
+        noted += gradients
+        there = [weakref.ref(tensor) for tensor in noted]
+        versions = [tensor._version for tensor in noted]
+        pointers = [tensor.data_ptr() for tensor in noted]
+        before = self._samples.of(torch, noted, pointers)
+        views = self._samples.views
+
+        def is_as_it_was() -> bool:
+            # Where one is gone, its holder says what became of it.
+            return all(
+                now is None or (now._version == version and now.data_ptr() == pointer)
+                for one, version, pointer in zip(there, versions, pointers, strict=True)
+                for now in (one(),)
+            ) and _all_equal(torch, before, _joined(torch, views))
+
+        text = "weights, or what the optimizer knows, have changed already"
+        self.check(is_as_it_was, text)
+        seconds = len(noted) * _SECONDS_EACH
+        if seconds < _SHARE_OF_CALL * self._call_seconds:
+            for tensor in noted:
+                seconds += tensor.nbytes / _BYTES_A_SECOND.get(tensor.device.type, 2e9)
+        if seconds >= _SHARE_OF_CALL * self._call_seconds:
+            self.is_sampled = any(tensor.numel() > _NUM_SAMPLED for tensor in noted)
+        else:
+            sums = [_sum_of(torch, tensor.detach()) for tensor in noted]
+
+            def are_sums_equal() -> bool:
+                return all(
+                    now is None or _equal(torch, one, _sum_of(torch, now.detach()))
+                    for one, where in zip(sums, there, strict=True)
+                    for now in (where(),)
+                )
+
+            self.check(are_sums_equal, text)
+
+    def _note_gradients(self, tensors: list[Any]) -> list[Any]:
+        """Note which gradients there are; those of them that are not to change."""
+        leaves = [tensor for tensor in tensors if tensor.is_leaf]
+        flags = [tensor.requires_grad for tensor in leaves]
+        gradients = [tensor.grad for tensor in leaves]
+        held = [one for one in gradients if one is not None]
+        if any(one.layout is not sys.modules["torch"].strided for one in held):
+            self.check(lambda: False, "sparse gradients may have changed")
+            return []
+        if sum(one.nbytes for one in held) > _LARGE_BYTES:
+            # They are let go at the beginning of a step, as a rule, and must be gone then.
+            refs = [None if one is None else weakref.ref(one) for one in gradients]
+            self.check(
+                lambda: all(
+                    ref is None or tensor.grad is ref() is not None
+                    for tensor, ref in zip(leaves, refs, strict=True)
+                ),
+                "gradients have changed",
+            )
+            without = [tensor for tensor, one in zip(leaves, gradients, strict=True) if one is None]
+            flags = [tensor.requires_grad for tensor in without]
+            leaves, gradients = without, [None] * len(without)
+
+        def put_back() -> None:
+            for tensor, flag, gradient in zip(leaves, flags, gradients, strict=True):
+                if tensor.requires_grad != flag:
+                    tensor.requires_grad_(flag)
+                if tensor.grad is not gradient:
+                    tensor.grad = gradient
+
+        self.undos.append(put_back)
+        return held
+
+    def array(self, array: Any) -> None:
+        numpy: Any = sys.modules["numpy"]
+        if array.nbytes <= _SMALL_BYTES:
+            super().array(array)
+        elif not isinstance(array, numpy.memmap) and array.flags.writeable:
+            # Nothing counts what writes into one.
+            if array.dtype.hasobject:
+                self.check(lambda: False, "a large array of objects may have changed")
+                return
+            look = _array_sum
+            if array.nbytes / 2e9 >= _SHARE_OF_CALL * self._call_seconds:
+                look, self.is_sampled = _array_samples, True
+            before = look(numpy, array)
+            self.check(lambda: look(numpy, array) == before, "a large array has changed already")
+
+    def optimizer(self, optimizer: Any) -> None:
+        torch: Any = sys.modules["torch"]
+        for entries in optimizer.state.values():
+            for value in entries.values() if isinstance(entries, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    self._of_optimizers.add(id(value))
+
+    def told(self, value: Any) -> Undo:
+        if _num_bytes(value.state_dict()) <= _LARGE_BYTES // 64:
+            return super().told(value)
+        self.check(lambda: False, f"a {type(value).__name__} may have changed")
+        return lambda: None
+
+
+class ValueSamples:
+    """A few values of each of many tensors, taken in one go."""
+
+    def __init__(self) -> None:
+        self.views: dict[Any, list[Any]] = {}  # by kind; they hold the memory that they are of
+        self._last: tuple[list[int], list[int]] = [], []
+
+    def of(self, torch: Any, tensors: list[Any], pointers: list[int]) -> dict[Any, Any]:
+        """Their sampled values, by kind. ``pointers`` are to their memory."""
+        last = [id(tensor) for tensor in tensors], pointers
+        if last != self._last:
+            self.views, self._last = {}, last
+            for tensor in tensors:
+                view = _sampled(tensor.detach())
+                self.views.setdefault((view.dtype, view.device), []).append(view)
+        return _joined(torch, self.views)
+
+
+def _joined(torch: Any, views: dict[Any, list[Any]]) -> dict[Any, Any]:
+    with torch.no_grad():
+        return {kind: torch.cat(some) for kind, some in views.items()}
+
+
+def _sampled(memory: Any) -> Any:
+    """Some of the values in a row, which are read much faster than such that lie apart."""
+    number = memory.numel()
+    span = 1 + sum(
+        (n - 1) * stride for n, stride in zip(memory.shape, memory.stride(), strict=True)
+    )
+    if number and span == number:  # The order of its dimensions does not matter.
+        count = min(number, _NUM_SAMPLED)
+        start = min(number * 5 // 8, number - count) if number > 2 * _NUM_SAMPLED else 0
+        return memory.as_strided((count,), (1,), memory.storage_offset() + start)
+    steps = round((number / _NUM_SAMPLED) ** (1 / max(1, memory.dim()))) or 1
+    lattice = (slice(None, None, steps),) * memory.dim()
+    return memory[lattice].reshape(-1) if number else memory.reshape(-1)
+
+
+def _all_equal(torch: Any, before: dict[Any, Any], now: dict[Any, Any]) -> bool:
+    return before.keys() == now.keys() and all(
+        _same_bits(torch, before[kind], now[kind]) for kind in before
+    )
+
+
+def _equal(torch: Any, one: Any, other: Any) -> bool:
+    return bool(torch.equal(one, other))
+
+
+def _sum_of(torch: Any, memory: Any) -> Any:
+    """A sum of the bits, which stays on the device."""
+    with torch.no_grad():
+        bits = _bits_of(torch, _each_once(memory))
+        if bits.dtype in (torch.int32, torch.int16) and bits.is_contiguous():
+            bits = bits.view(-1)
+            wide = 8 // bits.element_size()
+            start = bits.storage_offset() * bits.element_size()
+            if start % 8 == 0 and bits.numel() >= wide:  # Sums of 8 bytes need no conversion.
+                even = bits.numel() // wide * wide
+                head = bits[:even].view(torch.int64).sum()
+                return head + bits[even:].sum(dtype=torch.int64)
+        return bits.sum(dtype=torch.int64)
+
+
+def _array_sum(numpy: Any, array: Any) -> Any:
+    plain = array.view(numpy.ndarray)
+    if plain.flags.c_contiguous and plain.nbytes % 8 == 0:
+        return plain.reshape(-1).view(numpy.uint64).sum()
+    return plain.tobytes()
+
+
+def _array_samples(numpy: Any, array: Any) -> bytes:
+    """The bits of some values, from all over the array."""
+    count = min(array.size, _NUM_SAMPLED)
+    where = numpy.linspace(0, array.size - 1, count).astype(numpy.int64)
+    return bytes(array.flat[where].tobytes())
+
+
+def _bits_of(torch: Any, values: Any) -> Any:
+    """The values as integers, of which two are equal where all bits are."""
+    if values.is_conj() or values.is_neg():
+        values = values.resolve_conj().resolve_neg()
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    if values.is_quantized:
+        return values.int_repr()  # a view of one has no memory, and ends the process
+    if values.dtype is torch.bool:
+        return values.view(torch.uint8)
+    return values.view(getattr(torch, _INTEGERS[values.element_size()]))
+
+
+def _same_bits(torch: Any, one: Any, other: Any) -> bool:
+    """False also where they cannot be compared, as on two devices."""
+    if one.shape != other.shape or one.device != other.device or one.dtype != other.dtype:
+        return False
+    try:
+        with torch.no_grad():
+            return bool(torch.equal(_bits_of(torch, one), _bits_of(torch, other)))
+    except (RuntimeError, KeyError):
+        return False
+
+
+def _write(torch: Any, tensor: Any, value: Any) -> None:
+    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+        tensor.copy_(value)
+
+
+def _inner(tensor: Any) -> list[Any]:
+    """The tensors that one is made of which has no memory of its own, as a DTensor."""
+    return [getattr(tensor, name) for name in _inner_names(tensor)]
+
+
+def _inner_names(tensor: Any) -> list[str]:
+    flatten = getattr(type(tensor), "__tensor_flatten__", None)
+    return [] if flatten is None else list(flatten(tensor)[0])
+
+
+def _each_once(memory: Any) -> Any:
+    """A view without the dimensions along which the same values are repeated."""
+    if 0 not in memory.stride():
+        return memory
+    sizes = [
+        1 if stride == 0 and size > 1 else size
+        for size, stride in zip(memory.shape, memory.stride(), strict=True)
+    ]
+    return memory.as_strided(sizes, memory.stride())
+
+
+def _place(tensor: Any) -> Any:
+    return tensor.data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+
+
+def _make_lazy_again(torch: Any, tensor: Any, kind: type) -> None:
+    if type(tensor) is not kind:
+        tensor.__class__ = kind
+        tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        tensor.grad = None
+
+
+_NO_ROOM: Any = object()
+
+
+def _copied(torch: Any, plain: Any) -> Any:
+    """A copy that needs no room where there is little of it."""
+    if plain.layout is not torch.strided:
+        return plain.clone()
+    if plain.is_cuda:
+        free, _ = torch.cuda.mem_get_info(plain.device)
+        if free < ROOM * plain.nbytes:
+            return plain.cpu()
+    elif plain.nbytes > _LARGE_BYTES and _available_bytes() < ROOM * plain.nbytes:
+        return _NO_ROOM
+    return plain.clone()
+
+
+def _available_bytes() -> float:
+    """How much memory the machine can still give."""
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return float(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return float("inf")
+
+
+_num_optimizer_steps = [0]
+_counted: list[Any] = []  # the function that takes the counting away again
+
+
+def _count_optimizer_steps() -> None:
+    optim: Any = sys.modules.get("torch.optim.optimizer")
+    if optim is None or _counted:
+        return
+
+    def count(*ignored: Any) -> None:
+        _num_optimizer_steps[0] += 1
+
+    _counted.append(optim.register_optimizer_step_pre_hook(count))
+
+
+def _num_bytes(state: Any) -> int:
+    """The size of the tensors and arrays in nested containers."""
+    if isinstance(state, dict):
+        state = list(state.values())
+    if isinstance(state, (list, tuple)):
+        return sum(map(_num_bytes, state))
+    return int(getattr(state, "nbytes", 0))

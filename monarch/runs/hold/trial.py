@@ -1,0 +1,516 @@
+"""New code on trial, in each process: a copy of the state before, and a way back to it.
+
+A ``Trial`` stands beside an actor in its process. Before any endpoint of the actor is called the
+first time on code that is newer than that with which it last went well, the actor's state is
+copied. The copy is dropped when the next endpoint is called, as the run does not call one before
+the last has gone well on all ranks; until then it can be put back. Later calls of code that is
+newer than what the run began with can be put back, too, if nothing large has changed by then; so
+can, where a person may fix it, the first of all calls of an endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import functools
+import gc
+import inspect
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from monarch.actor import Actor, context, endpoint
+from monarch.config_file import ConfigError
+from monarch.errors import MonarchError
+from monarch.runs.hold.copy_beside import CopyBeside, NoRoom, begin_copy, why_no_room
+from monarch.runs.hold.packed_state import UnpackableState
+from monarch.runs.hold.state_copies import PutBack, held_by_optimizers, keep, watch
+from monarch.runs.hold.state_memory import StateMemory
+from monarch.runs.hold.tensor_copies import ValueSamples
+from monarch.runs.hold.unaveraged import guard_optimizers, has_averaged
+from monarch.runs.record.error_text import in_words
+from monarch.runs.record.places import in_short, users_place
+from monarch.runs.recover.witness import waits_for_others
+from monarch.runtime import process
+from monarch.runtime.observe.process_groups import Connection, abort_groups, rank_connections
+from monarch.version import OUR_FOLDER
+
+_INTERRUPT_AGAIN_SECONDS = 0.2
+_MAX_FRAMES = 30
+_LAST_SECONDS = 0.9
+_INSTEAD = "new processes would go on from the last checkpoint"
+
+
+class _Interrupt(BaseException):
+    """Raised in a thread that is to come back."""
+
+
+class Interrupted(RuntimeError):
+    """An endpoint was cut short, because it took too long or another rank had failed."""
+
+
+@dataclass(frozen=True)
+class TrialReport:
+    """One rank's report on the endpoint that it was asked for last.
+
+    ``good`` is the generation with which that endpoint last went well; ``None`` if it never did.
+    ``error`` and its ``traceback`` are empty where nothing was raised; ``file`` and ``line`` are
+    where it was, or where the rank is. ``is_waiting``: it is in a collective.
+    ``life`` is another one where the process is.
+    """
+
+    rank: int
+    method: str = ""
+    generation: int = 0
+    good: int | None = None
+    is_running: bool = False
+    is_waiting: bool = False
+    error: str = ""
+    traceback: str = ""
+    file: str = ""
+    line: int = 0
+    life: str = ""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the code is newer than what went well."""
+        return self.good is not None and self.generation > self.good
+
+
+@dataclass
+class _Call:
+    """An endpoint that was called."""
+
+    method: str
+    generation: int
+    good: int | None
+    thread: int
+    started: float = field(default_factory=time.monotonic)
+    is_running: bool = True
+    is_interrupted: bool = False
+    has_failed: bool = False
+    error: str = ""
+    traceback: str = ""
+    file: str = ""
+    line: int = 0
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Trial(Actor):
+    """New code on trial for the actor with this uid, in this process. ``good`` says with which
+    generation each endpoint went well in processes before this one; under "", the one that the run
+    began with. Where it ``keeps`` nothing, ``restore`` cannot put anything back, and of its copies
+    only those are made that outlive this process. ``watches_first``: it can also where an endpoint
+    fails that never went well, on code that was never edited. ``memory`` is the owner of these
+    copies (``RunMemory.owner``); ``num_ranks_here`` processes of this host make some.
+    ``is_told_of_room``: the run has said that there is no room for them.
+
+    A sync actor, with a thread of its own: it answers while the other is stuck.
+    """
+
+    def __init__(
+        self,
+        uid: str,
+        good: Mapping[str, int],
+        *,
+        keeps: bool = True,
+        watches_first: bool = False,
+        memory: str = "",
+        num_ranks_here: int | None = None,
+        is_told_of_room: bool = False,
+    ) -> None:
+        self.rank = context().actor_instance.rank.rank
+        self._good = dict(good)
+        self._keeps = keeps
+        self._watches_first = watches_first
+        self._kept: PutBack | None = None
+        self._has_owner = bool(memory)
+        self._memory = StateMemory(memory, str(self.rank))
+        ranks_here = os.environ.get("LOCAL_WORLD_SIZE", "1")
+        self._num_ranks_here = int(ranks_here) if num_ranks_here is None else num_ranks_here
+        self._copy: CopyBeside | None = None
+        self._is_shadow = False  # the copy is of code that has gone well
+        self._keeps_older = False  # since there are copies of code that has gone well
+        self._news: list[str] = []  # of copies, for a person
+        self._told: set[str] = set()
+        self._is_told_of_room = is_told_of_room
+        self._room_news: list[str] = []
+        self._samples = ValueSamples()
+        self._call_seconds = 0.0  # how long the last one took
+        self._unkept: list[str] = []
+        self._is_whole = False  # what is kept, so that it can be put back whatever has changed
+        self._why_not_kept = ""
+        self._is_restored = False  # since the last call
+        self._is_put_back = False  # the state of which a copy is to be made, which is there
+        self._last: _Call | None = None
+        self._life = os.urandom(8).hex()
+        self._lock = threading.Lock()
+        self._cell = next(cell for cell in process.current().cells if cell.record.uid == uid)
+        self._cell.surround(self._surround)
+
+    # In the actor's thread
+
+    def _surround(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def tried(instance: object, *args: Any, **kwargs: Any) -> Any:
+            call = self._begin(name, instance)
+            try:
+                with self._watched(call):
+                    result = method(instance, *args, **kwargs)
+            except _Interrupt:
+                self._end(call)
+                raise Interrupted(f"{name} was interrupted") from None
+            except Exception:
+                raise
+            except BaseException as error:
+                raise _for_a_mend(error) from error
+            if inspect.iscoroutine(result):
+                return self._awaited(call, result)
+            # A step that groups have discarded says nothing of its code.
+            call.has_failed = getattr(result, "committed", True) is False
+            return result
+
+        return functools.wraps(method)(tried)
+
+    async def _awaited(self, call: _Call, result: Any) -> Any:
+        call.is_running, call.has_failed = True, False
+        call.done.clear()
+        try:
+            with self._watched(call):
+                return await result
+        except (Exception, asyncio.CancelledError, GeneratorExit):
+            raise  # The latter two are of a call that was given up.
+        except BaseException as error:
+            raise _for_a_mend(error) from error
+
+    def _begin(self, name: str, instance: object) -> _Call:
+        last, generation = self._last, process.current().generation
+        if last is not None and not last.has_failed:
+            self._note_good(last)
+            self._kept = None
+            if self._copy is not None and not self._is_shadow:
+                self._copy.close()
+                self._copy = None
+        elif self._is_restored:
+            # What is kept leads to wrappers of groups that are gone, whose hooks would still run.
+            self._kept = None
+            gc.collect()
+        self._is_put_back, self._is_restored = self._is_restored, False
+        start, good = self._good_for(name)
+        # The work of some actors is done by a thread that is not the actor's own.
+        thread = getattr(instance, "__thread__", threading.get_ident)()
+        call = _Call(name, generation, good, thread)
+        # Only code that was loaded since may leave weights changed by halves: a log or a data file
+        # in the workspace costs no copy.
+        is_whole = process.current().gate.code_generation > good
+        is_first = self._watches_first and name not in self._good
+        is_kept = self._keeps and (generation > start or is_first)
+        begin = functools.partial(self._begin_copy, instance, generation)
+        if is_kept and (self._kept is None or is_whole > self._is_whole):
+            try:
+                self._kept = (
+                    keep(instance, begin)
+                    if is_whole
+                    else watch(instance, self._samples, self._call_seconds)
+                )
+                self._is_whole, self._why_not_kept = is_whole, ""
+            except Exception as error:  # as where there is no room for it
+                self._why_not_kept = f"{type(error).__name__}: {error}"
+        elif not self._keeps and is_whole and self._can_outlive(instance):
+            with contextlib.suppress(Exception):  # as where there is no model yet
+                begin(held_by_optimizers(instance))
+        if is_kept and is_whole:
+            guard_optimizers()
+        self._last = call
+        return call
+
+    def _note_good(self, call: _Call) -> None:
+        self._good.setdefault("", call.generation)
+        self._good[call.method] = call.generation
+
+    def _good_for(self, name: str) -> tuple[int, int]:
+        """The generation that the run began with, and that with which an endpoint went well."""
+        start = self._good.get("", process.current().generation)
+        return start, self._good.get(name, start)
+
+    def _can_outlive(self, instance: object) -> bool:
+        """Whether a copy of it is of use to another process."""
+        return self._has_owner and hasattr(instance, "__state__")
+
+    def _begin_copy(self, instance: Any, generation: int, held: list[Any]) -> CopyBeside | None:
+        """Begin a copy in the host's memory, which takes the place of the last; ``None`` where it
+        cannot be."""
+        was_put_back, self._is_put_back = self._is_put_back, False
+        if self._copy is not None:
+            if was_put_back and self._copy.renew(held):
+                return self._copy
+            self._copy.close()
+            self._copy = None
+        self._is_shadow = False
+        if "torch" not in sys.modules:
+            return None  # The memory is written as tensors: what is small is copied beside nothing.
+        state = instance.__state__() if hasattr(instance, "__state__") else None
+        begin = functools.partial(
+            begin_copy, self._memory, held=held, generation=generation,
+            num_ranks=self._num_ranks_here,
+            keeps_older=self._keeps_older, call_seconds=self._call_seconds,
+        )  # fmt: skip
+        try:
+            try:
+                self._copy = begin(state=state)
+            except UnpackableState as error:
+                self._tell(f"{error}, which cannot be given to a new process: {_INSTEAD}")
+                self._copy = begin(state=None) if held and self._keeps else None
+        except (NoRoom, OSError) as error:
+            if not self._is_told_of_room:
+                self._is_told_of_room = True
+                own = "the copy is made before the step, and " if self._keeps else ""
+                self._room_news = [f"{error}: {own}{_INSTEAD}"]
+        return self._copy
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._news.append(text)
+
+    @contextlib.contextmanager
+    def _watched(self, call: _Call) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            call.has_failed = True
+            if not isinstance(error, _Interrupt):
+                _note(call, error)
+            raise
+        finally:
+            self._end(call)
+
+    def _end(self, call: _Call) -> None:
+        """From here on the thread, which is this one, is not interrupted any more."""
+        self._call_seconds = time.monotonic() - call.started
+        with self._lock:
+            call.is_running = False
+            if call.is_interrupted:
+                if call.thread == threading.get_ident():
+                    _clear_interrupt()
+                else:
+                    _raise_in(call.thread, None)
+        call.done.set()
+
+    # Asked from elsewhere
+
+    @endpoint
+    def shadow(self) -> None:
+        """Copy the state as it is, beside the next call, for new processes to go on from. The actor
+        is doing nothing now."""
+        instance = self._cell.instance
+        if hasattr(instance, "__state__"):
+            self._keeps_older = True
+            self._begin_copy(instance, process.current().generation, held_by_optimizers(instance))
+            self._is_shadow = True
+
+    @endpoint
+    def why_no_copy(self, name: str) -> str:
+        """What to tell where the host has no room for a copy before that endpoint is called on new
+        code, and a checkpoint is written instead; else "". The actor is doing nothing now, and what
+        it was asked for last has gone well on all ranks."""
+        if self._last is not None and not self._last.has_failed:
+            self._note_good(self._last)
+        instance, (_, good) = self._cell.instance, self._good_for(name)
+        is_new = process.current().gate.code_generation > good
+        if not (is_new and self._can_outlive(instance)):
+            return ""
+        try:
+            why = why_no_room(
+                self._memory, instance.__state__(), held_by_optimizers(instance),
+                num_ranks=self._num_ranks_here, keeps_older=self._keeps_older,
+            )  # fmt: skip
+        except Exception:  # as where a checkpoint could not hold that state either
+            return ""
+        if not why:
+            return ""
+        self._is_told_of_room, self._room_news = True, []
+        return f"{why}: a checkpoint is written before the step, for new processes to go on from"
+
+    @endpoint
+    def news(self) -> list[str]:
+        """What is to be told of copies, once."""
+        news, self._news, self._room_news = [*self._news, *self._room_news], [], []
+        return news
+
+    def __cleanup__(self, error: Exception | None) -> None:
+        if self._copy is not None:
+            # Other ranks may be gone, and all are to go on from here.
+            self._copy.wait(_LAST_SECONDS)
+
+    @endpoint
+    def report(self) -> TrialReport:
+        """The report on the endpoint that was asked for last."""
+        call = self._last
+        if call is None:
+            return TrialReport(self.rank, life=self._life)
+        file, line, is_waiting = call.file, call.line, False
+        is_inside = call.is_running and not call.error
+        frame = sys._current_frames().get(call.thread) if is_inside else None
+        if frame is not None:
+            frames = traceback.extract_stack(frame)
+            file, line = users_place(frames)
+            is_waiting = waits_for_others(frames)
+        return TrialReport(
+            rank=self.rank,
+            method=call.method,
+            generation=call.generation,
+            good=call.good,
+            is_running=call.is_running,
+            is_waiting=is_waiting,
+            error=call.error,
+            traceback=call.traceback,
+            file=file,
+            line=line,
+            life=self._life,
+        )
+
+    @endpoint
+    def connections(self) -> list[Connection]:
+        """The TCP connections of this process with others, but for those that the runtime and the
+        rendezvous need."""
+        return rank_connections(process.current().node.address.urls)
+
+    @endpoint
+    def cut(self, connections: Collection[Connection]) -> None:
+        """End these, as if the other side had gone; and the process groups, as NCCL's abort does.
+
+        A rank that waits for this one in a collective hears of it at once: gloo looks at its
+        connections alone.
+        """
+        abort_groups(connections)
+
+    @endpoint
+    def come_back(self, seconds: float, patience_seconds: float) -> bool:
+        """Wait until the endpoint in hand has ended; after ``patience_seconds`` it is interrupted.
+        Whether it has, within ``seconds``."""
+        call = self._last
+        if call is None:
+            return True
+        deadline = time.monotonic() + seconds
+        if call.done.wait(min(seconds, patience_seconds)):
+            return True
+        while (left := deadline - time.monotonic()) > 0:
+            with self._lock:
+                if call.is_running:
+                    call.is_interrupted = True
+                    _raise_in(call.thread, _Interrupt)
+            if call.done.wait(min(left, _INTERRUPT_AGAIN_SECONDS)):
+                return True
+        return False
+
+    @endpoint
+    def go_on(self) -> None:
+        """Take an interruption back that has not come through."""
+        call = self._last
+        with self._lock:
+            if call is not None and call.is_running and call.is_interrupted:
+                call.is_interrupted = False
+                _raise_in(call.thread, None)
+
+    @endpoint
+    def restore(self) -> str:
+        """Put the state back from before the endpoint that was asked for last; why not, if so."""
+        call = self._last
+        if call is None:
+            return ""
+        call.has_failed = True  # The next one must not take it for one that went well.
+        if self._kept is None:
+            return self._why_not_kept or "no copy of the state was made"
+        gc.collect()  # Graphs with hooks that the failed call left behind are to be gone.
+        try:
+            is_same_code = process.current().generation == call.generation
+            self._unkept = self._kept(is_same_code=is_same_code)
+            self._is_restored = True
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    @endpoint
+    def has_averaged(self) -> bool:
+        """Whether no average of gradients is half made."""
+        return has_averaged()
+
+    @endpoint
+    def unkept(self) -> list[str]:
+        """What the last ``restore`` could not put back, and did not compare, in words."""
+        return self._unkept
+
+
+def _for_a_mend(error: BaseException) -> BaseException:
+    """The error to raise for it. An error that is no `Exception`, as `SystemExit`, would end the
+    actor: as a slip of an edit it is to be told, and mended. Our own kinds stay, as others wait for
+    them."""
+    is_ours = type(error).__module__.startswith("monarch.")
+    return error if is_ours else RuntimeError(in_words(error))
+
+
+def _note(call: _Call, error: BaseException) -> None:
+    """Keep the words, not the error: its frames hold tensors, and graphs with hooks."""
+    call.error = in_words(error)
+    where = error.__traceback__
+    while where is not None and where.tb_frame.f_code.co_filename.startswith(OUR_FOLDER):
+        where = where.tb_next
+    lines = traceback.format_exception(type(error), error, where, limit=-_MAX_FRAMES)
+    call.traceback = "".join(lines).rstrip()
+    call.file, call.line = place_of(error)
+
+
+class PlacedError(MonarchError):
+    """Words for an error of the user's code, which may have been raised in another process; there
+    ``place`` was the file and the line."""
+
+    def __init__(self, reason: str, place: tuple[str, int] = ("", 0)) -> None:
+        super().__init__(reason, place)
+        self.reason = reason
+        self.place = place
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def is_of_code(error: BaseException) -> bool:
+    """Whether a fix of the user's code may help. Of a config, a checkpoint or a host it does
+    not."""
+    return isinstance(error, PlacedError) or not isinstance(error, ConfigError | MonarchError)
+
+
+def place_of(error: BaseException) -> tuple[str, int]:
+    """Where the user's code is that raised; nowhere where the place is unknown."""
+    while error.__cause__ is not None:
+        error = error.__cause__  # The outer error only words it for a reader.
+    if isinstance(error, PlacedError) and error.place[0]:
+        return error.place
+    if isinstance(error, SyntaxError) and error.filename:
+        return in_short(error.filename), error.lineno or 0
+    return users_place(traceback.extract_tb(error.__traceback__))
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an error in a thread at its next step; ``None``: raise none of those to come."""
+    raised = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+
+
+def _clear_interrupt() -> None:
+    """Notice here what this thread was to be interrupted by, if it has not yet.
+
+    Taking it back instead would leave Python a note that something is to be raised; with such a
+    note, a thread that a debugger traces never gets beyond the beginning of a function (3.11).
+    """
+    try:
+        _raise_in(threading.get_ident(), _Interrupt)
+        for _ in range(1000):
+            pass
+    except _Interrupt:
+        pass

@@ -1,0 +1,18 @@
+"""A run's ``report.html``: the page of `monarch dashboard` as it is at one moment, in one file that
+needs no other."""
+
+from __future__ import annotations
+
+from monarch.runs.page.page_files import page_with
+from monarch.runs.page.run_data import run_data
+from monarch.runs.record.folder import RunFolder
+
+
+def write_report(run: RunFolder) -> None:
+    """Write it anew from what lies in the folder."""
+    run.write_text("report.html", report_html(run))
+
+
+def report_html(run: RunFolder) -> str:
+    """The page. It links to no file of this machine: it may go to somebody else."""
+    return page_with(run_data(run))

@@ -1,0 +1,133 @@
+"""A plain script as a run: ``monarch run train.py --procs 4 -- --lr 0.1``.
+
+A Python file without a recipe in it runs as it is, one copy a proc, as ``torchrun`` runs it. One
+that calls ``monarch.step`` runs within the procs, so that code that is pushed comes in between two
+steps; any other has a Python of its own in each, which takes new code when it starts again.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from monarch.actor import HostMesh
+from monarch.runs.attempts import TrainingAttempt, with_attempts
+from monarch.runs.hold.holding import Holding
+from monarch.runs.recipe.recipe import Recipe
+from monarch.runs.recipe.script_ranks import ScriptEnd, ScriptProcess, ScriptSteps
+from monarch.runs.recipe.script_source import calls_step
+from monarch.runs.record.error_lines import ErrorLines
+from monarch.runs.record.record import Record
+from monarch.runs.recover.ranks import RunFailed
+from monarch.runtime import process
+from monarch.spmd.surroundings import hosts_beyond
+from monarch_sync.words import counted
+
+_LOOK_SECONDS = 0.2
+NO_STEP = (
+    "{name} does not call monarch.step(): what you save reaches it when it starts again "
+    "(docs/from_torchrun.md)"
+)
+
+
+@dataclass
+class ScriptConfig:
+    """A script, and the flags that it was given."""
+
+    script: str = ""
+    args: list[str] = field(default_factory=list)
+    there: str = ""  # its path in a copy of the workspace, "" where it is in none
+
+
+class ScriptFailed(RunFailed):
+    """The script of a rank has failed: two lines, as of an edit that fails; ``lines`` has all."""
+
+    def __init__(self, script: str, end: ScriptEnd) -> None:
+        error = end.error or ErrorLines("exited")
+        self.lines = error._replace(
+            error=f"{script} failed: {error.error}", on=f"on rank {end.rank}"
+        )
+        super().__init__(self.lines.told())
+
+
+def script_recipe(wanted: str) -> Recipe:
+    """The recipe that runs that script."""
+    module = ModuleType(Path(wanted).stem)
+    module.__file__ = str(Path(wanted).resolve())
+    module.__doc__ = f"{wanted}, a plain script: one copy a proc, as torchrun runs it."
+    return Recipe(
+        name=Path(wanted).stem,
+        wanted=wanted,
+        module=module,
+        config_class=ScriptConfig,
+        takes_hosts=True,
+        is_cooperative=False,
+        _call=_run,
+    )
+
+
+def _run(config: ScriptConfig, hosts: HostMesh, record: Record) -> None:
+    path = Path(config.script)
+    has_steps = calls_step(path)
+    preload = ("torch",) if has_steps else ()
+    if not has_steps and record.code is not None:
+        record.message(NO_STEP.format(name=config.script))
+
+    def attempt(tried: TrainingAttempt) -> None:
+        ranks = tried.procs.spawn(path.stem, ScriptSteps if has_steps else ScriptProcess)
+        first = ranks.slice(**dict.fromkeys(tried.procs.sizes, 0))
+        address, port = first.get_host_port.call_one(None, hosts_beyond(tried.procs)).get()
+        ranks.setup_env.call(address, port, True).get()
+        run = _run_steps if has_steps else _run_processes
+        run(ranks, tried, record, config, [str(path.resolve()), *config.args])
+
+    with_attempts(
+        attempt, hosts, record.procs_per_host, record,
+        name=path.stem, preload=preload, max_restarts=0,
+    )  # fmt: skip
+
+
+def _run_processes(
+    ranks: Any, tried: TrainingAttempt, record: Record, config: ScriptConfig, argv: list[str]
+) -> None:
+    """The first rank that fails ends all, as torchrun has it."""
+    ranks.start.call(record.folder.name, config.there, argv).get()
+    record.phase(f"{config.script} runs on {counted(len(ranks), 'rank')}")
+    while True:
+        ends: list[ScriptEnd | None] = list(ranks.ended.call().get().values())
+        failed = [end for end in ends if end is not None and end.status]
+        if failed:
+            # Those that wait for another one only say that it is gone.
+            raise ScriptFailed(Path(argv[0]).name, min(failed, key=_is_consequence))
+        if None not in ends:
+            return
+        time.sleep(_LOOK_SECONDS)
+
+
+def _is_consequence(end: ScriptEnd) -> tuple[bool, bool, int]:
+    text = end.error.error if end.error else ""
+    words = ("gloo", "NCCL", "Connection", "rocess group")
+    return any(word in text for word in words), not (end.error and end.error.file), end.rank
+
+
+def _run_steps(
+    ranks: Any, tried: TrainingAttempt, record: Record, config: ScriptConfig, argv: list[str]
+) -> None:
+    """The script's steps as calls of all ranks, which a failing edit does not end."""
+    holding = Holding(tried.procs, ranks, record, rejoin=None)
+    ranks.start.call(record.folder.name, config.there, argv).get()
+    record.phase(f"{config.script} starts on {counted(len(ranks), 'rank')}")
+    step = 0
+    while True:
+        doing = f"{config.script} after step {step}" if step else config.script
+        answers: list[Any] = holding.ask(ranks.go_on, doing=doing, in_place=False)
+        if not any(is_at_step for is_at_step, _, _ in answers):
+            return
+        step = max(made for _, made, _ in answers) + 1
+        generation = float(process.current().generation)
+        figures: dict[str, float] = next((some for _, _, some in answers if some), {})
+        record.metrics(step, 0, {**figures, "generation": generation})
+        holding.ask(ranks.step, doing=f"step {step}")

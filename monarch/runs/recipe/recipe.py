@@ -1,0 +1,199 @@
+"""A recipe: where its code is found, and what it says of itself.
+
+A recipe is a function ``run(config, procs, record)``, in a module of its own: a file, or a folder
+with an ``__init__.py``. The annotation of its second parameter tells the kind of mesh that it gets:
+``ProcMesh``, spawned for it, or ``HostMesh``, to spawn its own. A class may stand in for the
+function: it is made with the config, and its method ``run(procs, record)`` is called. Either may be
+``async``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import importlib
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from monarch.actor import HostMesh
+from monarch.config_file import ConfigError, LoadedConfig
+from monarch.config_file.types import is_config
+from monarch.errors import JobError
+from monarch.runs.recipe.catalog import built_in_recipes, is_package
+from monarch.runs.record.record import Record
+
+_EXTRAS = {"titan": "titan", "fault_tolerant": "ft"}  # what pip installs for them
+_SHAPE = "`run(config: YourConfig, procs: ProcMesh, record: Record)`"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """``name`` is what its runs are called; ``wanted`` is what the person wrote."""
+
+    name: str
+    wanted: str
+    module: ModuleType
+    config_class: type[Any]
+    takes_hosts: bool
+    is_cooperative: bool
+    _call: Callable[[Any, Any, Record], Any]
+
+    def run(self, config: Any, mesh: Any, record: Record) -> Any:
+        """Run it to its end, and return what it returns."""
+        outcome = self._call(config, mesh, record)
+        if inspect.iscoroutine(outcome):
+            return asyncio.run(outcome)
+        return outcome
+
+    @property
+    def doc(self) -> str:
+        """The docstring of the recipe; "" if it has none."""
+        return inspect.getdoc(self.module) or ""
+
+    @property
+    def summary(self) -> str:
+        """The first line of that."""
+        return self.doc.partition("\n")[0]
+
+    def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
+        """Ask its own ``check`` whether a config fits so many procs; raises ``ConfigError``."""
+        check = self.function("check")
+        if check is not None:
+            with loaded.locating_errors():
+                check(loaded.config, num_hosts, procs_per_host)
+
+    @property
+    def path(self) -> Path | None:
+        """The file or the folder it is written in."""
+        file = getattr(self.module, "__file__", None)
+        if file is None:
+            return None
+        return Path(file).parent if hasattr(self.module, "__path__") else Path(file)
+
+    def function(self, name: str) -> Callable[..., Any] | None:
+        """One of the functions that a recipe may have besides: ``plan``, ``check``, ``prepare``."""
+        found = getattr(self.module, name, None)
+        return found if callable(found) else None
+
+    @property
+    def roles(self) -> dict[str, int]:
+        """Its roles, and how many procs each has by default; its ``ROLES`` says so."""
+        return dict(getattr(self.module, "ROLES", {}))
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """Modules that its procs should find imported; the recipe's ``PRELOAD`` says which."""
+        return tuple(getattr(self.module, "PRELOAD", ()))
+
+
+def find_recipe(wanted: str) -> Recipe:
+    """The recipe that ``wanted`` names: built-in, a file, a folder, a module, or ``module:name``.
+
+    Imports it. Raises ``JobError``.
+    """
+    place, _, attribute = wanted.partition(":")
+    module = _load_module(place)
+    entry = getattr(module, attribute or "run", None)
+    if entry is None and attribute:
+        raise JobError(f"{place} has no {attribute!r}")
+    name = attribute if inspect.isclass(entry) else Path(place).stem.rpartition(".")[2]
+    if inspect.isclass(entry):
+        return _of_class(name or place, wanted, module, entry)
+    parameters = _parameters(entry) if callable(entry) else []
+    if len(parameters) < 3 or not is_config(parameters[0][1]):
+        raise JobError(f"{wanted} is no recipe: it needs a function {_SHAPE}")
+    return Recipe(
+        name=name,
+        wanted=wanted,
+        module=module,
+        config_class=parameters[0][1],
+        takes_hosts=parameters[1][1] is HostMesh,
+        is_cooperative=parameters[2][1] is Record,
+        _call=typing.cast(Callable[..., Any], entry),
+    )
+
+
+def _of_class(name: str, wanted: str, module: ModuleType, cls: type[Any]) -> Recipe:
+    made = _parameters(cls.__init__)[1:]
+    runs = _parameters(cls.run)[1:] if callable(getattr(cls, "run", None)) else []
+    if len(made) != 1 or not is_config(made[0][1]) or len(runs) < 2:
+        raise JobError(
+            f"{wanted} is no recipe: a class needs `__init__(self, config: YourConfig)` and "
+            "`run(self, procs: ProcMesh, record: Record)`"
+        )
+    return Recipe(
+        name=name,
+        wanted=wanted,
+        module=module,
+        config_class=made[0][1],
+        takes_hosts=runs[0][1] is HostMesh,
+        is_cooperative=runs[1][1] is Record,
+        _call=lambda config, mesh, record: cls(config).run(mesh, record),
+    )
+
+
+def _parameters(function: Any) -> list[tuple[str, Any]]:
+    """The names and types of what a function takes by position."""
+    hints = typing.get_type_hints(function)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = inspect.Parameter
+    positional = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    return [(p.name, hints.get(p.name)) for p in parameters if p.kind in positional]
+
+
+def _load_module(name: str) -> ModuleType:
+    known = built_in_recipes()
+    path = Path(name)
+    if path.suffix == ".py" or (name not in known and is_package(path)):
+        if not path.exists():
+            raise ConfigError(f"there is no file {name}{_meant(name, _files_beside(path))}")
+        path = path.resolve()
+        sys.path.insert(0, str(path.parent))
+        module = importlib.import_module(path.stem)
+        source = path / "__init__.py" if path.is_dir() else path
+        if not module.__file__ or not source.samefile(module.__file__):
+            raise JobError(
+                f"{name} has the name of a module of Python's or of a package, "
+                f"{module.__file__ or 'which is built in'}: give it another"
+            )
+        return module
+    try:
+        return importlib.import_module(known.get(name, name))
+    except ModuleNotFoundError as error:
+        if error.name not in (name, name.partition(".")[0]):
+            extra = _EXTRAS.get(name, "train")
+            raise JobError(
+                f"the recipe {name} needs {error.name}, which is not installed here: "
+                f"pip install 'monarch-loop[{extra}]'"
+            ) from None
+        whole = name.partition("-")[0]
+        if whole in known:
+            raise JobError(
+                f"{name} is no recipe to run, but one to prepare: `monarch recipe prepare {name}` "
+                f"makes a folder to `monarch run {whole}` in"
+            ) from None
+        raise ConfigError(
+            f"there is no recipe {name!r}{_meant(name, known)} Built in: {', '.join(known)}; or "
+            "give a Python file, a folder with an __init__.py, or a module"
+        ) from None
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, [*known], 1)
+    return f". Did you mean {close[0]!r}?" if close else "."
+
+
+def _files_beside(path: Path) -> list[str]:
+    try:
+        return [str(each) for each in path.parent.glob("*.py")]
+    except OSError:
+        return []

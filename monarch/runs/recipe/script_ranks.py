@@ -1,0 +1,182 @@
+"""A plain script on a mesh: one copy a proc, in the environment that ``torchrun`` gives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import types
+from collections import deque
+from typing import Any, NamedTuple
+
+from monarch.actor import context, endpoint
+from monarch.runs.record.error_lines import ErrorLines, error_in
+from monarch.runtime.ends.process_group import end_child
+from monarch.spmd import SPMDActor
+from monarch.spmd.steps import ScriptThread
+
+_CHUNK = 65536
+_KEPT_BYTES = 200_000
+_END_SECONDS = 10.0
+
+
+class ScriptEnd(NamedTuple):
+    """How the script of a rank has ended; ``error`` is ``None`` where it went well."""
+
+    rank: int
+    status: int
+    error: ErrorLines | None = None
+
+
+def ended_words(status: int) -> str:
+    """How a process has ended that printed no error."""
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-status).name}"
+        return f"was ended by signal {-status}"
+    return f"exited with status {status}"
+
+
+class ScriptProcess(SPMDActor):
+    """Runs a script in a Python of its own, as it is; its output is this process's."""
+
+    @endpoint
+    def start(self, run_id: str, there: str, argv: list[str]) -> None:
+        """After ``setup_env``. ``there`` is the script's path in a copy of the
+        workspace, "" for none; ``argv`` begins with its path on the client."""
+        self.rank = context().actor_instance.rank.rank
+        environment = os.environ | _torchrun_variables(run_id)
+        script = script_here(there, argv[0])
+        self._printed = _Printed()
+        self._child = subprocess.Popen(
+            [sys.executable, "-u", script, *argv[1:]],
+            env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert self._child.stderr is not None
+        self._reader = threading.Thread(
+            target=self._printed.follow, args=(self._child.stderr.fileno(),), daemon=True
+        )
+        self._reader.start()
+
+    @endpoint
+    def ended(self) -> ScriptEnd | None:
+        """How it has ended; ``None`` where it goes on."""
+        status = self._child.poll()
+        if status is None:
+            return None
+        self._reader.join(_END_SECONDS)
+        error = None
+        if status:
+            error = error_in(self._printed.text()) or ErrorLines(ended_words(status))
+        return ScriptEnd(self.rank, status, error)
+
+    def __cleanup__(self, error: Exception | None) -> None:
+        child = getattr(self, "_child", None)
+        if child is not None:
+            end_child(child, 1.0)
+            self._reader.join(1.0)
+            child.stderr.close()
+
+
+class _Printed:
+    """The end of what a process has printed on standard error, which goes on to ours."""
+
+    def __init__(self) -> None:
+        self._kept: deque[bytes] = deque()
+        self._size = 0
+
+    def follow(self, fd: int) -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(fd, _CHUNK):
+                self._kept.append(data)
+                self._size += len(data)
+                while self._size - len(self._kept[0]) > _KEPT_BYTES:
+                    self._size -= len(self._kept.popleft())
+                written = 0
+                while written < len(data):
+                    written += os.write(2, data[written:])
+
+    def text(self) -> str:
+        return b"".join(self._kept).decode(errors="replace")
+
+
+class ScriptSteps(SPMDActor):
+    """Runs a script that calls ``monarch.step``, on a thread of this process: code that is pushed
+    comes in where the script is at a step."""
+
+    def __init__(self) -> None:
+        self.rank = context().actor_instance.rank.rank
+        self._script: ScriptThread | None = None
+
+    def __thread__(self) -> int:
+        """The thread that does the work of this actor's endpoints."""
+        return threading.get_ident() if self._script is None else self._script.ident
+
+    def __roots__(self) -> dict[str, Any]:
+        """What belongs to the state of the run beside the modules: what the step is called with."""
+        work = None if self._script is None else self._script.work
+        return {} if work is None else {"step": work.__dict__}
+
+    @endpoint
+    def start(self, run_id: str, there: str, argv: list[str]) -> None:
+        """As ``ScriptProcess.start``; nothing of the script has run when it returns."""
+        os.environ.update(_torchrun_variables(run_id))
+        script = script_here(there, argv[0])
+        sys.argv = [script, *argv[1:]]
+        folder = os.path.dirname(os.path.abspath(script))
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        self._script = ScriptThread(lambda: _run_as_main(script))
+
+    @endpoint
+    def go_on(self) -> tuple[bool, int, dict[str, float]]:
+        """Let the script go on to its next step, or its end: whether it is at a step, the number
+        of steps that it has made, and the figures that it gave."""
+        assert self._script is not None
+        try:
+            is_at_step = self._script.go_on()
+        except SystemExit as end:
+            if end.code:
+                raise RuntimeError(f"{sys.argv[0]} exited with {end.code}") from None
+            is_at_step = False
+        return is_at_step, self._script.num_steps, self._script.figures
+
+    @endpoint
+    def step(self) -> None:
+        """Make the step that the script is at."""
+        assert self._script is not None
+        self._script.make_step()
+
+
+def _torchrun_variables(run_id: str) -> dict[str, str]:
+    """What ``torchrun`` sets beside ranks and addresses. As there, each of several ranks of a host
+    gets one thread of OpenMP, unless the user has said how many."""
+    variables = {
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+    if os.environ.get("LOCAL_WORLD_SIZE", "1") != "1" and "OMP_NUM_THREADS" not in os.environ:
+        variables["OMP_NUM_THREADS"] = "1"
+    return variables
+
+
+def script_here(there: str, path: str) -> str:
+    """The script's path on this host: in its copy of the workspace, where that has one."""
+    workspace = os.environ.get("WORKSPACE_DIR", "")
+    copy = os.path.join(workspace, there) if workspace and there else ""
+    return copy if copy and os.path.exists(copy) else path
+
+
+def _run_as_main(script: str) -> None:
+    """Run a file as ``__main__``, under that name in ``sys.modules``, as Python itself does."""
+    with open(script, "rb") as file:
+        code = compile(file.read(), script, "exec")
+    module = types.ModuleType("__main__")
+    module.__file__ = script
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = module
+    exec(code, module.__dict__)

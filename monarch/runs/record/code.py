@@ -1,0 +1,162 @@
+"""The code that a run runs: its digest, and what changed in it while it ran.
+
+The hosts are asked, which know what a generation holds. The author's own files may be further.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from monarch.errors import MonarchError
+from monarch.runtime.workspace.pushing.host_history import HeldChanges
+from monarch_sync import SyncReport, Workspace
+from monarch_sync.content.stamps import digest_of
+from monarch_sync.errors import SyncError
+from monarch_sync.tree.entry import Entry
+from monarch_sync.tree.manifest import EntryChange
+from monarch_sync.words import counted, printable
+
+_MOVED_SECONDS = 1.0
+_MAX_BYTES = 256 * 1024
+_MAX_DIFF_LINES = 400
+
+
+class _Past(Protocol):
+    """Earlier generations, as the hosts remember them."""
+
+    def changes(self, since: int, generation: int) -> HeldChanges: ...
+
+    def content(self, entry: Entry) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class RunCodeChange:
+    """The difference from the code before. ``saved_at``, in seconds since the epoch, is when the
+    last of it was saved here; 0 where that cannot be told any more."""
+
+    files: list[str]
+    diff: str
+    digest: str
+    saved_at: float
+
+
+class RunCode:
+    """The generation of a workspace that a run is on. ``newest_loaded`` gives the newest one that
+    changed something that a process of the run has loaded."""
+
+    def __init__(
+        self,
+        past: _Past,
+        workspace: Workspace,
+        generation: int,
+        newest_loaded: Callable[[], int] | None = None,
+    ) -> None:
+        self._past = past
+        self._newest_loaded = newest_loaded
+        self._workspace = workspace
+        # Has the hosts go back to a generation, where a way to do so is known.
+        self.roll_back: Callable[[int], SyncReport] | None = None
+        self.copies: frozenset[str] = frozenset()  # where hosts have theirs, as far as known
+        self.generation = generation
+        self.digest = ""
+        self.move_to(generation)
+
+    def another(self) -> RunCode:
+        """The same for another run beside this one."""
+        other = RunCode(self._past, self._workspace, self.generation, self._newest_loaded)
+        other.roll_back, other.copies = self.roll_back, self.copies
+        return other
+
+    def is_loaded_since(self, generation: float) -> bool:
+        """Whether a newer generation changed something that a process of the run has loaded."""
+        return self._newest_loaded is None or self._newest_loaded() > generation
+
+    def in_authors_words(self, text: str) -> str:
+        """A text, say a traceback, in which files of a host's copy are the author's own."""
+        deepest_first = sorted(self._workspace.folders, key=lambda one: -len(one.remote))
+        for copy in self.copies:
+            for folder in deepest_first:
+                there = f"{copy}/{folder.remote}".rstrip("/")
+                text = text.replace(f"{there}/", f"{folder.local}/")
+        return text
+
+    def move_to(self, generation: int) -> RunCodeChange | None:
+        """The change that this generation brings; ``None`` where it changes nothing, or no host can
+        tell, so that the next change tells that, too."""
+        try:
+            held = self._past.changes(self.generation, generation)
+        except (MonarchError, SyncError):
+            return None
+        self.generation, self.digest = generation, held.digest.hex()
+        changes = [one for one in held.changes if _content(one.before) != _content(one.now)]
+        if not changes:
+            return None
+        return RunCodeChange(
+            [change.path for change in changes],
+            "\n".join(self._diff(changes)),
+            self.digest,
+            self._saved_at(changes, time.time() - held.age_seconds),
+        )
+
+    def _diff(self, changes: list[EntryChange]) -> list[str]:
+        lines: list[str] = []
+        for number, change in enumerate(changes):
+            if len(lines) > _MAX_DIFF_LINES:
+                files = counted(len(changes) - number, "more file")
+                return [*lines[:_MAX_DIFF_LINES], f"... and more, and {files}"]
+            lines += _lines(change.path, self._text(change.before), self._text(change.now))
+        if len(lines) > _MAX_DIFF_LINES:
+            left = len(lines) - _MAX_DIFF_LINES
+            return [*lines[:_MAX_DIFF_LINES], f"... and {left} more lines"]
+        return lines
+
+    def _text(self, entry: Entry | None) -> str | None:
+        """The text of a file; ``None`` where it is not worth a diff, or not to be had any more."""
+        if entry is None or not entry.is_file:
+            return ""
+        if entry.size > _MAX_BYTES:
+            return None
+        try:
+            return self._past.content(entry).decode()
+        except (MonarchError, SyncError, UnicodeDecodeError):
+            return None
+
+    def _saved_at(self, changes: list[EntryChange], pushed_at: float) -> float:
+        """When the last of what was pushed then was saved; 0 if it was not these files' last save,
+        as when the hosts have gone back to an earlier state."""
+        newest, saved_at, digest = "", 0.0, b""
+        for change in changes:
+            if change.now is None or not change.now.is_file:
+                continue
+            for local in self._workspace.locate(change.path):
+                with contextlib.suppress(OSError):
+                    stat = os.stat(local)
+                    when = stat.st_mtime
+                    if stat.st_ctime - when > _MOVED_SECONDS:
+                        return 0.0  # A file that is moved keeps the time of its last save.
+                    if when > saved_at:
+                        newest, saved_at, digest = str(local), when, change.now.digest
+                    break
+        is_known = newest and saved_at <= pushed_at and digest_of(newest) == digest
+        return saved_at if is_known else 0.0
+
+
+def _content(entry: Entry | None) -> bytes:
+    """Empty where there is no file."""
+    return entry.digest if entry is not None else b""
+
+
+def _lines(path: str, before: str | None, now: str | None) -> Iterator[str]:
+    name = printable(path)
+    if before is None or now is None:
+        yield f"{name} has changed"
+        return
+    yield from difflib.unified_diff(
+        before.splitlines(), now.splitlines(), f"a/{name}", f"b/{name}", lineterm=""
+    )

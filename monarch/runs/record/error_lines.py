@@ -1,0 +1,100 @@
+"""The two lines of a traceback that a person needs: what was raised, and where in the user's
+code."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import NamedTuple
+
+from monarch.config_file import ConfigError
+from monarch.errors import ActorError, MonarchError
+from monarch.runs.record.error_text import in_words
+from monarch.runs.record.places import in_short, is_installed
+
+_PLACE = re.compile(r'^ +File "(.+)", line (\d+)')
+_RANK = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)  # torch puts it before each line
+_BEGINS = re.compile(r"^Traceback .*\(most recent call last\):$", re.MULTILINE)
+
+
+class ErrorLines(NamedTuple):
+    """An error of Python's, from its traceback: ``error`` in a line, the place of the user's code
+    that raised, and the whole ``traceback``. ``on`` says which rank it was, if that is known."""
+
+    error: str
+    file: str = ""
+    line: int = 0
+    traceback: str = ""
+    on: str = ""
+
+    def told(self, on: str = "") -> str:
+        """The error, and below it the place; ``on`` says where besides, as on which rank."""
+        place = f"{in_short(self.file)}:{self.line}" if self.file else ""
+        below = ", ".join(part for part in (place, on or self.on) if part)
+        return f"{self.error}\n{below}".rstrip()
+
+
+def lines_of(error: BaseException) -> ErrorLines | None:
+    """The lines of what ended a run, where that was an error of the user's code; ``None`` where the
+    error says all itself."""
+    known = getattr(error, "lines", None)
+    if isinstance(known, ErrorLines):
+        return known
+    if isinstance(error, ActorError):
+        lines = error_in(error.exception_formatted)
+        on = "" if error.rank is None else f"on rank {error.rank}"
+        return lines and lines._replace(on=on, error=_first_line(in_words(error.exception)))
+    if isinstance(error, (MonarchError, ConfigError)):
+        return _within(str(error))
+    if type(error).__module__.startswith("monarch"):
+        return None
+    text = "".join(traceback.format_exception(error))
+    lines = error_in(text)
+    return lines and lines._replace(error=_first_line(in_words(error)))
+
+
+def _within(text: str) -> ErrorLines | None:
+    """A traceback in what an error of ours says: it goes, and all else that is said stays."""
+    begins = _BEGINS.search(text)
+    lines = error_in(text) if begins is not None else None
+    if begins is None or lines is None:
+        return None
+    head, tail = text[: begins.start()].rstrip(), text.partition(lines.traceback)[2].strip("\n")
+    if "\n" in head or tail:
+        said = "\n".join(part for part in (head, tail) if part)
+        return ErrorLines(said, traceback=lines.traceback)
+    return lines._replace(error=head or lines.error)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def error_in(text: str) -> ErrorLines | None:
+    """The last error of Python's that a process has printed; ``None`` where it printed none."""
+    text = _RANK.sub("", text)
+    heads = [found.start() for found in _BEGINS.finditer(text)]
+    if not heads:
+        return _syntax_error(text)
+    lines = text[heads[-1] :].splitlines()
+    places = []
+    end = 1
+    while end < len(lines) and (lines[end].startswith(" ") or not lines[end].strip()):
+        if found := _PLACE.match(lines[end]):
+            places.append((found[1], int(found[2])))
+        end += 1
+    if end == len(lines):
+        return None
+    own = [place for place in places if not is_installed(place[0])] or places or [("", 0)]
+    error = lines[end]
+    return ErrorLines(error, *own[-1], "\n".join(lines[: end + 1]))
+
+
+def _syntax_error(text: str) -> ErrorLines | None:
+    """Of a script that does not compile, Python prints no head."""
+    lines = text.rstrip().splitlines()
+    if lines and re.match(r"(Syntax|Indentation|Tab)Error: ", lines[-1]):
+        for index in range(len(lines) - 2, -1, -1):
+            if found := _PLACE.match(lines[index]):
+                return ErrorLines(lines[-1], found[1], int(found[2]), "\n".join(lines[index:]))
+    return None

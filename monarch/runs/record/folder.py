@@ -1,0 +1,411 @@
+"""Run folders: ``runs/NAME-STAMP``, what lies in them, and how a run stands.
+
+    config.toml  origin.json  command  env.json     what was run
+    metrics.jsonl  events.jsonl  logs/rank*.log     what happened
+    checkpoints/  report.html                       what came of it
+
+How a run stands is told by its last ``begun`` or ``ended`` event, and by whether the program that
+began it still lives; so a run that was killed need not say so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from monarch import ours
+from monarch.config_file import ConfigError, changed_keys, live_keys, load_config
+from monarch.errors import JobError
+from monarch.observe.json_rows import json_rows, parsed_json
+from monarch.observe.kept_files import leads_out, read_kept
+from monarch.runs.record.rows import EVENTS, METRICS
+from monarch.runs.record.writing import writing
+from monarch.runtime.ends.process_start import is_running
+from monarch.whole_file import OF_PEOPLE, write_whole
+
+# Checkpoints, logs and chosen variables are nobody else's, unless the user says otherwise.
+_MODE = "MONARCH_RUNS_MODE"
+RUNS = Path(os.environ.get("MONARCH_RUNS_DIR") or "runs").expanduser()
+HOSTS_OPTION = "--hosts"
+CONFIG = "config.toml"
+TRACEBACK = "traceback.txt"  # of what ended the run last
+# Of runs that go on without their author: see `detached.py`.
+DETACHED = "detached.json"
+REMOTE = "remote.json"
+_ANSWER = "answer"
+# Of a run's events, those that say how it stands.
+_ENDS = ("begun", "ended")
+_TURNS = (*_ENDS, "held", "mended", "begun_again")
+
+Status = Literal["running", "held", "finished", "stopped", "failed", "killed", "empty"]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run on disk."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def config_path(self) -> Path:
+        """Raises ``JobError`` where a link leads out of the folder."""
+        path = self.path / CONFIG
+        if leads_out(path, self.path):
+            raise JobError(f"{path} is a link that leads out of the run's folder: it is not read")
+        return path
+
+    @property
+    def config_text(self) -> str:
+        """Empty where there is none that can be read."""
+        try:
+            return read_kept(self.path / CONFIG).decode("utf-8")
+        except (OSError, ValueError):
+            return ""
+
+    @property
+    def is_of_script(self) -> bool:
+        """Whether it is of a plain script, which keeps its own checkpoints."""
+        return "script" in self.origins()
+
+    @property
+    def has_traceback(self) -> bool:
+        """Whether it failed with an error of the user's code."""
+        return self.status == "failed" and (self.path / TRACEBACK).is_file()
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def command(self) -> list[str]:
+        """The command that began it, as its arguments."""
+        try:
+            return shlex.split(read_kept(self.path / "command").decode("utf-8"))
+        except (OSError, ValueError):
+            return []
+
+    @property
+    def recipe(self) -> str:
+        """The recipe's name, or its file, as in the command ``monarch run RECIPE``; "" for a
+        command that is none of these."""
+        program, word, recipe, *_ = [*self.command, "", "", ""]
+        is_run = (program, word) == ("monarch", "run") and not recipe.startswith("-")
+        return recipe if is_run else ""
+
+    def note_command(self, command: Sequence[str]) -> None:
+        """Notes the command that begins the run, or goes on with it, on as many hosts as it
+        says."""
+        path = self.path / "command"
+        if not path.exists():
+            self.write_text("command", shell_line(command) + "\n")
+            return
+        first, began = self.command, path.stat()
+        now = [*_without_hosts(first)[:3], *_hosts_of(command), *_without_hosts(first)[3:]]
+        if now != first:
+            self.write_text("command", shell_line(now) + "\n")
+            # Runs are in order by it.
+            os.utime(path, ns=(began.st_atime_ns, began.st_mtime_ns))
+
+    def events(self) -> list[dict[str, Any]]:
+        """Everything that happened, the oldest first."""
+        rows = json_rows(self.path / EVENTS)
+        return [
+            {"time": 0.0, "text": "", **row} for row in rows if isinstance(row.get("kind"), str)
+        ]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One row a step that counts: what a resumed run did again is there once."""
+        return steps_of(json_rows(self.path / METRICS))
+
+    def environment(self) -> dict[str, Any]:
+        """The surroundings of the last program that ran it."""
+        return read_json(self.path / "env.json")
+
+    def origins(self) -> dict[str, str]:
+        """Where each value of the config came from."""
+        return read_json(self.path / "origin.json")
+
+    @property
+    def running_pid(self) -> int | None:
+        """The program that runs it now."""
+        last = self._last_turn()
+        if last is None or last["kind"] != "begun" or not self._is_alive(last):
+            return None
+        return int(last["pid"])
+
+    def _last_turn(self) -> dict[str, Any] | None:
+        return next((e for e in reversed(self.events()) if e["kind"] in _ENDS), None)
+
+    def _is_alive(self, begun: Mapping[str, Any]) -> bool:
+        """Whether the program of a ``begun`` event still lives; of one elsewhere, at the last
+        look."""
+        remote = read_json(self.path / REMOTE)
+        if remote:
+            return bool(remote.get("is_running"))
+        return is_running(begun.get("pid", 0), begun.get("started", -1))
+
+    @property
+    def status(self) -> Status:
+        last = self._last_turn()
+        if last is None:
+            return "empty"
+        if last["kind"] == "ended":
+            status: Status = last.get("status", "failed")
+            return status
+        if not self._is_alive(last):
+            return "killed"
+        kinds = [event["kind"] for event in self.events() if event["kind"] in _TURNS]
+        return "held" if kinds[-1] == "held" else "running"
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether ranks were lost since the last step, and are about to begin again."""
+        lost = next((e for e in reversed(self.events()) if e["kind"] in ("died", "hung")), None)
+        if lost is None or self.running_pid is None:
+            return False
+        steps = self.metrics()
+        return not steps or lost["time"] > steps[-1].get("time", 0.0)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ended because what it ran on was lost."""
+        last = self._last_turn()
+        return last is not None and bool(last.get("is_lost"))
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Here, or on a host that has a disk of its own."""
+        try:
+            is_here = any(self.checkpoint_dir.iterdir())
+        except OSError:
+            is_here = False
+        return is_here or self.saved_elsewhere is not None
+
+    @property
+    def saved_elsewhere(self) -> tuple[Path, int] | None:
+        """The newest checkpoint that a host wrote to a disk of its own, and its step."""
+        for event in reversed(self.events()):
+            if event["kind"] == "saved" and event.get("elsewhere"):
+                return Path(event["path"]), event["step"]
+        return None
+
+    def _repr_html_(self) -> str:
+        from monarch.runs.record.measured import html_of  # In notebooks only.
+
+        status = "restarting" if self.is_restarting else self.status
+        return html_of(self.name, self.recipe, status, self.metrics())
+
+    def num_bytes(self) -> int:
+        """The sizes of all files in the run's folder, added up, in bytes."""
+        total = 0
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                with suppress(OSError):
+                    total += os.lstat(os.path.join(folder, name)).st_size
+        return total
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write one of its files, whole or not at all."""
+        write_whole(self.path / name, text, mode=OF_PEOPLE)
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
+
+    def answer(self, choice: str) -> None:
+        """Answer what the run asks while it holds, as by a key in its terminal."""
+        self.write_text(_ANSWER, choice)
+
+    def take_answer(self) -> str:
+        """The answer that another program gave since the last time; "" where there is none."""
+        path = self.path / _ANSWER
+        try:
+            choice = path.read_text()
+            path.unlink()
+        except (OSError, ValueError):
+            return ""
+        return choice
+
+    def discard(self) -> None:
+        """Remove it; for one that ``new_run`` made just now."""
+        ours.remove_folder(self.path, self.path.parent, name=r".+-\d{8}-\d{6}(-\d+)?")
+
+    def link_as_latest(self) -> None:
+        """Have ``latest`` beside it lead to it."""
+        link = self.path.parent / "latest"
+        made = link.with_name(f".latest.{self.path.name}")
+        made.unlink(missing_ok=True)
+        made.symlink_to(self.name)
+        os.replace(made, link)
+
+
+def writing_in(folder: Path) -> AbstractContextManager[None]:
+    """Within, what the operating system refuses becomes a ``JobError`` that a person can read."""
+    return writing(f"the run's folder in {folder}")
+
+
+def new_run(name: str, base: Path = RUNS) -> RunFolder:
+    """An empty folder for a run that begins now; folders of runs are no part of a workspace.
+
+    Raises ``JobError`` where it cannot be made.
+    """
+    with writing_in(base):
+        base.mkdir(parents=True, exist_ok=True)
+        ignore = base / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        number = 1
+        while True:
+            path = base / (f"{name}-{stamp}" + (f"-{number}" if number > 1 else ""))
+            try:
+                path.mkdir(0o700)
+                path.chmod(_mode_of_runs())
+                return RunFolder(path)
+            except FileExistsError:
+                number += 1
+
+
+def _mode_of_runs() -> int:
+    """Raises ``JobError`` for a choice that is no mode, or one that would keep the user out."""
+    text = os.environ.get(_MODE) or "700"
+    if not re.fullmatch(r"0?7[0-7]{2}", text):
+        raise JobError(f"{_MODE}={text} is no mode for folders of yours: say 700, 750 or 755")
+    return int(text, 8)
+
+
+def runs_in(base: Path = RUNS) -> list[RunFolder]:
+    """All runs, the one that began last at the end."""
+    found = [path for path in base.glob("*") if path.is_dir() and not path.is_symlink()]
+    found = [path for path in found if (path / "command").exists()]
+    return [RunFolder(path) for path in sorted(found, key=_began)]
+
+
+def find_run(wanted: str = "latest", base: Path = RUNS) -> RunFolder:
+    """The run that ``wanted`` names: a folder, its name, ``latest``, or the beginning of a name,
+    which means the last such run. Raises ``JobError``."""
+    path = Path(wanted)
+    if (path / "command").exists():
+        return RunFolder(path)
+    runs = runs_in(base)
+    if not runs:
+        raise JobError(f"there are no runs in {base}: `monarch run ddp` makes one")
+    if wanted == "latest":
+        return runs[-1]
+    for run in reversed(runs):
+        if run.name == wanted:
+            return run
+    for run in reversed(runs):
+        if run.name.startswith(wanted):
+            return run
+    names = ", ".join(run.name for run in runs[-5:])
+    raise JobError(f"there is no run {wanted!r} in {base}. The last ones: {names}")
+
+
+def _began(path: Path) -> tuple[int, str]:
+    # The command is written once, when a run begins.
+    return (path / "command").stat().st_mtime_ns, path.name
+
+
+def answer_run(run: RunFolder, choice: str) -> None:
+    """Give a run that holds one of the answers that it asks for. Raises ``JobError``."""
+    holds = [event for event in run.events() if event["kind"] == "held"]
+    choices = holds[-1].get("choices", []) if holds and run.status == "held" else []
+    if choice not in choices:
+        raise JobError(f"{run.name} does not ask for that: it is {run.status}")
+    run.answer(choice)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of JSON; an empty dictionary where there is none that can be read."""
+    try:
+        found = parsed_json(read_kept(path))
+    except OSError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def steps_of(
+    rows: Iterable[Mapping[str, Any]], steps: list[dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """One row for each step, from rows in the order in which they were reported.
+
+    Rows of the same step are joined. Where the step numbers go back, the run was resumed there, and
+    the later steps of before are dropped. ``steps``, the result for the rows before these, is
+    extended in place.
+    """
+    steps = [] if steps is None else steps
+    for row in rows:
+        step = row.get("step")
+        if not isinstance(step, int):
+            continue
+        while steps and steps[-1]["step"] > step:
+            steps.pop()
+        if steps and steps[-1]["step"] == step:
+            steps[-1].update(row)
+        else:
+            steps.append(dict(row))
+    return steps
+
+
+def shell_line(arguments: Sequence[str]) -> str:
+    """A command as one would type it."""
+    return shlex.join(arguments)
+
+
+def find_unfinished(base: Path, name: str, command: Sequence[str]) -> RunFolder | None:
+    """The last run of this very command, if it was left before its end: killed, stopped, failed.
+
+    A failed run that has no checkpoint has nothing to go on with, unless nothing was wrong with
+    it, and what it ran on was lost.
+    """
+    for run in reversed(runs_in(base)):
+        if not run.name.startswith(f"{name}-") or _without_hosts(run.command) != list(command):
+            continue
+        status = run.status
+        if status == "running":
+            continue
+        goes_on = status == "failed" and (run.has_checkpoint or run.is_lost)
+        if goes_on or status in ("killed", "stopped"):
+            return run
+        return None
+    return None
+
+
+def _without_hosts(command: Sequence[str]) -> list[str]:
+    """The same run may go on with fewer hosts, or with more."""
+    num_words = len(_hosts_of(command))
+    return [*command[:3], *command[3 + num_words :]]
+
+
+def _hosts_of(command: Sequence[str]) -> Sequence[str]:
+    """The option for it, where the command has one: behind the recipe."""
+    return command[3:5] if command[3:4] == [HOSTS_OPTION] else []
+
+
+def config_of(run: RunFolder, config_class: type[Any]) -> Any | None:
+    """The config that a run was left with; ``None`` if the recipe has another by now."""
+    try:
+        return load_config(config_class, run.config_path).config
+    except ConfigError:
+        return None
+
+
+def what_changed(run: RunFolder, config: Any) -> list[str]:
+    """The keys that differ from the run's, and may not change in the middle of one."""
+    before = config_of(run, type(config))
+    if before is None:
+        return ["the recipe's keys"]
+    free = set(live_keys(type(config)))
+    return [key for key in changed_keys(before, config) if key not in free]

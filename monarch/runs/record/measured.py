@@ -1,0 +1,47 @@
+"""The measurements of a run, of the rows that it reported: one a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from monarch.mesh import html
+from monarch.runs.record.plot import Series
+
+_FIRST = ("loss", "samples_per_second", "tokens_per_second")
+_NOT_PLOTTED = ("step", "num_steps", "time", "generation")
+
+
+def curve(steps: Sequence[Mapping[str, Any]], name: str) -> Series:
+    """One quantity over the steps."""
+    return [(row["step"], row[name]) for row in steps if is_number(row.get(name))]
+
+
+def names_measured(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the quantities that were reported besides the step, the most wanted first."""
+    names = dict.fromkeys(
+        name
+        for row in steps
+        for name, value in row.items()
+        if name not in _NOT_PLOTTED and is_number(value)
+    )
+    return [name for name in _FIRST if name in names] + [n for n in names if n not in _FIRST]
+
+
+def last_measured(steps: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """The value of ``name`` at the last step that has one; ``None`` where no step does."""
+    return next((row[name] for row in reversed(steps) if name in row), None)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def html_of(name: str, recipe: str, status: str, steps: Sequence[Mapping[str, Any]]) -> str:
+    """The HTML by which a notebook shows a run; ``steps`` as `RunFolder.metrics` has them. No
+    links, no script."""
+    last = steps[-1] if steps else {}
+    of = f" of {last['num_steps']}" if "num_steps" in last else ""
+    rows = [("recipe", recipe or "-"), ("status", status), ("step", f"{last.get('step', 0)}{of}")]
+    rows += [(key, f"{last_measured(steps, key):.4g}") for key in names_measured(steps)]
+    return html.table(name, (), rows)

@@ -1,0 +1,404 @@
+"""The record of a run: writes down its course, and hears what others ask of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol, TextIO, TypeVar
+
+from monarch.actor import HostMesh, HostWarning, ProcMesh
+from monarch.observe.json_rows import json_rows
+from monarch.runs.record.code import RunCode
+from monarch.runs.record.edits import Edits
+from monarch.runs.record.error_text import in_words
+from monarch.runs.record.live_config import LiveConfig
+from monarch.runs.record.loggers import LoggedRun, Logger, open_loggers
+from monarch.runs.record.rows import EVENTS, METRICS, RowFile
+from monarch.runs.record.telemetry import TROUBLE, RunTelemetry
+from monarch.runs.roles import meshes_of
+from monarch.runtime.ends.process_start import seconds_since_start
+from monarch_sync.words import counted, printable, some
+
+_LOOK_SECONDS = 0.2
+_MAX_DELAY_SECONDS = 600.0  # more is a clock that is wrong, or a file that was moved here
+
+C = TypeVar("C")
+
+
+class Display(Protocol):
+    """Shows a run to a person. Called on the client, between two steps.
+
+    One that does nothing to the run has a true ``only_shows``: a recipe may call it while the next
+    step is made already.
+    """
+
+    def message(self, text: str) -> None:
+        """Something happened that is worth a line."""
+
+    def alarm(self, text: str) -> None:
+        """Something that a person should act on."""
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
+        """The numbers of a step. Steps count from 1; one step may report more than once."""
+
+    def phase(self, text: str) -> None:
+        """The activity from now until the next metrics, while nothing else can be shown."""
+
+    def saved(self, step: int) -> None:
+        """There is a checkpoint after this step: nothing to scroll by, there are many."""
+
+
+class PressedKeys(Protocol):
+    """The keys that a person presses."""
+
+    def take(self) -> str:
+        """The next one; "" where none was pressed."""
+
+
+class Allocation(Protocol):
+    """The hosts that a run goes on, and news of them."""
+
+    def after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
+        """The hosts to go on with, after something on ``hosts`` was lost. Raises ``RunFailed``."""
+
+    def repair(self, *, is_loss_known: bool = True) -> None:
+        """Bring up again what has ended, while the run holds."""
+
+    def why_gone(self) -> str:
+        """In words, where it is not the one any more that the run began on."""
+
+
+class Record:
+    """A run's folder, as a recipe sees it: every recipe gets one, beside its config.
+
+    ``folder`` holds ``metrics.jsonl``, ``events.jsonl`` and ``checkpoints/``. Metrics and events
+    are data first; ``display`` shows them. ``procs_per_host`` is for recipes that spawn their own
+    procs. May be used from any thread.
+    """
+
+    def __init__(self, folder: Path | str, display: Display, *, procs_per_host: int = 1) -> None:
+        self.folder = Path(folder)
+        self.roles: dict[str, int] = {}  # procs of each, where a person or the recipe says
+        self.procs_per_host = procs_per_host
+        self.display = display
+        self.config_file: LiveConfig[Any] | None = None
+        self.code: RunCode | None = None
+        self.allocation: Allocation | None = None
+        self.telemetry: RunTelemetry | None = None
+        self.edits = Edits()
+        # Within, the keys of the person at the run's own terminal are heard.
+        self.listen_to_keys: Callable[[], AbstractContextManager[PressedKeys]] | None = None
+        self._config: Any = None  # the last that the recipe was given
+        self._generation: float | None = None
+        self._stop = threading.Event()
+        self._is_save_wanted = False
+        self._metrics = RowFile(self.folder / METRICS)
+        self._events = RowFile(self.folder / EVENTS)
+        self._unwritten: dict[RowFile, str] = {}
+        self._loggers: list[Logger] = []
+        self._newest_step = self._saved_step = 0
+        self._has_held = False  # since the last generation
+        self._newest_steps: dict[str, int] | None = None
+        self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+
+    def meshes_of(self, procs: ProcMesh, **roles: int) -> dict[str, ProcMesh]:
+        """A part of the mesh for each role of the run; where nothing says which it has, for each of
+        ``roles``. Raises ``JobError`` where there are too few procs."""
+        return meshes_of(procs, self.roles or roles)
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """Where the recipe keeps its checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the recipe should save a checkpoint and return; look between two steps."""
+        return self._stop.is_set()
+
+    @property
+    def can_save(self) -> bool:
+        """Whether there is anything to save: not where it holds for ranks that are lost."""
+        return self.edits.held_since is None or self.edits.in_place
+
+    @property
+    def may_go_ahead(self) -> bool:
+        """Whether a step may be begun before what is reported of the last is told: no listener does
+        anything to the run."""
+        return getattr(self.display, "only_shows", False)
+
+    def stop(self) -> None:
+        """Ask the recipe to save and return."""
+        self._stop.set()
+
+    @property
+    def is_save_wanted(self) -> bool:
+        """Whether the recipe should save a checkpoint, and go on: hosts are about to end. True
+        until `take_save_wanted`; look between two steps."""
+        return self._is_save_wanted
+
+    def take_save_wanted(self) -> bool:
+        """The same, and from here on not any more."""
+        wanted, self._is_save_wanted = self._is_save_wanted, False
+        return wanted
+
+    def warned(self, warning: HostWarning) -> None:
+        """A host is about to end. From any thread."""
+        self.event(
+            "warned", f"{warning}; saving",
+            host=warning.host, why=warning.why, seconds=warning.seconds,
+        )  # fmt: skip
+        self._is_save_wanted = True
+
+    def wait_until_stopping(self, seconds: float) -> bool:
+        """Wait so long, unless the recipe is to stop; whether it is."""
+        # Not in the event's own wait: a signal's handler that sets it there would wait for us.
+        deadline = time.monotonic() + seconds
+        while not self.is_stopping and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+        return self.is_stopping
+
+    def hosts_after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
+        """The hosts to go on with, after something on ``hosts`` was lost: mostly the same ones.
+        There may be fewer, where the recipe's ``check`` has nothing against it, or where it does
+        with ``any_number``.
+
+        Raises ``RunFailed`` where there are none any more."""
+        if self.allocation is None:
+            return hosts
+        return self.allocation.after_loss(hosts, any_number=any_number)
+
+    def repair_hosts(self, *, is_loss_known: bool = True) -> None:
+        """Have hosts that have ended brought up again while the run holds, where the allocation
+        can, so that a fix can be pushed to them."""
+        if self.allocation is not None:
+            self.allocation.repair(is_loss_known=is_loss_known)
+
+    def why_gone(self) -> str:
+        """In words, where the allocation is not the one any more that the run began on."""
+        return "" if self.allocation is None else self.allocation.why_gone()
+
+    def message(self, text: str) -> None:
+        """Something happened that is worth a line."""
+        self._show(self.display.message, text)
+
+    def alarm(self, text: str) -> None:
+        """Something that a person should act on."""
+        self._show(self.display.alarm, text)
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
+        """The numbers of a step. Steps count from 1; one step may report more than once.
+
+        Where they have a ``generation``, a change of it becomes an event, with the diff of the
+        code. Report that of the rank that is furthest behind.
+
+        Metrics that were reported of a step before, as by a run that went on from a checkpoint of
+        before it, are written down with ``"again": true``; a reader that leaves out these rows has
+        each step once.
+        """
+        now = time.time()
+        self._newest_step = step
+        row = {"step": step, "num_steps": num_steps, "time": now, **values}
+        if self._is_made_again(step, values):
+            row["again"] = True
+        self._add(self._metrics, row)
+        self._log(step, values)
+        self._look_at_generation(step, values, now)
+        self._show(self.display.metrics, step, num_steps, values)
+
+    def event(self, kind: str, text: str, **data: Any) -> None:
+        """Something that a later reader of the run wants to know: a death, a heal, new code.
+
+        ``kind`` is one word (``died``, ``respawned``, ``healed``, ``saved``, ``resumed``,
+        ``generation``, ``config``, ``chaos``); ``data`` is what JSON can hold.
+        """
+        if kind == "saved" and (path := data.get("path")) and not Path(path).exists():
+            data["elsewhere"] = True  # on the disk of the host that wrote it
+        self.note(kind, text, **data)
+        if kind == "saved" and isinstance(step := data.get("step"), int):
+            self._saved_step = step
+            self._show(self.display.saved, step)
+        else:
+            self.message(text)
+
+    def phase(self, text: str) -> None:
+        """Say what takes a while, until the next metrics; shown on a terminal only."""
+        self._show(self.display.phase, text)
+
+    def note(self, kind: str, text: str, **data: Any) -> None:
+        """An event that is written down and not shown."""
+        self._has_held |= kind == "held"
+        self._add(self._events, {"time": time.time(), "kind": kind, "text": text, **data})
+        if kind in TROUBLE and self.telemetry is not None:
+            self.telemetry.write_soon()
+
+    def live(self, config: C) -> C:
+        """``config``, with what was changed in its file since and may change while it runs.
+
+        Call it between two steps. A change, or a key that needs a restart, becomes an event.
+        """
+        self._config = config
+        if self.config_file is None:
+            return config
+        change = self.config_file.poll()
+        if change is not None:
+            self.event("config", change.text, **change.data())
+        now: C = self.config_file.config
+        self._config = now
+        return now
+
+    @property
+    def edit_patience_seconds(self) -> float | None:
+        """The key of that name in the recipe's config, as its file has it now; ``None`` where the
+        config says nothing."""
+        config = self.live(self._config)
+        for section in (config, getattr(config, "fault_tolerance", None)):
+            seconds = getattr(section, "edit_patience_seconds", None)
+            if seconds is not None:
+                return float(seconds)
+        return None
+
+    def log_to(self, names: Sequence[str], run: LoggedRun | None = None) -> None:
+        """Have metrics go there too (``tensorboard``, ``wandb``, ``mlflow``), until `close`. Raises
+        ConfigError where what it takes is not installed."""
+        self._loggers = open_loggers(names, run or LoggedRun(self.folder))
+        for logger in self._loggers:
+            self._show(self.display.message, f"metrics also go to {logger.place}")
+
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
+        """A logger that fails, as where its server is gone, is left out from then on."""
+        for logger in list(self._loggers):
+            try:
+                logger.metrics(step, values)
+            except Exception as error:
+                self._loggers.remove(logger)
+                name = type(logger).__name__
+                self.event("unlogged", f"{name} gets no more metrics: {in_words(error)}", step=step)
+
+    def close(self) -> None:
+        """End the loggers."""
+        loggers, self._loggers = self._loggers, []
+        for logger in loggers:
+            try:
+                logger.close()
+            except Exception as error:  # The run counts, whatever becomes of its copies.
+                self.note("unlogged", f"{type(logger).__name__} could not end: {in_words(error)}")
+
+    def _is_made_again(self, step: int, values: Mapping[str, float]) -> bool:
+        if self._newest_steps is None:
+            self._newest_steps = {}
+            path = self._metrics.path
+            for row in json_rows(path) if path.is_file() else ():
+                self._note_step(row.get("step", 0), row)
+        is_again = any(self._newest_steps.get(name, 0) >= step for name in values)
+        self._note_step(step, values)
+        return is_again
+
+    def _note_step(self, step: int, names: Iterable[str]) -> None:
+        assert self._newest_steps is not None
+        for name in names:
+            self._newest_steps[name] = max(self._newest_steps.get(name, 0), step)
+
+    def _look_at_generation(self, step: int, values: Mapping[str, float], now: float) -> None:
+        generation = values.get("generation")
+        if generation is None or generation == self._generation:
+            return
+        before, self._generation = self._generation, generation
+        if before is None:
+            seconds = seconds_since_start()
+            self.note("first_step", f"first step after {seconds:.1f} s", seconds=seconds, step=step)
+            if self.code is not None and generation > self.code.generation:
+                self.code.move_to(int(generation))  # There was a push while it began.
+            return
+        if self.code is not None and not self.code.is_loaded_since(before):
+            return  # no process has loaded what it changed
+        text = f"generation {generation:.0f} from step {step}"
+        change = self.code.move_to(int(generation)) if self.code is not None else None
+        if change is None:
+            self.event("generation", text, generation=generation, step=step)
+            return
+        data: dict[str, Any] = {
+            "files": change.files, "diff": change.diff, "digest": change.digest
+        }  # fmt: skip
+        text += f": {some([printable(file) for file in change.files])}"
+        seconds = max(0.0, now - change.saved_at)
+        has_held, self._has_held = self._has_held, False
+        # Of a hold, the time in which a person thought is no time of an edit.
+        if seconds < _MAX_DELAY_SECONDS and not has_held:
+            text += f", {seconds * 1000:.0f} ms after the save"
+            data["save_to_step_seconds"] = seconds
+        self.event("generation", text, generation=generation, step=step, **data)
+
+    def replacing(self, generation: int, num_procs: int) -> None:
+        """A push is about to have new processes take the place of so many: say what that costs."""
+        saved, newest = self._saved_step, self._newest_step
+        costs = "nothing was saved yet, and what was learned is lost"
+        if saved:
+            made_again = f", and {counted(newest - saved, 'step')} since then are made again"
+            costs = f"the last checkpoint is of step {saved}{made_again if newest > saved else ''}"
+        processes = "a new process" if num_procs == 1 else f"{num_procs:,} new processes"
+        text = f"generation {generation} needs {processes}: {costs}"
+        self.event("replacing", text, generation=generation, step=newest, saved=saved)
+
+    def audited(self, generation: int, stale: Sequence[str], kept: Sequence[str]) -> None:
+        """After a switch: what still runs old code, where there is anything. From any thread."""
+        if stale or kept:
+            parts = [*(f"old code: {text}" for text in stale), *(f"kept: {text}" for text in kept)]
+            text = f"generation {generation}: {'; '.join(map(printable, parts))}"
+            self.event("audit", text, generation=generation, stale=list(stale), kept=list(kept))
+
+    def _show(self, show: Callable[..., None], *what: Any) -> None:
+        """Where nothing can be shown, as in a terminal that is gone, the run goes on; where its
+        reader has gone (``| head``), it is to stop, with all that was learned."""
+        try:
+            show(*what)
+        except BrokenPipeError:
+            self.stop()
+        except OSError:
+            pass
+
+    def _add(self, file: RowFile, row: Mapping[str, Any]) -> None:
+        """A training is worth more than what is noted of it: where nothing can be written, as on a
+        full disk, that is told once, and it goes on."""
+        try:
+            file.add(row)
+        except OSError as error:
+            why = error.strerror or str(error)
+            if self._unwritten.get(file) != why:
+                self.message(f"cannot write {file.path}: {why}; the run goes on without")
+            self._unwritten[file] = why
+        else:
+            self._unwritten.pop(file, None)
+
+
+class LineDisplay:
+    """Writes one line for every message, and for the metrics of every ``log_every``-th step."""
+
+    def __init__(self, stream: TextIO, log_every: int = 10) -> None:
+        self.stream = stream
+        self.log_every = log_every
+
+    def message(self, text: str) -> None:
+        """Write ``text``."""
+        self.stream.write(f"{text}\n")
+        self.stream.flush()
+
+    def phase(self, text: str) -> None:
+        """A line would stay; a phase does not."""
+
+    def saved(self, step: int) -> None:
+        """Write which step."""
+        self.message(f"saved step {step}")
+
+    def alarm(self, text: str) -> None:
+        """Write ``text``."""
+        self.message(text)
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
+        """Write ``values`` if it is their turn."""
+        if step % self.log_every == 0 or step == num_steps:
+            numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            self.message(f"step {step}/{num_steps}  {numbers}")

@@ -1,0 +1,85 @@
+"""A run in short: its numbers in words, and the events that are worth telling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from monarch.config_file.toml_text import TOMLDecodeError, loads
+from monarch.runs.record.measured import is_number, last_measured
+
+_NAMES = {
+    "first_step": "cold start: from the command to the first step",
+    "generation": "edit, from the save to the first step on the new code on all ranks",
+    "respawned": "death: from its detection to the next step",
+}
+_ENDS_OF_A_GO = ("ended", "begun", "died", "hung")
+
+
+def worth_telling(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The events worth telling a person: of the checkpoints only the last of each go at the run."""
+    kept: list[Mapping[str, Any]] = []
+    last_saved: Mapping[str, Any] | None = None
+    for event in (*events, None):
+        if event is not None and event["kind"] == "saved":
+            last_saved = event
+            continue
+        if last_saved is not None and (event is None or event["kind"] in _ENDS_OF_A_GO):
+            kept.append(last_saved)
+            last_saved = None
+        if event is not None:
+            kept.append(event)
+    return kept
+
+
+def figures(
+    steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """The run in a few numbers, in words."""
+    found: dict[str, str] = {}
+    if steps:
+        row = steps[-1]
+        found["steps"] = f"{row['step']} of {row.get('num_steps', '?')}"
+    began = next((event["time"] for event in events if event["kind"] == "begun"), None)
+    if began is not None:
+        ended = max(event["time"] for event in events)
+        found["from begin to end"] = f"{ended - began:.1f} s"
+    for name in ("loss", "held_out_accuracy", "validation_loss"):
+        value = last_measured(steps, name)
+        if value is not None:
+            found[name] = _number(value)
+    for kind, words in _NAMES.items():
+        key = {"first_step": "seconds", "generation": "save_to_step_seconds"}.get(kind, "seconds")
+        seconds = [event[key] for event in events if event["kind"] == kind and key in event]
+        if seconds:
+            found[words] = ", ".join(_duration(value) for value in seconds[:8])
+    deaths = sum(event["kind"] in ("died", "hung") for event in events)
+    if deaths:
+        found["deaths and hangs"] = str(deaths)
+    return found
+
+
+def flat_config(text: str) -> dict[str, Any]:
+    """The values of a run's config, each by the names of its sections and its key."""
+    try:
+        return _flat(loads(text))
+    except TOMLDecodeError:
+        return {}  # An edit made meanwhile has broken it.
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{above}{key}.")
+        else:
+            flat[above + key] = value
+    return flat
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if is_number(value) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -1,0 +1,137 @@
+"""The checkpoint that a key of a config names: a file, a run, the best one of a run.
+
+    resume=runs/ddp-20261121-184922/checkpoints/step-00000100.pt
+    resume=ddp-20261121                 the latest of that run, by the beginning of its name
+    init_from=ddp-20261121/best         its best, where extras.keep_best has kept one
+    init_from=best                      the best of the last run that has one
+
+It is looked up where the command is given, before anything is started. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+from monarch.config_file import ConfigError
+from monarch.errors import JobError
+from monarch.observe.kept_files import leads_out
+from monarch.runs.record.folder import RUNS, RunFolder, find_run, runs_in
+
+AUTO, NEVER = "auto", "never"
+BEST = "best"
+"""The folder beside the checkpoints that keeps the best one."""
+_FILES = (".pt", ".pth", ".bin", ".safetensors")
+
+
+def checkpoint_named(
+    wanted: str, key: str, *, own: Path | None = None, base: Path = RUNS, steps: str = "step-*.pt"
+) -> Path:
+    """The absolute path of the checkpoint that ``wanted`` names. Raises ConfigError, of ``key``.
+
+    ``own`` is the folder of the run that asks, which is never meant by the name of a run. In a
+    folder, ``steps`` says what is a checkpoint; the newest of it counts.
+    """
+    path = Path(wanted)
+    try:
+        if path.suffix in _FILES:
+            return _file(path, key)
+        if path.is_dir() and not (path / "command").exists():
+            return _newest(path, steps, f"the folder {wanted}", key)
+        if wanted == BEST:
+            return _best_of_all(own, base, steps, key)
+        name, is_best = wanted.rstrip("/"), False
+        if path.name == BEST and wanted != BEST:
+            name, is_best = str(path.parent), True
+        run = find_run_but(name, own, base)
+    except JobError as error:
+        raise ConfigError(
+            f"names no checkpoint and no run: {error}. Say a checkpoint's path, a run's name, or "
+            "best",
+            key=key,
+        ) from None
+    if is_best:
+        return _newest(
+            run.checkpoint_dir / BEST, steps, f"{run.name} (extras.keep_best keeps one)", key,
+            what="best checkpoint",
+        )  # fmt: skip
+    if (elsewhere := run.saved_elsewhere) is not None:
+        return elsewhere[0]
+    return _newest(run.checkpoint_dir, steps, run.name, key)
+
+
+def find_run_but(name: str, own: Path | None, base: Path = RUNS) -> RunFolder:
+    """The run of that name, as ``find_run`` has it, that is not the one in ``own``."""
+    run = find_run(name, base)
+    if own is None or run.path.resolve() != own.resolve():
+        return run
+    others = [each for each in runs_in(base) if each.path.resolve() != own.resolve()]
+    for other in reversed(others):
+        if name == "latest" or other.name.startswith(name):
+            return other
+    raise JobError(f"there is no other run {name!r} in {base}")
+
+
+def check_choices(resume: str, init_from: str | None, *, base: Path = RUNS) -> None:
+    """Raise ConfigError where one of the keys ``resume`` and ``init_from`` names nothing here, or
+    they say different things."""
+    if init_from is not None and resume not in (AUTO, NEVER):
+        raise ConfigError(
+            "begins at step 0 with weights, and `resume` goes on with a run: give one of them",
+            key="init_from",
+        )
+    if resume not in (AUTO, NEVER):
+        checkpoint_named(resume, "resume", base=base)
+    if init_from is not None:
+        checkpoint_named(init_from, "init_from", base=base)
+
+
+def chosen_for(
+    run: Path, resume: str, init_from: str | None, *, base: Path = RUNS
+) -> tuple[str, str | None]:
+    """Both for the ranks of the run in that folder: "auto", "never" or an absolute path; and one,
+    or ``None``.
+
+    A run that has saved goes on from there, whatever it was to begin with, unless one of its own
+    checkpoints is named.
+    """
+    if init_from is not None:
+        init_from = str(checkpoint_named(init_from, "init_from", own=run, base=base))
+    if resume in (AUTO, NEVER):
+        return resume, init_from
+    path = checkpoint_named(resume, "resume", own=run, base=base)
+    is_own = path.is_relative_to(run.absolute())
+    return AUTO if RunFolder(run).has_checkpoint and not is_own else str(path), init_from
+
+
+def _best_of_all(own: Path | None, base: Path, steps: str, key: str) -> Path:
+    for run in reversed(runs_in(base)):
+        if own is not None and run.path.resolve() == own.resolve():
+            continue
+        if any((run.checkpoint_dir / BEST).glob(steps)):
+            return _newest(run.checkpoint_dir / BEST, steps, run.name, key)
+    raise ConfigError(
+        f"asks for the best checkpoint, and no run in {base} has kept one: train with "
+        "extras.keep_best=true, or name a run",
+        key=key,
+    )
+
+
+def _file(path: Path, key: str) -> Path:
+    if not path.exists():
+        # On a host with a disk of its own there may be what is not here.
+        if path.is_absolute() and not path.parent.exists():
+            return path
+        raise ConfigError(f"names a file that is not there: {path}", key=key)
+    if path.suffix == ".pt" and not zipfile.is_zipfile(path):
+        raise ConfigError(f"names a file that is damaged, or no checkpoint: {path}", key=key)
+    return Path(os.path.abspath(path))
+
+
+def _newest(folder: Path, steps: str, whose: str, key: str, *, what: str = "checkpoint") -> Path:
+    inside = [path for path in folder.glob(steps) if not leads_out(path, folder)]
+    found = sorted(inside, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    if not found:
+        raise ConfigError(f"finds no {what} of {whose}", key=key)
+    return Path(os.path.abspath(found[-1]))

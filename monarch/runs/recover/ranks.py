@@ -1,0 +1,221 @@
+"""Asking all ranks for a collective step: the first that fails ends it, and no rank may hang."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from monarch.actor import Future, ProcMesh
+from monarch.config_file import ConfigError
+from monarch.errors import MonarchError
+from monarch.runs.record.record import Record
+from monarch.runs.record.slowness import Patience, RankLook, Slowness, told_as_slow
+from monarch.runs.recover.clock import held_seconds
+from monarch.runs.recover.witness import Witness, stacks_of, tell_hang
+
+_LOOK_SECONDS = 0.2
+_ANSWER_SECONDS = 3.0
+
+
+class RunFailed(MonarchError):
+    """A run ends, and running it again as it is would not help; the message says why."""
+
+
+class RunLost(RunFailed):
+    """Nothing is wrong with the run: what it ran on was lost, and the same command goes on."""
+
+
+class RankHangs(MonarchError):
+    """A collective call was not answered in time; the message has every rank's stack."""
+
+
+Unless = Callable[[], bool]
+
+
+def ask_all(
+    endpoint: Any,
+    *args: Any,
+    seconds: float,
+    witnesses: Any,
+    doing: str,
+    unless: Unless | None = None,
+) -> list[Any]:
+    """The answers of all ranks, in order of arrival.
+
+    Raises what the first rank raised, without waiting for those that wait for it: ``ActorError``,
+    ``SupervisionError``. Raises ``RankHangs`` where they make no progress for ``seconds``, or have
+    not answered after several times that; ``doing`` says what hangs then. Time in which a rank
+    compiles or imports does not count. Raises ``KeyboardInterrupt`` as soon as ``unless`` is true:
+    where there is nothing to save, a run that is to stop need not wait.
+    """
+    asked = endpoint.stream(*args)
+    return answers_of(asked, seconds=seconds, witnesses=witnesses, doing=doing, unless=unless)
+
+
+def answers_of(
+    asked: Iterable[Future[Any]],
+    *,
+    seconds: float | Callable[[], Patience],
+    witnesses: Any,
+    doing: str,
+    unless: Unless | None = None,
+    slow: SlowCall | None = None,
+) -> list[Any]:
+    """As ``ask_all``, of ranks that were asked before; ``seconds`` count from now on, and may be a
+    function that says how many there are by now. ``slow`` is told where it takes long."""
+    call = _CallWatch(witnesses, seconds, doing, slow or SlowCall())
+    answers = []
+    for future in asked:
+        while not future.done():
+            if unless is not None and unless():
+                raise KeyboardInterrupt
+            with contextlib.suppress(TimeoutError):  # It may be the endpoint's own: see below.
+                future.get(timeout=call.wait_seconds)
+            if not future.done():
+                call.look()
+        answers.append(future.get())
+    return answers
+
+
+class SlowCall:
+    """What becomes of a call that takes long. These answers are for code that has gone well."""
+
+    def tell(self, text: str) -> None:
+        """It takes longer than it should: for people, again after twice the time."""
+
+    def is_given_up(self) -> bool:
+        """Whether a person does not want to wait any longer."""
+        return False
+
+    def may_end(self, looks: Sequence[RankLook], *, is_over: bool) -> bool:
+        """Whether it is to end by ``RankHangs``, because it is stuck, or ``is_over``: it has taken
+        longer than anything may. It is asked again after twice the time."""
+        return True
+
+
+class _CallWatch:
+    """One call of all ranks that goes on, as its caller sees it."""
+
+    def __init__(
+        self, witnesses: Any, seconds: float | Callable[[], Patience], doing: str, slow: SlowCall
+    ) -> None:
+        self._witnesses = witnesses
+        if not callable(seconds):
+            fixed = Patience.of_proved_code(seconds) if witnesses else Patience.unseen(seconds)
+            self._patience: Callable[[], Patience] = lambda: fixed
+        else:
+            self._patience = seconds
+        self._doing = doing
+        self._slow = slow
+        self._held_before = held_seconds()
+        self._started = self._now()
+        self._num_ranks = 0 if self._witnesses is None else len(self._witnesses)
+        self._slowness = Slowness(self._num_ranks, self._started)
+        self._questions: list[Future[RankLook]] = []
+        self._asked_at = self._started
+        self._told_at = self._tried_at = 0.0  # seconds since the start
+        self._was_over = False
+        self.wait_seconds = _LOOK_SECONDS  # until the next look at it
+
+    def _now(self) -> float:
+        """Clocks stand still while a person holds a rank."""
+        return time.monotonic() - (held_seconds() - self._held_before)
+
+    def look(self) -> None:
+        """Take up what has changed since the last time. Raises ``RankHangs``."""
+        now, patience = self._now(), self._patience()
+        self.wait_seconds = self._seconds_to_next(now, patience)
+        self._ask_ranks(now, patience)
+        seconds, slowness = now - self._started, self._slowness
+        is_told = seconds >= patience.told
+        if seconds >= patience.hard or (is_told and self._slow.is_given_up()):
+            raise self._hangs(seconds)
+        is_over = slowness.is_over(now, patience)
+        if is_over or slowness.is_stuck(now, patience):
+            if seconds >= 2 * self._tried_at or (is_over and not self._was_over):
+                self._tried_at, self._was_over = seconds, is_over
+                hangs = self._hangs(seconds)  # As they are now, before one is interrupted.
+                if self._slow.may_end(slowness.looks, is_over=is_over):
+                    raise hangs
+        elif is_told and seconds >= 2 * self._told_at:
+            self._told_at = seconds
+            looks = slowness.looks
+            self._slow.tell(told_as_slow(self._doing, seconds, patience, looks, self._num_ranks))
+
+    def _seconds_to_next(self, now: float, patience: Patience) -> float:
+        ends = [patience.told, patience.hard, patience.stuck, patience.most]
+        left = (self._started + end - now for end in ends)
+        return min((one for one in left if 0 < one < _LOOK_SECONDS), default=_LOOK_SECONDS)
+
+    def _ask_ranks(self, now: float, patience: Patience) -> None:
+        if self._witnesses is None:
+            return
+        if not self._questions:
+            if now - self._asked_at >= patience.look_seconds:
+                self._asked_at = now
+                flat, ranks = self._witnesses.flatten("rank"), range(self._num_ranks)
+                self._questions = [flat.slice(rank=rank).look.call_one() for rank in ranks]
+            return
+        is_late = now - self._asked_at >= _ANSWER_SECONDS
+        if is_late or all(question.done() for question in self._questions):
+            looks = []
+            for question in self._questions:
+                if question.done():
+                    with contextlib.suppress(Exception):  # It has gone: its call says so.
+                        looks.append(question.get())
+            self._questions = []
+            self._slowness.seen(now, looks)
+
+    def _hangs(self, seconds: float) -> RankHangs:
+        told = f"{seconds:.1f}".removesuffix(".0")
+        if self._witnesses is None:
+            return RankHangs(f"{self._doing} has not ended within {told} s")
+        return RankHangs(tell_hang(stacks_of(self._witnesses), self._doing, float(told)))
+
+
+def when_up(endpoint: Any, record: Record) -> Any:
+    """The answer of a single actor whose process may be coming up still, without a time limit;
+    KeyboardInterrupt as soon as the run is to stop."""
+    (answer,) = ask_all(
+        endpoint, seconds=math.inf, witnesses=None, doing="", unless=lambda: record.is_stopping
+    )
+    return answer
+
+
+class Ask(Protocol):
+    """``ask_all``, for the actors of one mesh."""
+
+    def __call__(
+        self, endpoint: Any, *args: Any, doing: str, unless: Unless | None = None
+    ) -> list[Any]: ...
+
+
+def asking(procs: ProcMesh, seconds: float) -> Ask:
+    """For actors on ``procs``; puts a witness into each."""
+    witnesses = procs.spawn("witness", Witness)
+    return functools.partial(ask_all, seconds=seconds, witnesses=witnesses)
+
+
+def check_num_ranks(wanted: int | None, num_hosts: int, procs_per_host: int) -> int:
+    """How many ranks there will be; all procs have one where none is ``wanted``.
+
+    Raises ConfigError where they would not fit, or not be shared evenly by the hosts.
+    """
+    num_procs = num_hosts * procs_per_host
+    num_ranks = num_procs if wanted is None else wanted
+    if num_ranks > num_procs:
+        raise ConfigError(
+            f"asks for {num_ranks} ranks, and there are {num_procs} procs ({num_hosts} host(s) x "
+            f"{procs_per_host}); --procs gives each host more",
+            key="num_ranks",
+        )
+    if num_ranks % num_hosts:
+        raise ConfigError(
+            f"asks for {num_ranks} ranks, which {num_hosts} hosts cannot share evenly",
+            key="num_ranks",
+        )
+    return num_ranks

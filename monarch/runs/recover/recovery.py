@@ -1,0 +1,198 @@
+"""Recovery when ranks are lost: finds out why, and begins again where that may help."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, TypeVar
+
+from monarch.actor import HostMesh, ProcMesh
+from monarch.config import configured
+from monarch.config_file import ConfigError
+from monarch.errors import ActorError, MeshFailure, MonarchError, SupervisionError
+from monarch.runs.record.error_text import in_words
+from monarch.runs.record.record import Record
+from monarch.runs.recover.deaths import Deaths
+from monarch.runs.recover.ranks import RankHangs, RunFailed, RunLost
+from monarch.runs.recover.restarts import Restarts
+
+T = TypeVar("T")
+StepMade = Callable[[int], None]
+
+_NEWS_SECONDS = 10.0
+_DOUBT_SECONDS = 1.0
+_GRACE_SECONDS = 10.0
+_STUCK_SECONDS = 1.0
+_NOT_MADE = ".__init__ failed."  # how the reason of such a failure begins, after the actor's name
+_PLACE = re.compile(r'\s*File "(.*)", line (\d+)')
+_LOST_WORDS = ("gloo/transport", "NCCL", "Connection closed by peer")
+
+
+class BeginAgain(Exception):
+    """The attempt is to be begun again in new procs, on purpose: it costs no restart."""
+
+
+class NotMade(RunFailed):
+    """The ``__init__`` of an actor has raised. ``error`` says what, in one line; ``file`` and
+    ``line`` are where."""
+
+    def __init__(self, failure: MeshFailure, ranks: tuple[int, ...]) -> None:
+        super().__init__(failure.reason.rstrip())
+        lines = failure.reason.rstrip().splitlines()
+        places = [found for line in lines if (found := _PLACE.match(line))]
+        self.error = lines[-1]
+        self.file, self.line = (places[-1][1], int(places[-1][2])) if places else ("", 0)
+        self.ranks = ranks
+
+    @classmethod
+    def of(cls, *failures: MeshFailure | None) -> NotMade | None:
+        """The first of these, if it is such a failure; the others may be the same on other
+        ranks."""
+        causes = [one.root_cause for one in failures if one is not None]
+        if not causes or causes[0].kind != "actor":
+            return None
+        reason = causes[0].reason
+        if not reason.partition("\n")[0].endswith(_NOT_MADE):
+            return None
+        ranks = {rank for one in causes if one.reason == reason for rank in one.crashed_ranks}
+        return cls(causes[0], tuple(sorted(ranks)))
+
+
+class RanksLost(Exception):
+    """Ranks died, or hang: those that are left cannot go on. ``kind`` is for events."""
+
+    def __init__(self, kind: Literal["died", "hung"], text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def with_restarts(
+    attempt: Callable[[StepMade], T],
+    restarts: Restarts,
+    record: Record,
+    after_loss: Callable[[], object] = lambda: None,
+    goes_on_from: Callable[[], str] = lambda: "the last checkpoint",
+) -> T:
+    """The result of ``attempt``, begun again after each ``RanksLost`` as the budget allows.
+
+    It gets a function that it is to tell of each step that all ranks have made: the first after a
+    loss becomes an event, with the seconds that this took. ``after_loss`` sees to what the next
+    attempt needs, and raises where there will be none; ``goes_on_from`` says where that will be, ""
+    where it is not known yet. Raises ``RunFailed`` when no restart is
+    left, and ``KeyboardInterrupt`` where the record is stopping: what was lost cannot be saved.
+    """
+    lost_at: float | None = None
+    last_step = 0
+
+    def step_made(step: int) -> None:
+        nonlocal lost_at, last_step
+        if lost_at is not None:
+            seconds, lost_at = time.monotonic() - lost_at, None
+            text = f"all ranks train again, {seconds:.1f} s later, from step {step}"
+            if step <= last_step:
+                text += f"; {_steps(step, last_step)} made again"
+            record.event("respawned", text, seconds=seconds, step=step)
+        last_step = step
+
+    with Deaths():  # Also those that come between two attempts.
+        while True:
+            try:
+                return attempt(step_made)
+            except BeginAgain as mended:
+                lost_at = time.monotonic()
+                # The failure was told as it came; told again after the fix, it reads as new.
+                text = "all begin again in new processes"
+                if last_step and (where := goes_on_from()):
+                    text += f", from {where}"
+                record.event("begun_again", text, why=str(mended))
+                if record.is_stopping:
+                    raise KeyboardInterrupt from mended
+                try:
+                    after_loss()  # Hosts may have been lost while it held.
+                except RunFailed as error:
+                    raise error from mended
+            except RanksLost as lost:
+                lost_at = time.monotonic()
+                try:
+                    after_loss()
+                except RunFailed as error:
+                    raise error from lost
+                wait_seconds = restarts.next_wait_seconds(lost_at)
+                if wait_seconds is None:
+                    raise RunLost(
+                        f"{lost}\ngiving up after {restarts.most} restarts without a new checkpoint"
+                    ) from lost
+                first, line_end, stacks = str(lost).partition("\n")
+                again = f"restart {restarts.num_counted} of {restarts.most}"
+                text = f"{first.rstrip('.;: ')}; {again}{line_end}{stacks}"
+                record.event(lost.kind, text, wait_seconds=wait_seconds)
+                record.phase(f"restart {restarts.num_counted} of {restarts.most}")
+                if record.wait_until_stopping(wait_seconds):
+                    raise KeyboardInterrupt from lost
+
+
+def _steps(first: int, last: int) -> str:
+    return f"step {first} is" if first == last else f"steps {first} to {last} are"
+
+
+@contextmanager
+def procs_to_lose(
+    hosts: HostMesh, procs_per_host: int, name: str, preload: Sequence[str] = ()
+) -> Iterator[ProcMesh]:
+    """Procs for one attempt, which end with it; ranks lost within become ``RanksLost``."""
+    procs = hosts.spawn_procs({"procs": procs_per_host}, name=name, preload=preload)
+    grace_seconds = _STUCK_SECONDS  # There is nothing to save.
+    try:
+        with noticing_losses():
+            yield procs
+        grace_seconds = _GRACE_SECONDS
+    finally:
+        with configured(stop_timeout_seconds=grace_seconds, cleanup_timeout_seconds=1.0):
+            procs.stop().get()
+
+
+@contextmanager
+def noticing_losses() -> Iterator[None]:
+    """Within, a death does not end the program, and what calls raise becomes ``RanksLost``, or
+    ``RunFailed`` where a restart would not help.
+
+    To be left before the procs are stopped: the end of procs that are stopped on purpose is not
+    told.
+    """
+    with Deaths() as deaths:
+        try:
+            yield
+        except (SupervisionError, ActorError, RankHangs) as error:
+            raise _what_happened(error, deaths) from error
+
+
+def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Deaths) -> Exception:
+    if isinstance(error, RankHangs):
+        return RanksLost("hung", str(error))
+    # Where a rank has died, those that it was connected to may complain first.
+    is_lost = isinstance(error, SupervisionError) or is_connection_lost(error.exception)
+    failures = deaths.wait(_NEWS_SECONDS if is_lost else _DOUBT_SECONDS)
+    if failures:
+        first = failures[0].root_cause
+        if (fault := NotMade.of(*failures)) is not None:
+            return fault
+        rank = f"rank {first.crashed_ranks[0]}" if first.crashed_ranks else first.mesh_name
+        return RanksLost("died", f"{rank} died: {first.reason}")
+    if isinstance(error, SupervisionError):
+        return RanksLost("died", str(error))
+    if is_lost:
+        return RanksLost("died", f"the ranks lost each other: {error.exception}")
+    cause = error.exception
+    if isinstance(cause, (ConfigError, MonarchError)):
+        return RunFailed(in_words(cause))  # The place where it was raised does not matter.
+    return RunFailed(f"{in_words(cause)}\n{error.exception_formatted.rstrip()}")
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Whether a collective failed because another rank, or the way to it, is gone."""
+    # By name, because not every client has torch.
+    if any(cls.__name__ in ("DistError", "ConnectionError") for cls in type(error).__mro__):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST_WORDS)

@@ -1,0 +1,357 @@
+"""Where every rank is: the Python stacks of a mesh whose actors do not answer.
+
+Spawn a ``Witness`` beside the actors that are to be watched. It is async, and so lives on its
+proc's main thread, where it can answer while a sync actor is stuck on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import traceback
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from monarch.actor import Actor, context, endpoint
+from monarch.runs.record.places import in_short, users_frame
+from monarch.runs.record.slowness import RankLook
+from monarch.runs.recover.modules_run import (
+    NOTHING_RUN,
+    ModulesRun,
+    modules_run_here,
+    who_left_out_what,
+)
+from monarch.version import OUR_FOLDER
+
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = f"{os.sep}site-packages{os.sep}"  # within the library, where there is no venv
+_SHOWN_FRAMES = 12
+_IDLE = "it does nothing"
+# Where torch waits for other ranks: collectives, and the backward pass that DDP hides them in;
+# and where TorchFT does, and what is built on it.
+_WAITS = (
+    "torch/distributed/", "torch/autograd/graph.py", "torch/nn/parallel/distributed.py",
+    "torch/futures/", "torchtitan/distributed/", "/torchft",
+)  # fmt: skip
+# Of these, where it surely does. The others compute as well: operators of distributed tensors,
+# hooks of FSDP, stages of a pipeline, a backward pass.
+_COLLECTIVES = (
+    "torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py",
+    "torch/distributed/_functional_collectives.py", "torch/futures/", "/torchft",
+)  # fmt: skip
+_OPERATOR = "/torch/_ops.py"  # The caller says what it is.
+# Frames that are there only while something is compiled. Others of these packages are there, too,
+# while what was compiled runs.
+_COMPILES = (
+    "/torch/_dynamo/convert_frame.py", "/torch/_dynamo/symbolic_convert.py",
+    "/torch/_dynamo/output_graph.py", "/torch/_inductor/graph.py", "/torch/_inductor/scheduler.py",
+    "/torch/_inductor/async_compile.py", "/torch/_inductor/cpp_builder.py",
+    "/torch/_inductor/fx_passes/", "/torch/_inductor/codegen/", "/torch/utils/cpp_extension.py",
+    "/triton/compiler/", "/triton/backends/", "/triton/runtime/build.py",
+)  # fmt: skip
+_COMPILING_FUNCTIONS = {
+    "/torch/_inductor/compile_fx.py": ("compile_fx", "compile_fx_inner", "_compile_fx_inner"),
+    "/torch/_inductor/runtime/triton_heuristics.py": ("precompile", "benchmark_all_configs"),
+    "/torch/_inductor/cudagraph_trees.py": ("record_function", "_record"),
+    "/torch/cuda/graphs.py": ("capture_begin", "capture_end", "make_graphed_callables"),
+    "/torch/_dynamo/compiled_autograd.py": ("begin_capture", "end_capture"),
+    "/triton/runtime/autotuner.py": ("benchmark", "_bench"),
+}
+_IMPORTS = "<frozen importlib._bootstrap>"
+# What torch's compiler, Triton and extensions run. The system keeps 15 letters of a name.
+_COMPILERS = frozenset({
+    "cc1", "cc1plus", "g++", "c++", "gcc", "cc", "clang", "clang++", "as", "ld", "ld.lld",
+    "collect2", "nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "hipcc", "ninja",
+})  # fmt: skip
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class RankStack:
+    """The stacks of one rank's threads that run user code. ``text`` is empty if it did not
+    answer."""
+
+    rank: int
+    text: str
+    is_waiting: bool
+    modules: ModulesRun = NOTHING_RUN
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the others wait for this one; a rank that does nothing has answered."""
+        return not self.is_waiting and self.text != _IDLE
+
+
+class Witness(Actor):
+    """Says what its process is doing."""
+
+    @endpoint
+    async def stack(self) -> tuple[str, bool, tuple[Any, ...]]:
+        """The stacks, innermost frame last, whether the process waits for other ranks, and which
+        parts of a sharded model it has run."""
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        texts, is_waiting, has_others = [], False, _has_others()
+        for thread, _, frames in _users_stacks():
+            is_waiting = is_waiting or (has_others and waits_for_others(frames))
+            lines = traceback.format_list(frames[-_SHOWN_FRAMES:])
+            texts.append(f"thread {names.get(thread, thread)}:\n" + "".join(lines))
+        return "".join(texts).rstrip() or _IDLE, is_waiting, tuple(modules_run_here())
+
+    @endpoint
+    async def look(self) -> RankLook:
+        """Where the process is, and what it has used of the machine so far."""
+        return look_here(context().actor_instance.rank.rank)
+
+
+def look_here(rank: int) -> RankLook:
+    """A look at this process, from a thread that runs no code of the user's."""
+    stacks = _users_stacks()
+    threads = [thread for thread, _, _ in stacks]
+    busy, ready, num_bytes, runs_compiler = _used_by_users_threads()
+    is_compiling = runs_compiler or any(map(_compiles, _all_but_runtime()))
+    # Who is alone in its groups waits for nobody; nor does who compiles in a backward pass.
+    waiting = [frames for _, _, frames in stacks if waits_for_others(frames)]
+    is_waiting = bool(waiting) and not is_compiling and _has_others()
+    where: list[str] = []
+    for _, _, frames in stacks:
+        # The last is the one that was called last, as a rule.
+        if (frame := users_frame(frames)) is not None:
+            at = f"{in_short(frame.filename)}:{frame.lineno}"
+            where.append(at if frame.name == "<module>" else f"`{frame.name}`, {at}")
+    places = [[(f.filename, f.lineno) for f in frames] for _, _, frames in stacks]
+    return RankLook(
+        rank=rank,
+        where=where[-1] if where else "",
+        place=hash(tuple((thread, *_instructions(frame)) for thread, frame, _ in stacks)),
+        spot=zlib.crc32(repr(places).encode(errors="replace")),
+        busy_seconds=busy,
+        ready_seconds=ready,
+        num_bytes=num_bytes,
+        is_waiting=is_waiting,
+        may_compute=is_waiting and all(map(_may_compute, waiting)),
+        is_compiling=is_compiling,
+        is_idle=not threads,
+    )
+
+
+def _users_stacks() -> list[tuple[int, FrameType, list[traceback.FrameSummary]]]:
+    """Of each thread that runs user code: its number, its innermost frame, and its frames but those
+    of the runtime, the innermost last."""
+    here, stacks = threading.get_ident(), []
+    for thread, frame in sys._current_frames().items():
+        frames = [f for f in traceback.extract_stack(frame) if not _is_runtime(f.filename)]
+        if thread != here and not all(_is_background(f.filename) for f in frames):
+            stacks.append((thread, frame, frames))
+    return stacks
+
+
+def _all_but_runtime() -> list[FrameType]:
+    """The innermost frames of threads that may compile: torch has some of its own for that."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    here = threading.get_ident()
+    return [
+        frame
+        for thread, frame in sys._current_frames().items()
+        if thread != here and not names.get(thread, "").startswith("monarch-")
+    ]
+
+
+def _has_others() -> bool:
+    """Whether the process is in a group with others, that it could wait for."""
+    if "torchft" in sys.modules:
+        return True  # Its groups are its own.
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None:
+        return False
+    with contextlib.suppress(Exception):  # A group may be made, or end, at this moment.
+        return any(group.size() > 1 for group in list(c10d._world.pg_map))
+    return True
+
+
+def _instructions(frame: FrameType | None) -> list[tuple[int, int]]:
+    found = []
+    while frame is not None:
+        found.append((id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    return found
+
+
+def _compiles(frame: FrameType | None) -> bool:
+    """Whether a thread compiles, or imports."""
+    while frame is not None:
+        path, name = frame.f_code.co_filename, frame.f_code.co_name
+        if path == _IMPORTS or any(part in path for part in _COMPILES):
+            return True
+        if any(path.endswith(end) and name in of for end, of in _COMPILING_FUNCTIONS.items()):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _used_by_users_threads() -> tuple[float, float, int, bool]:
+    """The seconds of a processor, the seconds of waiting for one, and the bytes read and written,
+    of the threads of this process that are not the runtime's, and of the processes below it; and
+    whether one of these is a compiler."""
+    runtime = {t.native_id for t in threading.enumerate() if t.name.startswith("monarch-")}
+    busy, ready, num_bytes, runs_compiler = 0.0, 0.0, 0, False
+    tasks = _numbers_in("/proc/self/task")
+    if not tasks:
+        used = os.times()
+        return used.user + used.system, 0.0, 0, False
+    for task in tasks:
+        if task == os.getpid() or task in runtime:
+            continue
+        times = _read(f"/proc/self/task/{task}/schedstat").split()
+        if len(times) > 1:
+            busy += int(times[0]) / 1e9
+            ready += int(times[1]) / 1e9
+        num_bytes += _bytes_of(f"/proc/self/task/{task}/io")
+    for pid in _processes_below(os.getpid()):
+        name, _, rest = _read(f"/proc/{pid}/stat").rpartition(")")
+        runs_compiler = runs_compiler or name.partition("(")[2] in _COMPILERS
+        times = rest.split()
+        if len(times) > 12:
+            busy += (int(times[11]) + int(times[12])) / _TICKS
+        num_bytes += _bytes_of(f"/proc/{pid}/io")
+    return busy, ready, num_bytes, runs_compiler
+
+
+def _processes_below(pid: int) -> list[int]:
+    """The processes that a process has begun, and theirs, as far as the system tells."""
+    found: list[int] = []
+    for task in _numbers_in(f"/proc/{pid}/task"):
+        for child in _read(f"/proc/{pid}/task/{task}/children").split():
+            found += [int(child), *_processes_below(int(child))]
+    return found
+
+
+def _bytes_of(path: str) -> int:
+    lines = (line.partition(":") for line in _read(path).splitlines())
+    return sum(int(number) for name, _, number in lines if name in ("rchar", "wchar"))
+
+
+def _numbers_in(folder: str) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(folder)]
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
+    """Ask all; a rank that does not answer within ``seconds`` holds the GIL, or is stopped."""
+    flat = witnesses.flatten("rank")
+    questions = [flat.slice(rank=rank).stack.call_one() for rank in range(len(flat))]
+    found = []
+    for rank, question in enumerate(questions):
+        text, is_waiting, modules = "", False, NOTHING_RUN
+        with contextlib.suppress(Exception):
+            text, is_waiting, told = question.get(timeout=seconds)
+            modules = ModulesRun(*told)
+        found.append(RankStack(rank, text, is_waiting, modules))
+    return found
+
+
+def looks_of(witnesses: Any, seconds: float = 3.0) -> list[RankLook]:
+    """A look at each rank that answers within ``seconds``."""
+    flat, looks = witnesses.flatten("rank"), []
+    questions = [flat.slice(rank=rank).look.call_one() for rank in range(len(flat))]
+    for question in questions:
+        with contextlib.suppress(Exception):
+            looks.append(question.get(timeout=seconds))
+    return looks
+
+
+def tell_hang(stacks: Sequence[RankStack], doing: str, seconds: float) -> str:
+    """The story of a hang for a person: which ranks, since when, and the stack of every rank."""
+    names = [str(stack.rank) for stack in stacks if stack.hangs]
+    if not names:
+        who = _who_waits(stacks)
+    elif len(names) == len(stacks) == 1:
+        who = f"rank {names[0]} hangs"
+    elif len(names) == 1:
+        who = f"rank {names[0]} hangs, and the others wait for it"
+    else:
+        who = f"ranks {', '.join(names)} hang"
+    return f"{doing} has not ended within {seconds:g} s: {who}\n{tell_stacks(stacks)}"
+
+
+def _who_waits(stacks: Sequence[RankStack]) -> str:
+    """Where no rank hangs: what those wait for that have not answered."""
+    waiting = [stack for stack in stacks if stack.is_waiting]
+    ranks = ", ".join(str(stack.rank) for stack in waiting)
+    if not waiting:
+        return "all ranks have answered meanwhile"
+    if len(stacks) == 1:
+        return f"rank {ranks} waits for others, and there are none"
+    left_out = who_left_out_what([(stack.rank, stack.modules) for stack in stacks])
+    if len(waiting) < len(stacks):
+        many = "ranks" if len(waiting) > 1 else "rank"
+        verb = "wait" if len(waiting) > 1 else "waits"
+        text = f"{many} {ranks} {verb} in a collective that the others are not in"
+        return f"{text}: {left_out}" if left_out else text
+    if len({_without_names(stack.text) for stack in waiting}) == 1:
+        return "all ranks wait in the same collective, which does not end"
+    why = left_out or "they are in collectives that do not match"
+    return f"all ranks wait for each other: {why}"
+
+
+def _without_names(text: str) -> str:
+    """The stacks, without the names of threads: these are another one's on each rank."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("thread "))
+
+
+def tell_stacks(stacks: Sequence[RankStack]) -> str:
+    """A text that says of each rank whether it waits or hangs, and where."""
+    parts = []
+    for stack in stacks:
+        state = "hangs" if stack.hangs else "waits" if stack.is_waiting else "has answered"
+        if not stack.text:
+            state = "does not answer: it is stopped, or holds the GIL"
+        parts.append(f"rank {stack.rank} {state}" + (f"\n{stack.text}" if stack.text else ""))
+    return "\n".join(parts)
+
+
+def waits_for_others(frames: Sequence[traceback.FrameSummary]) -> bool:
+    """Whether a thread with these frames, the innermost last, is in a collective."""
+    place = _innermost(frames)
+    return any(part in place for part in _WAITS)
+
+
+def _may_compute(frames: Sequence[traceback.FrameSummary]) -> bool:
+    """Whether a thread that seems to wait may compute instead."""
+    place = _innermost(frames)
+    return not any(part in place for part in _COLLECTIVES)
+
+
+def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
+    """The file of the innermost frame that is no operator, and not in Python's library; "" where
+    there is none."""
+    for frame in reversed(frames):
+        if not (frame.filename.endswith(_OPERATOR) or _is_library(frame.filename)):
+            return frame.filename
+    return ""
+
+
+def _is_library(path: str) -> bool:
+    return path.startswith(_LIBRARY) and _INSTALLED not in path
+
+
+def _is_background(path: str) -> bool:
+    return _is_library(path) or "/torch/" in path or "/torchft/" in path
+
+
+def _is_runtime(path: str) -> bool:
+    return path.startswith((OUR_FOLDER, "<frozen")) or path.endswith("/threading.py")

@@ -1,0 +1,104 @@
+"""One call that stands, or may stand again, until it ends: its debugger, and what it tells."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from types import FrameType
+
+import msgspec
+
+from monarch.runtime.debugger.held_pdb import HeldPdb
+from monarch.runtime.debugger.held_text import HeldText, Shown
+from monarch.wire.hold import HoldNote
+
+
+class HeldCall:
+    """On the thread of the call, but for what is told of it.
+
+    ``changed`` is called, on any thread, whenever `about` has changed, ``on_text`` when there is
+    more text. ``learn`` is as in `HeldPdb`. ``is_loose``: it is no call of an actor, so that
+    nothing tells of its end.
+    """
+
+    def __init__(
+        self,
+        about: HoldNote,
+        changed: Callable[[], None],
+        on_text: Callable[[], None],
+        learn: Callable[[str], bool],
+        is_loose: bool = False,
+    ) -> None:
+        self.about = about
+        self.text = HeldText(self._waits, on_text)
+        self.pdb = HeldPdb(self.text, self._stops, learn)
+        self.is_over = False
+        self.is_loose = is_loose
+        self.last_touch = time.monotonic()
+        self._changed = changed
+
+    def set_trace(self, frame: FrameType) -> None:
+        """Stop at the next line of ``frame``."""
+        self._because("breakpoint()")
+        self.pdb.set_trace(frame)
+
+    def stand_here(self, frame: FrameType, reason: str) -> None:
+        """Stop at the line where ``frame`` is."""
+        self._because(reason)
+        self.pdb.stand_here(frame)
+
+    def stand_next(self, reason: str) -> None:
+        """Stop at the next line of the user's."""
+        self._because(reason)
+        self.pdb.stand_next()
+
+    def stand_at_error(self, error: BaseException) -> bool:
+        """Stop where ``error`` was raised. Whether the call is to be run again."""
+        lines = traceback.format_exception_only(type(error), error)
+        told = lines[-1].strip() if lines else type(error).__name__
+        self.about = msgspec.structs.replace(self.about, reason="error", error=told)
+        self.text.write(f"{told}\n")
+        return self.pdb.stand_at_error(error)
+
+    def type(self, line: str, who: str = "") -> None:
+        """A line for the debugger. From any thread."""
+        self.last_touch = time.monotonic()
+        self.text.type(line, who)
+
+    def since(self, number: int) -> Shown:
+        """The debugger's output since that character. From any thread."""
+        return self.text.since(number)
+
+    def end(self, frame: FrameType | None) -> None:
+        """The call has ended."""
+        self.pdb.end(frame)
+        self.is_over = True
+        self.text.close()
+
+    def _because(self, reason: str) -> None:
+        self.about = msgspec.structs.replace(self.about, reason=reason)
+
+    def _stops(self, frame: FrameType | None, why: str) -> None:
+        if frame is not None:
+            self.about = msgspec.structs.replace(
+                self.about,
+                file=frame.f_code.co_filename,
+                function=_function(frame),
+                line=frame.f_lineno,
+            )
+
+    def _waits(self, is_waiting: bool) -> None:
+        self.last_touch = time.monotonic()
+        self.about = msgspec.structs.replace(self.about, is_waiting=is_waiting)
+        self._changed()
+
+
+def _function(frame: FrameType) -> str:
+    """``Trainer.step``. Python 3.10 does not keep the class: there it is that of ``self``."""
+    code = frame.f_code
+    if sys.version_info >= (3, 11):
+        return code.co_qualname
+    owner = frame.f_locals.get("self") if code.co_varnames[:1] == ("self",) else None
+    return code.co_name if owner is None else f"{type(owner).__qualname__}.{code.co_name}"

@@ -1,0 +1,268 @@
+"""Python's debugger on the thread of a held call.
+
+It steps through the user's code alone: our own frames below an endpoint, and asyncio's, are left
+out. What would take over the process's terminal, or start it anew, is refused by name.
+"""
+
+from __future__ import annotations
+
+import bdb
+import builtins
+import ctypes
+import inspect
+import pdb
+import sys
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, cast
+
+from monarch.runtime.cells.call_watch import RunAgain
+from monarch.runtime.debugger.held_text import HeldText
+
+_OURS = ["monarch.*", "asyncio.*", "contextlib", "contextvars", "threading"]
+
+
+class HeldPdb(pdb.Pdb):
+    """``stops`` is called with the frame at which it stops, and why, before a line is asked for.
+    ``learn`` gets the lines of a file that this host does not have into ``linecache``; whether they
+    are there."""
+
+    def __init__(
+        self,
+        text: HeldText,
+        stops: Callable[[FrameType | None, str], None],
+        learn: Callable[[str], bool],
+    ) -> None:
+        # Typeshed knows the streams as files.
+        super().__init__(
+            stdin=cast(Any, text),
+            stdout=cast(Any, text),
+            skip=_OURS,
+            nosigint=True,
+            readrc=False,
+        )
+        self.runs_again = False
+        self.is_hasty = False
+        self._enters = False
+        self.refuses_redo = ""
+        self._stops = stops
+        self._learn = learn
+
+    def reset(self) -> None:
+        """Stops at the next line. The thread is not traced any longer: with a breakpoint on
+        some line it still is, and the next line would be one of the debugger's own."""
+        sys.settrace(None)
+        super().reset()
+
+    def set_stepinstr(self) -> None:
+        """Stands at the line after ``breakpoint()`` on all Pythons: from 3.13 on it would be the
+        line of ``breakpoint()`` itself."""
+        self.set_step()
+
+    def interaction(self, frame: FrameType | None, traceback: Any) -> None:
+        self._enters = False
+        tb = traceback.__traceback__ if isinstance(traceback, BaseException) else traceback
+        last = _last(tb) if frame is None else frame
+        self._stops(last, "")
+        while last is not None and not _is_ours(last):
+            self._learn(last.f_code.co_filename)
+            last = last.f_back
+        super().interaction(frame, traceback)
+
+    def get_stack(self, f: Any, t: Any) -> Any:
+        """Without our own frames above the user's."""
+        stack, index = super().get_stack(f, t)
+        ours = [i for i, (frame, _) in enumerate(stack[:index]) if _is_ours(frame)]
+        begin = ours[-1] + 1 if ours else 0
+        return stack[begin:], index - begin
+
+    def lookupmodule(self, filename: str) -> str | None:
+        """The file of a breakpoint, also of one that only the client has."""
+        found = super().lookupmodule(filename)
+        if found is not None:
+            return found
+        whole = filename if filename.endswith(".py") else f"{filename}.py"
+        return next((name for name in (filename, whole) if self._learn(name)), None)
+
+    def stand_here(self, frame: FrameType) -> None:
+        """Ask for lines at the line where ``frame`` is, on its thread, which must not be traced."""
+        self.reset()
+        at: FrameType | None = frame
+        while at is not None:
+            at.f_trace = self.trace_dispatch
+            self.botframe = at
+            at = at.f_back
+        self.interaction(frame, None)
+        if self.quitting:
+            self._leave()
+        if self.stoplineno != -1 or self.breaks:
+            sys.settrace(self.trace_dispatch)
+
+    def stand_next(self) -> None:
+        """Ask for lines where the user's code is entered next, on this thread."""
+        self.reset()
+        self.set_step()
+        self._enters = True
+        sys.settrace(self.trace_dispatch)
+
+    def user_call(self, frame: FrameType, argument_list: None) -> None:
+        """A function is entered: where that is what was waited for, its first line is next."""
+        if not self._enters:
+            super().user_call(frame, argument_list)
+
+    def stand_at_error(self, error: BaseException) -> bool:
+        """Ask for lines at the place where ``error`` was raised. Whether the call is to be run
+        again."""
+        self.reset()
+        if sys.version_info >= (3, 13):
+            self.interaction(None, error)
+        else:
+            self.interaction(None, error.__traceback__)
+        return self.runs_again
+
+    def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
+        try:
+            return super().trace_dispatch(frame, event, arg)
+        except bdb.BdbQuit:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self.runs_again:
+            raise RunAgain from None
+        raise bdb.BdbQuit("the call was ended in the debugger") from None
+
+    def end(self, frame: FrameType | None) -> None:
+        """The call is over: nothing on this thread is traced any longer."""
+        sys.settrace(None)
+        for file, lines in [(file, list(lines)) for file, lines in self.breaks.items()]:
+            for line in lines:
+                self.clear_break(file, line)  # They are the process's, not this debugger's.
+        while frame is not None:
+            if frame.f_trace is not None:
+                frame.f_trace = None
+            frame = frame.f_back
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it was told to go on, and stops no more by itself."""
+        return self.stoplineno == -1 and not self.breaks
+
+    def onecmd(self, line: str) -> bool:
+        """Run a command. The variables that it set are the frame's own before anybody, a
+        completion or a look at the stacks among them, can ask the frame for its variables."""
+        frame = self.curframe
+        ends = bool(super().onecmd(line))
+        if frame is not None:
+            _keep_locals(frame)
+        return ends
+
+    def do_redo(self, arg: str) -> bool | None:
+        """redo [now]
+        End the call here, take the code that was saved, and run the same call again, as if it
+        had just come: what it did to `self` so far stays. It waits 5 s for new code; `redo now`
+        does not.
+        """
+        if arg.strip() not in ("", "now"):
+            self.error("redo, or redo now")
+            return None
+        if self.refuses_redo:
+            self.message(self.refuses_redo)
+            return None
+        self.runs_again, self.is_hasty = True, arg.strip() == "now"
+        self._user_requested_quit = True
+        self.set_quit()
+        return True
+
+    def do_continue(self, arg: str) -> bool | None:
+        self.set_continue()
+        return True
+
+    do_c = do_cont = do_continue
+
+    def do_clear(self, arg: str) -> None:
+        """cl(ear) [filename:lineno | bpnumber ...]
+        Without argument, clear all breaks, without asking.
+        """
+        if arg:
+            super().do_clear(arg)
+            return
+        for breakpoint in [one for one in bdb.Breakpoint.bpbynumber if one]:
+            self.message(f"Deleted {breakpoint}")
+        self.clear_all_breaks()
+
+    do_cl = do_clear
+
+    def do_run(self, arg: str) -> None:
+        """run
+        Not here: `redo` runs the held call again.
+        """
+        self.error("not here: `redo` runs the held call again")
+
+    do_restart = do_run
+
+    def do_interact(self, arg: str) -> None:
+        """interact
+        Not here: there is no terminal.
+        """
+        self.error("not here: there is no terminal. `!statement` runs a statement")
+
+    def names(self, text: str) -> list[str]:
+        """Completions of the last word of ``text``, in the frame that is looked at."""
+        word = _last_word(text)
+        found: list[str] = []
+        if text.strip() == word:
+            found += [name[3:] for name in self.get_names() if name.startswith(f"do_{word}")]
+        frame = self.curframe
+        if frame is not None:
+            *path, last = word.split(".")
+            known = {**frame.f_globals, **self.curframe_locals}
+            found += [".".join([*path, name]) for name in _attributes(known, path, last)]
+        return sorted(set(found))
+
+
+def _attributes(known: dict[str, Any], path: list[str], begin: str) -> list[str]:
+    if not path:
+        return [name for name in [*known, *dir(builtins)] if begin and name.startswith(begin)]
+    try:
+        of = known[path[0]]
+        for name in path[1:]:
+            of = getattr(of, name)
+        names = dir(of)
+    except Exception:
+        return []  # It is the user's code that is asked, and there is nothing to complete.
+    wants_private = begin.startswith("_")
+    return [n for n in names if n.startswith(begin) and n.startswith("_") == wants_private]
+
+
+def _last_word(line: str) -> str:
+    at = len(line)
+    while at and (line[at - 1].isalnum() or line[at - 1] in "_."):
+        at -= 1
+    return line[at:]
+
+
+def _is_ours(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.startswith(("monarch.runtime.", "monarch.runs."))
+
+
+def _keep_locals(frame: FrameType) -> None:
+    """Write the variables that a person has set, or deleted, to the frame.
+
+    Before Python 3.13 ``f_locals`` is a copy, which each access fills anew from the frame: what was
+    set in it would be lost to whoever looks next. So it is written back at once, and read again,
+    after which Python takes what is set in it later for changes once more. A deleted variable
+    is unbound, but on Python 3.12, which would bind it to None with a warning: there it stays.
+    """
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        unbinds = ctypes.c_int(sys.version_info < (3, 12))
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), unbinds)
+        _ = frame.f_locals
+
+
+def _last(traceback: TracebackType | None) -> FrameType | None:
+    frame = None
+    while traceback is not None:
+        frame = traceback.tb_frame
+        traceback = traceback.tb_next
+    return frame

@@ -1,0 +1,292 @@
+"""The held calls of this process: how a call comes to stand, and the questions of consoles to
+it."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import socket
+import sys
+import threading
+import time
+from types import FrameType
+
+from monarch.config import settings
+from monarch.net.cork import flush
+from monarch.runtime.context import Running, running
+from monarch.runtime.debugger.held_call import HeldCall
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.wire.codec import Envelope
+from monarch.wire.hold import HoldNote
+from monarch.wire.message import (
+    HoldLine,
+    HoldNames,
+    HoldOutput,
+    HoldsChanged,
+    HoldText,
+    SourceAsked,
+)
+
+_MOST_SECONDS = 60.0
+_GRACE_SECONDS = 0.3
+_LOOK_SECONDS = 1.0
+_SOURCE_SECONDS = 3.0
+
+
+class ProcHolds:
+    """Calls are known by what runs them (``Running``), code outside of actors by its thread.
+
+    ``mesh``, ``name`` and ``rank`` are the proc's.
+    """
+
+    def __init__(self, agent: ProcAgent, mesh: str, name: str, rank: int) -> None:
+        self._agent = agent
+        self._node = agent.node
+        self._mesh, self._name, self._rank = mesh, name, rank
+        self._pid = os.getpid()
+        self._calls: dict[str, HeldCall] = {}
+        self._of: dict[int, HeldCall] = {}
+        self._lock = threading.Lock()
+        self._count = 0
+        self._hasty: set[str] = set()
+        self._unknown: set[str] = set()
+        self._asked: list[HoldText] = []
+        self._is_watching = False
+        self._told: tuple[HoldNote, ...] = ()
+        node = agent.node
+        node.handle(HoldLine, self._on_line)
+        node.handle(HoldText, self._on_text)
+        node.handle(HoldNames, self._on_names)
+
+    # On the thread of a call.
+
+    def at_breakpoint(self, frame: FrameType) -> None:
+        """``breakpoint()`` was called in ``frame``."""
+        if settings().breakpoint == "off":
+            return
+        self._begin("breakpoint()").set_trace(frame)
+
+    def at_line(self, frame: FrameType, reason: str) -> bool:
+        """The call that runs here is to stand at the line where ``frame`` is. Whether it is traced
+        from there on."""
+        call = self._begin(reason)
+        call.stand_here(frame, reason)
+        return not call.pdb.goes_on
+
+    def at_start(self, reason: str) -> None:
+        """The call that is about to run is to stand at its beginning."""
+        self._begin(reason).stand_next(reason)
+
+    def at_error(self, error: BaseException) -> bool:
+        """The call that runs here has raised. Whether it is to be run again."""
+        return self._begin("error").stand_at_error(error)
+
+    def has_call(self) -> bool:
+        """Whether the call that runs here was held before."""
+        return bool(self._of) and self._key() in self._of
+
+    def ended(self) -> None:
+        """The call that runs here is over."""
+        call = self._of.pop(self._key(), None) if self._of else None
+        if call is not None:
+            if call.pdb.runs_again and call.pdb.is_hasty and (now := running.get()) is not None:
+                self._hasty.add(now.record.uid)
+            call.end(sys._getframe().f_back)
+            with self._lock:
+                self._calls.pop(call.about.id, None)
+            self._tell()
+
+    def runs_now(self, actor: str) -> bool:
+        """Whether `redo now` was typed for this actor's call, which is over."""
+        is_hasty = actor in self._hasty
+        self._hasty.discard(actor)
+        return is_hasty
+
+    def _key(self) -> int:
+        now = running.get()
+        return threading.get_ident() if now is None else id(now)
+
+    def _begin(self, reason: str) -> HeldCall:
+        flush()
+        key = self._key()
+        found = self._of.get(key)
+        if found is not None:
+            return found
+        now = running.get()
+        call = HeldCall(
+            self._describe(now, reason), self._changed, self._more_text, self._learn, now is None
+        )
+        with self._lock:
+            self._calls[call.about.id] = self._of[key] = call
+        if not self._is_watching:
+            self._is_watching = True
+            self._node.loop.call_soon(self._look)
+        return call
+
+    def _learn(self, file: str) -> bool:
+        """Have the lines of a file that this host does not have, as the root knows them."""
+        if linecache.getlines(file):
+            return True
+        if file in self._unknown:
+            return False
+        node = self._node
+        asked = node.ask(self._agent.root, SourceAsked(file))
+        flush()
+        text = asked.value.or_else("") if asked.wait(_SOURCE_SECONDS) else ""
+        if not text:
+            self._unknown.add(file)
+            return False
+        lines = text.splitlines(keepends=True)
+        linecache.cache[file] = (len(text), None, lines, file)
+        return True
+
+    def _describe(self, now: Running | None, reason: str) -> HoldNote:
+        self._count += 1
+        cell = None
+        if now is not None:
+            cells = self._agent.cells
+            cell = next((c for c in cells if c.record.uid == now.record.uid), None)
+        return HoldNote(
+            id=f"{self._node.uid}/{self._count}",
+            actor=self._name if now is None else now.record.name,
+            rank=self._rank if now is None else now.record.rank,
+            labels=() if now is None else now.record.labels,
+            sizes=() if now is None else now.record.sizes,
+            mesh=self._mesh,
+            proc=self._node.uid,
+            host=socket.gethostname(),
+            pid=self._pid,
+            method="" if cell is None else cell.method,
+            reason=reason,
+            file="",
+            function="",
+            line=0,
+            since=time.time(),
+            is_waiting=False,
+            generation=self._agent.generation,
+        )
+
+    # On any thread.
+
+    def _mark(self) -> None:
+        """Notes on each actor where it is held, for those that wait for it."""
+        at = {call.about.actor: call.about.place for call in list(self._calls.values())}
+        for cell in self._agent.cells:
+            cell.held_at = at.get(cell.record.name, "")
+
+    def _changed(self) -> None:
+        """A call stands, or goes on; that is told when it has not stood again for a moment."""
+        with self._lock:
+            calls = list(self._calls.values())
+        if all(call.about.is_waiting for call in calls):
+            self._tell()
+        else:
+            self._node.loop.call_later(_GRACE_SECONDS, self._tell)
+        self._more_text()
+
+    def _tell(self) -> None:
+        with self._lock:
+            for key, call in list(self._of.items()):
+                # Outside of an actor no call ends: what goes on is forgotten.
+                if call.is_loose and not call.about.is_waiting and call.pdb.goes_on:
+                    del self._of[key], self._calls[call.about.id]
+            now = tuple(call.about for call in self._calls.values())
+            if now == self._told:
+                return
+            self._told = now
+        self._mark()
+        told = HoldsChanged(self._node.uid, now)
+        self._node.send(self._agent.host, told)
+        if self._agent.root.uid != self._agent.host.uid:
+            self._node.send(self._agent.root, told)
+        flush()
+
+    def _more_text(self) -> None:
+        if self._asked:
+            self._node.loop.call_soon(self._answer_asked)
+
+    def close(self) -> None:
+        """The process is to end: held calls go on with an error."""
+        with self._lock:
+            calls = list(self._calls.values())
+        for call in calls:
+            call.text.write("the process is being stopped\n")
+            call.text.close()
+
+    # On the I/O loop.
+
+    def _look(self) -> None:
+        """Lets calls go on that no console has touched for too long."""
+        patience = _patience()
+        now = time.monotonic()
+        with self._lock:
+            calls = list(self._calls.values())
+        for call in calls:
+            if patience and call.text.is_waiting and now - call.last_touch > patience:
+                call.text.write(f"nobody came for {patience:g} s: it goes on\n")
+                sys.stderr.write(
+                    f"held at {call.about.place} for {patience:g} s, and nobody came: it goes on "
+                    "(MONARCH_BREAKPOINT says how long to wait)\n"
+                )
+                call.type("continue")
+        if calls:
+            self._node.loop.call_later(_LOOK_SECONDS, self._look)
+        else:
+            self._is_watching = False
+
+    def _on_line(self, envelope: Envelope[HoldLine]) -> None:
+        order = envelope.message
+        call = self._calls.get(order.hold)
+        if call is None:
+            self._node.answer(order, error="the call has ended")
+            return
+        call.type(order.line, "" if order.is_quiet else order.who)
+        self._node.answer(order)
+
+    def _on_text(self, envelope: Envelope[HoldText]) -> None:
+        order = envelope.message
+        if not self._answer_text(order):
+            self._asked.append(order)
+            seconds = min(order.seconds, _MOST_SECONDS)
+            self._node.loop.call_later(seconds, lambda: self._give_up(order))
+            self._answer_asked()
+
+    def _answer_asked(self) -> None:
+        asked, self._asked = self._asked, []
+        self._asked += [order for order in asked if not self._answer_text(order)]
+
+    def _give_up(self, order: HoldText) -> None:
+        if order in self._asked:
+            self._asked.remove(order)
+            self._answer_text(order, is_last=True)
+
+    def _answer_text(self, order: HoldText, *, is_last: bool = False) -> bool:
+        call = self._calls.get(order.hold)
+        if call is None:
+            output = HoldOutput(order.number, "", is_waiting=False, is_over=True)
+            self._node.answer(order, output)
+            return True
+        is_waiting = call.text.is_waiting
+        number, text, cuts = call.since(order.number)
+        is_news = bool(text) or is_waiting != order.was_waiting or order.number < 0
+        if not (is_news or is_last or call.is_over):
+            return False
+        output = HoldOutput(
+            number, text, is_waiting, call.is_over, place=call.about.place, cuts=cuts
+        )
+        self._node.answer(order, output)
+        return True
+
+    def _on_names(self, envelope: Envelope[HoldNames]) -> None:
+        order = envelope.message
+        call = self._calls.get(order.hold)
+        names = [] if call is None else call.pdb.names(order.text)
+        self._node.answer(order, tuple(names[:500]))
+
+
+def _patience() -> float:
+    """The seconds that a hold waits for a person; 0: for ever."""
+    try:
+        return float(settings().breakpoint)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,195 @@
+"""Answers visitors of a proc that runs: stacks, values, its environment, and stops at a line."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from monarch.core.rank_sets import is_in, parse_set
+from monarch.runtime.context import running
+from monarch.runtime.debugger.break_places import BreakPlaces
+from monarch.runtime.debugger.dap_tunnel import DapTunnel
+from monarch.runtime.debugger.environment import change_environment, shown_environment, versions
+from monarch.runtime.debugger.stop_at import Stops
+from monarch.runtime.observe.live_stacks import (
+    frame_of,
+    is_users,
+    shown_value,
+    stacks_of,
+    users_frames,
+)
+from monarch.runtime.observe.process_groups import abort_groups, rank_connections
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.wire.codec import Envelope
+from monarch.wire.message import (
+    AbortGroups,
+    BreakAnswer,
+    BreakPlace,
+    DapOpened,
+    EnvAsked,
+    EnvSet,
+    Message,
+    Peeked,
+    PeekLine,
+    StacksAsked,
+    StopAt,
+)
+
+
+class Looks:
+    """Everything is answered on the I/O thread, so also while actors are busy. ``holds`` gives the
+    held calls of this process; ``place`` is its rank in its mesh, with labels and sizes of that."""
+
+    def __init__(
+        self,
+        agent: ProcAgent,
+        holds: Callable[[], Any],
+        place: tuple[int, Sequence[str], Sequence[int]],
+    ) -> None:
+        self._agent = agent
+        self._node = agent.node
+        self._holds = holds
+        self._place = place
+        self._breaks = BreakPlaces(self._stand, lambda: agent.generation)
+        self._stops = Stops(self._stand)
+        self._tunnel = DapTunnel(agent.node)
+
+    def take(self, envelope: Envelope[Message]) -> None:
+        """Answer one question."""
+        order = envelope.message
+        if isinstance(order, EnvAsked):
+            self._tell_environment(order)
+        elif isinstance(order, EnvSet):
+            change_environment(order.values)
+            self._node.answer(order, {})
+        elif isinstance(order, StacksAsked):
+            told = stacks_of(self._agent, with_locals=order.with_locals)
+            self._node.answer(order, told)
+        elif isinstance(order, PeekLine):
+            number, text = self._peek(order)
+            self._node.answer(order, Peeked(text, number))
+        elif isinstance(order, StopAt):
+            self._stop(order)
+        elif isinstance(order, DapOpened):
+            self._tunnel.open(order)
+        elif isinstance(order, BreakPlace):
+            self._answer_break(order)
+        elif isinstance(order, AbortGroups):
+            self._end_groups(order)
+
+    def arm(self, place: BreakPlace) -> str:
+        """Stop there from now on, or no longer; what stands in that line."""
+        self._watch_calls()
+        return self._breaks.change(place)
+
+    # On the thread of a call.
+
+    def call_begins(self) -> None:
+        """One begins on this thread."""
+        now = running.get()
+        reason = ""
+        if self._stops.has_any and now is not None:
+            reason = self._stops.reason_at_call(now.record.uid)
+        if reason:
+            self._holds().at_start(reason)
+        else:
+            self._breaks.trace_call()
+
+    def call_ends(self) -> None:
+        """A call is over: it is traced no longer."""
+        if sys.version_info < (3, 12) and self._breaks.has_any:
+            sys.settrace(None)
+
+    def _stand(self, frame: FrameType, reason: str) -> bool:
+        if running.get() is None:
+            return False  # New code that is tried out, say, which no call waits for.
+        return bool(self._holds().at_line(frame, reason))
+
+    # On the I/O thread.
+
+    def _watch_calls(self) -> None:
+        self._holds()  # From then on calls are watched.
+
+    def _tell_environment(self, order: EnvAsked) -> None:
+        def answer() -> None:
+            self._node.answer(order, versions() if order.versions else shown_environment(order))
+
+        if order.versions:
+            threading.Thread(target=answer, name="monarch-versions", daemon=True).start()
+        else:
+            answer()
+
+    def _answer_break(self, order: BreakPlace) -> None:
+        is_meant = order.is_gone or is_in(parse_set(order.ranks), *self._place)
+        text = self.arm(order) if is_meant else ""
+        self._node.answer(order, BreakAnswer(text, is_meant))
+
+    def _end_groups(self, order: AbortGroups) -> None:
+        """On a thread of its own: NCCL's abort takes its time."""
+        if order.only_tells:
+            self._node.answer(order, tuple(rank_connections(self._node.address.urls)))
+            return
+
+        def end() -> None:
+            abort_groups(order.connections)
+            self._node.answer(order, ())
+
+        threading.Thread(target=end, name="monarch-abort", daemon=True).start()
+
+    def _stop(self, order: StopAt) -> None:
+        self._watch_calls()
+        how: dict[str, str] = {}
+        error = ""
+        for cell in self._agent.cells:
+            name = cell.record.name
+            is_ours = cell.record.class_name.startswith("monarch.")
+            if is_ours or order.actor not in ("", name):
+                continue
+            try:
+                how[name] = self._stops.stop(cell, f"stopped by {order.who}")
+            except RuntimeError as refused:
+                error = str(refused)
+        self._node.answer(order, how, error)
+
+    def _peek(self, order: PeekLine) -> tuple[int, str]:
+        """The number of the frame that was looked at, and what was seen. Number 0 is the innermost
+        of the user's own, as torch's are further in where a call waits in a collective."""
+        frames: list[FrameType] = []
+        for cell in self._agent.cells:
+            if cell.record.name == order.actor:
+                frames = users_frames(frame_of(cell, sys._current_frames()))
+        if not frames:
+            return 0, "it runs no call at this moment\n"
+        users = (n for n, frame in enumerate(frames) if is_users(frame.f_code.co_filename))
+        first = next(users, 0)
+        place = min(max(0, first + order.number), len(frames) - 1)
+        return place - first, _seen(frames, place, order.line)
+
+
+def _seen(frames: Sequence[FrameType], place: int, line: str) -> str:
+    """The answer to a line about the frame at that place; the innermost comes first."""
+    frame = frames[place]
+    word, _, rest = line.strip().partition(" ")
+    code = frame.f_code
+    if word in ("p", "pp"):
+        try:
+            return f"{eval(rest, frame.f_globals, frame.f_locals)!r}\n"
+        except Exception as error:
+            return f"*** {type(error).__name__}: {error}\n"
+    if word in ("locals", "args", "a"):
+        names = code.co_varnames[: code.co_argcount] if word != "locals" else frame.f_locals
+        known = [n for n in names if n in frame.f_locals]
+        return "".join(f"{n} = {shown_value(n, frame.f_locals[n])}\n" for n in known)
+    if word in ("w", "where", "bt"):
+        chain = reversed(frames)
+        return "".join(f"  {_place(f)}{'  <-' if f is frame else ''}\n" for f in chain)
+    if word in ("up", "down", "u", "d", ""):
+        return f"> {_place(frame)}\n"
+    return "it runs: up, down, w, p, pp, args, locals; `stop` holds it\n"
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}({frame.f_lineno}){frame.f_code.co_name}()"

@@ -1,0 +1,80 @@
+"""The part of a template that imports what procs were seen importing, without being asked.
+
+A proc that is forked from it must be as one that imports for itself. So a module that starts
+threads or opens a GPU at its import is refused, and nothing is imported from folders that hold the
+user's code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+
+from monarch.runtime.entry.template_cuda import is_spoiled
+from monarch.runtime.procs.seen_imports import drop_hidden, in_installed
+
+# Their thread pools (OpenBLAS, OpenMP) give way at a fork, and come again in the child.
+_POOLS_SURVIVE_FORKS = ("numpy", "scipy", "sklearn", "torch")
+
+_learned: list[str] = []
+
+
+def import_learned(modules: Sequence[str]) -> dict[str, str]:
+    """Import ``modules``, and say of which one that was in vain, or must not be.
+
+    With such an error this process is no template any more: part of a module may be there.
+    """
+    errors: dict[str, str] = {}
+    path = sys.path[:]
+    sys.path[:] = [one for one in path if f"{one}{os.sep}".startswith(_PYTHONS)]
+    known = set(modules)
+    try:
+        pools = [name for name in _POOLS_SURVIVE_FORKS if name in known]
+        for name in dict.fromkeys((*pools, *modules)):
+            _import(name, errors)
+            if errors:
+                break
+    finally:
+        sys.path[:] = path
+    return errors
+
+
+_PYTHONS = (sys.prefix + os.sep, sys.base_prefix + os.sep)
+
+
+def _import(name: str, errors: dict[str, str]) -> None:
+    top = name.partition(".")[0]
+    num_threads = _num_threads()
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is None or not in_installed(spec.origin):
+            errors[name] = "it is not installed here"
+            return
+        importlib.import_module(name)
+    except BaseException as error:
+        errors[name] = f"{type(error).__name__}: {error}"
+        return
+    if _num_threads() > num_threads and top not in _POOLS_SURVIVE_FORKS:
+        errors[name] = "it starts threads when it is imported"
+    elif is_spoiled():
+        errors[name] = "it opens a GPU when it is imported"
+    _learned.append(name)
+
+
+def _num_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def begin_as_fresh() -> None:
+    """In a new proc whose paths are set: what it has imported is as if it had done that itself."""
+    if _learned:
+        drop_hidden(_learned)
+    # Else all that are forked from one template draw the same numbers.
+    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch.random")
+    if numpy is not None:
+        numpy.seed()
+    if torch is not None:
+        torch.default_generator.seed()

@@ -1,0 +1,109 @@
+"""The task that a scheduler starts on a machine: keeps a host agent there, and warns it of its end.
+
+The scheduler's signals come to this process, which is small. It says what they mean: an end that is
+to come becomes a warning to those who use the host, and the agent goes on until then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from monarch.runtime.ends.process_group import die_with_parent
+from monarch.runtime.hosts.end_notice import EndNotice
+from monarch.runtime.links.secret import take_secret
+
+_log = logging.getLogger("monarch.host")
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_HEALTHY_SECONDS = 60.0
+_FIRST_WAIT_SECONDS = 0.5
+_LONGEST_WAIT_SECONDS = 30.0
+
+Meaning = Callable[[int], "EndNotice | None"]
+
+
+def keep_host(address: str, name: str, meaning: Meaning, *, again: bool) -> int:
+    """Keep a host agent at ``address``; its exit status.
+
+    ``meaning`` says of a signal what end it announces: none that it is to end now. ``again``: an
+    agent that dies is followed by another at the same address, later each time.
+    """
+    # Here, as it is taken out of the environment: the next agent inherits it.
+    take_secret()
+    # A pipe, not handlers: what was sent while another was looked into is found there after it.
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    signal.set_wakeup_fd(told)
+    for number in (*_SIGNALS, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    wait_seconds = _FIRST_WAIT_SECONDS
+    while True:
+        began = time.monotonic()
+        pid, notices = _start(address, name, (heard, told))
+        status, is_over = _watch(pid, heard, notices, meaning)
+        os.close(notices)
+        if is_over or status == 0 or not again:
+            return status
+        if time.monotonic() - began > _HEALTHY_SECONDS:
+            wait_seconds = _FIRST_WAIT_SECONDS
+        _log.warning(
+            "the host agent %s has ended (%d): it is started again in %.1f s",
+            name, status, wait_seconds,
+        )  # fmt: skip
+        time.sleep(wait_seconds)
+        wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
+
+
+def _start(address: str, name: str, ours: tuple[int, ...]) -> tuple[int, int]:
+    """The pid of an agent, and the end of a pipe that it reads notices from."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(reader)
+        return pid, writer
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for fd in (*ours, writer):
+            os.close(fd)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # A scheduler may signal all processes of a task. What is ignored is so in procs, too.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        die_with_parent()
+        # Imported in the agent alone: this process stays small.
+        from monarch.runtime.entry.host_main import serve_host
+
+        serve_host(address, name, notices=reader)
+        status = 0
+    except KeyboardInterrupt:
+        pass
+    except BaseException:
+        logging.getLogger("monarch.host").exception("the host agent failed")
+    finally:
+        os._exit(status)
+
+
+def _watch(pid: int, heard: int, notices: int, meaning: Meaning) -> tuple[int, bool]:
+    """Until the agent has ended: its status, and whether it was to end."""
+    is_over = False
+    while True:
+        for number in os.read(heard, 64):
+            if number not in _SIGNALS:
+                continue
+            notice = meaning(number)
+            is_over = is_over or number == signal.SIGTERM
+            with contextlib.suppress(OSError):  # It has ended.
+                if notice is not None:
+                    os.write(notices, f"{json.dumps(notice._asdict())}\n".encode())
+                elif number == signal.SIGTERM:
+                    os.write(notices, b"end\n")
+        # All that has ended: as the first process of a container it inherits orphans.
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == pid:
+                    return os.waitstatus_to_exitcode(ended[1]), is_over

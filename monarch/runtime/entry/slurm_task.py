@@ -1,0 +1,124 @@
+"""One task of a Slurm job: the host agent of its node."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from datetime import datetime
+
+from monarch.net.gate import is_loopback
+from monarch.runtime.entry.scheduled_task import keep_host
+from monarch.runtime.hosts.end_notice import EndNotice, grace_seconds
+
+# The environment variable with the IP address to listen at, where the job names one.
+BIND_TO = "MONARCH_BIND_TO"
+_ASK_SECONDS = 10.0
+_MOST_ASKS = 3
+# A job is SIGNALING until all its nodes have confirmed the signal: it runs on all the same.
+_RUNS_ON = ("RUNNING", "SIGNALING")
+
+
+def node_addresses(nodes: str) -> dict[str, str]:
+    """Where nodes are reached, by name, in Slurm's own word for it; ``nodes`` may be a list as
+    Slurm writes it. Both ends ask, and so agree. Raises ``OSError`` with the words of scontrol.
+    """
+    done = subprocess.run(
+        ["scontrol", "--oneliner", "show", "node", nodes],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise OSError(f"scontrol show node {nodes}: {(done.stderr or done.stdout).strip()}")
+    found = {}
+    for line in done.stdout.splitlines():
+        name = re.search(r"\bNodeName=(\S+)", line)
+        address = re.search(r"\bNodeAddr=(\S+)", line)
+        if name is not None:
+            found[name[1]] = address[1] if address is not None else name[1]
+    return found
+
+
+def main() -> None:
+    """``python -m monarch.runtime.entry.slurm_task PORT``"""
+    port = int(sys.argv[1])
+    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    address = f"tcp://{node_addresses(node)[node]}:{port}"
+    # On a node its own name may stand for loopback only, so it listens at all interfaces; but
+    # several nodes of one machine have a loopback address each.
+    bind = address if is_loopback(address) else f"tcp://0.0.0.0:{port}"
+    if interface := os.environ.pop(BIND_TO, ""):
+        bind = f"tcp://[{interface}]:{port}" if ":" in interface else f"tcp://{interface}:{port}"
+    if "WORKSPACE_DIR" in os.environ and os.environ.get("SLURM_NNODES", "1") != "1":
+        # Two hosts must not share one folder.
+        os.environ["WORKSPACE_DIR"] = os.path.join(os.environ["WORKSPACE_DIR"], node)
+    sys.exit(abs(keep_host(f"{address}@{bind}", node, _meaning, again=True)))
+
+
+def _meaning(number: int) -> EndNotice | None:
+    """Slurm sends SIGTERM for a job that was cancelled, and for one that may still run for a while
+    before it gives way to another; SIGUSR1 is what we ask for before the time limit."""
+    state, seconds = _state_and_seconds(os.environ.get("SLURM_JOB_ID", ""))
+    if number == signal.SIGUSR1:
+        return EndNotice("the time limit of its Slurm job", seconds)
+    if state is None:
+        # The grace may have begun when Slurm was asked, which took time.
+        left = max(0.0, grace_seconds() - _ASK_SECONDS)
+        return EndNotice("Slurm has told its job to end, and does not say why", left, is_last=True)
+    if state not in _RUNS_ON:
+        return None
+    # Of a job without a time limit Slurm does not say when it is to end.
+    left = grace_seconds() if seconds is None else seconds
+    return EndNotice("its Slurm job gives way to another", left, is_last=True)
+
+
+def _state_and_seconds(job: str) -> tuple[str | None, float | None]:
+    """The state of a job, "" where Slurm knows it no more and nothing where it gives no answer,
+    and the seconds until its end, as far as Slurm says."""
+    # The end, not what is left of the time limit, which a grace leaves as it is.
+    command = ["squeue", "-h", "-j", job, "-o", "%T|%e"]
+    for _ in range(_MOST_ASKS):
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                timeout=_ASK_SECONDS, env={**os.environ, "SLURM_TIME_FORMAT": "standard"},
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            return None, None
+        if done.returncode >= 0:
+            break
+        # Slurm signals all that its tasks have started, at a time limit twice: squeue, too.
+    if done.returncode != 0:
+        return ("" if "Invalid job id" in done.stderr else None), None
+    state, _, end = done.stdout.strip().partition("|")
+    return state, _seconds_until(end)
+
+
+def _seconds_until(moment: str) -> float | None:
+    """Nothing for words, as NONE. Slurm writes the time of this machine."""
+    try:
+        return max(0.0, datetime.fromisoformat(moment).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def limit_seconds(text: str) -> float | None:
+    """Seconds of a time as Slurm writes it; nothing for words, as UNLIMITED."""
+    # minutes | minutes:seconds | hours:minutes:seconds | days-hours[:minutes[:seconds]]
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if match is None:
+        return None
+    days, *rest = (int(part) if part else None for part in match.groups())
+    first, second, third = rest
+    if days is not None or third is not None:
+        hours, minutes, seconds = first, second, third
+    else:
+        hours, minutes, seconds = 0, first, second
+    return float((((days or 0) * 24 + (hours or 0)) * 60 + (minutes or 0)) * 60 + (seconds or 0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""Answers what a host agent is asked of its machine and procs, and keeps the rows of dead ones."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from monarch.core.event_ring import FAILURE
+from monarch.runtime.answers import Response
+from monarch.runtime.debugger.hold_book import HoldBook
+from monarch.runtime.node import Node
+from monarch.runtime.observe.drain import pack_rows
+from monarch.runtime.observe.machine_state import machine_state, process_state
+from monarch.runtime.observe.py_spy import dump_aside
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import (
+    AskClock,
+    Body,
+    DrainHost,
+    DrainProc,
+    HostLook,
+    HostRows,
+    HostState,
+    KeepRows,
+    LastRows,
+    LookAtHost,
+    LookAtProc,
+    ProcSpec,
+    PySpyAsked,
+    PySpyDumps,
+    Request,
+    SpawnProcs,
+)
+
+A = TypeVar("A")
+_LOOK_SECONDS = 1.0
+_DRAIN_SECONDS = 3.0
+_KEEP_EVERY_SECONDS = 2.0
+_MOST_KEPT_BYTES = 64 * 2**20
+_MOST_ENDED = 4096
+_MOST_KEPT_SECONDS = 24 * 3600.0
+
+
+class AskedProc(Protocol):
+    """The parts of a proc of this host that its desk uses."""
+
+    spawn: SpawnProcs
+    spec: ProcSpec
+    life: int
+    pid: int
+    address: ProcAddress | None
+
+    @property
+    def uid(self) -> Uid: ...
+
+    @property
+    def label(self) -> str: ...
+
+
+class AskedHost(Protocol):
+    """The parts of the host agent that its desk uses."""
+
+    node: Node
+    name: str
+    procs: dict[Uid, Any]
+    holds: HoldBook
+
+    @property
+    def client(self) -> ProcAddress | None: ...
+
+    def describe(self) -> HostState: ...
+
+
+class _Kept(NamedTuple):
+    at: float
+    proc: Uid
+    rows: bytes
+
+
+class HostDesk:
+    """Everything here runs on the node's I/O loop."""
+
+    def __init__(self, host: AskedHost) -> None:
+        self._host = host
+        self._node = host.node
+        self._kept: deque[_Kept] = deque()
+        self._ended: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_MOST_ENDED)
+        self._keep_seconds = 0.0
+        self._is_ticking = False
+        self._node.handle(AskClock, self._on_ask_clock)
+        self._node.handle(LookAtHost, self._on_look)
+        self._node.handle(DrainHost, self._on_drain)
+        self._node.handle(KeepRows, self._on_keep)
+        self._node.handle(LastRows, self._on_last)
+        self._node.handle(PySpyAsked, self._on_py_spy)
+
+    def proc_ended(self, proc: AskedProc, reason: str, is_expected: bool) -> None:
+        """Noted among the host's own events, as the proc cannot say so."""
+        if self._node.ring is not None and not is_expected:
+            self._node.ring.note(FAILURE, proc.label, reason, proc.uid)
+        if self._keep_seconds:
+            self._ended.append((self._node.loop.time(), self._about(proc)))
+
+    def _about(self, proc: AskedProc) -> dict[str, Any]:
+        now = time.monotonic_ns()
+        return {
+            "k": "proc", "p": proc.uid, "t": now, "offset": time.time_ns() - now,
+            "name": proc.label, "mesh": proc.spawn.mesh, "rank": proc.spec.rank,
+            "labels": proc.spawn.labels, "sizes": proc.spawn.sizes, "pid": proc.pid,
+            "host": self._host.name, "life": proc.life,
+        }  # fmt: skip
+
+    def _about_itself(self) -> dict[str, Any]:
+        now = time.monotonic_ns()
+        return {
+            "k": "proc", "p": self._node.uid, "t": now, "offset": time.time_ns() - now,
+            "name": f"agent of {self._host.name}", "mesh": "", "rank": 0, "pid": os.getpid(),
+            "host": self._host.name, "life": 0,
+        }  # fmt: skip
+
+    def _ask_all(
+        self,
+        request: Request[A],
+        seconds: float,
+        done: Callable[[Mapping[Uid, Response[A]]], None],
+    ) -> None:
+        """Ask every proc that is up; ``done`` gets what came within ``seconds``."""
+        up = [proc for proc in self._host.procs.values() if proc.address is not None]
+        found: dict[Uid, Response[A]] = {}
+        is_over = [False]
+
+        def finish() -> None:
+            if not is_over[0]:
+                is_over[0] = True
+                timer.cancel()
+                done(found)
+
+        def answered(uid: Uid, response: Response[A]) -> None:
+            found[uid] = response
+            if len(found) == len(up):
+                finish()
+
+        timer = self._node.loop.call_later(seconds, finish)
+        for proc in up:
+            outcome = self._node.ask(proc.address, request)
+
+            def heard(uid: Uid = proc.uid, outcome: Any = outcome) -> None:
+                self._node.loop.call_soon(lambda: answered(uid, outcome.value))
+
+            outcome.on_set(heard)
+        if not up:
+            finish()
+
+    def _on_ask_clock(self, envelope: Envelope[AskClock]) -> None:
+        order = envelope.message
+        self._node.answer(order, time.monotonic_ns())
+
+    def _on_look(self, envelope: Envelope[LookAtHost]) -> None:
+        order = envelope.message
+
+        def done(found: Mapping[Uid, Response[Body]]) -> None:
+            state = self._host.describe()
+            state.client_address = self._host.client
+            seen = {
+                proc.uid: (
+                    process_state(proc.pid),
+                    found[proc.uid].or_else({}) if proc.uid in found else {},
+                )
+                for proc in state.procs
+            }
+            holds = tuple(self._host.holds.standing())
+            now, epoch = time.monotonic_ns(), time.time_ns()
+            self._node.answer(
+                order, HostLook(state, now, epoch, holds, seen=seen, machine=machine_state())
+            )
+
+        self._ask_all(LookAtProc(order.flight), _LOOK_SECONDS, done)
+
+    def _on_py_spy(self, envelope: Envelope[PySpyAsked]) -> None:
+        order = envelope.message
+        known = {uid: proc.pid for uid, proc in self._host.procs.items() if uid in order.procs}
+
+        def done(dumps: dict[str, str], errors: dict[str, str]) -> None:
+            self._node.answer(order, PySpyDumps(dumps, errors))
+
+        dump_aside(known, order.native, done)
+
+    def _on_drain(self, envelope: Envelope[DrainHost]) -> None:
+        order = envelope.message
+        takes = self._keep_seconds > 0
+
+        def done(found: Mapping[Uid, Response[bytes]]) -> None:
+            fresh = self._rows_of(found, takes)
+            if self._is_apart and self._node.ring is not None:
+                fresh.append((self._node.uid, pack_rows(self._node.ring.rows())))
+            procs = self._host.procs.values()
+            rows = HostRows(
+                host=self._host.name,
+                now=time.monotonic_ns(),
+                epoch=time.time_ns(),
+                about=[
+                    *(about for _, about in self._ended),
+                    *map(self._about, procs),
+                    self._about_itself(),
+                ],
+                rows=[*((kept.proc, kept.rows) for kept in self._kept), *fresh],
+                silent=[
+                    proc.label for proc in procs if proc.uid not in found or found[proc.uid].error
+                ],
+                client=self._host.client,
+            )
+            self._node.answer(order, rows)
+
+        self._drain(takes, done)
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether the agent is a process of its own; else its rows are the client's."""
+        client = self._host.client
+        return client is None or client.uid != self._node.uid
+
+    def _drain(self, takes: bool, done: Callable[[Mapping[Uid, Response[bytes]]], None]) -> None:
+        self._ask_all(DrainProc(takes), _DRAIN_SECONDS, done)
+
+    def _rows_of(
+        self, found: Mapping[Uid, Response[bytes]], takes: bool
+    ) -> list[tuple[Uid, bytes]]:
+        """Rows that the procs have sent; kept instead where they no longer have them themselves."""
+        told = {uid: response.or_else(b"") for uid, response in found.items()}
+        if not takes:
+            return [(uid, rows) for uid, rows in told.items() if rows]
+        now = self._node.loop.time()
+        self._kept.extend(_Kept(now, uid, rows) for uid, rows in told.items() if rows)
+        return []
+
+    def _on_keep(self, envelope: Envelope[KeepRows]) -> None:
+        order = envelope.message
+        self._keep_seconds = min(max(order.seconds, 0.0), _MOST_KEPT_SECONDS)
+        if not self._keep_seconds:
+            self._kept.clear()
+        elif not self._is_ticking:
+            self._is_ticking = True
+            self._tick()
+        self._node.answer(order)
+
+    def _on_last(self, envelope: Envelope[LastRows]) -> None:
+        last = envelope.message
+        if self._keep_seconds and envelope.payload:
+            self._kept.append(_Kept(self._node.loop.time(), last.proc, bytes(envelope.payload)))
+
+    def _tick(self) -> None:
+        if not self._keep_seconds:
+            self._is_ticking = False
+            return
+        self._drain(True, lambda found: self._kept_from(found))
+        self._node.loop.call_later(_KEEP_EVERY_SECONDS, self._tick)
+
+    def _kept_from(self, found: Mapping[Uid, Response[bytes]]) -> None:
+        self._rows_of(found, True)
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        oldest = self._node.loop.time() - self._keep_seconds
+        while self._kept and (
+            self._kept[0].at < oldest or sum(len(k.rows) for k in self._kept) > _MOST_KEPT_BYTES
+        ):
+            self._kept.popleft()
+        while self._ended and self._ended[0][0] < oldest:
+            self._ended.popleft()

@@ -1,0 +1,188 @@
+"""Chunks: a large file in pieces, cut so that most are the old ones after an edit.
+
+The first cut is even. Later ones follow the old: where the expected chunk is not what stands in
+the file, the beginnings of the next few are searched for, so an insertion or a deletion costs the
+chunks that it touches, not all behind it. Nothing depends on where others would cut: chunks only
+tell an author what of the old content, which the host holds, is in the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from monarch_sync.content.digest import (
+    BLOCK_BYTES,
+    DIGEST_BYTES,
+    ContentHasher,
+    QuickBlocks,
+    digest_bytes,
+)
+
+_CHUNK = 64 << 10
+_WINDOW = 8 << 20  # how far an insertion may shift the bytes behind it, to be found again
+_STEPS = (0, 1, 2, 4, 8, 16, 64, 256)  # which of the next chunks are looked for
+_PATIENCE = 64
+_ANCHOR = 32
+
+
+class ContentChunk(NamedTuple):
+    """`anchor`: the first bytes, by which it is found again where it has shifted."""
+
+    size: int
+    digest: bytes
+    anchor: bytes
+
+
+class Chunks(NamedTuple):
+    """All pieces of one content, in order. ``blocks``: to look at the file again by."""
+
+    chunks: list[ContentChunk]
+    blocks: QuickBlocks = QuickBlocks()
+
+    def places(self) -> tuple[dict[bytes, int], dict[int, bytes]]:
+        """The offset of each chunk, by digest; and the digest of the chunk at each offset."""
+        places: dict[bytes, int] = {}
+        at: dict[int, bytes] = {}
+        offset = 0
+        for chunk in self.chunks:
+            places.setdefault(chunk.digest, offset)
+            at[offset] = chunk.digest
+            offset += chunk.size
+        return places, at
+
+
+class _Tape:
+    """A stream with some of it in memory: what is not yet consumed, up to a window."""
+
+    def __init__(self, stream: BinaryIO, before: QuickBlocks) -> None:
+        self._stream = stream
+        self._hasher = ContentHasher(is_large=True, before=before)
+        self._held = b""
+        self._at = 0
+        self.size = 0
+
+    def ahead(self, size: int) -> memoryview:
+        """The next `size` bytes, fewer at the end; they are not consumed."""
+        missing = size - (len(self._held) - self._at)
+        if missing > 0:
+            more = self._stream.read(max(missing, 1 << 20))
+            self._hasher.update(more)
+            self.size += len(more)
+            self._held = self._held[self._at :] + more
+            self._at = 0
+        return memoryview(self._held)[self._at : self._at + size]
+
+    def find(self, anchor: bytes) -> int:
+        """How far ahead `anchor` stands, within the window; -1 if nowhere."""
+        self.ahead(_WINDOW)
+        found = self._held.find(anchor, self._at, self._at + _WINDOW)
+        return found - self._at if found >= 0 else -1
+
+    def skip(self, size: int) -> None:
+        self._at += size
+
+    def blocks_ahead(self) -> bytearray:
+        """The digests of the blocks that come next, as far as they are held; none in the middle
+        of one."""
+        index, inside = divmod(self.size - len(self._held) + self._at, BLOCK_BYTES)
+        return bytearray() if inside else self._hasher.blocks[index * DIGEST_BYTES :]
+
+    def digest_of(self, ahead: memoryview) -> bytes:
+        """The digest of what comes next; a block of the content has it already."""
+        if len(ahead) == BLOCK_BYTES and (blocks := self.blocks_ahead()):
+            return bytes(blocks[:DIGEST_BYTES])
+        return digest_bytes(ahead)
+
+    def digest(self) -> bytes:
+        return self._hasher.digest()
+
+    def quick_blocks(self) -> QuickBlocks:
+        return self._hasher.quick_blocks
+
+
+def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
+    """Cuts the rest of `stream`; returns its digest, its size in bytes and its chunks."""
+    tape = _Tape(stream, old.blocks if old else QuickBlocks())
+    chunks = list(_follow(tape, old.chunks if old else []))
+    digest = tape.digest()
+    return digest, tape.size, Chunks(chunks, tape.quick_blocks())
+
+
+def _follow(tape: _Tape, old: list[ContentChunk]) -> Iterator[ContentChunk]:
+    at = 0  # the old chunk that would come next, if the change is as long as the bytes it replaced
+    last = 0  # the old chunk after the last that was met
+    patience = 0  # how many chunks are to go by before the next search
+    is_even = all(chunk.size == _CHUNK for chunk in old[:-1])
+    blocks = b"".join(chunk.digest for chunk in old) if is_even else b""
+    while ahead := tape.ahead(_CHUNK):
+        if blocks and (num_same := _skip_same(tape, blocks, at)):
+            yield from old[at : at + num_same]
+            at = last = at + num_same
+            patience = 0
+        elif at < len(old) and (chunk := _next_if(tape, old[at])) is not None:
+            yield chunk
+            at = last = at + 1
+            patience = 0
+        elif at + 1 < len(old) and _is_overwritten(tape, old[at], old[at + 1]):
+            yield from _even(tape, old[at].size)
+            at = last = at + 1
+        else:
+            distance = -1
+            if patience <= 0 and last < len(old):
+                distance, index = _find_again(tape, old, last)
+                patience = _PATIENCE
+            if distance >= 0:
+                yield from _even(tape, distance)
+                at = last = index
+            else:
+                yield from _even(tape, len(ahead))
+                at += 1
+                patience -= 1
+
+
+def _skip_same(tape: _Tape, blocks: bytes, at: int) -> int:
+    """Consume what stands as the blocks from the ``at``-th on, as far as it is held; how many
+    they are."""
+    held, start = tape.blocks_ahead(), at * DIGEST_BYTES
+    size = min(len(held), len(blocks) - start)
+    while size > 0 and held[:size] != blocks[start : start + size]:
+        size = size // 2 // DIGEST_BYTES * DIGEST_BYTES
+    size = max(size, 0)
+    tape.skip(size // DIGEST_BYTES * BLOCK_BYTES)
+    return size // DIGEST_BYTES
+
+
+def _next_if(tape: _Tape, chunk: ContentChunk) -> ContentChunk | None:
+    """The chunk, consumed, if it comes next."""
+    ahead = tape.ahead(chunk.size)
+    if len(ahead) < chunk.size or tape.digest_of(ahead) != chunk.digest:
+        return None
+    tape.skip(chunk.size)
+    return chunk
+
+
+def _is_overwritten(tape: _Tape, chunk: ContentChunk, following: ContentChunk) -> bool:
+    """Whether only this chunk changed: the one after it stands in its place."""
+    ahead = tape.ahead(chunk.size + following.size)[chunk.size :]
+    return len(ahead) == following.size and digest_bytes(ahead) == following.digest
+
+
+def _find_again(tape: _Tape, old: list[ContentChunk], at: int) -> tuple[int, int]:
+    """(how far ahead, which): the nearest place where one of the next old chunks stands."""
+    best = (-1, at)
+    for index in (at + step for step in _STEPS if at + step < len(old)):
+        distance = tape.find(old[index].anchor)
+        if distance >= 0 and (best[0] < 0 or distance < best[0]):
+            ahead = tape.ahead(distance + old[index].size)[distance:]
+            if digest_bytes(ahead) == old[index].digest:
+                best = (distance, index)
+    return best
+
+
+def _even(tape: _Tape, size: int) -> Iterator[ContentChunk]:
+    while size > 0:
+        piece = tape.ahead(min(size, _CHUNK))
+        yield ContentChunk(len(piece), tape.digest_of(piece), bytes(piece[:_ANCHOR]))
+        tape.skip(len(piece))
+        size -= len(piece)

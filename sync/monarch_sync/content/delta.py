@@ -1,0 +1,170 @@
+"""Delta: a new content, told by an old one that the host has.
+
+Of a small file the author remembers the old content, and what travels is a zstd frame that has it
+as prefix: some 40 bytes for an edited line. Of a large file it remembers how it was cut
+(`chunks.py`), and what travels are pieces: (offset, size) in the old content, or bytes. No
+signature has to travel for either.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from monarch_sync.content.chunks import Chunks
+from monarch_sync.content.disk import Content
+from monarch_sync.errors import BadMessage
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+
+Piece = tuple[int, int] | bytes
+Reader = Callable[[int, int], bytes]
+
+_decoder = msgspec.msgpack.Decoder(list[Piece])
+_BULK_LEVEL = 1  # half a gigabyte a second, and source code becomes a third
+_LONG_BYTES = 256 << 10
+_MAX_WINDOW_LOG = 27  # a frame that wants more memory than 128 MiB for its window is refused
+
+
+def patch(old: bytes, new: bytes) -> bytes:
+    """Returns the zstd frame that turns `old` into `new`."""
+    options: dict[int, int] = {
+        zstd.CompressionParameter.compression_level: 3,
+        zstd.CompressionParameter.window_log: _window_log(len(old) + len(new)),
+        zstd.CompressionParameter.content_size_flag: 0,
+        # Beyond its usual tables, zstd finds the old content again only so.
+        zstd.CompressionParameter.enable_long_distance_matching: int(len(old) > _LONG_BYTES),
+    }
+    return zstd.compress(new, options=options, zstd_dict=_as_prefix(old))
+
+
+def unpatch(frame: Content, old: bytes, size: int) -> bytes:
+    """The new content, which has `size` bytes. Raises `BadMessage` if the frame gives anything
+    else; not more than `size` bytes are ever made."""
+    return _decompress(frame, size, zstd.ZstdDecompressor(_as_prefix(old), _LIMITS))
+
+
+def compress(content: Content) -> bytes:
+    """Content as a frame that stands for itself."""
+    return zstd.compress(content, _BULK_LEVEL)
+
+
+def decompress(frame: Content, size: int) -> bytes:
+    """The content, which has `size` bytes. Raises as `unpatch` does."""
+    return _decompress(frame, size, zstd.ZstdDecompressor(options=_LIMITS))
+
+
+_LIMITS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
+
+
+def _decompress(frame: Content, size: int, decompressor: zstd.ZstdDecompressor) -> bytes:
+    try:
+        content = decompressor.decompress(frame, max_length=size + 1)
+        if not decompressor.eof and len(content) == size:
+            # The rest of the frame makes no bytes, or too many.
+            content += decompressor.decompress(b"", max_length=1)
+    except zstd.ZstdError as error:
+        raise BadMessage(f"a frame cannot be read: {error}") from None
+    if len(content) != size or not decompressor.eof or decompressor.unused_data:
+        raise BadMessage(f"a frame does not make the {size} bytes that were announced")
+    return content
+
+
+def _as_prefix(old: bytes) -> tuple[zstd.ZstdDict, int] | None:
+    # Less than 8 bytes are no dictionary, for zstd.
+    return zstd.ZstdDict(old, is_raw=True).as_prefix if len(old) >= 8 else None
+
+
+def _window_log(size: int) -> int:
+    return min(max(size.bit_length(), 10), _MAX_WINDOW_LOG)
+
+
+def encode(pieces: Iterable[Piece]) -> bytes:
+    return msgspec.msgpack.encode(list(pieces))
+
+
+def decode(data: bytes | bytearray | memoryview, old_size: int, new_size: int) -> list[Piece]:
+    """The pieces in `data`. Raises `BadMessage` where one lies outside the old content, or where
+    together they do not have the size of the new one."""
+    try:
+        pieces = _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise BadMessage(f"a delta cannot be read: {error}") from None
+    size = 0
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            size += len(piece)
+        elif 0 <= piece[0] <= piece[0] + piece[1] <= old_size:
+            size += piece[1]
+        else:
+            raise BadMessage("a delta copies from outside the old content")
+    if size != new_size:
+        raise BadMessage(f"a delta makes {size} bytes of {new_size}")
+    return pieces
+
+
+def apply(pieces: Iterable[Piece], old: bytes | memoryview) -> bytes:
+    """The new content."""
+    view = memoryview(old)
+    return b"".join(p if isinstance(p, bytes) else view[p[0] : p[0] + p[1]] for p in pieces)
+
+
+def between_chunks(old: Chunks, new: Chunks, read: Reader) -> list[Piece]:
+    """Returns the pieces that turn one large file into another; `read(offset, size)` gives bytes of
+    the new one."""
+    first, last = _same_ends(old, new)
+    size = sum(chunk.size for chunk in new.chunks[:first])
+    pieces: list[Piece] = [(0, size)]
+    offset = following = size
+    middle = new.chunks[first : len(new.chunks) - last]
+    places, at = old.places() if middle else ({}, {})
+    for chunk in middle:
+        # A content may stand in many places: best the next, so that pieces become long.
+        is_next = at.get(following) == chunk.digest
+        place = following if is_next else places.get(chunk.digest)
+        following = (offset if place is None else place) + chunk.size
+        pieces.append((place, chunk.size) if place is not None else read(offset, chunk.size))
+        offset += chunk.size
+    size = sum(chunk.size for chunk in new.chunks[len(new.chunks) - last :])
+    pieces.append((sum(chunk.size for chunk in old.chunks) - size, size))
+    return _joined(pieces)
+
+
+def _same_ends(old: Chunks, new: Chunks) -> tuple[int, int]:
+    """How many chunks at the start, and at the end, are the very ones of the old content."""
+    num_shared = min(len(old.chunks), len(new.chunks))
+    first = last = 0
+    while first < num_shared and old.chunks[first] is new.chunks[first]:
+        first += 1
+    while last < num_shared - first and old.chunks[-1 - last] is new.chunks[-1 - last]:
+        last += 1
+    return first, last
+
+
+def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """Neighbours in one; an empty piece is none."""
+    joined: list[Piece] = []
+    literal: list[bytes] = []
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            literal.append(piece)
+            continue
+        if not piece[1]:
+            continue
+        last = joined[-1] if joined and not any(literal) else None
+        if isinstance(last, tuple) and last[0] + last[1] == piece[0]:
+            joined[-1] = (last[0], last[1] + piece[1])
+            continue
+        if any(literal):
+            joined.append(b"".join(literal))
+        literal = []
+        joined.append(piece)
+    if any(literal):
+        joined.append(b"".join(literal))
+    return joined

@@ -1,0 +1,272 @@
+"""The few changes that a replica makes to a disk, each one step.
+
+One seam, so that a test can stop the world between any two of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable
+from ctypes import c_char_p, c_int, c_uint
+from pathlib import Path
+
+from monarch_sync.content.digest import ContentHasher
+
+Content = bytes | bytearray | memoryview
+AnyPath = str | os.PathLike[str]
+
+_BLOCK = 1 << 20
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_COPIES = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EXDEV)
+_BESIDE = ".old"
+_HASHED_BLOCK = 256 << 10
+_ZEROS = bytes(_BLOCK)
+_HAS_COPY_FILE_RANGE = hasattr(os, "copy_file_range")
+
+
+class Disk:
+    """Each method is one step; together they are all the ways in which a replica writes."""
+
+    def write(self, path: Path, content: Content, mode: int = 0o600) -> None:
+        """A new file, whole or not at all: written beside, and renamed into place."""
+        beside = path.with_name(f"{path.name}.part")
+        with contextlib.suppress(FileNotFoundError):
+            beside.unlink()
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), mode)
+        os.replace(beside, path)
+
+    def put(self, path: AnyPath, content: Content, mode: int, mtime: int | None = None) -> None:
+        """A file with this content; long runs of zeros become holes. `mtime`: seconds, if it is to
+        have another than the present."""
+        fd = _create(path, mode)
+        try:
+            if len(content) >= _BLOCK or os.write(fd, content) < len(content):
+                os.lseek(fd, 0, os.SEEK_SET)
+                _write_sparsely(fd, memoryview(content))
+            if mtime is not None:
+                os.utime(fd, (mtime, mtime))
+        finally:
+            os.close(fd)
+
+    def patch(
+        self, path: AnyPath, pieces: Iterable[tuple[int, int] | bytes], base: AnyPath, mode: int
+    ) -> bytes:
+        """A file put together from (offset, size) of another, and bytes; its digest."""
+        hasher = ContentHasher()
+        fd = _create(path, mode)
+        try:
+            with open(base, "rb", buffering=0) as old:
+                for piece in pieces:
+                    if isinstance(piece, tuple):
+                        _hash_range(old.fileno(), fd, *piece, hasher)
+                    else:
+                        hasher.update(piece)
+                        _write_all(fd, memoryview(piece))
+            return hasher.digest()
+        finally:
+            os.close(fd)
+
+    def overwrite(
+        self, path: AnyPath, writes: Iterable[tuple[int, bytes]], size: int, mtime: int
+    ) -> None:
+        """Write (offset, bytes) into a file that stands there, and have it end at `size`."""
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            for offset, data in writes:
+                view = memoryview(data)
+                while len(view):
+                    written = os.pwrite(fd, view, offset)
+                    offset += written
+                    view = view[written:]
+            os.ftruncate(fd, size)
+            os.utime(fd, (mtime, mtime))
+        finally:
+            os.close(fd)
+
+    def append(self, path: Path, offset: int, content: bytes) -> None:
+        """Write at `offset`, and nothing stands behind it any more."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            if os.fstat(fd).st_size > offset:  # to truncate costs 50 us, even where nothing goes
+                os.ftruncate(fd, offset)
+            if os.pwrite(fd, content, offset) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        finally:
+            os.close(fd)
+
+    def copy(self, source: AnyPath, target: AnyPath, mode: int) -> None:
+        """A file with the content of another."""
+        with open(source, "rb", buffering=0) as old:
+            size = os.fstat(old.fileno()).st_size
+            fd = _create(target, mode)
+            try:
+                copy_range(old.fileno(), fd, 0, size)
+            finally:
+                os.close(fd)
+
+    def link(self, source: AnyPath, target: AnyPath) -> None:
+        """A second name for a file, or a copy where the file system has no second names, or we may
+        not give one; nothing happens where the name is taken."""
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            self.copy(source, target, stat.S_IMODE(os.lstat(source).st_mode))
+
+    def set_time(self, path: AnyPath, seconds: int) -> None:
+        os.utime(path, (seconds, seconds))
+
+    def rename(self, source: AnyPath, target: AnyPath) -> None:
+        os.replace(source, target)
+
+    def move(self, source: str, target: str) -> None:
+        """Give a file or a folder another name. A folder that has to stay where it is, because it
+        came with the image of a container, is taken apart."""
+        try:
+            self.rename(source, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            mode = stat.S_IMODE(os.lstat(source).st_mode)
+            self.make_folder(target, mode | 0o700)
+            for name in os.listdir(source):
+                self.move(f"{source}/{name}", f"{target}/{name}")
+            self.remove_folder(source)
+            self.chmod(target, mode)
+
+    def exchange(self, one: AnyPath, other: AnyPath) -> None:
+        """Two files change places, at once. Where the file system cannot do that: what is at
+        `other` gets a name beside `one` first, so `other` is never without a file."""
+        if _exchange(one, other):
+            return
+        beside = f"{os.fspath(one)}{_BESIDE}"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside)
+        self.link(other, beside)
+        self.rename(one, other)
+        self.rename(beside, one)
+
+    def finish_exchanges(self, folder: str) -> None:
+        """Finish exchanges of files in this folder that were cut short, on file systems where two
+        files cannot change places at once."""
+        for name in os.listdir(folder):
+            if not name.endswith(_BESIDE):
+                continue
+            beside, one = f"{folder}/{name}", f"{folder}/{name.removesuffix(_BESIDE)}"
+            if os.path.lexists(one):
+                os.unlink(beside)  # it had not begun: the other file is still in its place
+            else:
+                os.rename(beside, one)
+
+    def unlink(self, path: AnyPath) -> None:
+        os.unlink(path)
+
+    def make_folder(self, path: AnyPath, mode: int = 0o755) -> None:
+        os.mkdir(path, mode)
+
+    def remove_folder(self, path: AnyPath) -> None:
+        os.rmdir(path)
+
+    def make_link(self, path: AnyPath, target: str) -> None:
+        os.symlink(target, path)
+
+    def chmod(self, path: AnyPath, mode: int) -> None:
+        os.chmod(path, mode)
+
+
+def _create(path: AnyPath, mode: int) -> int:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+    if os.fstat(fd).st_mode & 0o7777 != mode:
+        os.fchmod(fd, mode)
+    return fd
+
+
+def _load_renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    try:
+        found = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = (c_int, c_char_p, c_int, c_char_p, c_uint)
+    return found
+
+
+_renameat2 = _load_renameat2()
+_HERE = -100  # AT_FDCWD
+_EXCHANGE = 2
+_NAMES = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()  # as `os.fsencode`, faster
+
+
+def _exchange(one: AnyPath, other: AnyPath) -> bool:
+    """Exchange two files; False where that is not to be had."""
+    if _renameat2 is None:
+        return False
+    raw_one, raw_other = os.fspath(one).encode(*_NAMES), os.fspath(other).encode(*_NAMES)
+    if not _renameat2(_HERE, raw_one, _HERE, raw_other, _EXCHANGE):
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(code, os.strerror(code), os.fspath(other))
+
+
+def _write_sparsely(fd: int, view: memoryview) -> None:
+    if len(view) < _BLOCK:
+        _write_all(fd, view)
+        return
+    for at in range(0, len(view), _BLOCK):
+        block = view[at : at + _BLOCK]
+        if block == _ZEROS[: len(block)]:
+            os.ftruncate(fd, os.lseek(fd, len(block), os.SEEK_CUR))
+        else:
+            _write_all(fd, block)
+
+
+def copy_range(source: int, target: int, offset: int, size: int) -> None:
+    """Bytes of one open file to where another one stands; fewer, where the first ends before."""
+    while size >= _BLOCK and _HAS_COPY_FILE_RANGE:
+        try:
+            copied = os.copy_file_range(source, target, size, offset)
+        except OSError as error:
+            if error.errno not in _NO_COPIES:
+                raise
+            break
+        if not copied:
+            break  # some file systems say so of whatever they do not know how to copy
+        offset += copied
+        size -= copied
+    while size > 0:
+        copied = os.write(target, os.pread(source, min(size, _BLOCK), offset))
+        if not copied:
+            return  # the old file has become shorter: the program that verifies it finds out
+        offset += copied
+        size -= copied
+
+
+def _hash_range(source: int, target: int, offset: int, size: int, hasher: ContentHasher) -> None:
+    # Read once, and hashed while it is in the processor's cache.
+    buffer = bytearray(min(size, _HASHED_BLOCK))
+    view = memoryview(buffer)
+    while size > 0:
+        got = os.preadv(source, [view[: min(size, len(buffer))]], offset)
+        if not got:
+            return  # the old file has become shorter: the digest tells
+        hasher.update(view[:got])
+        _write_all(target, view[:got])
+        offset += got
+        size -= got
+
+
+def _write_all(fd: int, view: memoryview) -> None:
+    while len(view):
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,98 @@
+"""Stamps: the content of a file by its status: it is read again only if it may have changed.
+
+A file is known by its inode, so a renamed folder costs no reading. As git does it, a file that was
+changed as late as it was read is read again: another change might bear the same time. Of a file
+that we wrote, and gave a time of our choice, we know without reading.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from monarch_sync.content.digest import digest_bytes, digest_stream
+
+_TICK_NS = 20_000_000
+_MAX_FILES = 500_000
+_SMALL_BYTES = 64 << 10
+
+
+_Stamp = tuple[int, int, int, bytes]  # size, mtime_ns, ctime_ns, digest
+
+
+class Stamps:
+    """The digests of files, remembered while this process lives."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], _Stamp] = {}
+
+    def digest_of(self, path: str, status: os.stat_result | None = None) -> bytes | None:
+        """The digest of a regular file; None where there is none. ``status``: its own, if it was
+        looked at just now."""
+        if status is None:
+            status = lstat(path)
+        if status is None or not stat.S_ISREG(status.st_mode):
+            return None
+        known = self._known.get((status.st_dev, status.st_ino))
+        if known is not None:
+            size, mtime_ns, ctime_ns, digest = known
+            if (
+                mtime_ns == status.st_mtime_ns
+                and ctime_ns == status.st_ctime_ns
+                and size == status.st_size
+            ):
+                return digest
+        now = time.time_ns()
+        found = digest_of(path)
+        if found is not None and max(status.st_mtime_ns, status.st_ctime_ns) + _TICK_NS < now:
+            self._put(status, found)
+        return found
+
+    def note(self, status: os.stat_result, digest: bytes, mtime_ns: int) -> None:
+        """A file that we left with this content, and with a time of our choice, has this status
+        now. Nothing is noted where it has another time, and so another content, by now, or where a
+        later change could bear the same one."""
+        is_ours = status.st_mtime_ns == mtime_ns
+        if is_ours and abs(mtime_ns - status.st_ctime_ns) > _TICK_NS:
+            self._put(status, digest)
+
+    def _put(self, status: os.stat_result, digest: bytes) -> None:
+        if len(self._known) >= _MAX_FILES:
+            self._known.clear()
+        self._known[status.st_dev, status.st_ino] = (
+            status.st_size, status.st_mtime_ns, status.st_ctime_ns, digest,
+        )  # fmt: skip
+
+
+def lstat(path: str) -> os.stat_result | None:
+    """The status of the entry at a path; None where there is none, or no way there."""
+    try:
+        return os.lstat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+
+
+def digest_of(path: str) -> bytes | None:
+    """The digest of a regular file, read; None where there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        first = os.read(fd, _SMALL_BYTES)
+        # As a rule that is all, and there is no need of a stream.
+        if len(first) < _SMALL_BYTES and not (first and os.read(fd, 1)):
+            if first or stat.S_ISREG(os.fstat(fd).st_mode):
+                return digest_bytes(first)
+            return None
+        os.lseek(fd, 0, os.SEEK_SET)
+        with open(fd, "rb", buffering=0, closefd=False) as file:
+            return digest_stream(file)[0]
+    except OSError:
+        return None  # a folder
+    finally:
+        os.close(fd)

@@ -1,0 +1,49 @@
+"""Large files that a push is about to send, for a caller that wants to be asked before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol, TypeVar
+
+from monarch_sync.tree.entry import Entry
+
+_MIN_BYTES = 50_000_000
+
+Review = Callable[[Sequence[Entry]], None]
+"""Is told of files that would be sent whole, in the order of their paths; an error that it raises
+ends the push, which has changed nothing then."""
+
+_reviewers: ContextVar[Review | None] = ContextVar("monarch_sync_large_files", default=None)
+
+
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+_T = TypeVar("_T", bound=_Sized)
+
+
+def large_among(files: Iterable[_T]) -> list[_T]:
+    """The files that are so large that a push should not send them unasked."""
+    return [one for one in files if one.size >= _MIN_BYTES]
+
+
+def review(files: Iterable[Entry]) -> None:
+    """Tell of large files before they are sent. Raises what the reviewer raises."""
+    by_path = {entry.path: entry for entry in files}
+    reviewer = _reviewers.get()
+    if by_path and reviewer is not None:
+        reviewer([by_path[path] for path in sorted(by_path)])
+
+
+@contextmanager
+def reviewed_by(reviewer: Review) -> Iterator[None]:
+    """The pushes of this block, in this thread, tell ``reviewer``."""
+    token = _reviewers.set(reviewer)
+    try:
+        yield
+    finally:
+        _reviewers.reset(token)

@@ -1,0 +1,346 @@
+"""Manifest: all entries of a workspace, and the digest that names this state.
+
+Every folder on the way to an entry is an entry itself. Manifests share what they have in common
+(`tree.py`), so a new one costs what it changes, comparing two costs what they differ in, and both
+know a folder that only got another name. `replace` also remembers what it changed, so that
+comparing neighbours looks at nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import NamedTuple
+
+import msgspec
+
+from monarch_sync.content.digest import DIGEST_NAME, digest_bytes
+from monarch_sync.errors import BadManifest
+from monarch_sync.tree.entry import (
+    TOO_DEEP,
+    Entry,
+    Row,
+    folders_above,
+    from_wire,
+    is_too_deep,
+    target_fault,
+    to_wire,
+)
+from monarch_sync.tree.tree import EMPTY, Child, TreeNode, differing, join, located, paths_of, split
+from monarch_sync.tree.tree_making import Editor, build
+
+
+class _Encoded(msgspec.Struct, array_like=True):
+    digest_name: str
+    rows: list[Row]
+
+
+class _Lineage(NamedTuple):
+    """The manifest that another was made from, by its digest, and what was put or taken out: what
+    stood at a path, and what does now. As a rule that is a difference."""
+
+    base: bytes
+    touched: dict[str, tuple[Entry | None, Entry | None]]
+
+
+class EntryChange(NamedTuple):
+    """The entries at a path where two manifests differ, before and now."""
+
+    path: str
+    before: Entry | None
+    now: Entry | None
+
+
+class Manifest:
+    """An immutable set of entries, one a path. Iterates in canonical order (by path)."""
+
+    __slots__ = ("_changes", "_folders", "_rows", "digest", "digest_name", "lineage", "root")
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._hold(build(entries))
+
+    def _hold(self, root: TreeNode) -> None:
+        self.root = root
+        self._folders: dict[str, TreeNode] = {"": root}
+        self._rows: list[Row] | None = None
+        self._changes: tuple[bytes, list[EntryChange]] | None = None
+        self.digest_name = DIGEST_NAME
+        counted = root.digest + root.num_entries.to_bytes(8, "big")
+        self.digest = digest_bytes(DIGEST_NAME.encode() + counted)
+        self.lineage: _Lineage | None = None
+
+    @property
+    def num_files(self) -> int:
+        """How many of the entries are files."""
+        return self.root.num_files
+
+    def __len__(self) -> int:
+        return self.root.num_entries
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, str) and self.get(path) is not None
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(_sorted(_entries(self.root, "")))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Manifest):
+            return NotImplemented
+        return self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"<Manifest {self.digest.hex()[:8]}, {len(self)} entries>"
+
+    def get(self, path: str) -> Entry | None:
+        """The entry at `path`, if there is one."""
+        child = self._child(path)
+        if child is None or child.entry is None:
+            return None
+        entry = child.entry
+        return entry if entry.path == path else located(entry, path)
+
+    def _child(self, path: str) -> Child | None:
+        folder, _, name = path.rpartition("/")
+        node = self._folders.get(folder) or self.folder(folder)
+        return node.children.get(name if folder else path)
+
+    def folder(self, path: str) -> TreeNode:
+        """The content of a folder ("" = the root); empty if there is no such folder."""
+        node = self._folders.get(path)
+        if node is None:
+            above, name = split(path)
+            child = self.folder(above).children.get(name)
+            node = self._folders[path] = (child and child.node) or EMPTY
+        return node
+
+    def path_of(self, digest: bytes) -> str | None:
+        """A path whose file has this content."""
+        return self.paths_of([digest]).get(digest)
+
+    def paths_of(self, digests: Iterable[bytes]) -> dict[bytes, str]:
+        """The same for many: those that there are."""
+        return paths_of(self.root, digests)
+
+    def children(self, folder: str) -> list[str]:
+        """The paths right inside a folder ("" = the root), in no order."""
+        children = self.folder(folder).children
+        return [join(folder, name) for name, child in children.items() if child.entry is not None]
+
+    def below(self, path: str) -> list[str]:
+        """The paths inside a folder, at any depth, in canonical order."""
+        return sorted(
+            join(folder, name)
+            for folder, node in self.folder(path).walk(path)
+            for name, child in node.children.items()
+            if child.entry is not None
+        )
+
+    def files_below(self, path: str) -> Iterator[str]:
+        """The same of files alone; for a caller that wants the first of many."""
+        children = self.folder(path).children
+        # A folder's name sorts as its content does.
+        names = [name if child.node is None else f"{name}/" for name, child in children.items()]
+        for name in sorted(names):
+            if name.endswith("/"):
+                yield from self.files_below(join(path, name[:-1]))
+            elif (entry := children[name].entry) is not None and entry.is_file:
+                yield join(path, name)
+
+    def changes(self, base: Manifest) -> list[EntryChange]:
+        """The differences between this manifest and `base`, in canonical order. Kept for the next
+        call."""
+        if self._changes is None or self._changes[0] != base.digest:
+            self._changes = base.digest, self._compare(base)
+        return self._changes[1]
+
+    def _compare(self, base: Manifest) -> list[EntryChange]:
+        if not len(base):
+            return [EntryChange(entry.path, None, entry) for entry in self]
+        if self.lineage and self.lineage.base == base.digest:
+            found = [EntryChange(path, *pair) for path, pair in self.lineage.touched.items()]
+        else:
+            found = [
+                EntryChange(path, _entry_at(path, before), _entry_at(path, now))
+                for path, before, now in differing(base.root, self.root)
+            ]
+        if len(found) > 1:
+            found.sort(key=itemgetter(0))
+        return [one for one in found if not _is_same(one.before, one.now)]
+
+    def changed_paths(self, base: Manifest) -> set[str]:
+        """The paths at which this manifest and `base` differ."""
+        return {change.path for change in self.changes(base)}
+
+    def replace(
+        self, changed: Iterable[Entry] = (), removed: Iterable[str] = (),
+        moves: Iterable[tuple[str, str]] = (),
+    ) -> Manifest:  # fmt: skip
+        """This manifest with some folders under another name, (old, new), and then with some paths
+        taken out and some entries put in or changed. Raises `BadManifest` for a folder that cannot
+        move."""
+        editor = Editor(self.root)
+        put = editor.put
+        has_moved = False
+        for old, new in moves:
+            has_moved = True
+            if not editor.move(old, new):
+                raise BadManifest(old, f"cannot become {new!r}: one of them is not as it should be")
+        touched: dict[str, tuple[Entry | None, Entry | None]] = {}
+        for path, now in (*((path, None) for path in removed), *((e.path, e) for e in changed)):
+            before = put(path, now)
+            if path in touched:
+                before = touched[path][0]  # it was put twice
+            elif before is not None and before.path != path:
+                before = located(before, path)
+            touched[path] = before, now
+        made = Manifest.__new__(Manifest)
+        made._hold(editor.finish())
+        if not has_moved:
+            made.lineage = _Lineage(self.digest, touched)
+        return made
+
+    def check(self, base: Manifest | None = None) -> None:
+        """Raise `BadManifest` where a path's folder is missing, or is no folder, or where a link
+        leads out of a folder's new place.
+
+        `base`: a manifest known to be sound; only paths that differ from it are looked at.
+        """
+        for path, child in self._unsure(base):
+            if child is not None:
+                _check(path, child)
+
+    def _unsure(self, base: Manifest | None) -> Iterator[tuple[str, Child | None]]:
+        """Yields the paths that `check` has to look at, each with its entry."""
+        if base is None or not len(base):
+            for folder, node in self.root.walk():
+                is_deep = is_too_deep(f"{folder}/x")
+                for name, child in node.children.items():
+                    entry = child.entry
+                    # Nearly all are files, of which their folder tells all.
+                    if is_deep or child.node is not None or entry is None or not entry.is_file:
+                        yield join(folder, name), child
+        elif self.lineage and self.lineage.base == base.digest:
+            paths: set[str] = set()
+            for path, (before, now) in self.lineage.touched.items():
+                # A file in a file's place lies as soundly as that.
+                if before is None or now is None or not (before.is_file and now.is_file):
+                    paths.update((path, *folders_above(path)))
+            yield from ((path, self._child(path)) for path in paths)
+        else:
+            yield from ((path, now) for path, _, now in differing(base.root, self.root))
+
+    def check_at(self, path: str, *, with_content: bool) -> None:
+        """The same for a folder and all above it, and for what is in it."""
+        at = ""
+        for name in path.split("/"):
+            child = self.folder(at).children.get(name)
+            at = join(at, name)
+            if child is not None:
+                _check(at, child)
+        if not with_content:
+            return
+        for folder, node in self.folder(path).walk(path):
+            for name, child in node.children.items():
+                _check(join(folder, name), child)
+
+    def encode(self) -> bytes:
+        """The manifest as bytes; `decode` reads them."""
+        return msgspec.msgpack.encode(_Encoded(self.digest_name, self.rows()))
+
+    def rows(self) -> list[Row]:
+        """All entries in canonical order, as they travel. Kept for the next host."""
+        if self._rows is None:
+            self._rows = [entry.to_row() for entry in self]
+        return self._rows
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Manifest:
+        """The manifest in `raw`; `BadManifest` if it is none, if an entry breaks a rule, or if
+        other digests than ours are in it."""
+        try:
+            encoded = msgspec.msgpack.decode(raw, type=_Encoded)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise BadManifest("", f"cannot be read: {error}") from error
+        return cls.from_rows(encoded.rows, encoded.digest_name)
+
+    @classmethod
+    def from_rows(cls, rows: list[Row], digest_name: str = DIGEST_NAME) -> Manifest:
+        """The manifest of rows that came from outside; `BadManifest` names the bad entry."""
+        if digest_name != DIGEST_NAME:
+            raise BadManifest("", f"uses the digest {digest_name!r}; this side knows {DIGEST_NAME}")
+        manifest = cls(Entry.from_row(row) for row in rows)
+        if len(manifest) != len(rows):
+            raise BadManifest(_twice(rows), "appears twice")
+        manifest.check()
+        return manifest
+
+
+def _check(path: str, child: Child) -> None:
+    entry, node = child.entry, child.node
+    if node is not None and (entry is None or not entry.is_dir):
+        inside, has = next(_entries(node, path)).path, "has no entry"
+        if entry is not None:
+            has = f"is a {entry.kind.value}"
+        raise BadManifest(inside, f"lies in {path!r}, which {has}")
+    if entry is not None and entry.is_link:
+        fault = target_fault(path, entry.target)
+        if fault:
+            raise BadManifest(path, fault)
+    if is_too_deep(path):
+        raise BadManifest(path, TOO_DEEP)
+
+
+def _entry_at(path: str, child: Child | None) -> Entry | None:
+    return None if child is None or child.entry is None else located(child.entry, path)
+
+
+def _entries(root: TreeNode, above: str) -> Iterator[Entry]:
+    for folder, node in root.walk(above):
+        for name, child in node.children.items():
+            if child.entry is not None:
+                yield located(child.entry, join(folder, name))
+
+
+def _sorted(entries: Iterable[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda entry: entry.path)
+
+
+def _is_same(one: Entry | None, other: Entry | None) -> bool:
+    """Whether two entries differ in nothing but their path."""
+    if one is None or other is None:
+        return one is other
+    return (
+        one.kind is other.kind
+        and one.mode == other.mode
+        and one.digest == other.digest
+        and one.size == other.size
+        and one.target == other.target
+    )
+
+
+def encode_paths(paths: Iterable[str]) -> list[bytes]:
+    return [to_wire(path) for path in paths]
+
+
+def decode_paths(raw: Iterable[bytes]) -> list[str]:
+    return [from_wire(path) for path in raw]
+
+
+def encode_pairs(pairs: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(to_wire(one), to_wire(other)) for one, other in pairs]
+
+
+def decode_pairs(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    return [(from_wire(one), from_wire(other)) for one, other in raw]
+
+
+def _twice(rows: list[Row]) -> str:
+    seen: set[bytes] = set()
+    for row in rows:
+        if row[0] in seen:
+            return from_wire(row[0])
+        seen.add(row[0])
+    return ""

@@ -1,0 +1,124 @@
+"""Tree: the folders behind a manifest, which manifests share.
+
+A folder knows a digest of what is in it, at any depth, which names its content, whatever its own
+name. So two folders that are equal are known to be without a look inside, a folder that only
+got another name costs nothing, and a changed file costs the folders on the way to it. Entries carry
+their path for their users; in a folder that has moved it is an old one, and code that takes an
+entry out of a tree gives it the right one (`located`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from monarch_sync.content.digest import digest_bytes
+from monarch_sync.tree.entry import Entry
+
+
+class Child(msgspec.Struct, frozen=True, gc=False):
+    """One name in a folder. ``node``: its content, if it is a folder that is not empty; where an
+    entry is missing, or is no folder, a manifest is unsound. ``fold``: the digest."""
+
+    entry: Entry | None
+    node: TreeNode | None
+    fold: bytes
+
+
+class TreeNode:
+    """A folder's content. Never changes once it is part of a manifest. ``num_folders``: those in it
+    that have anything in them; like the other numbers, at any depth. ``folds``: those of its
+    children, sorted, one after the other; ``digest``: of these."""
+
+    __slots__ = (
+        "_by_digest", "children", "digest", "folds", "num_entries", "num_files", "num_folders",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.children: dict[str, Child] = {}
+        self.num_entries = self.num_files = self.num_folders = 0
+        self.folds = b""
+        self.digest = digest_bytes(b"")
+        self._by_digest: dict[bytes, str] | None = None
+
+    def copy(self) -> TreeNode:
+        new = TreeNode()
+        new.children = self.children.copy()
+        new.folds, new.digest, new.num_entries = self.folds, self.digest, self.num_entries
+        new.num_files, new.num_folders = self.num_files, self.num_folders
+        return new
+
+    @property
+    def by_digest(self) -> dict[bytes, str]:
+        """The names of the files right here, by content."""
+        if self._by_digest is None:
+            entries = ((name, child.entry) for name, child in self.children.items())
+            self._by_digest = {e.digest: name for name, e in entries if e is not None and e.digest}
+        return self._by_digest
+
+    def walk(self, above: str = "") -> Iterator[tuple[str, TreeNode]]:
+        """Every folder in this one and itself, with its path, in no order."""
+        pending = [(above, self)]
+        while pending:
+            path, node = pending.pop()
+            yield path, node
+            if node.num_folders:
+                pending += [(join(path, n), c.node) for n, c in node.children.items() if c.node]
+
+
+EMPTY = TreeNode()
+
+
+def join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def split(path: str) -> tuple[str, str]:
+    """(folder, name); an absolute path, which is unsound, has a name with a slash in it."""
+    folder, _, name = path.rpartition("/")
+    return (folder, name) if folder else ("", path)
+
+
+def located(entry: Entry, path: str) -> Entry:
+    """The entry as it is at a path."""
+    return entry if entry.path == path else msgspec.structs.replace(entry, path=path)
+
+
+def differing(old: TreeNode, new: TreeNode) -> Iterator[tuple[str, Child | None, Child | None]]:
+    """Every (path, child before, child now) where the two trees differ, with folders in which
+    anything differs; in no order, but a folder comes before what is in it."""
+    pending = [("", old, new)]
+    while pending:
+        folder, one, other = pending.pop()
+        before, now = one.children, other.children
+        # Parts that two trees share are the same object in both, and there may be many.
+        fresh = [name for name, child in now.items() if before.get(name) is not child]
+        found = [(name, before.get(name), now.get(name)) for name in fresh]
+        if len(before) > len(now) - len(fresh):
+            found += [(name, before[name], None) for name in before.keys() - now.keys()]
+        for name, theirs, child in found:
+            if theirs and child and child.fold == theirs.fold:
+                continue
+            path = join(folder, name)
+            yield path, theirs, child
+            inner = (theirs and theirs.node) or EMPTY, (child and child.node) or EMPTY
+            if inner[0] is not inner[1]:
+                pending.append((path, *inner))
+
+
+def paths_of(root: TreeNode, digests: Iterable[bytes]) -> dict[bytes, str]:
+    """A path for each of these contents that a file in the tree has."""
+    wanted = set(digests)
+    found: dict[bytes, str] = {}
+    if not wanted:
+        return found
+    for folder, node in root.walk():
+        names = node.by_digest
+        if names.keys().isdisjoint(wanted):
+            continue
+        for digest in wanted & names.keys():
+            found[digest] = join(folder, names[digest])
+        if len(found) == len(wanted):
+            break
+    return found
