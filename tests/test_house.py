@@ -208,3 +208,18 @@ def test_a_circle_by_a_string_is_found(tmp_path: Path) -> None:
         modules[name].write_text(source)
     arrows = {module: _arrows(module, path, modules) for module, path in modules.items()}
     assert _circles(arrows) == [{"monarch.b", "monarch.c_library"}]
+
+
+def test_code_of_others_is_compiled_without_our_future_imports(modules: dict[str, Path]) -> None:
+    """``compile`` hands on the ``from __future__`` lines of the file that calls it: a user's
+    annotations would be texts, and her code another one than a fresh import gives."""
+    inheriting = [
+        f"{module}:{node.lineno}"
+        for module, path in modules.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "compile"
+        and "dont_inherit" not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert inheriting == []

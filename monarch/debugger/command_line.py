@@ -148,7 +148,7 @@ def parse_break(text: str) -> BreakOrder:
     condition = match["if"] or ""
     if condition:
         try:
-            compile(condition, "<condition>", "eval")
+            compile(condition, "<condition>", "eval", dont_inherit=True)
         except SyntaxError as error:
             raise ValueError(f"{condition!r} is no condition: {error.msg}") from None
     ranks = match["ranks"] or "all"

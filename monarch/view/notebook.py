@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 from monarch.actor import Actor, ActorMesh, Future, ProcMesh, current_rank, endpoint
@@ -143,13 +143,19 @@ class CellRunner(Actor):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             if isinstance(last, ast.Expr):
-                exec(compile(ast.Module(tree.body[:-1], []), "<cell>", "exec"), self.names)
-                value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), self.names)
+                exec(_compiled(ast.Module(tree.body[:-1], []), "exec"), self.names)
+                value = eval(_compiled(ast.Expression(last.value), "eval"), self.names)
                 if value is not None:
                     print(repr(value))  # noqa: T201
             else:
-                exec(compile(tree, "<cell>", "exec"), self.names)
+                exec(_compiled(tree, "exec"), self.names)
         return printed.getvalue()
+
+
+def _compiled(tree: ast.Module | ast.Expression, mode: str) -> CodeType:
+    """Code of a cell, without what this module imports from ``__future__``."""
+    code: CodeType = compile(tree, "<cell>", mode, dont_inherit=True)
+    return code
 
 
 def load(shell: Any) -> None:

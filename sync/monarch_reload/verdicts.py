@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FunctionType
@@ -69,6 +70,7 @@ def judge(
             report.classes.append(f"{function.__module__}.{owner}")
     report.classes += moved
     report.at_start += _makers_that_come_or_go(plan, changed)
+    report.at_start += _actions_of_scripts(plan, running, changed)
     report.functions = sorted(set(report.functions))
     # Code that cannot be looked through is taken as it is.
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
@@ -97,6 +99,18 @@ def _makers_that_come_or_go(plan: EditPlan, changed: Mapping[str, ModuleSource])
                 has_one = any("__init__" in one.binds for one in statement.body)
                 if has_one != ("__init__" in vars(live)):
                     yield f"{name}.{statement.name}.__init__"
+
+
+def _actions_of_scripts(
+    plan: EditPlan, running: RunningSources, changed: Mapping[str, ModuleSource]
+) -> Iterator[str]:
+    """Yields the statements of scripts that were edited, and are run once, as a loop."""
+    for name in changed:
+        edit = plan.modules[name].edit
+        for index, statement in enumerate(edit.new):
+            if edit.never_runs(statement) and index not in edit.alignment.same:
+                file = os.path.basename(running[name].path)
+                yield f"{file}:{statement.first}: `{statement.title}`"
 
 
 def _helpers(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.cli.allocation.found_code import kind_of
+from monarch.cli.allocation.found_code import kind_of, look_at
 from monarch.cli.project import load_project
 from monarch.cli.trust import trusted_files
 from monarch.config_file import load_config
@@ -123,6 +123,17 @@ def test_a_project_that_exists_is_looked_at_and_told_what_to_do(
     assert "scripts/fit.py: a Lightning Trainer" in said
     assert "`monarch run train.py -- --config configs/...`" in said
     assert "    monarch dev train.py " in said
+
+
+def test_the_script_that_trains_comes_first(tmp_path: Path) -> None:
+    trains = "import torch\nloss.backward()\n"
+    for name in ("bench.py", "sample.py", "train.py"):
+        (tmp_path / name).write_text(trains)
+    assert [script.name for script in look_at(tmp_path).scripts] == [
+        "train.py", "bench.py", "sample.py",
+    ]  # fmt: skip
+    (tmp_path / "zero.py").write_text("import torch.distributed as dist\ndist.init_process_group()\n")
+    assert look_at(tmp_path).scripts[0].name == "zero.py", "surely one for several processes"
 
 
 def test_who_sits_there_is_asked_for_the_hosts(tmp_path: Path) -> None:

@@ -57,6 +57,27 @@ if __name__ == "__main__":
     main()
 """
 
+# A program at its top level, as many are.
+FLAT = """
+import dataclasses, os, time
+import torch
+import monarch
+from amounts import amount
+
+
+@dataclasses.dataclass
+class Arguments:
+    rate: float = 0.1
+
+
+print("begun with", dataclasses.fields(Arguments)[0].type, torch.get_num_threads(), flush=True)
+while not os.path.exists(os.environ["STOP_FILE"]):
+    loss = amount()
+    monarch.step(loss=loss)
+    time.sleep(0.02)
+print("ended at", loss, flush=True)
+"""
+
 
 @pytest.fixture
 def here(tmp_path: Path) -> RunsFolder:
@@ -127,3 +148,38 @@ def test_an_edit_comes_in_between_two_steps_and_a_failing_one_is_made_again(
     total = int(said.split("total ")[1].split()[0])
     assert total > 1000
     assert total % 1000 > 0, "the steps before the edit counted"
+
+
+def test_a_program_without_a_main_function_begins_once_in_each_process(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, command: object
+) -> None:
+    """Where it has failed, its process still stands when the fix comes: that runs no loop there."""
+    stop = folder.path / "stop"
+    monkeypatch.setenv("STOP_FILE", str(stop))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    folder.write("train.py", FLAT)
+    folder.write("amounts.py", "def amount():\n    return 1\n")
+    folder.monarch("apply")
+    run = command("run", "train.py", "--on-edit-error", "hold")  # type: ignore[operator]
+    events = folder.path / "runs/latest/events.jsonl"
+
+    def kinds() -> list[str]:
+        rows = events.read_text().splitlines() if events.exists() else []
+        return [json.loads(row)["kind"] for row in rows]
+
+    wait_for(lambda: "first_step" in kinds())
+    folder.write("train.py", FLAT.replace("sleep(0.02)", "sleep(0.03)"))
+    assert "train.py:13: `while not os.path.exists" in folder.monarch("sync")
+    folder.write("amounts.py", "def amount():\n    return gone\n")
+    folder.monarch("sync")
+    wait_for(lambda: "held" in kinds())
+    folder.write("amounts.py", "def amount():\n    return 1000\n")
+    folder.monarch("sync")
+    wait_for(lambda: kinds().count("begun_again") == 1)
+    wait_for(lambda: "mended" in kinds())
+    stop.write_text("")
+    assert run.wait() == 0
+    for rank in range(2):
+        said = (folder.path / f"runs/latest/logs/rank{rank}.log").read_text()
+        assert said.count("begun with <class 'float'> 1") == 2, "values, and a thread a rank"
+        assert "ended at 1000" in said

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -102,3 +105,69 @@ def test_a_name_that_is_deleted_after_its_use(project: Project) -> None:
     )
     project.edit("guarded_version", source.format(2))
     assert (user.__version__, hasattr(user, "get")) == ("2", False)
+
+
+def _as_script(project: Project, monkeypatch: pytest.MonkeyPatch, source: str) -> ModuleType:
+    """A module that has been run as a script, to its end."""
+    module = project.load("plain_script", source)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    module.__name__ = "__main__"
+    return module
+
+
+def test_actions_of_a_script_that_has_ended_are_not_run_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that has failed waits for a fix in its process: that must not start it there."""
+    project.load("script_part", "def make():\n    return 1\n")
+    source = (
+        "from script_part import make\nRAN = []\nRATE = 1\n"
+        "def double():\n    return 2 * RATE\n"
+        "model = make()\nfor step in range(2):\n    RAN.append(make())\n"
+    )
+    module = _as_script(project, monkeypatch, source)
+    assert module.RAN == [1, 1]
+    project.edit("script_part", "def make():\n    return 2\n")
+    assert (module.make(), module.model, module.RAN) == (2, 1, [1, 1])
+    report = project.edit(
+        "plain_script", source.replace("RATE = 1", "RATE = 3").replace("range(2)", "range(5)")
+    )
+    assert (module.double(), module.RAN) == (6, [1, 1])
+    assert report.for_next_start == [
+        "plain_script.py:7: `for step in range(5):` counts from the next start of the run"
+    ]
+
+
+def test_an_edited_loop_of_a_script_that_runs_is_told(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "import threading\nAT, GO = threading.Event(), threading.Event()\nSTEPS = []\n"
+    loop = "while not GO.wait(0.001):\n    STEPS.append(1)\n    AT.set()\n"
+    module = _as_script(project, monkeypatch, source)
+    module.__dict__["GO"], module.__dict__["AT"] = threading.Event(), threading.Event()
+    code = compile(f"\n\n\n{loop}", module.__file__ or "", "exec")
+    Path(module.__file__ or "").write_text(source + loop)
+    project.reloader.reload()
+    runs = threading.Thread(target=exec, args=(code, vars(module)))
+    runs.start()
+    try:
+        assert module.AT.wait(10)
+        report = project.edit("plain_script", source + loop.replace("append(1)", "append(2)"))
+    finally:
+        module.GO.set()
+        runs.join(10)
+    assert set(module.STEPS) == {1}
+    assert report.for_next_start == [
+        "plain_script.py:4: `while not GO.wait(0.001):` counts from the next start of the run"
+    ]
+
+
+def test_an_edited_main_guard_of_a_script_is_told(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "def main(steps):\n    return steps\nif __name__ == '__main__':\n    main(1)\n"
+    _as_script(project, monkeypatch, source)
+    report = project.edit("plain_script", source.replace("main(1)", "main(2)"))
+    assert report.for_next_start == [
+        "plain_script.py:3: `if __name__ == '__main__':` counts from the next start of the run"
+    ]

@@ -87,6 +87,8 @@ def look_at(folder: Path) -> FoundCode:
         # Below, only what surely starts a training: packages are full of modules.
         if kind is not None and (path.parent == folder or kind != "script"):
             scripts.append(FoundScript(path.relative_to(folder).as_posix(), kind))
+    # The first is what `monarch init` says to run.
+    scripts.sort(key=lambda one: (one.kind == "script", "train" not in one.name))
     return FoundCode(
         has_code=bool(paths),
         scripts=tuple(scripts),

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from monarch.config_file import LoadedConfig
@@ -37,7 +37,7 @@ class Outline:
         # Where dataclasses and typing look for the names in a class's annotations.
         sys.modules[self._module.__name__] = self._module
         self._run(_names_in([annotation]))
-        code = compile(ast.Expression(annotation), str(path), "eval")
+        code = compile(ast.Expression(annotation), str(path), "eval", dont_inherit=True)
         self.config_class: type[Any] = eval(code, self._module.__dict__)
 
     def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
@@ -60,8 +60,7 @@ class Outline:
         wanted = _statements_for(self._tree, names)
         needed = [each for each in wanted if each not in self._ran or _is_future(each)]
         self._ran.update(needed)
-        code = compile(ast.Module(needed, type_ignores=[]), str(self.path), "exec")
-        exec(code, self._module.__dict__)
+        exec(_compiled(needed, self.path), self._module.__dict__)
 
 
 def outline_of(wanted: str) -> Outline | None:
@@ -92,10 +91,16 @@ def words_of(wanted: str, name: str) -> tuple[str, ...]:
         found = found.defining(name)
         names: dict[str, Any] = {"__file__": str(found.path), "__package__": found.package}
         needed = _statements_for(found.tree, {name}, in_strings=False)
-        exec(compile(ast.Module(needed, type_ignores=[]), str(found.path), "exec"), names)
+        exec(_compiled(needed, found.path), names)
         return tuple(names.get(name, ()))
     except Exception:
         return ()
+
+
+def _compiled(statements: list[ast.stmt], path: Path) -> CodeType:
+    tree = ast.Module(statements, type_ignores=[])
+    code: CodeType = compile(tree, str(path), "exec", dont_inherit=True)
+    return code
 
 
 @dataclass(frozen=True)

@@ -79,10 +79,14 @@ def _run(config: ScriptConfig, hosts: HostMesh, record: Record) -> None:
     def attempt(tried: TrainingAttempt) -> None:
         ranks = tried.procs.spawn(path.stem, ScriptSteps if has_steps else ScriptProcess)
         first = ranks.slice(**dict.fromkeys(tried.procs.sizes, 0))
-        address, port = first.get_host_port.call_one(None, hosts_beyond(tried.procs)).get()
+        beyond = hosts_beyond(tried.procs)
+        address, port = first.get_host_port.call_one(None, beyond).get()
         ranks.setup_env.call(address, port, True).get()
+        argv = [str(path.resolve()), *config.args]
+        num_here = 1 if beyond else len(ranks)
+        ranks.start.call(record.folder.name, config.there, argv, num_here).get()
         run = _run_steps if has_steps else _run_processes
-        run(ranks, tried, record, config, [str(path.resolve()), *config.args])
+        run(ranks, tried, record, config)
 
     with_attempts(
         attempt, hosts, record.procs_per_host, record,
@@ -91,17 +95,16 @@ def _run(config: ScriptConfig, hosts: HostMesh, record: Record) -> None:
 
 
 def _run_processes(
-    ranks: Any, tried: TrainingAttempt, record: Record, config: ScriptConfig, argv: list[str]
+    ranks: Any, tried: TrainingAttempt, record: Record, config: ScriptConfig
 ) -> None:
     """The first rank that fails ends all, as torchrun has it."""
-    ranks.start.call(record.folder.name, config.there, argv).get()
     record.phase(f"{config.script} runs on {counted(len(ranks), 'rank')}")
     while True:
         ends: list[ScriptEnd | None] = list(ranks.ended.call().get().values())
         failed = [end for end in ends if end is not None and end.status]
         if failed:
             # Those that wait for another one only say that it is gone.
-            raise ScriptFailed(Path(argv[0]).name, min(failed, key=_is_consequence))
+            raise ScriptFailed(Path(config.script).name, min(failed, key=_is_consequence))
         if None not in ends:
             return
         time.sleep(_LOOK_SECONDS)
@@ -113,12 +116,9 @@ def _is_consequence(end: ScriptEnd) -> tuple[bool, bool, int]:
     return any(word in text for word in words), not (end.error and end.error.file), end.rank
 
 
-def _run_steps(
-    ranks: Any, tried: TrainingAttempt, record: Record, config: ScriptConfig, argv: list[str]
-) -> None:
+def _run_steps(ranks: Any, tried: TrainingAttempt, record: Record, config: ScriptConfig) -> None:
     """The script's steps as calls of all ranks, which a failing edit does not end."""
     holding = Holding(tried.procs, ranks, record, rejoin=None)
-    ranks.start.call(record.folder.name, config.there, argv).get()
     record.phase(f"{config.script} starts on {counted(len(ranks), 'rank')}")
     step = 0
     while True:
@@ -131,3 +131,4 @@ def _run_steps(
         figures: dict[str, float] = next((some for _, _, some in answers if some), {})
         record.metrics(step, 0, {**figures, "generation": generation})
         holding.ask(ranks.step, doing=f"step {step}")
+        tried.step_made(step)

@@ -44,11 +44,12 @@ class ScriptProcess(SPMDActor):
     """Runs a script in a Python of its own, as it is; its output is this process's."""
 
     @endpoint
-    def start(self, run_id: str, there: str, argv: list[str]) -> None:
-        """After ``setup_env``. ``there`` is the script's path in a copy of the
-        workspace, "" for none; ``argv`` begins with its path on the client."""
+    def start(self, run_id: str, there: str, argv: list[str], num_here: int) -> None:
+        """After ``setup_env``. ``there`` is the script's path in a copy of the workspace, "" for
+        none; ``argv`` begins with its path on the client. ``num_here`` ranks are on this machine,
+        as far as the client knows."""
         self.rank = context().actor_instance.rank.rank
-        environment = os.environ | _torchrun_variables(run_id)
+        environment = os.environ | _torchrun_variables(run_id, num_here)
         script = script_here(there, argv[0])
         self._printed = _Printed()
         self._child = subprocess.Popen(
@@ -121,9 +122,14 @@ class ScriptSteps(SPMDActor):
         return {} if work is None else {"step": work.__dict__}
 
     @endpoint
-    def start(self, run_id: str, there: str, argv: list[str]) -> None:
+    def start(self, run_id: str, there: str, argv: list[str], num_here: int) -> None:
         """As ``ScriptProcess.start``; nothing of the script has run when it returns."""
-        os.environ.update(_torchrun_variables(run_id))
+        os.environ.update(_torchrun_variables(run_id, num_here))
+        # OpenMP has read its variable where torch was imported before.
+        torch: Any = sys.modules.get("torch")
+        num_threads = os.environ.get("OMP_NUM_THREADS", "")
+        if torch is not None and num_threads.isdecimal() and int(num_threads):
+            torch.set_num_threads(int(num_threads))
         script = script_here(there, argv[0])
         sys.argv = [script, *argv[1:]]
         folder = os.path.dirname(os.path.abspath(script))
@@ -151,15 +157,16 @@ class ScriptSteps(SPMDActor):
         self._script.make_step()
 
 
-def _torchrun_variables(run_id: str) -> dict[str, str]:
+def _torchrun_variables(run_id: str, num_here: int) -> dict[str, str]:
     """What ``torchrun`` sets beside ranks and addresses. As there, each of several ranks of a host
-    gets one thread of OpenMP, unless the user has said how many."""
+    gets one thread of OpenMP, unless the user has said how many; hosts may share this machine."""
     variables = {
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }
-    if os.environ.get("LOCAL_WORLD_SIZE", "1") != "1" and "OMP_NUM_THREADS" not in os.environ:
+    num_here = max(num_here, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    if num_here > 1 and "OMP_NUM_THREADS" not in os.environ:
         variables["OMP_NUM_THREADS"] = "1"
     return variables
 
@@ -174,7 +181,8 @@ def script_here(there: str, path: str) -> str:
 def _run_as_main(script: str) -> None:
     """Run a file as ``__main__``, under that name in ``sys.modules``, as Python itself does."""
     with open(script, "rb") as file:
-        code = compile(file.read(), script, "exec")
+        # Not with what is imported here from `__future__`, by which annotations would be texts.
+        code = compile(file.read(), script, "exec", dont_inherit=True)
     module = types.ModuleType("__main__")
     module.__file__ = script
     module.__dict__["__builtins__"] = __builtins__

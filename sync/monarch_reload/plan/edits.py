@@ -218,7 +218,8 @@ def _origins(
 
 
 def _is_program(namespace: dict[str, Any], statements: Iterable[Statement]) -> bool:
-    """Whether some thread is at the top level of the module, and not in its main guard."""
+    """Whether the top level of the module is a program: some thread runs it, outside of its main
+    guard, or has run it to its end, or to an error, as that of a script without a main guard."""
     for frame in sys._current_frames().values():
         at: FrameType | None = frame
         while at is not None:
@@ -226,7 +227,8 @@ def _is_program(namespace: dict[str, Any], statements: Iterable[Statement]) -> b
                 line = at.f_lineno
                 return not any(s.is_main_guard and s.first <= line <= s.last for s in statements)
             at = at.f_back
-    return False
+    is_script = namespace.get("__name__") == "__main__"
+    return is_script and not any(statement.is_main_guard for statement in statements)
 
 
 def _identity(count: int) -> Alignment:

@@ -43,7 +43,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
     rereads: frozenset[int] = frozenset()  # statements that name a config file that changed
     compiled: frozenset[str] = frozenset()  # names of compiled functions
     is_script: bool = False  # it is `__main__`, whose main guard has run
-    is_program: bool = False  # its top level is still running, as that of a plain script does
+    is_program: bool = False  # its top level is a script's, which is run once
     types: Mapping[str, Sequence[tuple[str, str]]] = msgspec.field(default_factory=dict)
     """The module and name of the class and its bases, for names that hold instances."""
     modules: Mapping[str, str] = msgspec.field(default_factory=dict)
