@@ -132,7 +132,9 @@ def test_the_script_that_trains_comes_first(tmp_path: Path) -> None:
     assert [script.name for script in look_at(tmp_path).scripts] == [
         "train.py", "bench.py", "sample.py",
     ]  # fmt: skip
-    (tmp_path / "zero.py").write_text("import torch.distributed as dist\ndist.init_process_group()\n")
+    (tmp_path / "zero.py").write_text(
+        "import torch.distributed as dist\ndist.init_process_group()\n"
+    )
     assert look_at(tmp_path).scripts[0].name == "zero.py", "surely one for several processes"
 
 

@@ -69,7 +69,10 @@ def test_actors_of_one_proc_are_one_rank_and_a_program_without_procs_is_no_host(
 def test_actors_of_a_runs_machinery_are_not_among_a_persons_own() -> None:
     look = host(2)
     for proc in look["procs"]:
-        for name, kind in (("witness", "runs.witness.Witness"), ("trial", "runs.trial.Trial")):
+        for name, kind in (
+            ("witness", "runs.recover.witness.Witness"),
+            ("trial", "runs.hold.trial.Trial"),
+        ):
             ours = {"mesh": name, "name": name, "class": f"monarch.{kind}"}
             proc["actors"] += [{**proc["actors"][0], **ours}]
         mine = {"mesh": "mine", "name": "mine", "class": "trial.Trial"}

@@ -23,7 +23,7 @@ DIES = {
     "all exit": "    import os; os._exit(3)\n",
 }
 # A copy is never quick then, and is made beside the step, as that of a large model.
-BESIDE = "from monarch.runs import copy_beside\n\ncopy_beside.QUICK_SECONDS = -1.0\n"
+BESIDE = "from monarch.runs.hold import copy_beside\n\ncopy_beside.QUICK_SECONDS = -1.0\n"
 
 
 @pytest.fixture

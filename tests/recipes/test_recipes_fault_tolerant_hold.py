@@ -143,7 +143,7 @@ DIES = {"exit": "    import os; os._exit(3)\n", "crash": "    import ctypes; cty
 # The lighthouse waits so long for each that has died.
 SHORT: dict[str, Any] = {"num_steps": 20, "heartbeat_timeout_seconds": 5.0, "sync_every": 2}
 # A copy is never quick then, and is made beside the step, as that of a large model.
-BESIDE = "from monarch.runs import copy_beside\n\ncopy_beside.QUICK_SECONDS = -1.0\n"
+BESIDE = "from monarch.runs.hold import copy_beside\n\ncopy_beside.QUICK_SECONDS = -1.0\n"
 
 
 def fingerprints_of(run: HeldRun) -> dict[int, str]:

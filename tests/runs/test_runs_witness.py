@@ -14,6 +14,7 @@ import pytest
 from monarch.runs.recover import witness
 from monarch.runs.recover.modules_run import ModulesRun, who_left_out_what
 from monarch.runs.recover.witness import RankStack, Witness, tell_hang
+from monarch.version import OUR_FOLDER
 
 
 def test_who_hangs_is_named_first_and_every_stack_follows() -> None:
@@ -50,7 +51,7 @@ def test_what_is_installed_is_seen_at_its_work(place: str) -> None:
     """Of a recipe in site-packages, which lie beside the runtime, and without a venv in the
     library's own folder."""
     folder = {
-        "beside monarch": os.path.dirname(os.path.dirname(os.path.abspath(witness.__file__))),
+        "beside monarch": OUR_FOLDER.rstrip(os.sep),
         "in the library": os.path.join(os.path.dirname(os.__file__), "site-packages", "monarch"),
     }[place]
     text = "def hang(is_there, done):\n    is_there.set()\n    done.wait()\n"

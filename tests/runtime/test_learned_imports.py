@@ -87,7 +87,7 @@ def test_the_users_own_modules_are_not_told(
 LEARN = """
     import os, sys
     from pathlib import Path
-    from monarch.runtime import learned_modules as learned
+    from monarch.runtime.entry import learned_modules as learned
     from monarch.runtime.procs import seen_imports
     site = os.getcwd() + "/site/"
     seen_imports._INSTALLED = (site,)
