@@ -207,8 +207,22 @@ def dev(context: click.Context, arguments: tuple[str, ...], opens: bool) -> None
     )
 
 
+_OF_TORCHRUN = {
+    "nproc-per-node": "is `--procs` here: the processes on each host",
+    "nnodes": "is not needed: `hosts` in monarch.toml says which hosts there are",
+    "node-rank": "is not needed: each host knows its rank",
+    "standalone": "is not needed: without a monarch.toml all runs on this machine",
+    "max-restarts": "is a key of recipes; a plain script begins once",
+    **dict.fromkeys(
+        ("rdzv-endpoint", "rdzv-backend", "rdzv-id", "master-addr", "master-port"),
+        "is not needed: ranks find each other by the mesh",
+    ),
+}  # fmt: skip
+"""Options of torchrun, and what to type instead."""
+
+
 class _RunCommand(click.Command):
-    """Says where the flags of a plain script go."""
+    """Says where the flags of a plain script go, and what those of torchrun are called here."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -219,6 +233,10 @@ class _RunCommand(click.Command):
             scripts = [word for word in args if is_plain_script(word)]
             if not scripts:
                 raise
+            known = _OF_TORCHRUN.get(error.option_name.lstrip("-").replace("_", "-"))
+            if known:
+                text = f"torchrun's {error.option_name} {known}."
+                raise click.UsageError(text, ctx=ctx) from None
             raise click.NoSuchOption(
                 error.option_name,
                 f"{error.message} Flags of {scripts[0]} itself go behind `--`: "

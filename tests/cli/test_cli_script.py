@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import click
@@ -115,6 +116,29 @@ def test_flags_of_the_script_before_the_dashes_are_told_where_to_go(
 ) -> None:
     with pytest.raises(click.NoSuchOption, match=r"monarch run train\.py -- --lr"):
         here.here(monkeypatch, "run", "train.py", "--lr", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--nproc-per-node=2", "is `--procs` here"),
+        ("--nproc_per_node", "is `--procs` here"),
+        ("--nnodes", "`hosts` in monarch.toml"),
+        ("--rdzv-backend", "is not needed"),
+    ],
+)
+def test_flags_of_torchrun_are_told_by_their_names_here(
+    flag: str, said: str, here: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(click.UsageError, match=re.escape(said)):
+        here.here(monkeypatch, "run", "train.py", flag, "2")
+
+
+def test_a_script_that_only_exits_has_no_traceback_to_look_for(here: RunsFolder) -> None:
+    said = here.monarch("run", "train.py", "--", "--lr", "fast", status=1)
+    assert "monarch: train.py failed: exited with status 2" in said
+    assert "invalid float value: 'fast'" in said
+    assert "traceback" not in said
 
 
 @pytest.mark.long

@@ -82,7 +82,9 @@ class RunFolder:
     @property
     def has_traceback(self) -> bool:
         """Whether it failed with an error of the user's code."""
-        return self.status == "failed" and (self.path / TRACEBACK).is_file()
+        file = self.path / TRACEBACK
+        # Of a process that only exits there is none.
+        return self.status == "failed" and file.is_file() and file.stat().st_size > 1
 
     @property
     def checkpoint_dir(self) -> Path:
