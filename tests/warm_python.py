@@ -124,6 +124,8 @@ class WarmPython:
     def close(self) -> None:
         if self._socket is not None:
             subprocess._fork_exec = _fork_exec  # type: ignore[attr-defined]
+            # Not only closed: what a test has forked may have it, too.
+            self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
             self._socket = None
             self._server.wait(10)

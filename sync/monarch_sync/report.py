@@ -299,7 +299,10 @@ class SyncReport:
         lines += [f"  {line}" for line in self.kept_lines()]
         lines += [f"  needs respawn: {printable(why)}" for why in self.needs_respawn]
         lines += [f"  {line}" for line in problem_lines(self.problems)]
-        told = (*self.compile_lines(), *self.warning_lines(), *self.stale_lines())
+        told = (
+            *self.compile_lines(), *self.warning_lines(), *self.stale_lines(),
+            *self.audit_kept_lines(),
+        )  # fmt: skip
         lines += [f"  {line}" for line in told]
         for text in (*self.notes, *self.errors):
             shown = [f"  {line}" for line in plain(text).splitlines()]
@@ -320,7 +323,11 @@ class SyncReport:
         lines = [f"old code: {printable(text)}" for text in self.stale]
         if lines:
             lines.append('`sync_workspace(reload="respawn")`, or a restart of the run, ends it')
-        return lines + [f"kept: {printable(text)}" for text in self.kept]
+        return lines
+
+    def audit_kept_lines(self) -> list[str]:
+        """A line for each kind of code that lives on by design, as a frame that runs."""
+        return [f"kept: {printable(text)}" for text in self.kept]
 
     def behind_lines(self) -> list[str]:
         """A line for each host that others go on without."""

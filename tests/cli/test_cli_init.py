@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.cli.allocation.found_code import kind_of, look_at
+from monarch.cli.allocation.found_code import WEIGHTS, kind_of, look_at
 from monarch.cli.project import load_project
 from monarch.cli.trust import trusted_files
 from monarch.config_file import load_config
@@ -118,7 +118,9 @@ def test_a_project_that_exists_is_looked_at_and_told_what_to_do(
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "broken.py", "configs", "monarch.toml", "scripts", "train.py", "wandb"
     ]  # fmt: skip
-    assert load_project(str(tmp_path / "monarch.toml")).file.workspace.ignore == ["runs/", "wandb/"]
+    assert load_project(str(tmp_path / "monarch.toml")).file.workspace.ignore == [
+        "runs/", "wandb/", *(f"*{kind}" for kind in WEIGHTS)
+    ]  # fmt: skip
     assert "train.py: a script for torchrun. `monarch run train.py --procs 2`" in said
     assert "scripts/fit.py: a Lightning Trainer" in said
     assert "`monarch run train.py -- --config configs/...`" in said

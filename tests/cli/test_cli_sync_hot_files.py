@@ -68,3 +68,13 @@ def test_who_edits_hears_nothing(project: Path) -> None:
     assert hear(restless, "data.csv", num=100, step=10.0) == []  # now and then is fine
     names = [f"model/{number}/one.bin" for number in range(20)]
     assert [restless.pushed([name], 1.0) for name in names[:9]] == [None] * 9
+
+
+def test_weights_are_named_at_their_second_push(project: Path) -> None:
+    """A training saves them every few minutes: no burst, and gigabytes to every host each time."""
+    hot = HotFiles(Workspace({project: ""}))
+    assert hot.pushed(["last.pt", "train.py"], 0.0) is None, "the first may be what it begins with"
+    assert hot.pushed(["train.py"], 500.0) is None
+    found = hot.pushed(["last.pt"], 1000.0)
+    assert found == ("/last.pt", project / ".monarchignore")
+    assert hot.pushed(["last.pt"], 2000.0) is None, "once"

@@ -9,6 +9,7 @@ import importlib.util
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import types
 import weakref
@@ -679,3 +680,22 @@ def test_workers_that_began_before_an_edit_are_told_and_fine(project: Project) -
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply(_double, (1,)) == 3
         assert project.reloader.audit().kept == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_workers_of_a_data_loader_are_called_that(project: Project) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    project.load("audit_mod", "def double(x):\n    return x * 2\n")
+    loader = data.DataLoader(range(8), num_workers=2, persistent_workers=True)
+    handler = signal.getsignal(signal.SIGCHLD)
+    batches = iter(loader)
+    try:
+        next(batches)
+        audit = edit(project, "audit_mod", ("x * 2", "x * 3"))
+    finally:
+        batches._shutdown_workers()
+        signal.signal(signal.SIGCHLD, handler)  # Torch's was that of the workers.
+    assert audit.kept == [
+        "2 workers of a DataLoader have the code of before until the loader makes new ones"
+    ]

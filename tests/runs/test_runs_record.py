@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import sys
@@ -88,6 +89,22 @@ def test_a_push_that_replaces_ranks_says_what_that_costs(tmp_path: Path) -> None
         "generation 5 needs 2 new processes: the last checkpoint is of step 7, and 33 steps"
         " since then are made again",
     ]
+
+
+def test_what_keeps_its_code_by_design_is_told_once_and_old_code_each_time(tmp_path: Path) -> None:
+    record = Record(tmp_path, LineDisplay(shown := io.StringIO()))
+    loop = "`main` is still running code of generation 1, in which it ends"
+    for generation in (2, 3):
+        record.audited(generation, [], [loop])
+    record.audited(4, ["1 live function runs the code of generation 1"], [loop])
+    record.audited(5, ["1 live function runs the code of generation 1"], [loop])
+    record.audited(6, [], [])
+    record.audited(7, [], [loop])
+    record.audited(8, [], ["something else"], is_told=False)
+    lines = shown.getvalue().splitlines()
+    assert [line.partition(":")[0][-1] for line in lines] == ["2", "4", "5", "7"]
+    kinds = [json.loads(row)["kind"] for row in (tmp_path / EVENTS).read_text().splitlines()]
+    assert kinds == ["audit"] * 6
 
 
 def test_a_run_whose_folder_cannot_be_made_says_so(tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ _CONFIGS = ("configs", "config", "conf")
 # Folders that trainings write, which need not go along to the hosts.
 OUTPUTS = ("wandb", "outputs", "lightning_logs", "mlruns", "checkpoints", "logs", "tb_logs")
 
+# Files that they write, by suffix.
+WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".distcp")
+
 _LINES: dict[Kind, str] = {
     "lightning": "`monarch run {name} --procs {procs}` runs it as it is: its Trainer finds "
     "torchrun's environment (docs/from_lightning.md)",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from monarch.cli.allocation.found_code import look_at
+from monarch.cli.allocation.found_code import WEIGHTS, look_at
 from monarch.cli.project import (
     PROJECT_FILE,
     JobSection,
@@ -141,7 +141,8 @@ def _is_task(path: Path) -> bool:
 
 def _project_text(num_hosts: int, outputs: Sequence[str] = ()) -> str:
     job = JobSection(hosts={"hosts": num_hosts}, preload=["torch"])
-    workspace = WorkspaceSection(ignore=["runs/", *(f"{name}/" for name in outputs)])
+    patterns = ["runs/", *(f"{name}/" for name in outputs), *(f"*{kind}" for kind in WEIGHTS)]
+    workspace = WorkspaceSection(ignore=patterns)
     # Other kinds of hosts have tables of their own, which these have no use for.
     text = to_commented_toml(ProjectFile(job, workspace), leave_out="job.")
     first, found, workspace_text = text.partition("\n\n# The folders")

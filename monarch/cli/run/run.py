@@ -179,7 +179,10 @@ def run(
             )
             switching.audits.on_found.append(
                 lambda generation, found: record.audited(
-                    generation, found.lines(found.stale), found.lines(found.kept)
+                    generation,
+                    found.lines(found.stale),
+                    found.lines(found.kept),
+                    is_told=not _is_dev(),  # There, the watch says it.
                 )
             )
             client().holds.tell = record.message

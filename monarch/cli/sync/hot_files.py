@@ -14,6 +14,7 @@ from functools import reduce
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from monarch.cli.allocation.found_code import WEIGHTS
 from monarch_sync.workspace import Folder, Workspace
 
 _NUM_PUSHES = 10
@@ -39,17 +40,24 @@ class HotFiles:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._pushes: deque[tuple[float, dict[LeaveOut, None]]] = deque(maxlen=_NUM_PUSHES)
+        self._weights: set[str] = set()  # that were pushed
         self._told: set[LeaveOut] = set()
 
     def pushed(self, changed: Iterable[str], now: float) -> LeaveOut | None:
         """Notes a push of these files; returns what to leave out, or ``None`` as long as all is
-        well.
+        well. Of weights, which a training writes, the second push is once too often.
 
         ``now``: seconds, by any clock.
         """
         files = [path for path in changed if not is_code(path)]
         if not 0 < len(files) <= _MAX_CHANGED:
             return None
+        weights = {path for path in files if path.endswith(WEIGHTS)}
+        again, self._weights = weights & self._weights, weights | self._weights
+        restless = [way for path in sorted(again) for way in self._ways(path)]
+        if restless and restless[0] not in self._told:
+            self._told.update(restless)
+            return restless[0]
         ways = [way for path in files for way in self._ways(path)]
         self._pushes.append((now, dict.fromkeys(ways)))
         since = self._pushes[0][0]

@@ -69,7 +69,8 @@ class Lines:
             terminal.prose(f"  {line}")
         # News that should not be overlooked, though all went well; a state that may stay so is told
         # once.
-        told, self._told = self._told, [*problem_lines(report.problems), *report.notes]
+        told = self._told
+        self._told = [*problem_lines(report.problems), *report.notes, *report.audit_kept_lines()]
         news = [
             *report.warning_lines(),
             *report.stale_lines(),

@@ -101,6 +101,7 @@ class Record:
         self._loggers: list[Logger] = []
         self._newest_step = self._saved_step = 0
         self._has_held = False  # since the last generation
+        self._kept_code: list[str] = []  # what the last audit found, by design
         self._newest_steps: dict[str, int] | None = None
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
 
@@ -343,12 +344,18 @@ class Record:
         text = f"generation {generation} needs {processes}: {costs}"
         self.event("replacing", text, generation=generation, step=newest, saved=saved)
 
-    def audited(self, generation: int, stale: Sequence[str], kept: Sequence[str]) -> None:
-        """After a switch: what still runs old code, where there is anything. From any thread."""
+    def audited(
+        self, generation: int, stale: Sequence[str], kept: Sequence[str], *, is_told: bool = True
+    ) -> None:
+        """After a switch: what still runs old code, where there is anything. From any thread. What
+        is kept by design is told once, as long as it stays the same."""
         if stale or kept:
             parts = [*(f"old code: {text}" for text in stale), *(f"kept: {text}" for text in kept)]
             text = f"generation {generation}: {'; '.join(map(printable, parts))}"
-            self.event("audit", text, generation=generation, stale=list(stale), kept=list(kept))
+            self.note("audit", text, generation=generation, stale=list(stale), kept=list(kept))
+            if is_told and (stale or list(kept) != self._kept_code):
+                self.message(text)
+        self._kept_code = list(kept)
 
     def _show(self, show: Callable[..., None], *what: Any) -> None:
         """Where nothing can be shown, as in a terminal that is gone, the run goes on; where its

@@ -19,15 +19,30 @@ from monarch_reload.kinds import own_names
 def of_workers(started_before: Collection[Any]) -> Iterator[AuditFinding]:
     """Workers that were there when code was replaced: they have what was loaded when they began."""
     alive = [one for one in worker_processes() if one in started_before]
-    if alive:
-        have = "has" if len(alive) == 1 else "have"
-        text = (
-            f"{counted(len(alive), 'process')} that this one has started {have} the code of before"
-        )
-        names = listed(one.name for one in alive)
-        yield AuditFinding(
-            "running", "multiprocessing", len(alive), f"{text} until the end ({names})"
-        )
+    of_loaders = [one for one in alive if _loads_data(one)]
+    others = [one for one in alive if one not in of_loaders]
+    if of_loaders:
+        what = f"{counted(len(of_loaders), 'worker')} of a DataLoader"
+        yield _with_old_code(of_loaders, what, "until the loader makes new ones")
+    if others:
+        what = f"{counted(len(others), 'process')} that this one has started"
+        names = listed(one.name for one in others)
+        yield _with_old_code(others, what, f"until the end ({names})")
+
+
+def _with_old_code(processes: Collection[Any], what: str, until: str) -> AuditFinding:
+    have = "has" if len(processes) == 1 else "have"
+    text = f"{what} {have} the code of before {until}"
+    return AuditFinding("running", "multiprocessing", len(processes), text)
+
+
+def _loads_data(process: Any) -> bool:
+    """Whether it is a worker of torch's DataLoader, which the kernel knows by that name."""
+    try:
+        with open(f"/proc/{process.pid}/comm", encoding="ascii") as file:
+            return file.read().strip() == "pt_data_worker"
+    except (OSError, ValueError):
+        return False
 
 
 def of_files(
