@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.cli.allocation.found_code import WEIGHTS, kind_of, look_at
+from monarch.cli.allocation.found_code import LOGS, WEIGHTS, kind_of, look_at
 from monarch.cli.project import load_project
 from monarch.cli.trust import trusted_files
 from monarch.config_file import load_config
@@ -113,13 +113,14 @@ def test_a_project_that_exists_is_looked_at_and_told_what_to_do(
     (tmp_path / "scripts/fit.py").write_text(_LIGHTNING)
     (tmp_path / "configs").mkdir()
     (tmp_path / "wandb").mkdir()
+    (tmp_path / "outputs").mkdir()
     (tmp_path / "broken.py").write_text("def f(")
     said = CommandFolder(tmp_path).here(monkeypatch, "init")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "broken.py", "configs", "monarch.toml", "scripts", "train.py", "wandb"
+        "broken.py", "configs", "monarch.toml", "outputs", "scripts", "train.py", "wandb"
     ]  # fmt: skip
     assert load_project(str(tmp_path / "monarch.toml")).file.workspace.ignore == [
-        "runs/", "wandb/", *(f"*{kind}" for kind in WEIGHTS)
+        "runs/", *(f"{name}/" for name in LOGS), "outputs/", *(f"*{kind}" for kind in WEIGHTS)
     ]  # fmt: skip
     assert "train.py: a script for torchrun. `monarch run train.py --procs 2`" in said
     assert "scripts/fit.py: a Lightning Trainer" in said

@@ -76,5 +76,17 @@ def test_weights_are_named_at_their_second_push(project: Path) -> None:
     assert hot.pushed(["last.pt", "train.py"], 0.0) is None, "the first may be what it begins with"
     assert hot.pushed(["train.py"], 500.0) is None
     found = hot.pushed(["last.pt"], 1000.0)
-    assert found == ("/last.pt", project / ".monarchignore")
+    assert found == LeaveOut("/last.pt", project / ".monarchignore", is_sure=False)
     assert hot.pushed(["last.pt"], 2000.0) is None, "once"
+
+
+def test_logs_of_a_library_are_left_out_at_their_second_push(project: Path) -> None:
+    (project / "lightning_logs/version_0").mkdir(parents=True)
+    hot = HotFiles(Workspace({project: ""}))
+    events = "lightning_logs/version_0/events.out.tfevents.1.host.2.0"
+    assert hot.pushed([events], 0.0) is None
+    assert hot.pushed([events], 300.0) == LeaveOut("/lightning_logs/", project / ".monarchignore")
+    assert hot.pushed(["events.out.tfevents.1.host.2.0"], 400.0) is None
+    found = hot.pushed(["events.out.tfevents.1.host.2.0"], 900.0)
+    assert found is not None
+    assert found.is_sure

@@ -671,3 +671,16 @@ def test_it_tells_of_a_run_that_holds(up: Folder, watcher: Program) -> None:
     # The watch hears of it from any host.
     wait_for(lambda: "holds" not in up.monarch("status"))
     end(watcher)
+
+
+def test_logs_that_a_training_writes_are_left_out(up: Folder, watcher: Program) -> None:
+    events = up.path / "events.out.tfevents.1"
+    for generation in (2, 3):
+        events.write_text(f"row {generation}")
+        watcher.line(f"✓ gen {generation}", timeout=60)
+    watcher.line(f"{events.name} is written by a program, as it seems, and left out", timeout=60)
+    watcher.line("✓ gen 4  1 file deleted", timeout=60)
+    events.write_text("row 4")
+    up.write("amounts.py", "AMOUNT = 77\n")
+    assert events.name not in watcher.line("✓ gen 5  1 file ", timeout=60)
+    assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 77\n"

@@ -18,10 +18,10 @@ Kind = Literal["lightning", "hf", "ray", "torchrun", "script", "recipe"]
 _MOST_FILES = 500
 _MOST_BYTES = 1_000_000
 _CONFIGS = ("configs", "config", "conf")
-# Folders that trainings write, which need not go along to the hosts.
-OUTPUTS = ("wandb", "outputs", "lightning_logs", "mlruns", "checkpoints", "logs", "tb_logs")
-
-# Files that they write, by suffix.
+# What trainings write need not go along to the hosts: folders that only libraries name so, others
+# that may be a person's own, and weights, by suffix.
+LOGS = ("lightning_logs", "wandb", "mlruns", "tb_logs")
+OUTPUTS = (*LOGS, "outputs", "checkpoints", "logs")
 WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".distcp")
 
 _LINES: dict[Kind, str] = {

@@ -6,12 +6,13 @@ import ast
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from monarch.cli.allocation.found_code import WEIGHTS, look_at
+from monarch.cli.allocation.found_code import LOGS, WEIGHTS, look_at
 from monarch.cli.project import (
     PROJECT_FILE,
     JobSection,
@@ -141,11 +142,18 @@ def _is_task(path: Path) -> bool:
 
 def _project_text(num_hosts: int, outputs: Sequence[str] = ()) -> str:
     job = JobSection(hosts={"hosts": num_hosts}, preload=["torch"])
-    patterns = ["runs/", *(f"{name}/" for name in outputs), *(f"*{kind}" for kind in WEIGHTS)]
+    folders = dict.fromkeys(["runs", *LOGS, *outputs])
+    patterns = [*(f"{name}/" for name in folders), *(f"*{kind}" for kind in WEIGHTS)]
     workspace = WorkspaceSection(ignore=patterns)
     # Other kinds of hosts have tables of their own, which these have no use for.
     text = to_commented_toml(ProjectFile(job, workspace), leave_out="job.")
     first, found, workspace_text = text.partition("\n\n# The folders")
     assert found
     workspace_text = re.sub(r"\n\n(#[^\n]*\n)*\[debug\].*", "", workspace_text, flags=re.DOTALL)
+    workspace_text = re.sub(r"(?m)^ignore = \[(.*)\]$", _folded, workspace_text)
     return f"{first}\n\n{_OTHER_KINDS}{found}{workspace_text.rstrip()}\n"
+
+
+def _folded(ignore: re.Match[str]) -> str:
+    lines = textwrap.wrap(f"{ignore[1]},", 76, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(["ignore = [", *lines, "]"])

@@ -14,7 +14,7 @@ from functools import reduce
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from monarch.cli.allocation.found_code import WEIGHTS
+from monarch.cli.allocation.found_code import LOGS, WEIGHTS
 from monarch_sync.workspace import Folder, Workspace
 
 _NUM_PUSHES = 10
@@ -28,10 +28,12 @@ _CODE = (
 
 
 class LeaveOut(NamedTuple):
-    """``pattern``, in the ignore file ``file``, leaves them out."""
+    """``pattern``, in the ignore file ``file``, leaves them out. ``is_sure``: no person changes
+    such files, or so often."""
 
     pattern: str
     file: Path
+    is_sure: bool = True
 
 
 class HotFiles:
@@ -40,24 +42,26 @@ class HotFiles:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._pushes: deque[tuple[float, dict[LeaveOut, None]]] = deque(maxlen=_NUM_PUSHES)
-        self._weights: set[str] = set()  # that were pushed
+        self._outputs: set[str] = set()  # that were pushed, and have the names of outputs
         self._told: set[LeaveOut] = set()
 
     def pushed(self, changed: Iterable[str], now: float) -> LeaveOut | None:
         """Notes a push of these files; returns what to leave out, or ``None`` as long as all is
-        well. Of weights, which a training writes, the second push is once too often.
+        well. Of what a training writes, by its name, the second push is once too
+        often.
 
         ``now``: seconds, by any clock.
         """
         files = [path for path in changed if not is_code(path)]
         if not 0 < len(files) <= _MAX_CHANGED:
             return None
-        weights = {path for path in files if path.endswith(WEIGHTS)}
-        again, self._weights = weights & self._weights, weights | self._weights
-        restless = [way for path in sorted(again) for way in self._ways(path)]
-        if restless and restless[0] not in self._told:
-            self._told.update(restless)
-            return restless[0]
+        outputs = {path: is_log for path in files if (is_log := _is_log(path)) is not None}
+        for path in sorted(self._outputs & outputs.keys()):
+            ways = [way for way in self._ways(path) if _is_whole(way.pattern)]
+            if ways and ways[0] not in self._told:
+                self._told.update(ways)
+                return ways[0]._replace(is_sure=outputs[path])
+        self._outputs |= outputs.keys()
         ways = [way for path in files for way in self._ways(path)]
         self._pushes.append((now, dict.fromkeys(ways)))
         since = self._pushes[0][0]
@@ -96,6 +100,21 @@ def _holds_code(folder: Folder, relative: str) -> bool:
         if num_seen > _MAX_FILES:
             break
     return False
+
+
+def _is_log(path: str) -> bool | None:
+    """Whether a file is a log that a training writes; it may be weights, too, or none of these:
+    ``None``."""
+    folders = PurePosixPath(path).parts[:-1]
+    if not set(LOGS).isdisjoint(folders) or ".tfevents." in path:
+        return True
+    return False if path.endswith(WEIGHTS) else None
+
+
+def _is_whole(pattern: str) -> bool:
+    """Whether it is no part of a library's folder of logs, which is left out as a whole."""
+    parts = PurePosixPath(pattern).parts
+    return not any(part in LOGS for part in parts[:-1])
 
 
 def is_code(path: str) -> bool:

@@ -211,14 +211,22 @@ class Watching:
 
     def _tell_hot_files(self, report: SyncReport) -> None:
         found = self._hot_files.pushed(report.changed_files, time.monotonic())
-        if found is not None:
-            self._output.note(
-                "restless",
-                f"{printable(found.pattern.strip('/'))} changes all the time, and every change is "
-                "pushed. If a job writes it, leave it out: add the line\n"
-                f"    {printable(found.pattern)}\nto {printable(str(found.file))}",
-                pattern=found.pattern, file=str(found.file),
-            )  # fmt: skip
+        if found is None:
+            return
+        if found.is_sure:
+            self._workspace = self._workspace.ignoring([found.pattern])
+        name = printable(found.pattern.strip("/"))
+        text = (
+            f"{name} is written by a program, as it seems, and left out from here on. To leave it "
+            "out of later pushes, too, add the line"
+            if found.is_sure
+            else f"{name} was pushed again. If a training writes it, leave it out: add the line"
+        )
+        self._output.note(
+            "restless",
+            f"{text}\n    {printable(found.pattern)}\nto {printable(str(found.file))}",
+            pattern=found.pattern, file=str(found.file), left_out=found.is_sure,
+        )  # fmt: skip
 
     def _tell_failure(self, error: str) -> None:
         if error != self._failure:
