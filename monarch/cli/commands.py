@@ -200,9 +200,16 @@ def dev(context: click.Context, arguments: tuple[str, ...], opens: bool) -> None
     """
     from monarch.cli.run.dev import dev
 
+    of_run = [*arguments, *context.args]
+    end = of_run.index("--") if "--" in of_run else len(of_run)
+    if (
+        "--open" in of_run[:end]
+    ):  # wherever it stands: all options behind RECIPE are left to the run
+        opens = True
+        of_run.remove("--open")
     dev(
         lambda: context.invoke(apply),
-        lambda: run.main([*arguments, *context.args], DEV, standalone_mode=False),
+        lambda: run.main(of_run, DEV, standalone_mode=False),
         opens=opens,
     )
 
@@ -240,7 +247,8 @@ class _RunCommand(click.Command):
             raise click.NoSuchOption(
                 error.option_name,
                 f"{error.message} Flags of {scripts[0]} itself go behind `--`: "
-                f"monarch {ctx.info_name} {scripts[0]} -- {error.option_name} ...",
+                f"monarch {(ctx.info_name or '').removeprefix('monarch ')} {scripts[0]} -- "
+                f"{error.option_name} ...",
                 ctx=ctx,
             ) from None
 

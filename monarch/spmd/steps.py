@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _LOOK_SECONDS = 0.1
+_GPU_EVERY = 10  # steps between two looks at numbers on a GPU
 
 
 class ScriptThread:
@@ -55,13 +56,14 @@ class ScriptThread:
         self._answer()
         return not self.is_ended
 
-    def make_step(self) -> None:
+    def make_step(self) -> dict[str, float]:
         """Have the script's thread call the function that the script gave ``step``, if it gave
-        one. It may be made again where it raised."""
+        one, and return the figures of its result. It may be made again where it raised."""
         if self.is_ended or self._work is None:
-            return
+            return {}
         self._orders.put(True)
         self._answer()
+        return _figures_of(self._result, is_due=self.num_steps % _GPU_EVERY == 0)
 
     def _answer(self) -> None:
         while True:
@@ -115,7 +117,9 @@ def step(function: Callable[..., T] | None = None, /, *args: Any, **kwargs: Any)
     ``monarch.step()`` lets in what was pushed: all ranks switch to new code between the same two
     steps. ``monarch.step(loss=0.3)`` has figures for the run's table and record.
 
-    ``loss = monarch.step(train_step, batch)`` calls the function, and returns what it returns.
+    ``loss = monarch.step(train_step, batch)`` calls the function, and returns what it returns. A
+    number, or a tensor with one, is the run's figure ``loss``; a dict of them has figures by name.
+    Of tensors on a GPU that is each tenth step, as it waits for the GPU.
     Where new code makes it raise, the run holds: the state is put back, and the next save calls it
     again. Does nothing else outside of ``monarch run``.
     """
@@ -134,6 +138,30 @@ def step(function: Callable[..., T] | None = None, /, *args: Any, **kwargs: Any)
     if script is None:
         return function(*args, **kwargs)
     return script.arrive(_Work(function, args, kwargs), {})
+
+
+def _figures_of(result: Any, *, is_due: bool) -> dict[str, float]:
+    """The numbers in what a step has returned; ``is_due``: those that a GPU has to be waited for,
+    too."""
+    named = result if isinstance(result, dict) else {"loss": result}
+    return {
+        name: _number(value)
+        for name, value in named.items()
+        if isinstance(name, str) and _is_number(value) and (is_due or not _is_on_gpu(value))
+    }
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (int, float)):
+        return not isinstance(value, bool)
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return False
+    return value.numel() == 1 and not (value.is_complex() or value.is_meta)
+
+
+def _is_on_gpu(value: Any) -> bool:
+    return bool(getattr(value, "is_cuda", False))
 
 
 def _number(value: Any) -> float:

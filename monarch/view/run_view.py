@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def run_summary(run: RunFolder) -> dict[str, Any]:
         "seconds": max(0.0, until - began) if began else None,
         "num_edits": sum(event["kind"] == "generation" for event in events),
         "config": {
-            key: value if is_number(value) else str(value)
+            key: value if is_number(value) else _in_words(value)
             for key, value in flat_config(run.config_text).items()
         },
         "values": {
@@ -55,6 +56,11 @@ def run_summary(run: RunFolder) -> dict[str, Any]:
             if is_number(value) and name not in _NO_FIGURES
         },
     }
+
+
+def _in_words(value: Any) -> str:
+    is_of_words = isinstance(value, list) and all(isinstance(word, str) for word in value)
+    return shlex.join(value) if is_of_words else str(value)
 
 
 def log_lines(run: RunFolder, rank: int | None = None) -> dict[str, list[str]]:

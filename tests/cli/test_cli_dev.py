@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 import psutil
 import pytest
 
+from monarch.cli import commands
 from tests.cli.on_terminal import on_terminal
 from tests.support import Program, wait_for
 
@@ -91,3 +93,26 @@ def test_a_mistake_ends_it_and_leaves_no_watch(
     folder: Folder, arguments: list[str], told: str, status: int
 ) -> None:
     assert told in folder.monarch("dev", *arguments, status=status)
+
+
+@pytest.mark.parametrize(
+    ("words", "run_gets", "opens"),
+    [
+        (["ddp", "--config", "a.toml", "--open"], ["ddp", "--config", "a.toml"], True),
+        (["--open", "train.py", "--", "--lr", "1"], ["train.py", "--", "--lr", "1"], True),
+        (["train.py", "--", "--open"], ["train.py", "--", "--open"], False),
+    ],
+)
+def test_the_page_is_opened_wherever_its_option_stands(
+    words: list[str], run_gets: list[str], opens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def dev(apply: object, run: Callable[[], object], *, opens: bool) -> None:
+        run()
+        asked.append(opens)
+
+    monkeypatch.setattr("monarch.cli.run.dev.dev", dev)
+    monkeypatch.setattr(commands.run, "main", lambda given, *_, **__: asked.append(given))
+    commands.cli.main(["dev", *words], standalone_mode=False)
+    assert asked == [run_gets, opens]

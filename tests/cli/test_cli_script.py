@@ -166,6 +166,8 @@ def test_an_edit_comes_in_between_two_steps_and_a_failing_one_is_made_again(
     wait_for(lambda: "mended" in kinds())
     assert "begun_again" not in kinds(), "in the same processes"
     wait_for(lambda: "generation" in kinds())
+    rows = (folder.path / "runs/latest/metrics.jsonl").read_text().splitlines()
+    assert json.loads(rows[0])["loss"] == 1.0, "what its step returned"
     stop.write_text("")
     assert run.wait() == 0
     said = (folder.path / "runs/latest/logs/rank0.log").read_text()

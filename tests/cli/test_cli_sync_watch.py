@@ -684,3 +684,25 @@ def test_logs_that_a_training_writes_are_left_out(up: Folder, watcher: Program) 
     up.write("amounts.py", "AMOUNT = 77\n")
     assert events.name not in watcher.line("✓ gen 5  1 file ", timeout=60)
     assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 77\n"
+
+
+def test_files_that_stay_here_bring_no_code_back_after_a_rollback(
+    up: Folder, watcher: Program
+) -> None:
+    """A training that saves its weights would undo what a person has gone back to."""
+    before = (up.path / "amounts.py").read_text()
+    up.write("amounts.py", "AMOUNT = 13\n")
+    watcher.line("✓ gen 2", timeout=60)
+    up.monarch("sync", "rollback")
+    watcher.line("gen 3 from ", timeout=60)
+    (up.path / "runs").mkdir(exist_ok=True)
+    (up.path / ".monarchignore").write_text("*.pt\n")
+    watcher.line("✓ gen 4", timeout=60)  # a save of a person's: all goes along
+    up.monarch("sync", "rollback")
+    watcher.line("gen 5 from ", timeout=60)
+    (up.path / "last.pt").write_text("weights")
+    up.monarch("sync", "status")
+    (up.path / "notes.txt").write_text("a person's")
+    watcher.line("✓ gen 6  3 files → 2 hosts", timeout=60)
+    assert (up.replica(0) / "notes.txt").exists()
+    assert before != (up.replica(0) / "amounts.py").read_text()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import monarch
 from monarch.errors import ActorError
@@ -175,6 +176,34 @@ def test_a_step_that_raises_is_made_again_in_the_scripts_own_thread(
     assert not script.go_on()
     assert got == [7]
     assert threads == {script.ident}
+
+
+@pytest.mark.parametrize(
+    ("result", "is_due", "figures"),
+    [
+        (0.5, True, {"loss": 0.5}),
+        (torch.tensor([0.5], requires_grad=True), False, {"loss": 0.5}),
+        (torch.tensor([0.5, 1.0]), True, {}),
+        (torch.empty((), device="meta"), True, {}),
+        ({"loss": 2, "right": torch.tensor(3), "logits": torch.zeros(4), 5: 1.0, "ok": True}, True,
+         {"loss": 2.0, "right": 3.0}),
+        ((1.0, 2.0), True, {}), (None, True, {}), ("text", True, {}), (True, True, {}),
+    ],
+)  # fmt: skip
+def test_numbers_that_a_step_returns_are_figures_of_the_run(
+    result: object, is_due: bool, figures: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "_script", None)
+    script = ScriptThread(lambda: monarch.step(lambda: result))
+    script.go_on()
+    assert script.make_step() == figures
+    assert steps._figures_of(result, is_due=is_due) == figures
+
+
+def test_a_number_on_a_gpu_is_waited_for_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_is_on_gpu", lambda value: True)
+    assert steps._figures_of(torch.tensor(1.0), is_due=False) == {}
+    assert steps._figures_of(torch.tensor(1.0), is_due=True) == {"loss": 1.0}
 
 
 def test_outside_of_a_run_a_step_is_a_plain_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ class KeyCommands:
             if undo:
                 effort = self._is_best_effort
                 came_to = go_back(pusher, whole, None, self._output, best_effort=effort)
-                self._others.came_to = came_to
+                self._others.came_to, self._others.is_theirs = came_to, True
                 return
             rows = timeline(pusher.past(pusher.answering()).histories(WHOLE_HISTORY))
             _, _, found = compared(pusher, whole, goal(rows, None))

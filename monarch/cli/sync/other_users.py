@@ -22,7 +22,8 @@ class OtherUsers:
     """Pushes, rollbacks, runs and watches of others, on the allocation that is listened to.
 
     ``wake`` is called, on another thread, whenever there is something to `tell`. ``came_to`` is the
-    generation of our own last push; 0 where it did not come through.
+    generation of our own last push; 0 where it did not come through. ``is_theirs``: hosts have what
+    another command brought, or a rollback, since.
     """
 
     def __init__(self, output: Output, wake: Callable[[], object], *, tells_runs: bool) -> None:
@@ -32,6 +33,7 @@ class OtherUsers:
         self._listener: BulletinListener | None = None
         self._pusher: Pusher | None = None
         self.came_to = 0
+        self.is_theirs = False
 
     def listen(self, pusher: Pusher) -> None:
         """To the allocation that is there now, and tell its other users that we are here."""
@@ -66,7 +68,7 @@ class OtherUsers:
     def pushed(self, generation: int) -> None:
         """Tells who has made the generations before our own push of this one: numbers that are
         missing between our own lines look like lost pushes."""
-        before, self.came_to = self.came_to, generation
+        before, self.came_to, self.is_theirs = self.came_to, generation, False
         if self._pusher is None or not 0 < before < generation - 1:
             return
         with contextlib.suppress(MonarchError, SyncError):
@@ -101,7 +103,7 @@ class OtherUsers:
         before, now = self.came_to, max(brought, default=0)
         if self._pusher is None or not 0 < before < now:
             return
-        self.came_to = now
+        self.came_to, self.is_theirs = now, True
         with contextlib.suppress(MonarchError, SyncError):
             text = self._pusher.made_by_others(before, now + 1)
             self._output.note(

@@ -31,6 +31,7 @@ from monarch.errors import MonarchError
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError, SyncReport, WatchEnded, Watcher, WorkspaceMissing
+from monarch_sync.ignoring.ignore import is_wanted
 from monarch_sync.scanning.identities import Identities
 from monarch_sync.words import printable
 
@@ -136,6 +137,8 @@ class Watching:
             self._push(None)
         elif touched is not None:
             code = self._without_output(touched)
+            if self._others.is_theirs:
+                code = {path for path in code if self._is_save(path)}
             if code or not touched:
                 self._push(code or None)
         elif self._is_time_to_look_again() or self._retrying.is_due(time.monotonic()):
@@ -159,6 +162,19 @@ class Watching:
                     file=str(path), pid=writers[file],
                 )  # fmt: skip
         return touched - self._outputs
+
+    def _is_save(self, path: Path) -> bool:
+        """Whether a touched path makes a push: nothing that stays here brings code back to hosts
+        that a person has had go back."""
+        if is_code(path.name) or not os.path.lexists(path):
+            return True
+        for folder in self._workspace.folders:
+            relative = os.path.relpath(path, folder.local)
+            if not relative.startswith("../") and is_wanted(
+                folder.local, self._workspace.ignore, relative, {}, uses_git=folder.follows_git
+            ):
+                return True
+        return False
 
     def _is_time_to_look_again(self) -> bool:
         return self._news.is_unreadable and time.monotonic() - self._pushed_at > _LOOK_AGAIN_SECONDS

@@ -151,7 +151,12 @@ function advice(run, trouble) {
   const ended = ["finished", "stopped", "failed", "killed"].includes(run.status);
   if (ended && run.saved) lines.push(`The last checkpoint is of step ${run.saved.step}: ${run.saved.path}`);
   if (ended && run.status !== "finished" && run.command) lines.push(`To go on: ${run.command}`);
-  return lines.length ? [element("div", lines.join("\n"), "advice dim")] : [];
+  return lines.length ? [element("div", null, "advice dim", ...withCode(lines.join("\n")))] : [];
+}
+
+// What stands in backticks is a command or a name.
+function withCode(text) {
+  return text.split("`").map((part, at) => (at % 2 ? element("code", part) : part));
 }
 
 // Curves

@@ -17,7 +17,7 @@ from monarch.actor import HostMesh
 from monarch.runs.attempts import TrainingAttempt, with_attempts
 from monarch.runs.hold.holding import Holding
 from monarch.runs.recipe.recipe import Recipe
-from monarch.runs.recipe.script_ranks import ScriptEnd, ScriptProcess, ScriptSteps
+from monarch.runs.recipe.script_ranks import ScriptEnd, ScriptProcess, ScriptSteps, StepsMade
 from monarch.runs.recipe.script_source import calls_step
 from monarch.runs.record.error_lines import ErrorLines
 from monarch.runs.record.record import Record
@@ -123,12 +123,12 @@ def _run_steps(ranks: Any, tried: TrainingAttempt, record: Record, config: Scrip
     step = 0
     while True:
         doing = f"{config.script} after step {step}" if step else config.script
-        answers: list[Any] = holding.ask(ranks.go_on, doing=doing, in_place=False)
-        if not any(is_at_step for is_at_step, _, _ in answers):
+        arrived: list[StepsMade] = holding.ask(ranks.go_on, doing=doing, in_place=False)
+        if not any(rank.is_at_step for rank in arrived):
             return
-        step = max(made for _, made, _ in answers) + 1
-        generation = float(process.current().generation)
-        figures: dict[str, float] = next((some for _, _, some in answers if some), {})
-        record.metrics(step, 0, {**figures, "generation": generation})
-        holding.ask(ranks.step, doing=f"step {step}")
+        step = max(rank.num_steps for rank in arrived) + 1
+        made: list[StepsMade] = holding.ask(ranks.step, doing=f"step {step}")
+        telling = [rank for rank in (*arrived, *made) if rank.figures]
+        figures = min(telling, key=lambda rank: rank.rank).figures if telling else {}
+        record.metrics(step, 0, {**figures, "generation": float(process.current().generation)})
         tried.step_made(step)

@@ -31,6 +31,16 @@ class ScriptEnd(NamedTuple):
     error: ErrorLines | None = None
 
 
+class StepsMade(NamedTuple):
+    """How far the script of a rank is: whether it is at a step, how many it has made, and the
+    figures that it gave to ``monarch.step``, or that its step has returned."""
+
+    rank: int
+    is_at_step: bool
+    num_steps: int
+    figures: dict[str, float]
+
+
 def ended_words(status: int) -> str:
     """How a process has ended that printed no error."""
     if status < 0:
@@ -138,9 +148,8 @@ class ScriptSteps(SPMDActor):
         self._script = ScriptThread(lambda: _run_as_main(script))
 
     @endpoint
-    def go_on(self) -> tuple[bool, int, dict[str, float]]:
-        """Let the script go on to its next step, or its end: whether it is at a step, the number
-        of steps that it has made, and the figures that it gave."""
+    def go_on(self) -> StepsMade:
+        """Let the script go on to its next step, or its end."""
         assert self._script is not None
         try:
             is_at_step = self._script.go_on()
@@ -148,13 +157,14 @@ class ScriptSteps(SPMDActor):
             if end.code:
                 raise RuntimeError(f"{sys.argv[0]} exited with {end.code}") from None
             is_at_step = False
-        return is_at_step, self._script.num_steps, self._script.figures
+        return StepsMade(self.rank, is_at_step, self._script.num_steps, self._script.figures)
 
     @endpoint
-    def step(self) -> None:
+    def step(self) -> StepsMade:
         """Make the step that the script is at."""
         assert self._script is not None
-        self._script.make_step()
+        figures = self._script.make_step()
+        return StepsMade(self.rank, True, self._script.num_steps, figures)
 
 
 def _torchrun_variables(run_id: str, num_here: int) -> dict[str, str]:
