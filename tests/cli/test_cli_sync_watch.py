@@ -679,11 +679,10 @@ def test_logs_that_a_training_writes_are_left_out(up: Folder, watcher: Program) 
         events.write_text(f"row {generation}")
         watcher.line(f"✓ gen {generation}", timeout=60)
     watcher.line(f"{events.name} is written by a program, as it seems, and left out", timeout=60)
-    watcher.line("✓ gen 4  1 file deleted", timeout=60)
     events.write_text("row 4")
     up.write("amounts.py", "AMOUNT = 77\n")
-    assert events.name not in watcher.line("✓ gen 5  1 file ", timeout=60)
-    assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 77\n"
+    wait_for(lambda: (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 77\n")
+    assert not (up.replica(0) / events.name).exists(), "hosts have it no more"
 
 
 def test_files_that_stay_here_bring_no_code_back_after_a_rollback(

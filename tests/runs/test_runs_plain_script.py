@@ -197,6 +197,7 @@ def test_numbers_that_a_step_returns_are_figures_of_the_run(
     script = ScriptThread(lambda: monarch.step(lambda: result))
     script.go_on()
     assert script.make_step() == figures
+    assert not script.go_on()
     assert steps._figures_of(result, is_due=is_due) == figures
 
 
