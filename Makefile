@@ -77,12 +77,16 @@ TORCHES ?= 2.11.0 2.14.1
 torches: $(STAMP) ## on other torches: import all modules, tests of pure code, a run of each recipe
 	@tools/torches.sh $(VENV) "$(TORCHES)" $(PURE:%=tests/%)
 
-.PHONY: check
-check: $(STAMP) ## lint, types, layers
+.PHONY: check lint types types-of-tests layers
+check: lint types types-of-tests layers ## lint, types, layers
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+types: $(STAMP)
 	$(BIN)/mypy
+types-of-tests: $(STAMP)
 	$(BIN)/mypy --config-file tests/mypy.ini tests
+layers: $(STAMP)
 	$(BIN)/lint-imports
 
 .PHONY: report
@@ -115,10 +119,12 @@ soak: $(STAMP) ## shake the runtime, or SOAK_OF=run a training, for SOAK_SECONDS
 kills: $(STAMP) ## kill any process of ddp, titan and fault_tolerant, KILLS_COUNT (40) times each
 	@$(BIN)/python -m tests.soak.kills
 
+# Of the folders that an edit concerns: make long TESTS="tests/workspace tests/runtime"
+TESTS ?= tests
 .PHONY: long
-long: $(STAMP) ## run the tests that take long, or a SHARE of their files: 0/3, 1/3, 2/3
+long: $(STAMP) ## run the tests that take long, of TESTS; or a SHARE of their files: 0/3, 1/3, 2/3
 	@$(BIN)/python -m pytest -p tests.by_day --share $(SHARE) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
-		-m 'long and not slow and not huge and not system and not gpu' -o timeout=240 -o faulthandler_timeout=0
+		-m 'long and not slow and not huge and not system and not gpu' -o timeout=240 -o faulthandler_timeout=0 $(TESTS)
 
 .PHONY: slow
 slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills

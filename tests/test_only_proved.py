@@ -49,6 +49,10 @@ def starts_children(tree: SyntaxTree) -> bool:
     return any(ast.unparse(call.func) in _MAKERS for call in tree.nodes(ast.Call))
 
 
+def sequences(tree: SyntaxTree) -> list[ast.List | ast.Tuple]:
+    return [*tree.nodes(ast.List), *tree.nodes(ast.Tuple)]
+
+
 def unproved(tree: SyntaxTree) -> Iterator[str]:
     """The places where a folder is removed or a process signalled, as text."""
     for imported in tree.nodes(ast.ImportFrom):
@@ -83,7 +87,7 @@ def test_each_python_is_started_in_one_place(trees: dict[str, SyntaxTree]) -> No
         f"{path}:{words.lineno}"
         for path, tree in trees.items()
         if path != "monarch/python_start.py"
-        for words in (*tree.nodes(ast.List), *tree.nodes(ast.Tuple))
+        for words in sequences(tree)
         for before, option in itertools.pairwise(words.elts)
         if isinstance(option, ast.Constant)
         and option.value in ("-c", "-m")
@@ -96,7 +100,7 @@ def test_git_is_run_in_one_place(trees: dict[str, SyntaxTree]) -> None:
         f"{path}:{words.lineno}"
         for path, tree in trees.items()
         if path != "monarch/runs/git.py"
-        for words in (*tree.nodes(ast.List), *tree.nodes(ast.Tuple))
+        for words in sequences(tree)
         if any(isinstance(word, ast.Constant) and word.value == "git" for word in words.elts[:1])
     ]
 
