@@ -1,6 +1,6 @@
 """Of pytest: what marks of our own say about when a test runs.
 
-``long_but_one``: of the cases of such a test the first runs with `make test`; the others are long.
+``long_but(n)``: of the cases of such a test the first n run with `make test`; the others are long.
 
 ``in_a_world_too``: a module whose tests are run in a world of ``monarch.testing``, too
 (`tests/testing`). That is what `make test` runs; on real processes they are long. Those that are
@@ -9,22 +9,23 @@ about processes as such say ``processes``: they run on real ones alone, with `ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
 _WORLD = "in_a_world"  # The fixture of who runs them in a world.
 
 
-def cases_after_the_first(nodeids: Iterable[str]) -> set[str]:
-    """Of the ids of tests, those of a function that an earlier one is of, too."""
-    functions: set[str] = set()
+def later_cases(counts: Mapping[str, int]) -> set[str]:
+    """Of the ids of tests, those that come after so many of the same function."""
+    num_seen = Counter[str]()
     later: set[str] = set()
-    for nodeid in nodeids:
+    for nodeid, count in counts.items():
         function = nodeid.partition("[")[0]
-        if function in functions:
+        num_seen[function] += 1
+        if num_seen[function] > count:
             later.add(nodeid)
-        functions.add(function)
     return later
 
 
@@ -47,7 +48,8 @@ def _is_in_a_world(item: pytest.Item) -> bool:
 @pytest.hookimpl(tryfirst=True)  # Before `-m` chooses.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = filter(is_run, items)
-    marked = {item.nodeid: item for item in items if item.get_closest_marker("long_but_one")}
-    later = [marked[nodeid] for nodeid in cases_after_the_first(marked)]
-    for item in (*later, *filter(is_long, items)):
-        item.add_marker(pytest.mark.long)
+    marks = {item.nodeid: item.get_closest_marker("long_but") for item in items}
+    later = later_cases({nodeid: mark.args[0] for nodeid, mark in marks.items() if mark})
+    for item in items:
+        if item.nodeid in later or is_long(item):
+            item.add_marker(pytest.mark.long)

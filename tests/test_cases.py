@@ -4,14 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import cases_after_the_first, pytest_collection_modifyitems
+from tests.cases import later_cases, pytest_collection_modifyitems
 
 ROOT = Path(__file__).parents[1]
 
 
 def test_all_cases_of_a_test_but_the_first_come_later() -> None:
-    ids = ["a.py::test_x[1]", "a.py::test_y[1]", "a.py::test_x[2]", "b.py::test_x[1]"]
-    assert cases_after_the_first(ids) == {"a.py::test_x[2]"}
+    counts = {
+        "a.py::test_x[1]": 1,
+        "a.py::test_y[1]": 1,
+        "a.py::test_x[2]": 1,
+        "b.py::test_x[1]": 1,
+    }
+    assert later_cases(counts) == {"a.py::test_x[2]"}
+    assert later_cases(dict.fromkeys(counts, 2)) == set()
 
 
 class _Item:
@@ -19,8 +25,8 @@ class _Item:
         self.nodeid, self.marks = nodeid, set(marks.split())
         self.fixturenames = ["in_a_world"] if in_a_world else []
 
-    def get_closest_marker(self, name: str) -> object:
-        return name if name in self.marks else None
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return pytest.Mark(name, (1,), {}, _ispytest=True) if name in self.marks else None
 
     def add_marker(self, mark: pytest.MarkDecorator) -> None:
         self.marks.add(mark.name)
@@ -49,7 +55,7 @@ def test_what_a_world_has_too_is_long_on_real_processes() -> None:
 
 
 def test_one_case_of_a_long_table_is_not_long() -> None:
-    items = [_Item(f"a.py::test_x[{number}]", "long_but_one") for number in range(3)]
+    items = [_Item(f"a.py::test_x[{number}]", "long_but") for number in range(3)]
     assert [*_collected(*items).values()] == [False, True, True]
 
 

@@ -137,7 +137,7 @@ def test_a_host_that_cannot_start_says_why(folder: Folder) -> None:
     assert not has_state(folder.path / ".monarch/job_state.json")
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("address", "secret", "why"),
     [

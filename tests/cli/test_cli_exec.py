@@ -132,7 +132,7 @@ def test_scripts_and_modules(up: CommandFolder) -> None:
     assert piped.stdout == "piped w\n"
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -207,7 +207,7 @@ def test_what_ignores_ctrl_c_is_ended_by_a_second_one(up: CommandFolder, mark: s
     wait_for(lambda: not marked(mark))
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_nothing_is_left_when_the_command_is_killed(
     up: CommandFolder, mark: str, number: int

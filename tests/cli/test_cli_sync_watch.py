@@ -200,7 +200,7 @@ from monarch.cli.main import main; main()
 """
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("arguments", [[], ["--best-effort"]], ids=["all", "best effort"])
 def test_what_passes_by_itself_is_tried_again_without_a_save(
     up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
@@ -508,7 +508,7 @@ main()
 """
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("arguments", "moment"),
     [([], {"before": 0, "after": 60}), (["--watch"], {"before": 60, "after": 0})],
@@ -566,7 +566,7 @@ def test_who_else_asks_it_to_end_is_told_as_much(watcher: Program, number: signa
     assert watcher.errors == []
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("arguments", [[], ["--watch"]], ids=["once", "watch"])
 def test_a_push_that_is_asked_to_end_twice_puts_all_back(
     up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch, arguments: list[str]

@@ -104,7 +104,7 @@ def test_other_meshes_and_placements_get_what_a_full_gather_gives() -> None:
         assert list(same.values()) == [True] * 4
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("far", ["", "elsewhere"])
 def test_a_reader_never_sees_half_of_a_version(procs: Any, far: str) -> None:
     name = f"whole {far}"

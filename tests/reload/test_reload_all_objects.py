@@ -52,7 +52,7 @@ LOOKS: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("look", LOOKS)
 def test_other_threads_finish_their_tuples(look: str) -> None:
     with _tuples_being_filled() as errors:

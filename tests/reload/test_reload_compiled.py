@@ -207,7 +207,7 @@ CASES: dict[str, tuple[str, tuple[str, str], tuple[float, float], tuple[str, ...
 CASES["opaque"] = ("by_opaque", *CASES["opaque"][1:])
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_compiled_function_follows_what_it_has_inlined(forms: Forms, name: str) -> None:
     form, edit, (before, after), again = CASES[name]
@@ -223,7 +223,7 @@ def test_a_compiled_function_follows_what_it_has_inlined(forms: Forms, name: str
     assert len(forms.compilations) == 2
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("how", ["compile(model)", "model.compile()", "blocks", "dynamic"])
 def test_models_and_blocks_follow(forms: Forms, how: str) -> None:
     model = forms.module.Model()

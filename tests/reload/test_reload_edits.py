@@ -48,7 +48,7 @@ def test_edits(case: Case, project: Project) -> None:
     _walk_through(case, project)
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="no torch")
 @pytest.mark.filterwarnings("ignore")  # torch.jit is deprecated, and in use
 @pytest.mark.parametrize("case", edits_of_torch_code.CASES, ids=lambda case: case.name)

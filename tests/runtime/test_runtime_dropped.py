@@ -126,7 +126,7 @@ def test_a_reference_in_a_cycle_is_none(collecting: Looks) -> None:
     assert collecting.looks(2) == 1
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("kind", ["actors", "procs", "a port"])
 def test_what_another_process_refers_to_stays(collecting: Looks, kind: str) -> None:
     other, _ = spawn()
@@ -154,7 +154,7 @@ class Opener(Actor):
         return port
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("what", ["a thread", "an open port", "procs"])
 def test_what_runs_by_itself_stays(collecting: Looks, what: str) -> None:
     keeper, pid = spawn()

@@ -103,7 +103,7 @@ def test_import_alone_starts_nothing(program: Start) -> None:
     assert started.lines == ["1 False False"]
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "wait",
     [
@@ -149,7 +149,7 @@ os._exit(0)
     assert started.wait() == 0
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("victim", ["client", "template"])
 def test_sigkill_leaves_no_orphan(program: Start, victim: str) -> None:
     started, pids = start_with_procs(
@@ -190,7 +190,7 @@ WAITS = {
 }
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("fault", "wait"),
     [*((fault, "sleep") for fault in FAULTS), *(("all processes", wait) for wait in WAITS)],
@@ -210,7 +210,7 @@ def test_an_unhandled_fault_ends_the_program_with_one_report(
     wait_for(lambda: all_gone(pids), 2.0)
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("before", "wait"),
     [

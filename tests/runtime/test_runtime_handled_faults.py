@@ -85,7 +85,7 @@ except SupervisionError as error: print('caught')
 }
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("caught", CAUGHT.values(), ids=list(CAUGHT))
 def test_who_catches_the_error_goes_on(program: Start, caught: str) -> None:
     # Longer than it runs: at its end, too, a failure that it has not heard of ends it by status 1.
@@ -160,7 +160,7 @@ def test_the_report_names_what_can_be_done_and_there_is_no_traceback(program: St
     assert "cleaned up" in run.lines
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "wait",
     [

@@ -39,7 +39,7 @@ VALUES = {
 }
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("name", VALUES)
 def test_large_values_there_and_back(procs: ProcMesh, name: str) -> None:
     keeper = procs.spawn("keeper", Keeper)

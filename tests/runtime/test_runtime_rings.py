@@ -124,7 +124,7 @@ def told_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in texts if "will never answer" in text]
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "kinds", [(Sync, Sync), (Async, Async), (Sync, Async), (Sync, Async, Sync)]
 )

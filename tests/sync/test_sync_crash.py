@@ -210,7 +210,7 @@ def test_a_crash_while_folders_move_leaves_one_state_whole(
     pytest.fail("a push of a few files took more than 100 steps")
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("compacts_at", "lacks"), [(0, ""), (300, ""), (0, "exchange"), (0, "exchange and links")]
 )

@@ -296,7 +296,7 @@ def test_procs_that_are_made_between_two_fences_follow(sleepers: Sleepers) -> No
     assert set(late[0].stamp.call().get(timeout=60).values()) == {(report.generation, 1)}
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 def test_procs_that_die_between_two_fences_keep_nobody(
     sleepers: Sleepers, faults: list[Any]
 ) -> None:

@@ -133,7 +133,7 @@ def test_an_author_killed_at_any_step(
     assert _state(job, players) == (report.generation, 99)
 
 
-@pytest.mark.long_but_one
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("step", ["fence", "halt", "Commit", "patch"])
 def test_an_author_killed_while_the_owner_switches_leaves_the_rest_to_it(
     project: Project,
