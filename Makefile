@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed_for_demo
 WORKERS ?= 3
 SHARE ?= 0/1
 PYTHONS ?= 3.10 3.12 3.13
@@ -17,23 +18,34 @@ COMPILE := $(BIN)/python -m compileall -q monarch sync recipes
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml tools/install_torch.sh
+# Each is imported once, so that no process of the demo compiles it anew.
+DEMO_IMPORTS := torch, torch.distributed, torch.nn.parallel, torch._dynamo, sklearn.datasets
+
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "Python 3.10 or later is needed; set PYTHON=... to one" >&2; exit 1; }
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
+	@echo "Making $(VENV)."
+	@$(PYTHON) -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "python3 -m venv does not work here: install it with 'apt-get install python3-venv', then run make again" >&2; exit 1; }
-	@tools/install_torch.sh $(BIN)/pip
-	@echo "Installing the project into $(VENV)."
-	@$(BIN)/pip install --quiet --editable '.[titan,ft,dev]' 'torchtitan==$(TORCHTITAN)'
-	@$(COMPILE)
+
+$(DEMO_STAMP): pyproject.toml tools/install.py | $(BIN)/pip
+	@$(COMPILE) & $(BIN)/python tools/install.py --torch --says "what the demo needs" \
+		--editable '.[train]' && \
+		PYTHONDONTWRITEBYTECODE= $(BIN)/python -W ignore -c 'import $(DEMO_IMPORTS)' && wait
 	@touch $@
+
+$(STAMP): pyproject.toml tools/install.py | $(BIN)/pip
+	@$(COMPILE) & $(BIN)/python tools/install.py --torch --says "the project, and what its tests need" \
+		--editable '.[titan,ft,dev]' 'torchtitan==$(TORCHTITAN)' && \
+		PYTHONDONTWRITEBYTECODE= $(BIN)/python -W ignore tools/import_all.py && wait
+	@touch $(DEMO_STAMP) $@
 
 .PHONY: setup
 setup: $(STAMP) ## make .venv and install the project into it
 	@$(COMPILE)
 
 .PHONY: demo
-demo: $(STAMP) ## run the dev loop: train, edit, sync, refuse a broken edit, train on
+demo: $(DEMO_STAMP) ## run the dev loop: train, edit, sync, refuse a broken edit, train on
 	@$(BIN)/python examples/dev_loop.py
 
 # A worker that crashes is not replaced: with files shared out, the others would wait for it for ever.
@@ -48,7 +60,7 @@ PURE := mesh wire core config config_file tools
 test-fast: $(STAMP) ## run the tests of pure code only
 	@$(BIN)/python -m pytest -n 2 -q $(PURE:%=tests/%)
 
-# The tensors of wire want torch, which takes minutes to install for each.
+# The tensors of wire want torch, which is large to install for each.
 .PHONY: pythons
 pythons: ## on the other Pythons that are here: import all modules, run the tests of pure code
 	@tools/pythons.sh "$(PYTHONS)" $(patsubst %,tests/%,$(filter-out wire,$(PURE)))
@@ -65,12 +77,16 @@ TORCHES ?= 2.11.0 2.14.1
 torches: $(STAMP) ## on other torches: import all modules, tests of pure code, a run of each recipe
 	@tools/torches.sh $(VENV) "$(TORCHES)" $(PURE:%=tests/%)
 
-.PHONY: check
-check: $(STAMP) ## lint, types, layers
+.PHONY: check lint types types-of-tests layers
+check: lint types types-of-tests layers ## lint, types, layers
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+types: $(STAMP)
 	$(BIN)/mypy
+types-of-tests: $(STAMP)
 	$(BIN)/mypy --config-file tests/mypy.ini tests
+layers: $(STAMP)
 	$(BIN)/lint-imports
 
 .PHONY: report
@@ -91,8 +107,8 @@ DOCS_VENV := build/docs
 DOCS_BIN = $(if $(wildcard $(BIN)/mkdocs),$(BIN),$(DOCS_VENV)/bin)
 .PHONY: docs
 docs: ## build the documents as a site, in build/site; a link that leads nowhere fails
-	@test -x $(DOCS_BIN)/mkdocs || { echo "Installing MkDocs into $(DOCS_VENV)."; \
-		$(PYTHON) -m venv $(DOCS_VENV) && $(DOCS_VENV)/bin/pip install --quiet --editable '.[docs]'; }
+	@test -x $(DOCS_BIN)/mkdocs || { $(PYTHON) -m venv $(DOCS_VENV) && \
+		$(DOCS_VENV)/bin/python tools/install.py --says "MkDocs into $(DOCS_VENV)" --editable '.[docs]'; }
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_BIN)/python -m mkdocs build --clean --config-file tools/mkdocs.yml
 
 .PHONY: soak
@@ -103,10 +119,12 @@ soak: $(STAMP) ## shake the runtime, or SOAK_OF=run a training, for SOAK_SECONDS
 kills: $(STAMP) ## kill any process of ddp, titan and fault_tolerant, KILLS_COUNT (40) times each
 	@$(BIN)/python -m tests.soak.kills
 
+# Of the folders that an edit concerns: make long TESTS="tests/workspace tests/runtime"
+TESTS ?= tests
 .PHONY: long
-long: $(STAMP) ## run the tests that take long, or a SHARE of their files: 0/3, 1/3, 2/3
+long: $(STAMP) ## run the tests that take long, of TESTS; or a SHARE of their files: 0/3, 1/3, 2/3
 	@$(BIN)/python -m pytest -p tests.by_day --share $(SHARE) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
-		-m 'long and not slow and not huge and not system and not gpu' -o timeout=240 -o faulthandler_timeout=0
+		-m 'long and not slow and not huge and not system and not gpu' -o timeout=240 -o faulthandler_timeout=0 $(TESTS)
 
 .PHONY: slow
 slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills

@@ -34,6 +34,7 @@ import pytest  # noqa: E402
 import zmq  # noqa: E402
 from _pytest.faulthandler import fault_handler_stderr_fd_key  # noqa: E402
 
+from tests.cases import pytest_collection_modifyitems  # noqa: E402, F401
 from tests.gpu_here import why_no_gpu  # noqa: E402
 from tests.guard import write_guard  # noqa: E402
 from tests.support import GUARD_FOLDER, Program, wait_for  # noqa: E402

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from monarch.config_file.toml_text import loads
+from tests.syntax_tree import SyntaxTree, parse_all
 
 ROOT = Path(__file__).parents[1]
 HOMES = {
@@ -42,30 +43,29 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def test_no_class_name_means_two_things(modules: dict[str, Path]) -> None:
+@pytest.fixture(scope="module")
+def trees(modules: dict[str, Path]) -> dict[str, SyntaxTree]:
+    """Of the same modules."""
+    return parse_all(modules.items())
+
+
+def test_no_class_name_means_two_things(trees: dict[str, SyntaxTree]) -> None:
     homes = defaultdict(list)
-    for name, path in modules.items():
-        for node in ast.parse(path.read_text()).body:
+    for name, tree in trees.items():
+        for node in tree.tree.body:
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(name)
     assert not {cls: found for cls, found in homes.items() if len(found) > 1}
 
 
-def test_many_arguments_are_given_by_name(modules: dict[str, Path]) -> None:
+def test_many_arguments_are_given_by_name(trees: dict[str, SyntaxTree]) -> None:
     """With more than five by their order, two that are swapped are easily overlooked."""
-    trees = {name: ast.parse(path.read_text()) for name, path in modules.items()}
-    classes = {
-        node.name
-        for tree in trees.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    }
+    classes = {node.name for tree in trees.values() for node in tree.nodes(ast.ClassDef)}
     assert not {
         f"{name}:{node.lineno} {node.func.id}"
         for name, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
+        for node in tree.nodes(ast.Call)
+        if isinstance(node.func, ast.Name)
         and node.func.id in classes
         and len(node.args) > MOST_ARGUMENTS_BY_ORDER
     }
@@ -85,19 +85,20 @@ def test_what_git_keeps_is_small_and_the_root_holds_what_belongs_there() -> None
     assert not large
 
 
-def test_each_package_names_its_files(modules: dict[str, Path]) -> None:
+def test_each_package_names_its_files(
+    modules: dict[str, Path], trees: dict[str, SyntaxTree]
+) -> None:
     """In the docstring of its ``__init__``: there a newcomer looks which file to open."""
     unnamed = []
     for name, path in modules.items():
-        folder = path.parent / "__init__.py"
-        if path != folder:
-            said = ast.get_docstring(ast.parse(folder.read_text())) or ""
+        if path.name != "__init__.py":
+            said = ast.get_docstring(trees[name.rpartition(".")[0]].tree) or ""
             if not re.search(rf"\b{path.stem}\b", said):
                 unnamed.append(name)
     assert not unnamed
 
 
-def test_a_name_in_a_string_points_down_too(modules: dict[str, Path]) -> None:
+def test_a_name_in_a_string_points_down_too(trees: dict[str, SyntaxTree]) -> None:
     """An import by name is an arrow as well. The package itself is above all layers."""
     contracts = loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     [layers] = (one["layers"] for one in contracts["contracts"] if one["name"].startswith("Arrows"))
@@ -110,9 +111,9 @@ def test_a_name_in_a_string_points_down_too(modules: dict[str, Path]) -> None:
         return next((name for name in height if f"{module}.".startswith(f"{name}.")), "")
 
     wrong = []
-    for module, path in modules.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call) or "import_module" not in ast.unparse(node.func):
+    for module, tree in trees.items():
+        for node in tree.nodes(ast.Call):
+            if "import_module" not in _last_name(node.func):
                 continue
             target = node.args[0] if node.args else None
             if not isinstance(target, ast.Constant) or not isinstance(target.value, str):
@@ -123,13 +124,13 @@ def test_a_name_in_a_string_points_down_too(modules: dict[str, Path]) -> None:
     assert wrong == []
 
 
-def _arrows(module: str, path: Path, modules: dict[str, Path]) -> set[str]:
+def _arrows(module: str, trees: dict[str, SyntaxTree]) -> set[str]:
     """What a module names to be imported, anywhere in it, by a string too: the argument of
     ``import_module``, or ``"module:attribute"``. Not what is only for annotations."""
     found: set[str] = set()
 
     def add(name: str) -> None:
-        found.update(fnmatch.filter(modules, name) if "*" in name else {name} & modules.keys())
+        found.update(fnmatch.filter(trees, name) if "*" in name else {name} & trees.keys())
 
     def visit(node: ast.AST) -> None:
         if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING":
@@ -140,7 +141,7 @@ def _arrows(module: str, path: Path, modules: dict[str, Path]) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                add(whole if whole in modules else node.module)
+                add(whole if whole in trees else node.module)
         elif isinstance(node, ast.Call) and node.args:
             if _last_name(node.func) in ("import_module", "__import__"):
                 add(_text(node.args[0], module))
@@ -149,7 +150,7 @@ def _arrows(module: str, path: Path, modules: dict[str, Path]) -> set[str]:
         for child in ast.iter_child_nodes(node):
             visit(child)
 
-    visit(ast.parse(path.read_text()))
+    visit(trees[module].tree)
     return found - {module}
 
 
@@ -186,39 +187,37 @@ def _circles(arrows: dict[str, set[str]]) -> list[set[str]]:
         left = {module: named - ends for module, named in left.items() if module not in ends}
 
 
-def test_there_is_no_circle_with_names_in_strings_either(modules: dict[str, Path]) -> None:
+def test_there_is_no_circle_with_names_in_strings_either(trees: dict[str, SyntaxTree]) -> None:
     """The package itself is above all layers: it may name each, and none may import from it."""
-    arrows = {module: _arrows(module, path, modules) for module, path in modules.items()}
+    arrows = {module: _arrows(module, trees) for module in trees}
     assert {module for module, named in arrows.items() if "monarch" in named} == set()
     lazily = "a package's names are found lazily"
     assert "monarch.runs.record.record" in arrows["monarch.runs"], lazily
     assert _circles(arrows) == []
 
 
-def test_a_circle_by_a_string_is_found(tmp_path: Path) -> None:
+def test_a_circle_by_a_string_is_found() -> None:
     sources = {
         "monarch.a": "import monarch.b",
         "monarch.b": 'import_module(f"monarch.{name}_library")',
         "monarch.c_library": "def f():\n    from monarch.b import x",
         "monarch.d": 'NAMES = ["monarch.a:x"]',
     }
-    modules = {}
-    for name, source in sources.items():
-        modules[name] = tmp_path / name
-        modules[name].write_text(source)
-    arrows = {module: _arrows(module, path, modules) for module, path in modules.items()}
+    trees = {module: SyntaxTree(source) for module, source in sources.items()}
+    arrows = {module: _arrows(module, trees) for module in trees}
     assert _circles(arrows) == [{"monarch.b", "monarch.c_library"}]
 
 
-def test_code_of_others_is_compiled_without_our_future_imports(modules: dict[str, Path]) -> None:
+def test_code_of_others_is_compiled_without_our_future_imports(
+    trees: dict[str, SyntaxTree],
+) -> None:
     """``compile`` hands on the ``from __future__`` lines of the file that calls it: a user's
     annotations would be texts, and her code another one than a fresh import gives."""
     inheriting = [
         f"{module}:{node.lineno}"
-        for module, path in modules.items()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
+        for module, tree in trees.items()
+        for node in tree.nodes(ast.Call)
+        if isinstance(node.func, ast.Name)
         and node.func.id == "compile"
         and "dont_inherit" not in {keyword.arg for keyword in node.keywords}
     ]

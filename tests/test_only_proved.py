@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax_tree import SyntaxTree, parse_all
+
 ROOT = Path(__file__).parents[1]
 PRODUCT = [
     path.relative_to(ROOT)
@@ -43,52 +45,49 @@ NO_PROCESSES = {"self", "job", "self.job", "self._zygote", "proc.launcher"}
 """What has a method ``kill`` of our own: it ends what it has started itself."""
 
 
-def parsed(path: Path) -> ast.Module:
-    return ast.parse((ROOT / path).read_text())
+def starts_children(tree: SyntaxTree) -> bool:
+    return any(ast.unparse(call.func) in _MAKERS for call in tree.nodes(ast.Call))
 
 
-def starts_children(tree: ast.AST) -> bool:
-    return any(
-        isinstance(node, ast.Call) and ast.unparse(node.func) in _MAKERS for node in ast.walk(tree)
-    )
+def sequences(tree: SyntaxTree) -> list[ast.List | ast.Tuple]:
+    return [*tree.nodes(ast.List), *tree.nodes(ast.Tuple)]
 
 
-def unproved(tree: ast.AST) -> Iterator[str]:
+def unproved(tree: SyntaxTree) -> Iterator[str]:
     """The places where a folder is removed or a process signalled, as text."""
-    may_end_children = starts_children(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in ("os", "shutil", "signal"):
-            yield from (name.name for name in node.names if name.name in BANNED)
-        if not isinstance(node, ast.Attribute) or node.attr not in BANNED | HANDLES:
+    for imported in tree.nodes(ast.ImportFrom):
+        if imported.module in ("os", "shutil", "signal"):
+            yield from (name.name for name in imported.names if name.name in BANNED)
+    for node in tree.nodes(ast.Attribute):
+        if node.attr not in BANNED | HANDLES:
             continue
         owner = ast.unparse(node.value)
         is_banned = node.attr in BANNED and owner in ("os", "shutil", "signal")
-        is_handle = node.attr in HANDLES and owner not in NO_PROCESSES and not may_end_children
-        if is_banned or is_handle:
+        is_handle = node.attr in HANDLES and owner not in NO_PROCESSES
+        if is_banned or (is_handle and not starts_children(tree)):
             yield f"{node.lineno} {owner}.{node.attr}"
 
 
 @pytest.fixture(scope="module")
-def trees() -> dict[str, ast.Module]:
+def trees() -> dict[str, SyntaxTree]:
     """The product's files, by path."""
-    found = {str(path): parsed(path) for path in PRODUCT}
+    found = parse_all((str(path), ROOT / path) for path in PRODUCT)
     assert len(found) > 500
     return found
 
 
-def test_what_is_removed_or_signalled_is_proved_ours(trees: dict[str, ast.Module]) -> None:
+def test_what_is_removed_or_signalled_is_proved_ours(trees: dict[str, SyntaxTree]) -> None:
     found = {path: list(unproved(tree)) for path, tree in trees.items() if path not in ALLOWED}
     assert not {path: places for path, places in found.items() if places}
 
 
-def test_each_python_is_started_in_one_place(trees: dict[str, ast.Module]) -> None:
+def test_each_python_is_started_in_one_place(trees: dict[str, SyntaxTree]) -> None:
     """``python -c`` and ``python -m`` are in one module, which drops the current folder first."""
     assert not [
         f"{path}:{words.lineno}"
         for path, tree in trees.items()
         if path != "monarch/python_start.py"
-        for words in ast.walk(tree)
-        if isinstance(words, ast.List | ast.Tuple)
+        for words in sequences(tree)
         for before, option in itertools.pairwise(words.elts)
         if isinstance(option, ast.Constant)
         and option.value in ("-c", "-m")
@@ -96,19 +95,18 @@ def test_each_python_is_started_in_one_place(trees: dict[str, ast.Module]) -> No
     ]
 
 
-def test_git_is_run_in_one_place(trees: dict[str, ast.Module]) -> None:
+def test_git_is_run_in_one_place(trees: dict[str, SyntaxTree]) -> None:
     assert not [
         f"{path}:{words.lineno}"
         for path, tree in trees.items()
         if path != "monarch/runs/record/git.py"
-        for words in ast.walk(tree)
-        if isinstance(words, ast.List | ast.Tuple)
-        and any(isinstance(word, ast.Constant) and word.value == "git" for word in words.elts[:1])
+        for words in sequences(tree)
+        if any(isinstance(word, ast.Constant) and word.value == "git" for word in words.elts[:1])
     ]
 
 
-def test_what_is_allowed_is_used() -> None:
-    assert not [path for path in ALLOWED if not list(unproved(parsed(Path(path))))]
+def test_what_is_allowed_is_used(trees: dict[str, SyntaxTree]) -> None:
+    assert not [path for path in ALLOWED if not list(unproved(trees[path]))]
 
 
 @pytest.mark.parametrize("text", [
@@ -122,11 +120,11 @@ def test_what_is_allowed_is_used() -> None:
     "self.agent.send_signal(15)",
 ])  # fmt: skip
 def test_the_lint_sees(text: str) -> None:
-    assert list(unproved(ast.parse(text)))
+    assert list(unproved(SyntaxTree(text)))
 
 
 @pytest.mark.parametrize("text", [
     "job.kill()", "import subprocess\nchild = subprocess.Popen(['x'])\nchild.kill()",
 ])  # fmt: skip
 def test_the_lint_lets_pass(text: str) -> None:
-    assert not list(unproved(ast.parse(text)))
+    assert not list(unproved(SyntaxTree(text)))

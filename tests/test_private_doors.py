@@ -24,6 +24,7 @@ import pytest
 
 from monarch_reload.live.compiled import COMPILED
 from monarch_reload.live.line_shift import LineShift, lines_moved
+from tests.syntax_tree import SyntaxTree, parse_all
 
 ROOT = Path(__file__).parents[1]
 OURS = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
@@ -471,36 +472,37 @@ def test_a_private_door_is_where_it_was(door: Door) -> None:
 def test_no_private_door_of_a_module_is_used_without_being_named_here() -> None:
     named = {door.name for door in DOORS}
     used: dict[str, str] = {}
-    for top in ("monarch", "sync", "recipes"):
-        for path in sorted((ROOT / top).rglob("*.py")):
-            for door in _doors_in(ast.parse(path.read_text())):
-                used.setdefault(door, str(path.relative_to(ROOT)))
+    tops = ("monarch", "sync", "recipes")
+    paths = [path for top in tops for path in sorted((ROOT / top).rglob("*.py"))]
+    for path, tree in parse_all(zip(paths, paths, strict=True)).items():
+        for door in _doors_in(tree):
+            used.setdefault(door, str(path.relative_to(ROOT)))
     assert not {door: path for door, path in used.items() if door not in named}
     assert len(used) > 10  # The scan sees something.
 
 
-def _doors_in(tree: ast.Module) -> Iterator[str]:
+def _doors_in(tree: SyntaxTree) -> Iterator[str]:
     """Private names of modules that are not ours, as they are spelled."""
     modules = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for one in node.names:
-                if _is_private(one.name.split(".")) and not one.name.startswith(OURS):
-                    yield one.name
-                modules.add(one.asname or one.name.split(".")[0])
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            home = node.module or ""
+    for imported in tree.nodes(ast.Import):
+        for one in imported.names:
+            if _is_private(one.name.split(".")) and not one.name.startswith(OURS):
+                yield one.name
+            modules.add(one.asname or one.name.split(".")[0])
+    for taken in tree.nodes(ast.ImportFrom):
+        if not taken.level:
+            home = taken.module or ""
             if home.startswith((*OURS, "__future__")):
                 continue
-            for one in node.names:
+            for one in taken.names:
                 if _is_private(home.split(".")):
                     yield home
                 elif _is_private([one.name]):
                     yield f"{home}.{one.name}"
                 elif home.split(".")[0] in ("torch", "cloudpickle", "importlib", "asyncio"):
                     modules.add(one.asname or one.name)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and _is_private([node.attr]):
+    for node in tree.nodes(ast.Attribute):
+        if _is_private([node.attr]):
             parts, of = [node.attr], node.value
             while isinstance(of, ast.Attribute):
                 parts, of = [of.attr, *parts], of.value

@@ -86,6 +86,7 @@ def put(folder: Path, name: str) -> None:
     (folder / f"{name}.py").write_text("open('ran', 'a').write(__name__)\nraise ImportError\n")
 
 
+@pytest.mark.long
 def test_to_look_at_a_built_in_recipe_imports_nothing_of_the_folder(tmp_path: Path) -> None:
     for name in ("rich", "click", "msgspec", "json"):
         put(tmp_path, name)

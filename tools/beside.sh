@@ -17,5 +17,5 @@ add_the_rest() {
 install_into() {
     local target=$1
     shift
-    "$venv/bin/python" -m pip --python "$target/bin/python" install --quiet "$@"
+    "$venv/bin/python" tools/install.py --into "$target/bin/python" "$@"
 }

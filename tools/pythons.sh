@@ -27,7 +27,7 @@ for version in $versions; do
     fi
     venv=build/pythons/$version
     "$python" -m venv "$venv"
-    "$venv/bin/pip" install --quiet --editable '.[debug,observe]' \
+    "$venv/bin/python" tools/install.py --says "what Python $version needs" --editable '.[debug,observe]' \
         'pytest>=8.2' 'pytest-timeout>=2.3' 'pytest-xdist>=3.8' 'hypothesis>=6.100' psutil
     "$venv/bin/python" tools/import_all.py
     "$venv/bin/python" -m pytest -n 2 -q -o faulthandler_timeout=0 -p no:cacheprovider "$@"

@@ -37,6 +37,8 @@ from monarch.runtime import process
 from tests.actors import Answers, Async, Echo
 from tests.support import wait_for
 
+pytestmark = pytest.mark.in_a_world_too
+
 
 @pytest.fixture
 def procs() -> ProcMesh:

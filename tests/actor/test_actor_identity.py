@@ -24,6 +24,8 @@ from monarch.actor import (
 )
 from tests.support import wait_for
 
+pytestmark = pytest.mark.in_a_world_too
+
 SECONDS = 30
 
 

@@ -34,6 +34,8 @@ from monarch.runtime import process
 from tests.actors import Async, BadInit, Cleans, Echo, Parent
 from tests.support import is_running, wait_for
 
+pytestmark = pytest.mark.in_a_world_too
+
 # Shapes
 
 
@@ -56,6 +58,7 @@ def test_async_actors_live_in_the_client_too() -> None:
     wait_for(lambda: "monarch-asyncio" not in {t.name for t in threading.enumerate()})
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("per_host", "sizes"),
     [
@@ -119,6 +122,7 @@ def test_a_variable_that_the_client_took_out_is_gone_in_new_procs(
     assert second.environment.call_one("COMES_AND_GOES").get() is None
 
 
+@pytest.mark.processes
 def test_procs_start_in_the_folder_of_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

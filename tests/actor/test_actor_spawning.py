@@ -28,6 +28,8 @@ from monarch.actor import (
 from tests.actors import Async, Echo
 from tests.support import wait_for
 
+pytestmark = pytest.mark.in_a_world_too
+
 SECONDS = 30
 
 
@@ -137,6 +139,7 @@ class Holds(Actor):
         _held = _Finalized(path)
 
 
+@pytest.mark.processes
 def test_finalizers_of_what_modules_hold_run_when_procs_stop(tmp_path: Path) -> None:
     procs = this_host().spawn_procs()
     procs.spawn("holds", Holds).hold.call_one(str(tmp_path / "note")).get(timeout=SECONDS)
@@ -148,6 +151,7 @@ def test_finalizers_of_what_modules_hold_run_when_procs_stop(tmp_path: Path) -> 
 # proc_bind=
 
 
+@pytest.mark.processes
 def test_procs_may_be_bound_to_cpus() -> None:
     cpus = sorted(os.sched_getaffinity(0))
     first, last = cpus[0], cpus[-1]
@@ -181,6 +185,7 @@ def test_a_binding_that_cannot_be_is_refused_at_once(bind: Any, says: str) -> No
         this_host().spawn_procs({"gpus": 2}, proc_bind=bind)
 
 
+@pytest.mark.processes
 def test_cpus_that_are_not_there_end_the_proc_with_a_reason(faults: list[MeshFailure]) -> None:
     procs = this_host().spawn_procs(proc_bind=[{"cpus": "1023"}])
     with pytest.raises(SupervisionError, match="names no CPU of this machine"):
@@ -191,6 +196,7 @@ def test_cpus_that_are_not_there_end_the_proc_with_a_reason(faults: list[MeshFai
 # bootstrap_command= and with_python_executable
 
 
+@pytest.mark.processes
 def test_a_command_may_change_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOES", "still here")
     command = default_bootstrap_cmd().with_env({"FLAVOUR": "bitter", "GOES": None})
@@ -202,6 +208,7 @@ def test_a_command_may_change_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert plain.environ.call_one("GOES").get(timeout=SECONDS) == "still here"
 
 
+@pytest.mark.processes
 def test_each_point_may_have_a_command_of_its_own() -> None:
     def command(point: Point) -> BootstrapCommand:
         return default_bootstrap_cmd().with_env({"FLAVOUR": f"gpu {point['gpus']}"})
@@ -222,6 +229,7 @@ def test_commands_are_values() -> None:
         BootstrapCommand("/bin/true", None, [], {"A": 1})  # type: ignore[dict-item]
 
 
+@pytest.mark.processes
 def test_a_program_that_is_not_there_is_reported(faults: list[MeshFailure]) -> None:
     command = BootstrapCommand("/not/there", None, [], {})
     procs = this_host().spawn_procs(bootstrap_command=command)
@@ -239,6 +247,7 @@ def wrapper(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.processes
 def test_another_interpreter_runs_procs_and_those_that_they_spawn(wrapper: str) -> None:
     host = this_host().with_python_executable(wrapper)
     outer = host.spawn_procs().spawn("outer", Tells)

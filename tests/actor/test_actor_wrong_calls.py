@@ -13,6 +13,8 @@ import pytest
 import monarch
 from monarch.actor import Actor, ActorMesh, endpoint, this_host
 
+pytestmark = pytest.mark.in_a_world_too
+
 
 class Adder(Actor):
     def __init__(self, size: Any = 1) -> None:

@@ -304,6 +304,7 @@ def test_kill_asks_at_a_terminal(
     assert program.wait(SECONDS) == 1
 
 
+@pytest.mark.long
 def test_a_second_run_is_told_before_its_recipe_is_imported(up: Folder, command: Command) -> None:
     program = begin(up, command)
     up.write("slow.py", "raise SystemExit('imported')")

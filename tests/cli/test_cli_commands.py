@@ -104,6 +104,7 @@ def test_kill_with_nothing_up_is_no_error(folder: Folder, monkeypatch: pytest.Mo
     )
 
 
+@pytest.mark.long
 def test_kill_ends_what_is_left(folder: Folder) -> None:
     folder.monarch("apply")
     first, second = folder.job.hosts
@@ -136,6 +137,7 @@ def test_a_host_that_cannot_start_says_why(folder: Folder) -> None:
     assert not has_state(folder.path / ".monarch/job_state.json")
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("address", "secret", "why"),
     [
@@ -255,6 +257,7 @@ def test_help_fits_a_terminal(
 # Run
 
 
+@pytest.mark.long
 def test_a_recipe_on_this_machine_alone(folder: Folder) -> None:
     said = folder.monarch("run", "adding.py", "num_steps=2")
     assert "adding.py on this machine alone: 1 host x 2 procs" in said
@@ -269,6 +272,7 @@ def test_a_recipe_on_this_machine_alone(folder: Folder) -> None:
     assert told not in folder.monarch("run", "adding.py", "num_steps=2", "--local")
 
 
+@pytest.mark.long
 def test_a_recipe_on_the_allocation(folder: Folder) -> None:
     folder.monarch("apply")
     folder.write("adding.toml", "num_steps = 5\n")
@@ -283,6 +287,7 @@ def test_a_recipe_on_the_allocation(folder: Folder) -> None:
     assert status.endswith("2 hosts, free\n")
 
 
+@pytest.mark.long
 def test_a_run_follows_the_watcher(folder: Folder, command: Callable[..., Program]) -> None:
     folder.monarch("apply")
     stop = folder.path / "runs/stop"

@@ -22,6 +22,7 @@ def watches_of(pid: int) -> list[psutil.Process]:
     return [child for child in children if "--watch" in child.cmdline()]
 
 
+@pytest.mark.long
 def test_one_terminal_shows_all_and_ctrl_c_ends_it_in_order(folder: Folder) -> None:
     with on_terminal(folder.path, "dev", "adding.py", "stop_file=stop") as shown:
         shown.until("sync  ✓ gen 1")
@@ -64,6 +65,7 @@ def test_what_a_push_waits_for_is_said_by_the_run_and_not_by_the_watch_too(folde
         assert "to begin again: monarch dev adding.py stop_file=stop" in shown.text
 
 
+@pytest.mark.long
 def test_a_run_that_ends_ends_the_watch(folder: Folder) -> None:
     said = folder.monarch("dev", "adding.py", "num_steps=3")
     assert "\ndone\n" in said

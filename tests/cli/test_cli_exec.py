@@ -116,6 +116,7 @@ def test_lines_that_say_the_same_are_made_one(up: CommandFolder) -> None:
     assert "[9 similar log lines]" in said
 
 
+@pytest.mark.long
 def test_scripts_and_modules(up: CommandFolder) -> None:
     up.write("plain.sh", "echo plain $1 $BASH_VERSION\n")
     up.write("own.pl", "#!/bin/sh\necho own $0 $1\n")
@@ -131,6 +132,7 @@ def test_scripts_and_modules(up: CommandFolder) -> None:
     assert piped.stdout == "piped w\n"
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -172,6 +174,7 @@ def test_without_an_allocation(
     assert "no allocation is up for this folder" in " ".join(said.split())
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_what_runs_there(up: CommandFolder, mark: str) -> None:
     started = subprocess.Popen(
         [*MAIN, "exec", "--all", "sh", "-c", "sleep 1000 & sleep 1001", mark],
@@ -204,6 +207,7 @@ def test_what_ignores_ctrl_c_is_ended_by_a_second_one(up: CommandFolder, mark: s
     wait_for(lambda: not marked(mark))
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_nothing_is_left_when_the_command_is_killed(
     up: CommandFolder, mark: str, number: int
@@ -220,6 +224,7 @@ def test_nothing_is_left_when_the_command_is_killed(
     wait_for(lambda: not marked(mark))
 
 
+@pytest.mark.long
 def test_what_is_left_in_the_background_ends_with_the_command(up: CommandFolder, mark: str) -> None:
     up.monarch("exec", "sh", "-c", f"setsid sh -c 'sleep 1000; true' {mark} & echo done")
     wait_for(lambda: not marked(mark))
@@ -239,6 +244,7 @@ def test_much_output_comes_whole_and_in_order(up: CommandFolder) -> None:
     assert said == "".join(f"{number}\n" for number in range(1, 300001))
 
 
+@pytest.mark.long
 def test_a_shell_has_a_terminal_of_this_size_and_signals(up: CommandFolder, mark: str) -> None:
     with on_terminal(up.path, "shell", "--mesh", "evals", "-e", "PS1=ready> ", "sh") as shell:
         shell.until("ready>")
@@ -257,6 +263,7 @@ def test_a_shell_has_a_terminal_of_this_size_and_signals(up: CommandFolder, mark
         assert shell.settings == shell.settings_before
 
 
+@pytest.mark.long
 def test_a_shell_ends_with_its_terminal(up: CommandFolder, mark: str) -> None:
     with on_terminal(up.path, "shell", "sh", "-c", "sleep 1000; true", mark) as shell:
         wait_for(lambda: [p for p in marked(mark) if "shell" not in p.cmdline()])
@@ -265,6 +272,7 @@ def test_a_shell_ends_with_its_terminal(up: CommandFolder, mark: str) -> None:
         wait_for(lambda: not marked(mark))
 
 
+@pytest.mark.long
 def test_a_shell_says_when_its_host_is_lost(tmp_path: Path) -> None:
     folder = CommandFolder(tmp_path)
     folder.monarch("apply")
@@ -321,6 +329,7 @@ def through(address: tuple[str, int], data: bytes) -> bytes:
     return got
 
 
+@pytest.mark.long
 def test_a_forwarded_port_passes_all_bytes_both_ways(up: CommandFolder, echo: int) -> None:
     with subprocess.Popen(
         [*MAIN, "forward", f"0:{echo}"], cwd=up.path, stdout=subprocess.PIPE,
@@ -346,6 +355,7 @@ def test_a_forwarded_port_passes_all_bytes_both_ways(up: CommandFolder, echo: in
         socket.create_connection(address)
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_or_closed(up: CommandFolder) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -436,6 +446,7 @@ def test_since() -> None:
     assert since_time("2026-03-03", now) == now - 36 * 3600
 
 
+@pytest.mark.long
 def test_hosts(up: CommandFolder) -> None:
     said = up.monarch("hosts").splitlines()
     assert [line.split()[:3] for line in said[1:4]] == [

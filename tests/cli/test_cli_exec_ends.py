@@ -39,6 +39,7 @@ def test_one_host_of_a_mesh(folder: CommandFolder) -> None:
     assert folder.monarch("exec", "--one", *told).splitlines() == ["rank 0 of the mesh"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [0, 7])
 def test_the_allocation_ends_with_the_command(folder: CommandFolder, status: int) -> None:
     job = job_of(folder)

@@ -101,6 +101,7 @@ def interrupt(program: Program, status: int) -> None:
     assert program.wait(60) == status, program.story()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_both_terminals_tell_and_the_next_save_goes_on(project: Folder, command: Command) -> None:
     watcher = command("sync", "--watch")
@@ -268,6 +269,7 @@ def test_where_nobody_sits_it_goes_back_to_what_worked(project: Folder, command:
     assert (back["generation"], back["good"]) == (3, 1)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_or_it_ends_and_says_what_it_was(project: Folder, command: Command) -> None:
     running = begun(project, command, "--on-edit-error", "end")

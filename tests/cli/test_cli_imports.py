@@ -70,6 +70,7 @@ def test_a_light_command_imports_nothing_heavy(tmp_path: Path, arguments: list[s
     assert imported.intersection(HEAVY) == set()
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "arguments",
     [

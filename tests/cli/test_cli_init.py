@@ -20,6 +20,7 @@ from tests.cli.on_terminal import on_terminal
 torch = pytest.importorskip("torch")
 
 
+@pytest.mark.long
 def test_what_it_writes_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = CommandFolder(tmp_path)
     said = folder.here(monkeypatch, "init")

@@ -151,6 +151,7 @@ def test_while_it_tidies_up_it_ends_at_once(
     assert [line for line in running.errors if line] == []
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("phase", PHASES)
 def test_while_a_recipe_is_run(start: Start, tmp_path: Path, phase: str) -> None:
     on_import, body = PHASES[phase]

@@ -17,6 +17,7 @@ from tests.support import Program, wait_for
 pytest.importorskip("duckdb")
 
 
+@pytest.mark.long
 def test_a_runs_telemetry_can_be_asked_when_nothing_runs_any_more(tmp_path: Path) -> None:
     folder = RunsFolder(tmp_path)
     folder.monarch("run", "counting.py", "num_steps=3")
@@ -44,6 +45,7 @@ def test_where_nothing_runs_it_says_so(tmp_path: Path) -> None:
         assert "no allocation is up for this folder" in folder.monarch(command, status=1)
 
 
+@pytest.mark.long
 def test_what_runs_can_be_asked_from_another_terminal(
     folder: Folder, command: Callable[..., Program]
 ) -> None:
@@ -60,6 +62,7 @@ def test_what_runs_can_be_asked_from_another_terminal(
     assert program.wait() == 0
 
 
+@pytest.mark.long
 def test_status_goes_on_until_it_is_interrupted(
     folder: Folder, command: Callable[..., Program]
 ) -> None:

@@ -24,6 +24,7 @@ print("done")
 """
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("columns", [40, 80])
 def test_a_phase_is_told_and_taken_away_again(tmp_path: Path, columns: int) -> None:
     with on_terminal(tmp_path, script=SCRIPT, columns=columns) as shown:

@@ -196,6 +196,7 @@ def test_what_cannot_change_in_a_run_makes_a_new_one(folder: RunsFolder) -> None
     assert "resumed" not in folder.kinds()
 
 
+@pytest.mark.long
 def test_a_failed_run_goes_on_or_is_left_alone(folder: RunsFolder) -> None:
     given = ["run", "counting.py", "fail_at=3"]
     folder.monarch(*given, status=1)
@@ -268,6 +269,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(
     assert [row["total"] for row in folder.rows("metrics.jsonl")] == [2.0] * 4
 
 
+@pytest.mark.long
 def test_new_code_is_an_event_with_its_diff(
     folder: RunsFolder, command: Callable[..., Program]
 ) -> None:
@@ -307,6 +309,7 @@ def test_a_project_without_folders_is_run_with_nothing_brought(folder: RunsFolde
     assert len(folder.rows("metrics.jsonl")) == 1
 
 
+@pytest.mark.long
 def test_a_project_in_a_folder_whose_name_is_no_utf8(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9")
     path.mkdir()

@@ -609,6 +609,7 @@ def test_an_error_on_a_host_names_the_file_of_the_author(up: Folder) -> None:
     assert str(up.replica()) not in said
 
 
+@pytest.mark.long
 def test_what_was_shown_and_taken_back_is_what_was_there(
     up: Folder, say: Say, command: Callable[..., Program]
 ) -> None:
@@ -747,6 +748,7 @@ def test_help_fits_a_terminal(command: str | None, say: Say) -> None:
     assert max(map(len, said.out.splitlines())) <= 80
 
 
+@pytest.mark.long
 def test_without_a_terminal_there_are_no_control_codes(up: Folder) -> None:
     said = up.monarch("sync", "-v")
     assert said.startswith("✓ gen 1")

@@ -29,6 +29,7 @@ def up(folder: Folder) -> Folder:
     return folder
 
 
+@pytest.mark.long
 def test_it_is_refused_in_the_same_words_everywhere(up: Folder) -> None:
     data = up.path / "data"
     words = str(WorkspaceEmptied(str(data), 1))
@@ -43,6 +44,7 @@ def test_it_is_refused_in_the_same_words_everywhere(up: Folder) -> None:
     assert (up.replica(1) / "data/a.txt").read_text() == "a"
 
 
+@pytest.mark.long
 def test_a_dry_run_says_so(up: Folder) -> None:
     said = up.monarch("sync", "--dry-run", status=1)
     assert "delete                data/a.txt" in said

@@ -144,6 +144,7 @@ def test_a_look_says_a_word_counts_and_ends_at_the_first_ctrl_c(
     assert not one.lines, "nothing but the result goes there"
 
 
+@pytest.mark.long
 def test_the_objects_stay_alone(folder: Path, program: Start) -> None:
     fill(folder, 100)
     one = started(folder, program, SLOW_FILES, "--dry-run", "--json")

@@ -134,6 +134,7 @@ def test_a_push_right_after_the_start_waits_for_an_agent_that_comes_up_late(
     assert (workspace / "a.py").read_text() == "1"
 
 
+@pytest.mark.long
 def test_a_push_right_after_the_start_says_that_an_agent_never_came_up(
     fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

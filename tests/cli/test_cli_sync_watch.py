@@ -69,6 +69,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.long
 def test_what_a_monarch_process_prints_into_the_folder_is_not_pushed(
     up: Folder, watcher: Program
 ) -> None:
@@ -171,6 +172,7 @@ from monarch.cli.main import main; main()
 """
 
 
+@pytest.mark.long
 def test_what_cannot_be_read_is_looked_at_again(
     up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: Any
 ) -> None:
@@ -198,6 +200,7 @@ from monarch.cli.main import main; main()
 """
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("arguments", [[], ["--best-effort"]], ids=["all", "best effort"])
 def test_what_passes_by_itself_is_tried_again_without_a_save(
     up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
@@ -235,6 +238,7 @@ def test_a_job_that_writes_into_the_folder_is_pointed_out(up: Folder, watcher: P
     end(watcher)
 
 
+@pytest.mark.long
 def test_it_outlives_the_allocation(up: Folder, watcher: Program) -> None:
     up.monarch("kill")
     # Who looks while `kill` is at it finds hosts gone, and says which; this is at the end of both.
@@ -260,6 +264,7 @@ def test_hosts_that_crash_are_missed_at_the_next_save(up: Folder, watcher: Progr
     end(watcher)
 
 
+@pytest.mark.long
 def test_a_watch_goes_on_without_a_host_that_died_if_asked(up: Folder, command: Command) -> None:
     watcher = command("sync", "--watch", "--best-effort")
     watcher.line("watching ", timeout=60)
@@ -273,6 +278,7 @@ def test_a_watch_goes_on_without_a_host_that_died_if_asked(up: Folder, command: 
     end(watcher)
 
 
+@pytest.mark.long
 def test_another_project_file(up: Folder, watcher: Program) -> None:
     (up.path / "source").mkdir()
     (up.path / "source/inner.py").write_text("1\n")
@@ -294,6 +300,7 @@ def test_another_project_file(up: Folder, watcher: Program) -> None:
     end(watcher)
 
 
+@pytest.mark.long
 def test_a_workspace_that_vanishes_and_comes_back(up: Folder, command: Command) -> None:
     (up.path / "source").mkdir()
     (up.path / "source/inner.py").write_text("1\n")
@@ -325,6 +332,7 @@ from monarch.cli.main import main; main()
 """
 
 
+@pytest.mark.long
 def test_a_workspace_whose_disk_is_unmounted_is_waited_for(
     up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +417,7 @@ def test_a_watch_that_has_ended_is_told_of_no_more(
     assert not [line for line in second.lines if "watched by" in line]
 
 
+@pytest.mark.long
 def test_keys(up: Folder) -> None:
     with on_terminal(up.path, "sync", "--watch") as shown:
         shown.until("r push again, b roll back, d diff, h help, q quit")
@@ -434,6 +443,7 @@ def test_keys(up: Folder) -> None:
         assert shown.settings == shown.settings_before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
 def test_the_terminal_is_as_it_was_however_the_watch_ends(up: Folder, how: str) -> None:
     with on_terminal(up.path, "sync", "--watch") as shown:
@@ -498,6 +508,7 @@ main()
 """
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("arguments", "moment"),
     [([], {"before": 0, "after": 60}), (["--watch"], {"before": 60, "after": 0})],
@@ -555,6 +566,7 @@ def test_who_else_asks_it_to_end_is_told_as_much(watcher: Program, number: signa
     assert watcher.errors == []
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("arguments", [[], ["--watch"]], ids=["once", "watch"])
 def test_a_push_that_is_asked_to_end_twice_puts_all_back(
     up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch, arguments: list[str]

@@ -238,6 +238,7 @@ def test_hosts_to_play_with_outlive_the_thread_that_made_them(program: Any) -> N
     assert run.lines == ["True"]
 
 
+@pytest.mark.long
 def test_hosts_to_play_with_end_with_a_program_that_is_killed(program: Any) -> None:
     run = program("""
         # A new Python: its children are counted.

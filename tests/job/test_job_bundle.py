@@ -234,6 +234,7 @@ def test_an_architecture_without_wheels_is_said_in_one_line(
         bundle_for("pypy310 on linux-x86_64", ["linux_x86_64"])
 
 
+@pytest.mark.long
 def test_it_is_made_once_for_each_kind_of_python(made: Path) -> None:
     first = bundle_for(python_tag(), platforms())
     assert known_bundles()[python_tag()] == first.digest

@@ -63,6 +63,7 @@ def make(cloud: Cloud) -> JobTrait:
     return SkyPilotJob({"trainers": 2}, {"cpus": 4}, monarch_port=port, python_exe=sys.executable)
 
 
+@pytest.mark.long_but(1)
 def test_a_job_serves_only_what_is_the_same(cloud: Cloud, tmp_path: Path) -> None:
     job = make(cloud)
     path = tmp_path / "state.json"
@@ -83,6 +84,7 @@ def test_what_the_cloud_refuses_is_told_in_its_words(cloud: Cloud) -> None:
     assert not cloud.num_up()
 
 
+@pytest.mark.long_but(1)
 def test_a_cluster_that_is_gone_is_known_to_be(cloud: Cloud, tmp_path: Path) -> None:
     job = make(cloud)
     job.state(str(tmp_path / "state.json"))

@@ -71,6 +71,7 @@ def _program(kind: Kind, mark: str, cache: Path, then: str = "", num: int = 2) -
     return _PROGRAM.format(kind=kind.name, mark=mark, cache=str(cache), then=then, num=num)
 
 
+@pytest.mark.long_but(1)
 def test_hosts_come_up_and_answer(kind: Kind, mark: str, jobs: list[JobTrait], cache: Path) -> None:
     job = kind.make({"trainers": 2} | ({} if kind.has_one_mesh else {"evaluators": 1}), mark)
     jobs.append(job)
@@ -192,6 +193,7 @@ def test_two_users_at_once_do_not_meet(
     assert last.wait() == 0
 
 
+@pytest.mark.long_but(1)
 def test_ctrl_c_while_it_comes_up_leaves_nothing(
     kind: Kind, mark: str, program: Programs, cache: Path
 ) -> None:

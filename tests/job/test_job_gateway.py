@@ -79,6 +79,7 @@ def test_all_that_is_said_passes_the_gateway_and_a_break_of_the_login_is_not_not
         job.kill()
 
 
+@pytest.mark.long
 def test_where_ssh_jumps_the_first_host_is_the_gateway(
     mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_where_ssh_jumps_the_first_host_is_the_gateway(
         job.kill()
 
 
+@pytest.mark.long
 def test_a_later_program_comes_in_by_the_same_door(mark: str, tmp_path: Path) -> None:
     job = _job(mark, "gpu1", gateway="gpu0")
     cache = tmp_path / "state.json"
@@ -144,6 +146,7 @@ def test_a_gateway_that_is_not_there_is_said_in_the_words_of_ssh(mark: str) -> N
     assert "gateway nosuch: ssh: Could not resolve hostname nosuch" in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_host_that_ended_is_told_from_one_that_is_silent(mark: str) -> None:
     job = _job(mark, "gpu1", "gpu2", gateway="gpu0")
     try:

@@ -50,6 +50,7 @@ def _kill(pid: int, number: int = signal.SIGKILL) -> None:
 # An end is known at once.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_host_that_dies_while_it_starts_is_lost_at_once(
     job: ProcessJob, number: signal.Signals, tmp_path: Path, faults: Any

@@ -67,6 +67,7 @@ def test_an_image_that_cannot_be_pulled(server: KubeServer) -> None:
     assert not stored(server)
 
 
+@pytest.mark.long
 def test_a_pod_that_crashes_is_told_of_with_its_last_words(server: KubeServer) -> None:
     job = make(server)
     job.env = {"MONARCH_HEARTBEAT_SECONDS": "soon"}
@@ -208,6 +209,7 @@ def test_pods_without_a_secret_are_not_attached_to(server: KubeServer) -> None:
     assert "the pod w-0 has no MONARCH_JOB_SECRET" in refusal(job)
 
 
+@pytest.mark.long
 def test_where_there_is_an_operator_it_makes_the_pods() -> None:
     server = KubeServer(has_operator=True)
     try:

@@ -69,6 +69,7 @@ def test_a_pod_that_is_deleted_warns_and_goes_on_for_its_grace(faults: Any) -> N
         server.close()
 
 
+@pytest.mark.long
 def test_a_host_of_local_processes_warns_as_one_of_a_scheduler_does(faults: Any) -> None:
     job = ProcessJob({"trainers": 2}, env={"MONARCH_GRACE_SECONDS": "60"})
     heard: queue.SimpleQueue[HostWarning] = queue.SimpleQueue()
@@ -91,6 +92,7 @@ def test_a_host_of_local_processes_warns_as_one_of_a_scheduler_does(faults: Any)
         job.kill()
 
 
+@pytest.mark.long
 def test_an_idle_pod_that_is_deleted_ends_at_once() -> None:
     server = KubeServer()
     job = KubernetesJob(
@@ -108,6 +110,7 @@ def test_an_idle_pod_that_is_deleted_ends_at_once() -> None:
         server.close()
 
 
+@pytest.mark.long
 def test_slurm_warns_before_the_time_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "slurm").mkdir()
     monkeypatch.setenv("PATH", f"{FAKES}/slurm:{os.environ['PATH']}")

@@ -150,6 +150,7 @@ def test_a_gateway_that_cannot_be_reached_says_so_in_its_own_words() -> None:
         Gateway(["sh", "-c"], "bare", "no-such-python")
 
 
+@pytest.mark.long
 def test_a_login_that_says_nothing_is_told_by_its_end_or_by_how_long_it_was_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

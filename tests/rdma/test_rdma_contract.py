@@ -171,6 +171,7 @@ def test_a_destination_may_have_gaps(world: World) -> None:
     assert world.content()[:100] == PATTERN[99::-1]
 
 
+@pytest.mark.long_but(1)
 def test_a_tensor_may_have_any_strides(world: World) -> None:
     torch = pytest.importorskip("torch")
     values = torch.arange(24, dtype=torch.int64).reshape(4, 6)
@@ -267,6 +268,7 @@ def test_anybody_may_drop(world: World) -> None:
         read(buffer)
 
 
+@pytest.mark.long_but(1)
 def test_a_freed_tensor_is_an_error_and_never_other_bytes(world: World) -> None:
     pytest.importorskip("torch")
     first = world.make_tensor([1] * 1000)

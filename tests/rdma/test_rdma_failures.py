@@ -89,6 +89,7 @@ def until_it_fails(started: Any, again: Callable[[], Any]) -> None:
         started = again()
 
 
+@pytest.mark.long_but(1)
 def test_an_owner_that_stands_still_is_waited_for_until_the_timeout(way: str, owner: Any) -> None:
     data = os.urandom(16 * MIB)
     buffer = make(owner, data)
@@ -231,6 +232,7 @@ def test_a_lock_does_not_outlive_its_holder_in_a_child_that_was_forked_meanwhile
     slab.close()
 
 
+@pytest.mark.long_but(1)
 def test_what_a_forked_child_registers_is_the_childs(way: str, owner: Any) -> None:
     """The child has copies of all that its parent has: connections, threads that do not run, and
     the names of both."""

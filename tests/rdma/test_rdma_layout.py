@@ -90,6 +90,7 @@ def test_batches_keep_order_and_limits(
         assert total == sum(length for _, length in batch) <= most_bytes
 
 
+@pytest.mark.long
 @given(RUNS, st.data())
 def test_a_run_reader_hands_out_every_byte_once(
     runs: list[tuple[int, int]], data: st.DataObject

@@ -289,6 +289,7 @@ def test_a_forked_child_is_not_the_owner() -> None:
     assert into == b"abc"
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("module", ["torch", "numpy"])
 def test_programs_need_neither_torch_nor_numpy(module: str, own_program: Any) -> None:
     program: Program = own_program(

@@ -38,6 +38,7 @@ def pair(procs: Any, name: str, far: str = "") -> tuple[Any, Any]:
     return trainer, procs.slice(gpus=1).spawn("reader", Reader, name, far)
 
 
+@pytest.mark.long
 def test_readers_of_one_host_share_one_copy() -> None:
     name = "one copy"
     procs = this_host().spawn_procs({"gpus": 7}, preload=["torch"])
@@ -99,6 +100,7 @@ def test_a_reader_that_stands_still_holds_nobody_up_and_gets_a_whole_version(pro
     assert fetched.get(timeout=SECONDS) == (3, values(3))
 
 
+@pytest.mark.long
 def test_a_trainer_that_is_killed_in_the_middle_of_a_fetch_is_told(
     procs: Any, faults: list[Any]
 ) -> None:

@@ -39,6 +39,7 @@ def spawn_trainers(procs: Any, name: str, num: int, far: str = "") -> list[Any]:
     ]
 
 
+@pytest.mark.long
 def test_a_version_is_there_when_all_ranks_have_published_it(procs: Any) -> None:
     shared = SharedStateDict("whole versions")
     first, second = spawn_trainers(procs, "whole versions", 2)
@@ -103,6 +104,7 @@ def test_other_meshes_and_placements_get_what_a_full_gather_gives() -> None:
         assert list(same.values()) == [True] * 4
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("far", ["", "elsewhere"])
 def test_a_reader_never_sees_half_of_a_version(procs: Any, far: str) -> None:
     name = f"whole {far}"

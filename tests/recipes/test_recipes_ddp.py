@@ -15,7 +15,7 @@ import pytest
 from monarch.tools.network import free_port
 
 # All scenarios are run by the first test that looks.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 NUM_RANKS = 2
 TASKS = Path(__file__).parents[2] / "examples/tasks"

@@ -178,6 +178,7 @@ def test_a_step_that_failed_late_on_one_rank_is_undone_on_all(root: Path) -> Non
     assert run.digest() == straight.digest()
 
 
+@pytest.mark.long
 def test_ctrl_c_while_it_holds_saves_what_was_learned(run: HeldRun, root: Path) -> None:
     hold_after(run, 5)
     run.push("task.py", broken() + "# still\n")
@@ -311,6 +312,7 @@ def test_code_of_the_start_waits_for_the_next_where_the_run_holds_in_place(run: 
     assert run.error is None, run.error
 
 
+@pytest.mark.long
 def test_a_trainer_that_cannot_be_made_any_more_holds(run: HeldRun, root: Path) -> None:
     """Its `__init__` is called by nothing but a start."""
     text = Path(ddp.__file__).read_text()
@@ -385,6 +387,7 @@ def test_code_that_kills_its_process_holds_the_second_time(run: HeldRun) -> None
     assert run.steps[-1] == STEPS
 
 
+@pytest.mark.long
 def test_what_failed_on_good_code_still_ends_the_run(run: HeldRun) -> None:
     run.settings["task"] = "task"
     (run.root / "task.py").write_text(broken())

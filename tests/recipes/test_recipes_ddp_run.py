@@ -85,6 +85,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor
     return weights(record.checkpoint_dir)
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_is_replaced_and_the_end_is_the_same(
     straight: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_rank_that_is_killed_is_replaced_and_the_end_is_the_same(
         assert torch.equal(tensor, straight[name]), name
 
 
+@pytest.mark.long
 def test_a_run_that_was_to_begin_anew_goes_on_from_what_it_has_saved(tmp_path: Path) -> None:
     record = Meddled(tmp_path, once(17, lambda: ranks()[-1].kill()))
     outcome = go(dataclasses.replace(CONFIG, num_epochs=2, resume="never"), record)
@@ -126,6 +128,7 @@ def test_a_run_that_is_told_to_stop_saves_and_the_next_goes_on(
         assert torch.equal(tensor, straight[name]), name
 
 
+@pytest.mark.long
 def test_a_truncated_checkpoint_is_told_of_and_the_one_before_is_used(tmp_path: Path) -> None:
     record = Meddled(tmp_path)
     record.meddle = once(25, record.stop)
@@ -158,6 +161,7 @@ def test_a_rank_that_hangs_is_named_with_every_stack_and_replaced(
     assert record.event_of("resumed")["step"] == 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trouble", "expected"),
     [
@@ -184,6 +188,7 @@ def test_what_a_restart_would_not_cure_ends_the_run_and_says_where(
     assert "died" not in record.kinds()
 
 
+@pytest.mark.long
 def test_a_rank_that_dies_again_and_again_uses_up_the_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +200,7 @@ def test_a_rank_that_dies_again_and_again_uses_up_the_restarts(
     assert record.kinds().count("died") == 1
 
 
+@pytest.mark.long
 def test_a_port_in_use_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
@@ -212,6 +218,7 @@ def test_a_checkpoint_that_is_not_here_is_told_before_anything_starts(tmp_path: 
     assert not (tmp_path / "run/events.jsonl").exists()
 
 
+@pytest.mark.long
 def test_a_mistake_in_a_value_is_told_without_a_traceback(tmp_path: Path) -> None:
     missing = tmp_path / "another disk/step-00000001.pt"  # It may be there on the ranks' machine.
     with pytest.raises(RunFailed) as caught:
@@ -220,6 +227,7 @@ def test_a_mistake_in_a_value_is_told_without_a_traceback(tmp_path: Path) -> Non
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
     def fill() -> None:
         for proc in ranks():

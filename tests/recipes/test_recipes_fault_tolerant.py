@@ -405,6 +405,7 @@ def test_the_learning_rate_may_be_edited_in_a_running_config(folder: Path, tmp_p
     assert one.events("config")[0]["applied"] == {"learning_rate": [1e-3, 0.25]}
 
 
+@pytest.mark.long
 def test_a_run_that_is_interrupted_saves_first(folder: Path) -> None:
     one = Run(folder)
 
@@ -558,6 +559,7 @@ def test_a_group_that_dies_before_the_first_step_is_waited_for(
     assert [step for step, _ in one.rows] == list(range(1, 31))
 
 
+@pytest.mark.long
 def test_what_was_told_just_before_ctrl_c_is_written_down(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -619,6 +621,7 @@ def compute_loss(logits, labels):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("what", "reason"),
     [("raise OSError('sample is unreadable')", "OSError: sample is unreadable"),
@@ -639,6 +642,7 @@ def test_an_error_of_the_task_ends_the_run_with_its_place(
     assert not one.events("respawned"), "no restart mends it"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["ddp", "localsgd"])
 def test_a_gradient_that_is_no_number_ends_the_run_and_spoils_no_checkpoint(
     folder: Path, tmp_path: Path, algorithm: str

@@ -64,6 +64,7 @@ def check(world: World, did: object) -> None:
         assert {"respawned", "adopted", "started"} & set(world.kinds()), did
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_kill_at_any_moment_is_over_soon_and_all_end_together(
     monkeypatch: pytest.MonkeyPatch, victim: str

@@ -40,6 +40,7 @@ def tensors(draw: Any) -> torch.Tensor:
     return value.to(dtype)
 
 
+@pytest.mark.long
 @given(tensors(), st.data())
 def test_one_flipped_bit_shows(tensor: torch.Tensor, data: st.DataObject) -> None:
     if not tensor.numel():

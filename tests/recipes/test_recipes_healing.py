@@ -82,6 +82,7 @@ def pair() -> Iterator[Pair]:
         one.shutdown()
 
 
+@pytest.mark.long
 def test_large_tensors_are_read_from_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     # A weight, its two moments, and the strided one.
     assert len(registry()) == 4
@@ -97,6 +98,7 @@ def test_where_it_cannot_be_read_it_is_fetched(pair: Pair, monkeypatch: pytest.M
     pair.check(pair.heal())
 
 
+@pytest.mark.long
 def test_over_sockets_http_is_as_fast_and_taken(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +107,7 @@ def test_over_sockets_http_is_as_fast_and_taken(
     pair.check(pair.heal())
 
 
+@pytest.mark.long
 def test_parameters_do_not_change_while_they_are_read(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +130,7 @@ def test_parameters_do_not_change_while_they_are_read(
         ended.result(20)
 
 
+@pytest.mark.long
 def test_who_dies_while_it_heals_is_not_waited_for(pair: Pair) -> None:
     import socket
     from urllib.parse import urlsplit
@@ -140,6 +144,7 @@ def test_who_dies_while_it_heals_is_not_waited_for(pair: Pair) -> None:
     assert time.monotonic() - started < TIMEOUT.total_seconds() / 2
 
 
+@pytest.mark.long
 def test_another_step_is_not_there(pair: Pair) -> None:
     with pytest.raises(OSError, match="400"):
         pair.joiner.recv_checkpoint(0, pair.donor.metadata(), 6, TIMEOUT)

@@ -139,6 +139,7 @@ def test_ranks_that_are_killed_leave_no_store(
     wait_for(lambda: not Path(store[0]).exists() and bool(faults))
 
 
+@pytest.mark.long
 def test_a_port_that_was_chosen_is_listened_at(tmp_path: Path) -> None:
     procs = this_host().spawn_procs({"gpus": 1})
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -121,6 +121,7 @@ def test_groups_train_them_too(tmp_path: Path) -> None:
         assert len(set(outcome.fingerprints.values())) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["letters", "denoise"])
 def test_they_can_be_planned(task: str) -> None:
     assert "MiB" in plan(DDPConfig(task=task), 1, 2)["memory of a rank"]

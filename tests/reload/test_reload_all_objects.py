@@ -12,7 +12,7 @@ from types import FunctionType
 
 import pytest
 
-from monarch_reload.live import frozen
+from monarch_reload.live import all_objects, frozen
 from monarch_reload.live.all_objects import are_all_seen, held_objects, objects_of
 from tests.reload.conftest import Project
 
@@ -52,6 +52,7 @@ LOOKS: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("look", LOOKS)
 def test_other_threads_finish_their_tuples(look: str) -> None:
     with _tuples_being_filled() as errors:
@@ -59,6 +60,29 @@ def test_other_threads_finish_their_tuples(look: str) -> None:
         while time.thread_time() < end:
             LOOKS[look]()
     assert not errors
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_no_collection_gives_other_threads_a_turn_within_a_look(
+    look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would run finalizers, and what is in `gc.callbacks`: a tuple that was being filled
+    could not be finished."""
+    lists, were_on = all_objects._lists, []
+    monkeypatch.setattr(
+        all_objects, "_lists", lambda of: were_on.append(gc.isenabled()) or lists(of)
+    )
+    assert gc.isenabled()
+    LOOKS[look]()
+    assert gc.isenabled()
+    assert were_on
+    assert not any(were_on)
+    gc.disable()
+    try:
+        LOOKS[look]()
+        assert not gc.isenabled(), "it was off before"
+    finally:
+        gc.enable()
 
 
 def test_other_threads_finish_their_tuples_while_code_is_replaced_and_audited(

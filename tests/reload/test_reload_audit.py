@@ -56,6 +56,7 @@ def test_nothing_is_told_where_all_runs_the_code_of_its_file(project: Project) -
     assert (held(10), bound()) == (0.5, 1)
 
 
+@pytest.mark.long
 def test_a_closure_with_old_code_is_told_with_its_maker_and_its_version(project: Project) -> None:
     module = project.load("audit_mod", CLOSURES)
     old = frozen(module.make())

@@ -207,6 +207,7 @@ CASES: dict[str, tuple[str, tuple[str, str], tuple[float, float], tuple[str, ...
 CASES["opaque"] = ("by_opaque", *CASES["opaque"][1:])
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_compiled_function_follows_what_it_has_inlined(forms: Forms, name: str) -> None:
     form, edit, (before, after), again = CASES[name]
@@ -222,6 +223,7 @@ def test_a_compiled_function_follows_what_it_has_inlined(forms: Forms, name: str
     assert len(forms.compilations) == 2
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("how", ["compile(model)", "model.compile()", "blocks", "dynamic"])
 def test_models_and_blocks_follow(forms: Forms, how: str) -> None:
     model = forms.module.Model()
@@ -251,6 +253,7 @@ def test_models_and_blocks_follow(forms: Forms, how: str) -> None:
 FIRST_WITH_INNER = "class First(Base):\n    def inner(self, x):\n        return x + 100"
 
 
+@pytest.mark.long
 def test_a_helper_of_another_module(forms: Forms) -> None:
     assert value(forms.module.decorated) == 3
     broken = forms.compile(forms.module.broken)
@@ -291,6 +294,7 @@ def test_a_backward_that_was_compiled_follows(forms: Forms) -> None:
     assert forms.compilations == ["by_function"]
 
 
+@pytest.mark.long
 def test_lines_that_move_compile_nothing_again(forms: Forms) -> None:
     """Dynamo knows functions by their code objects: these stay, and know their new lines."""
     loss, model = forms.compile(forms.module.loss), forms.compile(forms.module.Model())
@@ -320,6 +324,7 @@ def test_lines_that_move_compile_nothing_again(forms: Forms) -> None:
     assert forms.project.reloader.audit().ok
 
 
+@pytest.mark.long
 def test_many_edits_do_not_use_up_what_dynamo_compiles_of_a_function(forms: Forms) -> None:
     """It would go on without compiling, or raise where a whole graph is wanted."""
     limit = torch._dynamo.config.recompile_limit
@@ -334,6 +339,7 @@ def test_many_edits_do_not_use_up_what_dynamo_compiles_of_a_function(forms: Form
         assert sorted(forms.compilations) == ["by_method", "loss"]
 
 
+@pytest.mark.long
 def test_other_graphs_of_the_same_function_stay(forms: Forms) -> None:
     """Of a class that both blocks inherit, one graph each."""
     first, second = forms.compile(forms.module.First()), forms.compile(forms.module.Second())
@@ -358,6 +364,7 @@ def test_what_was_compiled_before_there_was_a_reloader_follows(
     assert (value(function), value(loss)) == (6, 6)
 
 
+@pytest.mark.long
 def test_a_refused_push_compiles_nothing_again(forms: Forms) -> None:
     function = forms.compile(forms.module.by_method)
     assert value(function) == 2

@@ -214,6 +214,7 @@ def test_exit_in_new_code_is_a_refusal(project: Project) -> None:
     assert "fresh_exit" not in sys.modules
 
 
+@pytest.mark.long
 def test_threads_see_the_old_code_or_the_new(project: Project) -> None:
     source = """
         class A:

@@ -103,6 +103,7 @@ def _owners() -> Iterator[Any]:
             )
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("kind", _KINDS)
 def test_work_grows_with_the_edit(kind: str, project: Project, work: _Work) -> None:
     head, lines, user = _KINDS[kind]

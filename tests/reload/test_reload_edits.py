@@ -48,6 +48,7 @@ def test_edits(case: Case, project: Project) -> None:
     _walk_through(case, project)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="no torch")
 @pytest.mark.filterwarnings("ignore")  # torch.jit is deprecated, and in use
 @pytest.mark.parametrize("case", edits_of_torch_code.CASES, ids=lambda case: case.name)
@@ -145,6 +146,7 @@ def test_moved_definitions_are_taken_back(project: Project) -> None:
     assert "new_home" not in sys.modules
 
 
+@pytest.mark.long
 def test_thirty_edits_leave_nothing_behind(project: Project) -> None:
     source = (
         "N = {0}\nclass A:\n    k = {0}\n    def f(self): return N\n"

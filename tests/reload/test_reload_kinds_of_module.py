@@ -181,6 +181,7 @@ except ImportError:
     assert (module.f(), f()) == ("fast", "fast")
 
 
+@pytest.mark.long
 def test_error_at_every_place_of_a_module(project: Project) -> None:
     lines = [
         "import os",

@@ -131,6 +131,7 @@ MORE = (
 )
 
 
+@pytest.mark.long
 def test_nothing_of_other_threads_is_lost_by_many_aborts(project: Project) -> None:
     state, user = _loaded(project)
     with Hammer(state).at_work() as hammer:

@@ -54,6 +54,7 @@ def _all_of(code: CodeType) -> tuple[object, ...]:
     return code, list(code.co_lines()), code.co_flags, inner
 
 
+@pytest.mark.long_but(20)
 @pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
 def test_edits_of_lines(path: Path) -> None:
     numbers = random.Random(path.stem)

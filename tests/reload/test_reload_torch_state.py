@@ -38,6 +38,7 @@ def module(project: Project) -> object:
     return project.load("net_mod", SOURCE)
 
 
+@pytest.mark.long
 def test_forward_is_edited_and_the_optimizer_goes_on(project: Project, module: object) -> None:
     net = module.Net()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
@@ -140,6 +141,7 @@ class A:
     assert module.f(x).requires_grad
 
 
+@pytest.mark.long
 def test_compiled_by_decorator_and_a_global_it_reads(project: Project) -> None:
     source = """
 import torch

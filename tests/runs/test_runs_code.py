@@ -218,6 +218,7 @@ def test_of_many_files_only_as_much_is_read_as_is_told(hosts: Hosts, code: RunCo
     assert hosts.num_read < 10
 
 
+@pytest.mark.long
 def test_a_run_tells_in_a_line_of_a_change_of_many_files(
     hosts: Hosts, code: RunCode, tmp_path: Path
 ) -> None:

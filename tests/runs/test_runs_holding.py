@@ -214,6 +214,7 @@ def test_a_push_that_no_process_has_loaded_is_no_new_code(
     assert run.adders.newest_code.call().get(timeout=60).values() == [later, later]
 
 
+@pytest.mark.long
 def test_what_would_end_an_actor_holds_as_any_error(loop: Callable[[OnEditError], Loop]) -> None:
     run = loop("hold")
     run.steps(2)
@@ -383,6 +384,7 @@ def test_ctrl_c_in_a_step_that_is_slow_leaves_it(loop: Callable[[OnEditError], L
     assert held["in_place"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["k", "+"])
 def test_a_person_has_it_held_or_gives_it_more_time(
     loop: Callable[[OnEditError], Loop], key: str
@@ -458,6 +460,7 @@ def test_the_config_says_how_long_is_long_also_while_it_lasts(
     assert "edit_patience_seconds = 0.5" in slow_events(run)[0]
 
 
+@pytest.mark.long
 def test_a_rank_that_waits_for_a_dead_one_does_not_keep_the_mend_away(
     loop: Callable[[OnEditError], Loop],
 ) -> None:
@@ -560,6 +563,7 @@ def test_where_nobody_sits_code_that_cannot_start_ends_the_run(
         run.steps(1)
 
 
+@pytest.mark.long
 def test_where_nobody_sits_it_goes_back_as_far_as_it_takes(
     loop: Callable[[OnEditError], Loop],
 ) -> None:
@@ -626,6 +630,7 @@ def own_loop(run: Loop, errors: str = "") -> Holding:
     return holding
 
 
+@pytest.mark.long
 def test_in_a_script_an_error_that_no_push_can_reach_is_raised_as_it_is(
     loop: Callable[[OnEditError], Loop],
     monkeypatch: pytest.MonkeyPatch,
@@ -645,6 +650,7 @@ def test_in_a_script_an_error_that_no_push_can_reach_is_raised_as_it_is(
     run.steps(1)  # as if the failed one had never been
 
 
+@pytest.mark.long
 def test_in_a_script_it_holds_where_a_push_can_reach_it(
     loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:

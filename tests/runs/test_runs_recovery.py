@@ -96,6 +96,7 @@ def test_other_errors_are_not_for_a_restart(record: Record) -> None:
     assert not (record.folder / "events.jsonl").exists()
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("error", "expected", "told"),
     [

@@ -1,6 +1,9 @@
+import pytest
+
 from monarch.runs.recover.restarts import Restarts
 
 
+@pytest.mark.long
 def test_the_first_restart_is_at_once_and_later_ones_wait_longer() -> None:
     restarts = Restarts(9)
     waits = [restarts.next_wait_seconds(0.0) for _ in range(10)]

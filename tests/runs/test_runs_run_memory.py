@@ -75,6 +75,7 @@ def end_by_kill(procs: ProcMesh, pids: list[int]) -> None:
             pass
 
 
+@pytest.mark.long
 def test_new_processes_read_what_killed_ones_have_copied(host: HostMesh, memory: RunMemory) -> None:
     assert memory.newest() is None
     procs = host.spawn_procs({"procs": 2})

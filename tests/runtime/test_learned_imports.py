@@ -165,6 +165,7 @@ DRAW = """
 """
 
 
+@pytest.mark.long
 def test_procs_of_one_template_draw_different_numbers(program: Callable[..., Program]) -> None:
     pytest.importorskip("numpy")
     running = program(DRAW)

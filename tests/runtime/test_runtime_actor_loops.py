@@ -311,6 +311,7 @@ def test_supervision_reaches_one_with_a_thread() -> None:
     owner.stop().get(timeout=SECONDS)
 
 
+@pytest.mark.long
 def test_thousands_share_a_process() -> None:
     procs = this_host().spawn_procs()
     first = procs.spawn("first", Async)

@@ -143,6 +143,7 @@ def test_one_that_raises_is_chained_to_the_failure(
     assert lines(log) == ["0 ValueError('the first error')"]
 
 
+@pytest.mark.long_but(1)
 @BOTH
 def test_one_that_hangs_is_waited_for_only_so_long(
     procs: ProcMesh, log: Path, faults: list[MeshFailure], cls: type

@@ -126,6 +126,7 @@ def test_a_reference_in_a_cycle_is_none(collecting: Looks) -> None:
     assert collecting.looks(2) == 1
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("kind", ["actors", "procs", "a port"])
 def test_what_another_process_refers_to_stays(collecting: Looks, kind: str) -> None:
     other, _ = spawn()
@@ -153,6 +154,7 @@ class Opener(Actor):
         return port
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("what", ["a thread", "an open port", "procs"])
 def test_what_runs_by_itself_stays(collecting: Looks, what: str) -> None:
     keeper, pid = spawn()
@@ -162,6 +164,7 @@ def test_what_runs_by_itself_stays(collecting: Looks, what: str) -> None:
     assert is_alive(pid)
 
 
+@pytest.mark.long
 def test_a_call_that_runs_keeps_its_mesh(collecting: Looks, tmp_path: Any) -> None:
     keeper, pid = spawn()
     keeper.wait_for_a_file.broadcast(str(tmp_path / "end"))

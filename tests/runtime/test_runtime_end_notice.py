@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from monarch.runtime.answers import Response
-from monarch.runtime.hosts import end_notice
 from monarch.runtime.hosts.end_notice import ENDING, EndNotice, obey_notices
 from monarch.runtime.promise import Promise
 from monarch.wire.message import Heard, Listen
@@ -22,11 +21,11 @@ SECONDS = 30.0
 class Announced:
     """A host that notices come to through a pipe."""
 
-    def __init__(self, lone: LoneAgent) -> None:
+    def __init__(self, lone: LoneAgent, heard_seconds: float = 600.0) -> None:
         self.over = threading.Event()
         self._lone = lone
         reader, self._notices = os.pipe()
-        obey_notices(reader, lone.agent, self.over.set)
+        obey_notices(reader, lone.agent, self.over.set, heard_seconds)
 
     def announce(self, seconds: float) -> None:
         notice = EndNotice("it is wanted elsewhere", seconds, is_last=True)
@@ -55,9 +54,8 @@ def host(agent: LoneAgent) -> Iterator[Announced]:
 
 
 def test_an_idle_host_ends_once_its_listener_has_asked_on(
-    agent: LoneAgent, host: Announced, monkeypatch: pytest.MonkeyPatch
+    agent: LoneAgent, host: Announced
 ) -> None:
-    monkeypatch.setattr(end_notice, "_HEARD_SECONDS", 600.0)
     first, _ = host.hear(0, 0.0)
     host.announce(600.0)
     number, kinds = host.hear(first)
@@ -68,19 +66,15 @@ def test_an_idle_host_ends_once_its_listener_has_asked_on(
     assert host.over.wait(SECONDS)
 
 
-def test_an_idle_host_that_nobody_listens_to_ends_at_once(
-    host: Announced, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(end_notice, "_HEARD_SECONDS", 600.0)
+def test_an_idle_host_that_nobody_listens_to_ends_at_once(host: Announced) -> None:
     host.announce(600.0)
     assert host.over.wait(SECONDS)
 
 
 @pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "leaves off"])
 def test_a_listener_that_listens_no_more_is_not_waited_for(
-    agent: LoneAgent, host: Announced, monkeypatch: pytest.MonkeyPatch, is_gone: bool
+    agent: LoneAgent, host: Announced, is_gone: bool
 ) -> None:
-    monkeypatch.setattr(end_notice, "_HEARD_SECONDS", 600.0)
     first, _ = host.hear(0, 0.0)
     host.announce(600.0)
     host.hear(first)
@@ -95,10 +89,11 @@ def test_a_listener_that_listens_no_more_is_not_waited_for(
 
 @pytest.mark.parametrize(("heard_seconds", "seconds"), [(0.3, 600.0), (600.0, 1.3)])
 def test_a_listener_that_says_no_more_is_waited_for_a_while(
-    host: Announced, monkeypatch: pytest.MonkeyPatch, heard_seconds: float, seconds: float
+    agent: LoneAgent, heard_seconds: float, seconds: float
 ) -> None:
-    monkeypatch.setattr(end_notice, "_HEARD_SECONDS", heard_seconds)
+    host = Announced(agent, heard_seconds)
     first, _ = host.hear(0, 0.0)
     host.announce(seconds)
     host.hear(first)
     assert host.over.wait(SECONDS)
+    host.close()

@@ -103,6 +103,7 @@ def test_import_alone_starts_nothing(program: Start) -> None:
     assert started.lines == ["1 False False"]
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "wait",
     [
@@ -148,6 +149,7 @@ os._exit(0)
     assert started.wait() == 0
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("victim", ["client", "template"])
 def test_sigkill_leaves_no_orphan(program: Start, victim: str) -> None:
     started, pids = start_with_procs(
@@ -188,6 +190,7 @@ WAITS = {
 }
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("fault", "wait"),
     [*((fault, "sleep") for fault in FAULTS), *(("all processes", wait) for wait in WAITS)],
@@ -207,6 +210,7 @@ def test_an_unhandled_fault_ends_the_program_with_one_report(
     wait_for(lambda: all_gone(pids), 2.0)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("before", "wait"),
     [
@@ -312,6 +316,7 @@ print("again", echo.echo.call(1).get().values(), flush=True)
     assert started.lines[-2:] == ["still [1, 1]", "again [1, 1]"]
 
 
+@pytest.mark.long
 def test_no_socket_directory_stays(program: Start, tmp_path: Any) -> None:
     import tempfile
 

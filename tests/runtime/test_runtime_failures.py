@@ -27,6 +27,8 @@ from monarch.runtime.hosts.launcher import Launcher
 from tests.actors import Answers, Async, BadInit, Cleans, Echo, Parent
 from tests.support import is_running, wait_for
 
+pytestmark = pytest.mark.in_a_world_too
+
 SECONDS = 20
 
 
@@ -113,6 +115,7 @@ class Closer(Actor):
         os.closerange(3, 4096)
 
 
+@pytest.mark.processes
 def test_a_proc_that_has_closed_its_own_connections_ends_at_once(
     procs: ProcMesh, faults: Faults
 ) -> None:
@@ -192,6 +195,7 @@ def test_all_ranks_that_die_are_reported_once_each(echo: Any, faults: Faults) ->
     assert sorted(rank for fault in faults for rank in fault.crashed_ranks) == [0, 1, 2]
 
 
+@pytest.mark.processes
 def test_what_a_proc_started_dies_with_it(procs: ProcMesh, faults: Faults) -> None:
     class Starts(Actor):
         @endpoint
@@ -212,6 +216,7 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.processes
 def test_a_template_that_dies_takes_its_procs_with_it_and_is_replaced(
     procs: ProcMesh, echo: Any, faults: Faults
 ) -> None:

@@ -295,6 +295,7 @@ def test_the_death_of_a_receiver_ends_the_wait_for_it(monkeypatch: pytest.Monkey
     wait_for(lambda: faults)
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_wait_for_room(program: Callable[..., Program]) -> None:
     script = program(
         """

@@ -85,6 +85,7 @@ except SupervisionError as error: print('caught')
 }
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("caught", CAUGHT.values(), ids=list(CAUGHT))
 def test_who_catches_the_error_goes_on(program: Start, caught: str) -> None:
     # Longer than it runs: at its end, too, a failure that it has not heard of ends it by status 1.
@@ -99,6 +100,7 @@ def test_who_catches_the_error_goes_on(program: Start, caught: str) -> None:
     assert run.errors == []
 
 
+@pytest.mark.long
 def test_a_later_failure_is_another_one(program: Start) -> None:
     run = program(
         SETUP + CAUGHT["a call"] + "\necho.slice(gpus=0).kill.broadcast()\ntime.sleep(60)",
@@ -108,6 +110,7 @@ def test_a_later_failure_is_another_one(program: Start) -> None:
     assert said(run) == ["caught"]
 
 
+@pytest.mark.long
 def test_an_error_that_an_actor_has_caught_is_not_the_roots(program: Start) -> None:
     run = program(
         SETUP
@@ -157,6 +160,7 @@ def test_the_report_names_what_can_be_done_and_there_is_no_traceback(program: St
     assert "cleaned up" in run.lines
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "wait",
     [
@@ -221,6 +225,7 @@ def test_workers_of_ones_own_may_be_killed_at_the_end(program: Start, tmp_path: 
     assert run.errors == []
 
 
+@pytest.mark.long
 def test_workers_of_ones_own_that_end_are_told_and_end_nothing(
     program: Start, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from monarch.runtime.ends.stacks import innermost_of_users
 from tests.support import Program, wait_for
 
@@ -44,6 +46,7 @@ def errors_with(client: Program, text: str) -> list[str]:
     return [line for line in client.errors if text in line]
 
 
+@pytest.mark.long
 def test_a_stopped_proc_is_named_so_and_its_call_waits_until_it_goes_on(program: Start) -> None:
     client = program(
         SCRIPT
@@ -74,6 +77,7 @@ threading.Event().wait()
     assert f"kill -CONT {pid}" in line
 
 
+@pytest.mark.long
 def test_a_proc_that_holds_the_gil_is_named_with_the_place_and_lives(
     program: Start, tmp_path: Path
 ) -> None:
@@ -96,6 +100,7 @@ print("after", echo.echo.call("fine").get(timeout=30).values(), flush=True)
     assert "alive but hangs holding the GIL" in errors_with(client, "in hold")[0]
 
 
+@pytest.mark.long
 def test_a_proc_that_is_killed_while_it_is_stopped_is_dead(program: Start) -> None:
     client = program(
         SCRIPT

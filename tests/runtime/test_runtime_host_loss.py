@@ -104,6 +104,7 @@ def test_a_proc_notices_the_death_of_another_host(
         assert far in text
 
 
+@pytest.mark.long
 def test_a_proc_notices_another_host_that_falls_silent(
     serve: Any, urls: list[str], tmp_path: Path
 ) -> None:

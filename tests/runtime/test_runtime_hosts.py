@@ -197,6 +197,7 @@ def test_what_the_procs_of_a_host_print_comes_to_the_client(
     printed.wait_for(r"\[echo 1\] over there\n")
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise ValueError"])
 def test_a_host_is_ready_for_the_next_client_when_one_has_left(
     program: Start, serve: Any, url: str, ending: str
@@ -514,6 +515,7 @@ def test_garbage_from_a_peer_is_dropped(serve: Any, ipc: str) -> None:
     assert is_running(agent.pid)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("ending", ["", "procs.stop().get()", "raise SystemExit(0)"])
 def test_what_distant_procs_print_last_arrives(program: Start, url: str, ending: str) -> None:
     program(SERVE.format(url=url))
@@ -543,6 +545,7 @@ talkers.initialized.get(timeout=30)
 """
 
 
+@pytest.mark.long
 def test_last_words_arrive_however_long_it_takes_to_write_them_down(
     program: Start, ipc: str
 ) -> None:

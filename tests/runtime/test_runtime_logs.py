@@ -142,6 +142,7 @@ def test_the_stream_can_be_switched_off_and_on(output: Output) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "ending",
     ["", "procs.stop().get()", "sys.exit(0)", "shutdown_context().get()"],

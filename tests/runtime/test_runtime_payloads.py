@@ -39,6 +39,7 @@ VALUES = {
 }
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("name", VALUES)
 def test_large_values_there_and_back(procs: ProcMesh, name: str) -> None:
     keeper = procs.spawn("keeper", Keeper)
@@ -147,6 +148,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", ["0", "4294967296"])
 def test_with_and_without_shared_memory(program: Callable[..., Program], size: str) -> None:
     one = program(SCRIPT, MONARCH_SHARED_MEMORY_BYTES=size, PYTHONPATH=os.getcwd())

@@ -124,6 +124,7 @@ def told_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in texts if "will never answer" in text]
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "kinds", [(Sync, Sync), (Async, Async), (Sync, Async), (Sync, Async, Sync)]
 )
@@ -162,6 +163,7 @@ def test_a_ring_through_one_rank_of_a_mesh_is_named(caplog: pytest.LogCaptureFix
     assert "first 0 (in first.call_all, waits for others.run) -> others " in told_of(caplog)[0]
 
 
+@pytest.mark.long
 def test_who_merely_looks_like_it_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     near, far = procs.slice(gpus=0), procs.slice(gpus=1)

@@ -91,6 +91,7 @@ def test_no_process_of_a_run_shows_the_secret(program: Start) -> None:
     assert not [trace for trace in traces() if trace in said]
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("text", ["ab" * 31, "no secret at all", "xy" * 32])
 def test_a_secret_that_is_none_is_refused_without_being_shown(program: Start, text: str) -> None:
     agent = program(SERVE.format(url="tcp://127.0.0.1:1"), MONARCH_JOB_SECRET=text)

@@ -280,6 +280,7 @@ def test_broadcasts_that_a_lost_host_had_in_hand_are_told_of_once(
     assert "others (1)" in told[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("narrow", [0, 1])
 def test_a_host_that_may_pass_on_less_than_others_send_says_so_to_the_caller(
     program: Callable[..., Program], tmp_path: Path, faults: object, narrow: int

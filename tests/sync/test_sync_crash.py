@@ -96,6 +96,7 @@ def crash_at(step: int, old: Tree, new: Tree, root: Path) -> bool:
     return ended
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(old=trees, new=trees)
 def test_a_crash_at_any_step_leaves_one_state_whole(old: Tree, new: Tree) -> None:
@@ -209,6 +210,7 @@ def test_a_crash_while_folders_move_leaves_one_state_whole(
     pytest.fail("a push of a few files took more than 100 steps")
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     ("compacts_at", "lacks"), [(0, ""), (300, ""), (0, "exchange"), (0, "exchange and links")]
 )

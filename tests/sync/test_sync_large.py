@@ -161,6 +161,7 @@ class TearingDisk(Disk):
         Disk.overwrite(self, path, writes, size, mtime)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("edit", IN_PLACE[:3])
 def test_a_crash_at_any_step_leaves_the_old_or_the_new(
     tmp_path: Path, edit: Callable[[bytes], bytes]

@@ -236,6 +236,7 @@ def test_random_edits_are_all_known_when_asked(
     assert asking.num_whole < num_looks / 2
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_random_edits_are_all_followed(
     kind: str, following: Following, folder: Path, seed: int
@@ -332,6 +333,7 @@ def test_a_queue_that_runs_over_is_noticed_while_following(folder: Path) -> None
         following.close()
 
 
+@pytest.mark.long_but(1)
 def test_switching_branches_back_and_forth_is_all_followed(
     kind: str, following: Following, folder: Path
 ) -> None:

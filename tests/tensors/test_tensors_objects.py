@@ -75,6 +75,7 @@ def test_objects_of_the_workers(mesh: Any) -> None:
     assert [inspect(number(same), gpus=n).item() for n in range(2)] == [13, 12]
 
 
+@pytest.mark.long
 def test_modules_of_the_workers_have_gradients(mesh: Any) -> None:
     module = OpaqueModule("torch.nn.Linear", 3, 2)
     weight, bias = module.parameters()
@@ -161,6 +162,7 @@ def test_a_function_with_its_own_backward(mesh: Any) -> None:
     assert inspect([x.grad, y.grad])[0].tolist() == [2, 2]
 
 
+@pytest.mark.long
 def test_seeds_and_states(mesh: Any) -> None:
     random = import_module("monarch.random")
 
@@ -326,6 +328,7 @@ def test_the_package_of_actors_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
+@pytest.mark.long
 def test_tensors_for_tests_of_programs() -> None:
     from monarch._testing import TestingContext
     from monarch.common.tree import flatten, flattener

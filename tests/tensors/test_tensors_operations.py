@@ -46,6 +46,7 @@ def fails_on_one(x: Any, rank: Any) -> Any:
     return x + 1
 
 
+@pytest.mark.long
 def test_an_operation_runs_on_every_proc(procs: ProcMesh) -> None:
     with procs.activate():
         x = torch.ones(2, 3)
@@ -280,6 +281,7 @@ def test_equal_numbers_of_other_types_are_other_operations(mesh: Any, number: An
     assert torch.arange(9.0).shape == (9,)
 
 
+@pytest.mark.long
 def test_results_that_are_undefined_keep_their_place(mesh: Any) -> None:
     def lstm() -> Any:
         torch.manual_seed(0)

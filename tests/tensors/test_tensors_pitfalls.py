@@ -138,6 +138,7 @@ def procs(project: Project) -> Iterator[ProcMesh]:
         mesh.stop().get()
 
 
+@pytest.mark.long
 def test_writes(mesh: Any) -> None:
     x = torch.ones(2)
     view = x.view(2, 1)
@@ -442,6 +443,7 @@ replayed = monarch.compile(step)
 """
 
 
+@pytest.mark.long
 def test_a_reload_has_compiled_functions_recorded_anew(procs: ProcMesh, project: Project) -> None:
     project.write("edited_steps.py", STEPS)
     assert project.sync(procs).ok

@@ -135,6 +135,7 @@ LATER: dict[str, tuple[Callable[[], Any], str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("mistake", LATER)
 def test_what_fails_later_names_the_line(mesh: Any, mistake: str) -> None:
     act, what, advice = LATER[mistake]

@@ -68,6 +68,7 @@ def test_one_process_group_in_two_streams(mesh: Any) -> None:
         assert (_value(own), _value(theirs)) == ([2], [20])
 
 
+@pytest.mark.long
 def test_groups_where_one_shard_is_asked_what_comes_out(mesh: Any) -> None:
     def of_mesh(x: Any, mesh: Any) -> Any:
         return _total(x, mesh.group("gpus"), -1)
@@ -152,6 +153,7 @@ class Giver(Actor):
         return torch.ones(1)
 
 
+@pytest.mark.long
 def test_a_recording_refuses_actors_that_it_would_not_call(procs: ProcMesh) -> None:
     actors = procs.spawn("giver", Giver)
     step = record(lambda x: x + actors.give.rref(), verify=False)
@@ -206,6 +208,7 @@ def test_a_fetch_that_waits_for_a_worker_that_dies_is_told(procs: ProcMesh) -> N
     assert _value(kept + 1) == [2]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("faults")
 def test_a_stream_that_ends_by_a_fault_does_not_keep_others_waiting() -> None:
     procs = this_host().spawn_procs({"gpus": 1}, preload=WITH_TORCH)

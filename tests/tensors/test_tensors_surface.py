@@ -63,6 +63,7 @@ def test_a_class_whose_methods_run_on_the_workers(mesh: Any) -> None:
     assert _all_totals() == [[10], [11]]
 
 
+@pytest.mark.long
 def test_a_class_without_an_active_mesh_runs_where_it_is(mesh: Any) -> None:
     counter = Counter(0)
     with no_mesh.activate():

@@ -95,6 +95,7 @@ def test_data_parallel_steps_equal_one_process(four: ProcMesh, name: str) -> Non
         torch.testing.assert_close(own, wanted, atol=1e-6, rtol=0)
 
 
+@pytest.mark.long
 def test_a_compiled_step_equals_one_process(four: ProcMesh) -> None:
     losses, parameters = _alone(lambda p: torch.optim.SGD(p, 0.1), 5)
     rates = [0.1 * (1 + torch.cos(torch.tensor(n * torch.pi / 10)).item()) / 2 for n in range(5)]
@@ -477,6 +478,7 @@ def _add_up(mesh: Any, rounds: int, ops: int) -> list[list[int]]:
     return memory
 
 
+@pytest.mark.long
 def test_operations_leave_nothing_behind(four: ProcMesh) -> None:
     _add_up(four.flatten("dp").slice(dp=slice(0, 2))._device_mesh, rounds=4, ops=5000)
 

@@ -70,6 +70,7 @@ def test_what_is_held_back_can_be_counted(mesh: Any) -> None:
     assert inspect(a).tolist() == [[9] * 4] * 3
 
 
+@pytest.mark.long
 def test_patterns_of_shared_memory(mesh: Any) -> None:
     with no_mesh.activate():
         local = torch.zeros(3, 4)
@@ -230,6 +231,7 @@ def test_streams_run_side_by_side(mesh: Any) -> None:
         assert fetch_shard(t).result(timeout=60).tolist() == [0]
 
 
+@pytest.mark.long
 def test_functions_by_path(mesh: Any) -> None:
     processed = remote(PATH + "do_some_processing")
     assert call_on_shard_and_fetch(processed, "x").get() == "x processed"

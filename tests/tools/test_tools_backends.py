@@ -134,6 +134,7 @@ class Rank(Actor):
         return backend, why, float(value)
 
 
+@pytest.mark.long
 def test_ranks_that_share_a_gpu_meet_over_gloo() -> None:
     procs = this_host().spawn_procs({"ranks": 2}, preload=["torch"])
     try:

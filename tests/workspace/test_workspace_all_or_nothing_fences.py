@@ -279,6 +279,7 @@ def test_a_fence_that_holds_nobody_up_stays(
     assert len(set(behind.get(timeout=60).values())) == 1, "ranks differ"
 
 
+@pytest.mark.long
 def test_procs_that_are_made_between_two_fences_follow(sleepers: Sleepers) -> None:
     late: list[Any] = []
 
@@ -295,6 +296,7 @@ def test_procs_that_are_made_between_two_fences_follow(sleepers: Sleepers) -> No
     assert set(late[0].stamp.call().get(timeout=60).values()) == {(report.generation, 1)}
 
 
+@pytest.mark.long_but(1)
 def test_procs_that_die_between_two_fences_keep_nobody(
     sleepers: Sleepers, faults: list[Any]
 ) -> None:
@@ -366,6 +368,7 @@ def test_procs_that_are_to_give_way_serve_until_all_stand(sleepers: Sleepers) ->
     assert all(len(set(values)) == 1 for values in calls.answers), "ranks differ"
 
 
+@pytest.mark.long
 def test_ctrl_c_between_two_fences_leaves_all_as_it_was(sleepers: Sleepers) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt

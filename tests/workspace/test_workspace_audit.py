@@ -48,6 +48,7 @@ class Holder(Actor):
 """
 
 
+@pytest.mark.long_but(1)
 def test_old_code_is_told_by_rank_when_all_have_gone_on(project: Project, procs: ProcMesh) -> None:
     project.write("audit_holder.py", HOLDER)
     assert project.sync(procs).ok

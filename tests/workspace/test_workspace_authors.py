@@ -86,6 +86,7 @@ def test_a_visitor_finds_out_whose_processes_run_on_the_hosts(
     assert _state(job, players) == (number + 2, mark + 2)
 
 
+@pytest.mark.long
 def test_a_visitor_sees_that_somebody_else_has_pushed(
     project: Project, job: ProcessJob, hosts: HostMesh, program: Callable[..., Program]
 ) -> None:
@@ -132,6 +133,7 @@ def test_an_author_killed_at_any_step(
     assert _state(job, players) == (report.generation, 99)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("step", ["fence", "halt", "Commit", "patch"])
 def test_an_author_killed_while_the_owner_switches_leaves_the_rest_to_it(
     project: Project,

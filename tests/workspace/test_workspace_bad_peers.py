@@ -60,6 +60,7 @@ def test_a_push_that_is_none_is_refused_in_words(
     assert project.sync(hosts).ok
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "path",
     [b"../../../../../../dev/zero", b"/dev/zero", b"a\0b", b"pipe\xff"],

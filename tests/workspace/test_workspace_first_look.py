@@ -115,6 +115,7 @@ def test_who_breaks_off_after_the_look_leaves_hosts_free(
     assert is_there(project, job)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("is_after", [False, True])
 def test_an_author_that_dies_then_keeps_nobody_waiting(
     is_after: bool, project: Project, job: ProcessJob, hosts: HostMesh,

@@ -35,6 +35,7 @@ def _stamps(project: Project, hosts: HostMesh, name: str = "later") -> list[tupl
     return list(players.stamp.call().get(timeout=60).values())
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("folder", ["kept", "lost", "from a push ago"])
 def test_a_host_that_is_back_is_brought_up_before_anything_runs_on_it(
     folder: str, project: Project, job: ProcessJob, hosts: HostMesh, faults: list[Any]

@@ -34,6 +34,7 @@ def _steppers(project: Project, procs: ProcMesh) -> ActorMesh[Any]:
     return actors
 
 
+@pytest.mark.long_but(1)
 def test_all_ranks_run_an_edit_and_keep_their_state(project: Project, procs: ProcMesh) -> None:
     steppers = _steppers(project, procs)
     before = project.sync(procs).generation
@@ -61,6 +62,7 @@ NEW_ENDPOINT = """
 """
 
 
+@pytest.mark.long_but(1)
 def test_an_edit_before_the_first_push_reaches_the_program_too(
     project: Project, procs: ProcMesh
 ) -> None:
@@ -109,6 +111,7 @@ class Async(Actor):
 """
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("kind", ["Plain", "Async"])
 def test_an_actor_hears_of_new_code_before_its_next_message(
     kind: str, project: Project, procs: ProcMesh
@@ -134,6 +137,7 @@ def test_a_removed_endpoint_is_refused_by_name(project: Project, procs: ProcMesh
     assert _values(steppers.step) == [(10, 2)] * 2
 
 
+@pytest.mark.long_but(1)
 def test_a_syntax_error_changes_nobody(project: Project, procs: ProcMesh) -> None:
     steppers = _steppers(project, procs)
     stamps = _values(steppers.stamp)
@@ -174,6 +178,7 @@ def test_a_module_body_that_raises_changes_nobody(project: Project, procs: ProcM
 
 
 # Not `os.kill`: that is for the whole process, and the thread that tries the code may go on.
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("end", ["os._exit(3)", "signal.raise_signal(signal.SIGSEGV)"])
 def test_code_that_ends_the_process_as_it_is_tried_is_refused(
     project: Project, job: ProcessJob, hosts: HostMesh, faults: list[Any], end: str
@@ -197,6 +202,7 @@ def test_code_that_ends_the_process_as_it_is_tried_is_refused(
     assert set(again.get.call("other").get(timeout=30).values()) == {2}
 
 
+@pytest.mark.long_but(1)
 def test_one_bad_module_of_two_stops_both(project: Project, procs: ProcMesh) -> None:
     project.write("factors.py", "FACTOR = 2\n")
     project.edit("stepper.py", "import os\n", "import os\n\nimport factors\n")
@@ -252,6 +258,7 @@ def test_reload_off_moves_files_and_no_code(
     assert project.sync(procs, auto_reload=False).generation == report.generation
 
 
+@pytest.mark.long_but(1)
 def test_what_came_without_a_reload_runs_after_the_next_one(
     project: Project, procs: ProcMesh
 ) -> None:
@@ -282,6 +289,7 @@ def test_hosts_that_were_shut_down_take_no_workspace(project: Project, hosts: Ho
         project.sync(hosts)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("what", ["hosts", "procs", "actors", "slice", "slice of actors"])
 def test_hosts_procs_actors_and_slices_sync(what: str, project: Project, hosts: HostMesh) -> None:
     procs = hosts.spawn_procs(name="trainers")

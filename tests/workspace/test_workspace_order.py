@@ -6,6 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from monarch.actor import Channel, this_host
 from monarch_sync import Workspace
 from tests.support import wait_for
@@ -127,6 +129,7 @@ def _answers(oracle: Any) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_generations_of_two_workspaces_count_together(project: Project, tmp_path: Path) -> None:
     procs = this_host().spawn_procs(name="trainers")
     first = project.sync(procs).generation

@@ -91,6 +91,7 @@ def _values(endpoint: Any, *args: Any) -> list[Any]:
     return list(endpoint.call(*args).get(timeout=60).values())
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("kind", ["Plain", "Async"])
 def test_one_that_raises_refuses_for_all_ranks(
     kind: str, project: Project, procs: ProcMesh
@@ -119,6 +120,7 @@ def test_one_that_raises_refuses_for_all_ranks(
     assert _values(actors.order)[1] == ["first", "second"], "in the order of their spawns"
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("kind", ["Plain", "Async"])
 def test_one_that_does_not_return_refuses_too(kind: str, project: Project) -> None:
     project.write("hooked.py", HOOKED)

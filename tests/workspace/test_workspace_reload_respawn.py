@@ -122,6 +122,7 @@ def keepers(project: Project, procs: ProcMesh) -> Any:
     return made
 
 
+@pytest.mark.long_but(1)
 def test_new_processes_with_the_same_references(
     project: Project, procs: ProcMesh, keepers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +172,7 @@ def test_new_processes_with_the_same_references(
     keepers.stop().get(timeout=30)
 
 
+@pytest.mark.long_but(1)
 def test_calls_under_way_run_whole_on_one_code(
     project: Project, procs: ProcMesh, keepers: Any
 ) -> None:
@@ -528,6 +530,7 @@ def _class_of(project: Project, name: str) -> Any:
     return project.load(name).Plain
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("reload", ["respawn", "auto"])
 def test_a_proc_that_imports_old_code_while_a_push_is_prepared_gives_way_too(
     project: Project, hosts: HostMesh, reload: str

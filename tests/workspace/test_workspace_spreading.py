@@ -83,6 +83,7 @@ def test_each_host_has_all_of_it_and_the_author_sent_it_to_two(
         assert "SCALE = 2" in (replica_of(many, index) / "stepper.py").read_text()
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("best_effort", [True, False])
 def test_a_host_that_is_lost_with_it_in_hand_keeps_it_from_nobody_else(
     best_effort: bool, project: Project, many: ProcessJob, hosts: HostMesh, faults: list[Any],

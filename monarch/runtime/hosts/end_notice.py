@@ -38,9 +38,15 @@ def grace_seconds() -> float:
     return float(os.environ.get("MONARCH_GRACE_SECONDS") or _DEFAULT_GRACE_SECONDS)
 
 
-def obey_notices(fd: int, agent: HostAgent, over: Callable[[], object]) -> None:
+def obey_notices(
+    fd: int,
+    agent: HostAgent,
+    over: Callable[[], object],
+    heard_seconds: float = _HEARD_SECONDS,
+) -> None:
     """Tell the listeners of a host of the notices that come through a pipe, on a thread; ``over``
-    when it is to end, as when the other end of the pipe is gone."""
+    when it is to end, as when the other end of the pipe is gone. A listener that is stuck, or has
+    left off, holds up a host that is idle for ``heard_seconds``."""
 
     def read() -> None:
         with os.fdopen(fd) as lines:
@@ -50,7 +56,8 @@ def obey_notices(fd: int, agent: HostAgent, over: Callable[[], object]) -> None:
                 notice = EndNotice(**json.loads(line))
                 agent.node.loop.call_soon(functools.partial(_tell, agent, notice))
                 if notice.is_last:
-                    agent.node.loop.call_soon(functools.partial(_end_in_time, agent, notice, over))
+                    end = functools.partial(_end_in_time, agent, notice, over, heard_seconds)
+                    agent.node.loop.call_soon(end)
         over()
 
     threading.Thread(target=read, name="monarch-notices", daemon=True).start()
@@ -63,12 +70,13 @@ def _tell(agent: HostAgent, notice: EndNotice) -> None:
     agent.publish(Bulletin(f"host {agent.name}", ENDING, text, stands=True, data=data))
 
 
-def _end_in_time(agent: HostAgent, notice: EndNotice, over: Callable[[], object]) -> None:
+def _end_in_time(
+    agent: HostAgent, notice: EndNotice, over: Callable[[], object], heard_seconds: float
+) -> None:
     seconds = notice.seconds or 0.0
     now = agent.node.loop.time()
     until = now + seconds - max(_MARGIN_SECONDS, _MARGIN_SHARE * seconds)
-    # A listener that is stuck, or has left off, does not hold up for long a host that is idle.
-    heard_until = now + _HEARD_SECONDS
+    heard_until = now + heard_seconds
 
     def look() -> None:
         now = agent.node.loop.time()

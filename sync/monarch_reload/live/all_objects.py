@@ -2,13 +2,16 @@
 
 A list of them holds each once more. A tuple that another thread is filling cannot be finished then
 (``SystemError: Objects/tupleobject.c``), and what a step frees would stay. So the list is made,
-gone through and let go within one call into C, during which no thread gets its turn.
+gone through and let go within one call into C, during which no thread gets its turn. Nor does the
+collector: it would run finalizers and ``gc.callbacks``, which give other threads a turn.
 """
 
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, compress, repeat
 from operator import not_
@@ -19,10 +22,29 @@ from typing import Any
 _address = object.__hash__
 
 
+_looking = threading.RLock()
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Up to Python 3.11, whatever makes a container may have the collector run."""
+    with _looking:
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_on:
+                gc.enable()
+
+
 def objects_of(kinds: Collection[type]) -> list[Any]:
     """All objects of exactly these types."""
+    if not kinds:
+        return []
     # No variable holds what is iterated over: it is gone when the call ends.
-    return list(_of_types(frozenset(map(_address, kinds)), None)) if kinds else []
+    with _no_collections():
+        return list(_of_types(frozenset(map(_address, kinds)), None))
 
 
 def with_subclasses(cls: type) -> list[type]:
@@ -40,9 +62,10 @@ def with_subclasses(cls: type) -> list[type]:
 def are_all_seen(things: Iterable[Any]) -> bool:
     """Whether the collector knows all of these, which must be different objects."""
     wanted = frozenset(map(_address, things))
-    seen = map(_address, chain.from_iterable(_lists(None)))
-    # `sum` goes to the end, as `wanted <= ...` would not: what stops midway keeps the list.
-    return sum(map(wanted.__contains__, seen)) == len(wanted)
+    with _no_collections():
+        seen = map(_address, chain.from_iterable(_lists(None)))
+        # `sum` goes to the end, as `wanted <= ...` would not: what stops midway keeps the list.
+        return sum(map(wanted.__contains__, seen)) == len(wanted)
 
 
 def held_objects(generation: int | None, holders: Iterable[Any]) -> dict[int, Any]:
@@ -52,8 +75,9 @@ def held_objects(generation: int | None, holders: Iterable[Any]) -> dict[int, An
     another thread is filling.
     """
     tuple_type = frozenset({_address(tuple)})
-    tuples = frozenset(map(_address, _of_types(tuple_type, generation)))
-    others = list(_of_types(tuple_type, generation, not_))
+    with _no_collections():
+        tuples = frozenset(map(_address, _of_types(tuple_type, generation)))
+        others = list(_of_types(tuple_type, generation, not_))
     objects = {id(one): one for one in others}
     pending = [*others, *holders]
     while pending:

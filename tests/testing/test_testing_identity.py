@@ -1,0 +1,4 @@
+"""Identities of in-process actors: ``tests/actor/test_actor_identity.py``, in a world."""
+
+from tests.actor.test_actor_identity import *  # noqa: F403
+from tests.testing.a_world import *  # noqa: F403
