@@ -20,6 +20,7 @@ What to open:
     page                   the page of a run, which the dashboard serves
     report, plot           `report.html`; charts
     summary                a run in short, in words
+    rollouts               the last samples of reinforcement learning
     measured               the numbers that a run has reported
     code, git              the code of a run, and what changed in it; its commit
     edits                  which code has proved good, and what to do with code that fails
