@@ -37,7 +37,6 @@ from monarch.observe.json_rows import json_rows
 from monarch.runs import LineDisplay, Record
 from monarch_recipes import rl
 
-NUM_SUPERVISED = 300
 ENDLESS = 1_000_000
 WAYS: dict[str, dict[str, int]] = {
     "supervised only": {"num_supervised_steps": ENDLESS, "num_steps": 1},
@@ -69,10 +68,10 @@ class _Timed(Record):
             self.stop()
 
 
-def trained(way: str, seed: int, seconds: float, folder: Path) -> Rows:
+def trained(way: str, seed: int, seconds: float, supervised: int, folder: Path) -> Rows:
     """What a run reported, row by row."""
     keys: dict[str, Any] = {
-        "num_supervised_steps": NUM_SUPERVISED, "num_steps": ENDLESS, "checkpoint_every": 0,
+        "num_supervised_steps": supervised, "num_steps": ENDLESS, "checkpoint_every": 0,
         "evaluate_every": 25, "device": "cpu", "seed": seed, **WAYS[way],
     }  # fmt: skip
     if way == "supervised only":
@@ -110,12 +109,12 @@ def mean_and_spread(values: Sequence[float]) -> str:
     )
 
 
-def curves(seconds: float, num_seeds: int, svg: Path | None) -> None:
+def curves(seconds: float, num_seeds: int, supervised: int, svg: Path | None) -> None:
     found: dict[str, list[Rows]] = {way: [] for way in WAYS}
     for seed in range(num_seeds):
         for way in WAYS:
             with tempfile.TemporaryDirectory() as folder:
-                found[way].append(trained(way, seed, seconds, Path(folder)))
+                found[way].append(trained(way, seed, seconds, supervised, Path(folder)))
             print(f"  seed {seed}, {way}: {solved(found[way][-1])[-1][1]:.3f}", flush=True)
     print(f"held-out problems solved after {seconds:g} s, {num_seeds} seeds, mean and spread")
     for way, runs in found.items():
@@ -219,6 +218,7 @@ def main() -> None:
     parser.add_argument("what", nargs="*", default=["curves", "edit"])
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--supervised", type=int, default=300, help="steps before reinforcement")
     parser.add_argument("--edits", type=int, default=9)
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--trace", type=Path)
@@ -227,7 +227,7 @@ def main() -> None:
     if "edit" in asked.what:
         edit(asked.edits, asked.trace)
     if "curves" in asked.what:
-        curves(asked.seconds, asked.seeds, asked.svg)
+        curves(asked.seconds, asked.seeds, asked.supervised, asked.svg)
 
 
 if __name__ == "__main__":
