@@ -91,6 +91,13 @@ def solved(rows: Rows) -> list[tuple[float, float]]:
     return found
 
 
+def after(rows: Rows, step: int) -> float:
+    """The share that was solved after this step."""
+    return float(
+        next(r["held_out_solved"] for r in rows if r["step"] == step and "held_out_solved" in r)
+    )
+
+
 def of_steps(rows: Rows) -> Rows:
     """Those of reinforcement, without the first, in which all starts."""
     return [row for row in rows if "generate_seconds" in row][1:]
@@ -119,7 +126,7 @@ def curves(seconds: float, num_seeds: int, supervised: int, svg: Path | None) ->
     print(f"held-out problems solved after {seconds:g} s, {num_seeds} seeds, mean and spread")
     for way, runs in found.items():
         print(f"  {way:<16} {mean_and_spread([solved(rows)[-1][1] for rows in runs])}")
-    gained = [solved(rows)[-1][1] - solved(rows)[0][1] for rows in found["asynchronous"]]
+    gained = [solved(rows)[-1][1] - after(rows, supervised) for rows in found["asynchronous"]]
     print(f"  {'asynchronous, over its supervised phase':<40} {mean_and_spread(gained)}")
     pairs = zip(found["asynchronous"], found["synchronous"], strict=True)
     ratios = [tokens_per_second(one) / tokens_per_second(other) for one, other in pairs]
