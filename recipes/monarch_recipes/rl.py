@@ -47,7 +47,7 @@ from monarch_recipes.rollouts.grpo import LossSettings
 from monarch_recipes.rollouts.learner import Learner, LearnSettings
 from monarch_recipes.rollouts.pipeline import Pipeline
 from monarch_recipes.rollouts.policy import BEGIN, END, Policy, encode
-from monarch_recipes.rollouts.problems import demonstration, load_problems, prompt
+from monarch_recipes.rollouts.problems import check_source, demonstration, load_problems, prompt
 from monarch_recipes.schedule import is_due
 from monarch_recipes.task import own_part, part, tell_of_lost_parts
 from monarch_reload import ReloadReport
@@ -148,6 +148,9 @@ class RLConfig:
         check_range(self, "collective_timeout_seconds", more_than=0)
         if self.width % self.num_heads:
             raise ConfigError(f"is no multiple of num_heads = {self.num_heads}", key="width")
+        if self.num_positions < self.max_tokens + 2:
+            text = f"has no room for a prompt and max_tokens = {self.max_tokens}"
+            raise ConfigError(text, key="num_positions")
         if self.max_staleness < self.num_batches_ahead:
             text = f"is less than num_batches_ahead = {self.num_batches_ahead}: all is too old"
             raise ConfigError(text, key="max_staleness")
@@ -454,6 +457,8 @@ def train(
 def check(config: RLConfig, num_hosts: int, procs_per_host: int) -> None:
     """Whether the config fits so many hosts; raises ConfigError before any process is started."""
     check_choices(config.resume, None)
+    if config.task is None:
+        check_source(config.problems)
     if config.num_trainers % num_hosts:
         text = f"cannot be shared evenly by {counted(num_hosts, 'host')}"
         raise ConfigError(text, key="num_trainers")

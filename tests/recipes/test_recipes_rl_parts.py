@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from monarch.config_file import ConfigError
-from monarch_recipes.rl import RLConfig, build_optimizer, build_policy
+from monarch.config_file import ConfigError, resolve_config, to_toml
+from monarch.config_file.live import live_keys
+from monarch.config_file.toml_text import loads
+from monarch_recipes import rl
+from monarch_recipes.rl import RLConfig, build_optimizer, build_policy, check
 from monarch_recipes.rollouts.generator import PolicyEngine, SamplingEngine
 from monarch_recipes.rollouts.groups import Rows, Sample, SampleGroup, rows_of
 from monarch_recipes.rollouts.grpo import LossSettings, advantages_of, loss_of
@@ -446,11 +450,34 @@ def test_the_default_policy_has_less_than_a_million_parameters() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [("samples_per_problem", 1), ("buffer_groups", 3), ("max_staleness", 0), ("width", 30),
-     ("temperature", 0.0)],
+     ("temperature", 0.0), ("num_positions", 11), ("max_tokens", 47)],
 )  # fmt: skip
 def test_configs_that_cannot_work_are_refused(key: str, value: float) -> None:
     with pytest.raises(ConfigError):
         RLConfig(**{key: value})
+
+
+@pytest.mark.parametrize("problems", ["sortng", "sorting:7", "hf:", "reasoning_gym:no_package"])
+def test_problems_that_there_are_none_of_are_refused_before_anything_starts(
+    problems: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    with pytest.raises(ConfigError, match=r"is none of|pip install reasoning-gym"):
+        check(RLConfig(problems=problems), 1, 2)
+
+
+def test_a_demonstration_that_is_too_long_for_the_policy_says_so(policy: Policy) -> None:
+    tokens = torch.zeros(1, policy.num_positions + 1, dtype=torch.long)
+    with pytest.raises(ValueError, match="does not fit into the num_positions"):
+        policy(tokens)
+
+
+def test_the_shipped_config_holds_every_key_at_its_default() -> None:
+    text = (Path(rl.__file__).parent / "configs" / "rl.toml").read_text()
+    assert resolve_config(RLConfig, text).config == RLConfig()
+    assert list(loads(text)) == list(loads(to_toml(RLConfig())))
+    told = [line.partition(" ")[0] for line in text.splitlines() if "# live" in line]
+    assert told == live_keys(RLConfig)
 
 
 def test_the_buffer_of_a_process_that_died_is_read_by_the_next(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import random
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +88,63 @@ def test_any_process_may_die(tmp_path: Path) -> None:
     died = [row["text"] for row in record.rows("events.jsonl") if row["kind"] == "died"]
     assert len(died) == 4, record.stream.getvalue()
     assert [step for step, *_ in curve(record)] == list(range(1, 17))
+
+
+@pytest.mark.long
+def test_shards_learn_what_whole_copies_learn_and_go_on_from_a_checkpoint(tmp_path: Path) -> None:
+    """FSDP2 on two trainers: its curve is that of ddp, and its weights arrive whole."""
+    config = dataclasses.replace(SYNCHRONOUS, num_trainers=2, num_steps=3, checkpoint_every=6)
+    whole = Meddled(tmp_path / "ddp")
+    rl.run(config, this_host(), whole)
+    sharded = Meddled(tmp_path / "fsdp")
+    fsdp = dataclasses.replace(config, parallelism="fsdp")
+    sharded.meddle = lambda step: sharded.stop() if step == 6 else None
+    rl.run(fsdp, this_host(), sharded)
+    sharded = Meddled(tmp_path / "fsdp")
+    assert rl.run(fsdp, this_host(), sharded).step == 7
+    assert "resumed" in sharded.kinds()
+    assert len(curve(whole)) == len(curve(sharded)) == 7
+    for expected, made in zip(curve(whole), curve(sharded), strict=True):
+        assert made == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_20_random_kills_end_no_training(tmp_path: Path) -> None:
+    """Of any process: generators, reward actors, the buffer, trainer ranks, while steps go on."""
+    record = Meddled(tmp_path / "run")
+    config = dataclasses.replace(
+        CONFIG, num_steps=400, num_generators=2, num_rewards=2, num_trainers=2, checkpoint_every=1,
+        max_restarts=20,
+    )  # fmt: skip
+    draw = random.Random(20)
+    done, killed = threading.Event(), list[int]()
+
+    def kill_some() -> None:
+        while len(killed) < 20 and not done.wait(draw.uniform(0.5, 2.0)):
+            procs = ranks()
+            if len(procs) >= 7:  # all of them, so that each kind may be met
+                victim = draw.choice(procs)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim.pid, signal.SIGKILL)
+                    killed.append(victim.pid)
+        record.stop()
+
+    killer = threading.Thread(target=kill_some)
+    killer.start()
+    try:
+        outcome = rl.run(config, this_host(), record)
+    finally:
+        done.set()
+        killer.join()
+    assert len(killed) == 20, record.stream.getvalue()
+    assert not ranks()
+    steps = [step for step, *_ in curve(record)]
+    assert outcome.step > 4
+    assert sorted(set(steps)) == list(range(1, outcome.step + 1))
+    again = Meddled(tmp_path / "run")
+    config = dataclasses.replace(config, num_steps=outcome.step)
+    assert rl.run(config, this_host(), again).held_out_solved is not None  # it can go on
 
 
 @pytest.fixture

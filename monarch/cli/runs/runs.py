@@ -33,12 +33,15 @@ from monarch.runs.record.folder import (
 from monarch.runs.record.logs import Line, PrintedLines
 from monarch.runs.record.measured import curve, last_measured, names_measured
 from monarch.runs.record.plot import smoothed, svg_chart, text_chart, text_plot
+from monarch.runs.record.rollouts import last_rollouts
 from monarch.runs.record.summary import figures, flat_config, worth_telling
 from monarch.runs.record.writing import writing
 from monarch.whole_file import OF_PEOPLE, write_whole
-from monarch_sync.words import byte_size, counted, plain
+from monarch_sync.words import byte_size, clipped, counted, plain
 
 _MAX_NAME = 24
+_MOST_ROLLOUTS = 8
+_MAX_SAMPLE = 80
 _LOOK_SECONDS = 0.2
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
 
@@ -101,6 +104,13 @@ def show(name: str) -> None:
     for event in worth_telling(events):
         clock = time.strftime("%H:%M:%S", time.localtime(event["time"]))
         click.echo(f"  {clock}  {plain((event['text'].splitlines() or [''])[0])}")
+    for one in last_rollouts(run.path, _MOST_ROLLOUTS):
+        text = " ".join(f"{one.prompt} -> {one.completion}".split())
+        mark = "right" if one.is_solved else "wrong"
+        click.echo(
+            f"  sample of step {one.step or '-'}: {clipped(plain(text), _MAX_SAMPLE)}  "
+            f"reward {_number(one.reward)}, {mark} ({one.made_by})"
+        )
     report = run.path / "report.html"
     with writing(report):
         write_report(run)

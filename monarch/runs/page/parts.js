@@ -71,7 +71,7 @@ function showState(run) {
   const trouble = run.hold ?? run.failure, state = $("state");
   state.hidden = false;
   state.className = ["held", "failed", "killed"].includes(run.status) ? "bad" : "";
-  const { charts, story, ...rest } = run, key = JSON.stringify([rest, charts.map(one => one.last), view.story?.figures, view.buttonsKey]);
+  const { charts, story, rollouts, ...rest } = run, key = JSON.stringify([rest, charts.map(one => one.last), view.story?.figures, view.buttonsKey]);
   fill(state, key, () => [
     ...(trouble ? errorParts(run, trouble) : [element("h1", headline(run))]),
     ...(run.num_steps > 0 ? [progress(run)] : []),
@@ -332,6 +332,19 @@ function showCharts() {
   }), element("span", "point at a line to see what changed")]);
 }
 
+// Samples of reinforcement learning
+
+function showRollouts(run) {
+  const all = run.rollouts ?? [], section = $("rollouts"), table = section.querySelector("table");
+  section.hidden = !all.length;
+  const line = (tag, cells) => element("tr", null, "", ...cells.map(([text, kind]) => element(tag, text, kind)));
+  fill(table, JSON.stringify([run.name, all]), () => [
+    line("th", [["step", "n"], ["prompt", ""], ["completion", ""], ["reward", "n"], ["policy", "n"], ["made by", "n"], ["judged by", "n"]]),
+    ...all.map(one => line("td", [[figure(one.step), "n"], [one.prompt, "text"], [one.completion, `text ${one.is_solved ? "good" : ""}`], [figure(one.reward), "n"],
+      [figure(one.version), "n"], [figure(one.generation), "n"], [figure(one.reward_generation), "n"]])).reverse(),
+  ]);
+}
+
 // Generations, events, config
 
 function showGenerations() {
@@ -361,7 +374,7 @@ function openGeneration(number) {
   line.scrollIntoView({ block: "center" });
 }
 
-const EVENT_KINDS = { bad: ["died", "hung", "chaos", "held", "failed_edit"], good: ["mended", "respawned", "healed", "resumed"], edit: ["generation", "config", "rolled_back"] };
+const EVENT_KINDS = { bad: ["died", "hung", "chaos", "held", "failed_edit"], good: ["mended", "respawned", "healed", "resumed"], edit: ["generation", "config", "rolled_back", "reward"] };
 
 function showEvents() {
   const events = view.story.events, section = $("events");
@@ -389,6 +402,7 @@ function showRun(run) {
   if (isNews) view.story = run.story; else if (isAnother) view.story = null;
   showState(run);
   showCharts();
+  showRollouts(run);
   if (isNews) { showGenerations(); showEvents(); showConfig(); }
 }
 

@@ -11,15 +11,17 @@ from monarch.runs.page.run_error import Locate, end_of, hold_of, nowhere
 from monarch.runs.page.thinning import points_of, seconds_left, step_seconds, thinned
 from monarch.runs.record.folder import RunFolder, shell_line
 from monarch.runs.record.measured import last_measured, names_measured
+from monarch.runs.record.rollouts import last_rollouts
 from monarch.runs.record.summary import figures, worth_telling
 
 _MOST_EVENTS = 300
 _MOST_DIFF = 40_000
+_MOST_ROLLOUTS = 40
 _SPEEDS = ("samples_per_second", "tokens_per_second", "rank_skew_seconds", "participants")
 _LAST = ("learning_rate", "grad_norm")  # of each recipe: behind a person's own
 # The kinds of events that are marks in a plot.
 _MARKS = {
-    "generation": "edit", "config": "edit", "rolled_back": "edit",
+    "generation": "edit", "config": "edit", "rolled_back": "edit", "reward": "edit",
     "died": "bad", "hung": "bad", "chaos": "bad", "held": "bad", "failed_edit": "bad",
     "respawned": "good", "healed": "good", "resumed": "good",
 }  # fmt: skip
@@ -58,6 +60,7 @@ def run_data(
         "failure": end_of(run, turn, locate) if status == "failed" else None,
         "saved": _saved(events),
         "charts": _charts(steps, pace),
+        "rollouts": [asdict(one) for one in last_rollouts(run.path, _MOST_ROLLOUTS)],
         "num_events": len(events),
     }
     if len(events) != known_events:

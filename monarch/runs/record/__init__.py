@@ -10,6 +10,7 @@ What to open:
     loggers                TensorBoard, Weights & Biases
     plot                   charts
     summary                a run in short, in words
+    rollouts               the last samples of reinforcement learning
     measured               the numbers that a run has reported
     code, git              the code of a run, and what changed in it; its commit
     edits                  which code has proved good, and what to do with code that fails

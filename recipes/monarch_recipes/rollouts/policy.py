@@ -94,6 +94,11 @@ class Policy(nn.Module):  # type: ignore[misc]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Whole sequences, padded on the right."""
+        if tokens.shape[1] > self.num_positions:
+            raise ValueError(
+                f"a sequence of {tokens.shape[1]} tokens does not fit into the "
+                f"num_positions = {self.num_positions} of the policy"
+            )
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.tokens(tokens) + self.positions(positions)
         for block in self.blocks:

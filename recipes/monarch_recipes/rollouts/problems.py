@@ -7,14 +7,16 @@ repeated digits, so that imitating them solves about a third of the problems, ho
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from monarch.config_file import ConfigError
 
+_PACKAGES = {"reasoning_gym": ("reasoning_gym", "reasoning-gym"), "hf": ("datasets", "datasets")}
 _LARGE = 1 << 40
 _FEWEST_DIGITS, _MOST_DIGITS = 4, 6
 _FORGETS = 0.6  # the share of repeated digits that a demonstration leaves out
@@ -46,14 +48,26 @@ class Problems:
 
 def load_problems(source: str, num_held_out: int, seed: int) -> Problems:
     """The problems that the key ``problems`` of the config names."""
+    check_source(source)
     kind, _, name = source.partition(":")
-    if kind == "sorting":
-        return _sorting(num_held_out, seed)
-    if kind == "reasoning_gym" and name:
+    if kind == "reasoning_gym":
         return _of_reasoning_gym(name, num_held_out, seed)
-    if kind == "hf" and name:
+    if kind == "hf":
         return _of_hugging_face(name, num_held_out, seed)
-    raise ConfigError(f"{source!r} is none of sorting, reasoning_gym:NAME, hf:NAME", key="problems")
+    return _sorting(num_held_out, seed)
+
+
+def check_source(source: str) -> None:
+    """Raises ConfigError where there are no such problems, as far as that is told by the name."""
+    kind, _, name = source.partition(":")
+    if source != "sorting" and not (kind in _PACKAGES and name):
+        text = f"{source!r} is none of sorting, reasoning_gym:NAME, hf:NAME"
+        raise ConfigError(text, key="problems")
+    if kind in _PACKAGES:
+        module, package = _PACKAGES[kind]
+        if sys.modules.get(module) is None and importlib.util.find_spec(module) is None:
+            text = f"needs {module}, which is not installed here: pip install {package}"
+            raise ConfigError(text, key="problems")
 
 
 def prompt(problem: RewardedProblem) -> str:
@@ -127,7 +141,7 @@ def _sorting(num_held_out: int, seed: int) -> Problems:
 
 
 def _of_reasoning_gym(name: str, num_held_out: int, seed: int) -> Problems:
-    gym = _needed("reasoning_gym", "reasoning-gym")
+    gym = importlib.import_module("reasoning_gym")
     train = gym.create_dataset(name, size=1_000_000, seed=seed)
     held_out = gym.create_dataset(name, size=num_held_out, seed=seed + 1)
 
@@ -153,7 +167,7 @@ def _of_reasoning_gym(name: str, num_held_out: int, seed: int) -> Problems:
 def _of_hugging_face(name: str, num_held_out: int, seed: int) -> Problems:
     """Rows with `question` and `answer`, as of gsm8k; what follows `####` is the answer, if any. A
     configuration of the dataset follows a colon: `hf:openai/gsm8k:main`."""
-    datasets = _needed("datasets", "datasets")
+    datasets = importlib.import_module("datasets")
     path, _, configuration = name.partition(":")
     rows = datasets.load_dataset(path, configuration or None, split="train").shuffle(seed=seed)
     if len(rows) <= num_held_out:
@@ -170,12 +184,3 @@ def _of_hugging_face(name: str, num_held_out: int, seed: int) -> Problems:
         lambda number: problem(num_held_out + number % num_train, number),
         [problem(at, -1 - at) for at in range(num_held_out)],
     )
-
-
-def _needed(module: str, package: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"needs {module}, which is not installed here: pip install {package}", key="problems"
-        ) from error

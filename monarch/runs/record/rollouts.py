@@ -1,0 +1,91 @@
+"""Samples of reinforcement learning, as a run keeps them in `rollouts.jsonl`: the last of them.
+
+The file grows with the run, and may come from a stranger: only its end is read, each text is cut to
+a length, and what has another type than it should counts as not there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from monarch.observe.json_rows import rows_in
+from monarch.observe.kept_files import open_kept
+from monarch.runs.record.rows import ROLLOUTS
+
+_MOST_BYTES = 1 << 18
+_MOST_TEXT = 500
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A sample: what was asked, what came of it, who made it and who judged it. ``version`` counts
+    the steps of the policy; generations are those of the code. What is not known is ``None``."""
+
+    step: int | None
+    prompt: str
+    completion: str
+    reward: float | None
+    is_solved: bool
+    version: int | None
+    generation: int | None
+    reward_generation: int | None
+
+    @property
+    def made_by(self) -> str:
+        """The policy and the code, in words."""
+        known = [
+            f"{word} {number}"
+            for word, number in (
+                ("policy", self.version),
+                ("made by", self.generation),
+                ("judged by", self.reward_generation),
+            )
+            if number is not None
+        ]
+        return ", ".join(known)
+
+
+def last_rollouts(folder: Path, most: int) -> list[Rollout]:
+    """The last so many samples of a run's folder, the oldest of them first."""
+    try:
+        with open_kept(folder / ROLLOUTS) as file:
+            start = max(0, os.fstat(file.fileno()).st_size - _MOST_BYTES)
+            file.seek(start)
+            data = file.read(_MOST_BYTES)
+    except OSError:
+        return []
+    if start:
+        data = data.partition(b"\n")[2]  # The first line may begin before what was read.
+    return [_rollout(row) for row in rows_in(data)[-most:]]
+
+
+def _rollout(row: Mapping[str, Any]) -> Rollout:
+    return Rollout(
+        step=_int(row.get("step")),
+        prompt=_text(row.get("prompt")),
+        completion=_text(row.get("completion")),
+        reward=_finite(row.get("reward")),
+        is_solved=row.get("solved") is True,
+        version=_int(row.get("version")),
+        generation=_int(row.get("generation")),
+        reward_generation=_int(row.get("reward_generation")),
+    )
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else ""
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _finite(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
