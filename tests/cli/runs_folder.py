@@ -94,7 +94,7 @@ class RunsFolder(CommandFolder):
 
     @property
     def runs(self) -> list[Path]:
-        found = self.path.glob("runs/*-*/command")
+        found = self.path.glob("runs/[!.]*-*/command")
         return [path.parent for path in sorted(found, key=lambda path: path.stat().st_mtime_ns)]
 
     def wait_for_steps(self, number: int) -> None:

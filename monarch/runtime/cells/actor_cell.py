@@ -7,9 +7,11 @@ actors with a thread of their own and for those on the asyncio loop; ``cell_runn
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+import threading
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from typing import Any, Protocol
 
 from monarch.core.event_ring import CallsInHand, EventRing
@@ -39,6 +41,22 @@ from monarch.wire.message import (
 )
 
 _log = logging.getLogger("monarch.actor")
+
+_LOADING_SECONDS = 60.0
+_loading = threading.RLock()
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Within, classes are imported on one thread alone. Where one imports a package and another a
+    part of it, each waits for a lock that the other has; Python then goes on with half a package,
+    and torch, for one, does not survive that. Not for ever: an import may run a user's code."""
+    has_turn = _loading.acquire(timeout=_LOADING_SECONDS)
+    try:
+        yield
+    finally:
+        if has_turn:
+            _loading.release()
 
 
 class CellHost(Carrier, Protocol):
@@ -185,7 +203,8 @@ class ActorCell:
         try:
             if self._host.spoiled:
                 raise RuntimeError(self._host.spoiled)
-            cls, args, kwargs = payload.load(envelope.payload, envelope.buffers)
+            with _one_at_a_time():
+                cls, args, kwargs = payload.load(envelope.payload, envelope.buffers)
             self.cls = cls
             # The instance exists before __init__ runs, so that context() works inside it.
             self.instance = cls.__new__(cls)
