@@ -150,7 +150,10 @@ class RunSession:
         elif error is not None:
             status = "failed"
         is_lost = isinstance(error, RunLost)
-        text = status if error is None else f"{status}: {in_words(error)}"
+        why = "" if error is None else str(error)
+        if not isinstance(error, KeyboardInterrupt) and error is not None:
+            why = in_words(error)
+        text = f"{status}: {why}" if why else status
         outcome = _plain(self.outcome)
         try:
             self.record.note("ended", text, status=status, outcome=outcome, is_lost=is_lost)

@@ -18,7 +18,7 @@ from monarch.runs.record.folder import RunFolder, new_run
 from monarch.runs.record.loggers import check_loggers
 from monarch.runs.record.record import EVENTS, METRICS, LineDisplay, Record
 from monarch.runs.record.rows import RowFile
-from monarch.runs.record.summary import worth_telling
+from monarch.runs.record.summary import figures, worth_telling
 from monarch.runs.session import RunLock, RunSession
 from tests.support import open_files
 
@@ -105,6 +105,18 @@ def test_what_keeps_its_code_by_design_is_told_once_and_old_code_each_time(tmp_p
     assert [line.partition(":")[0][-1] for line in lines] == ["2", "4", "5", "7"]
     kinds = [json.loads(row)["kind"] for row in (tmp_path / EVENTS).read_text().splitlines()]
     assert kinds == ["audit"] * 6
+
+
+def test_a_script_does_not_say_how_many_steps_it_makes() -> None:
+    assert figures([{"step": 5, "num_steps": 0}], []) == {"steps": "5"}
+    assert figures([{"step": 5, "num_steps": 9}], []) == {"steps": "5 of 9"}
+
+
+def test_a_person_who_stops_a_run_reads_that_it_was_stopped(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), a_session(tmp_path / "run", io.StringIO()):
+        raise KeyboardInterrupt
+    rows = (tmp_path / "run" / EVENTS).read_text().splitlines()
+    assert json.loads(rows[-1])["text"] == "stopped"
 
 
 def test_a_run_whose_folder_cannot_be_made_says_so(tmp_path: Path) -> None:

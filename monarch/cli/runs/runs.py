@@ -64,7 +64,7 @@ def ls() -> None:
         last = steps[-1] if steps else {}
         began = next((e["time"] for e in run.events() if e["kind"] == "begun"), None)
         clock = time.strftime("%m-%d %H:%M", time.localtime(began)) if began else "-"
-        of = f"/{last['num_steps']}" if "num_steps" in last else ""
+        of = f"/{last['num_steps']}" if last.get("num_steps") else ""  # A script does not say.
         loss = last_measured(steps, "loss")
         size = byte_size(run.num_bytes())
         status = "restarting" if run.is_restarting else run.status

@@ -39,7 +39,8 @@ def figures(
     found: dict[str, str] = {}
     if steps:
         row = steps[-1]
-        found["steps"] = f"{row['step']} of {row.get('num_steps', '?')}"
+        num_steps = row.get("num_steps")  # 0 of a script, which does not say
+        found["steps"] = f"{row['step']} of {num_steps}" if num_steps else f"{row['step']}"
     began = next((event["time"] for event in events if event["kind"] == "begun"), None)
     if began is not None:
         ended = max(event["time"] for event in events)
