@@ -438,7 +438,10 @@ def train(
             step, weights = made.step, Weights(name, max(one.weights for one in results))
             attempt.step_made(step)
             generation = min(one.generation for one in results)
-            record.metrics(step, num_steps, made.numbers | numbers | {"generation": generation})
+            # A terminal has room for some, and shows the first.
+            first = {name: numbers[name] for name in ("reward", "solved") if name in numbers}
+            all_numbers = first | made.numbers | numbers | {"generation": generation}
+            record.metrics(step, num_steps, all_numbers)
             is_first_policy = step == config.num_supervised_steps
             if step < num_steps and (is_due(step, config.evaluate_every) or is_first_policy):
                 evaluate()
