@@ -38,7 +38,7 @@ class WorkspaceMissing(SyncError):
     def __str__(self) -> str:
         return (
             f"workspace folder {self.folder!r} {self.reason}. "
-            "Mend that, or take it out of Workspace(dirs=...)."
+            "Fix that, or take it out of Workspace(dirs=...)."
         )
 
 

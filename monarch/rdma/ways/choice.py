@@ -129,7 +129,7 @@ class Ways:
         for key in [key for key in self._refused if key[0] == nonce]:
             self._refused.pop(key, None)
         raise region.error(
-            f"no way leads there ({'; '.join(reasons)}). Mend one of these, and try again"
+            f"no way leads there ({'; '.join(reasons)}). Fix one of these, and try again"
         )
 
     def _refuse(self, region: RemoteRegion, way: Backend, error: BackendUnavailable) -> None:
