@@ -199,7 +199,7 @@ class MessageTooLarge(SupervisionError, ValueError):
 
 class RemoteMemoryError(MonarchError):
     """Registered memory cannot be used: its owner has died, it was dropped or freed, or the way
-    there is broken. What was read so far is not to be used.
+    there is broken. What was read so far must not be used.
     """
 
     def __init__(self, buffer: str, owner: str, reason: str) -> None:

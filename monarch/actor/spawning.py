@@ -177,7 +177,7 @@ def _collect(owned: Ownership) -> None:
 def _tree(
     mesh: Uid, hosts: Sequence[Host], on_each: Sequence[ProcSpec], specs: Sequence[ProcSpec]
 ) -> Tree | None:
-    """The tree along which a mesh on many hosts is reached, if it is to be."""
+    """The tree along which a mesh on many hosts is reached, if there is one."""
     addresses = tuple(host.address for host in hosts)
     # Behind a gateway, what two hosts are to get would cross a slow link twice.
     fewest = settings().tree_min_hosts if process.current().node.gateway is None else 2

@@ -67,7 +67,7 @@ def upgrade(
 
 
 def _stand_in_line(done: Promise[BaseException | None]) -> Promise[BaseException | None] | None:
-    """The upgrade that was asked for before this one, which is to come first."""
+    """The upgrade that was asked for before this one, which must come first."""
     global _latest
     with _lock:
         before, _latest = _latest, done

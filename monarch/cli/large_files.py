@@ -101,7 +101,7 @@ class LargeFiles:
             return set()
 
     def _remember(self, files: Iterable[Entry]) -> None:
-        """Notes files of this folder that are not to be asked about again."""
+        """Notes files of this folder that must not be asked about again."""
         paths = sorted({*self._known(), *(entry.path for entry in files)})
         try:
             self._file.write_text(json.dumps(paths, indent=2) + "\n", encoding="utf-8")

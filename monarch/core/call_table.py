@@ -84,8 +84,8 @@ class CallTable:
     def down(self, uid: str, failure: MeshFailure, before: int | None = None) -> None:
         """The process ``uid`` is gone, and no sink waits for it any longer.
 
-        ``before``: this concerns the ports with lower numbers; answers that later ones wait for are
-        to come from another process of that uid.
+        ``before``: this concerns the ports with lower numbers; answers that later ones wait for
+        must come from another process of that uid.
         """
         # A copy, since other threads open and close ports meanwhile.
         waiting = list(self._sinks.copy().items())

@@ -41,7 +41,7 @@ class DroppedMeshes:
         self._meshes.pop(mesh, None)
 
     def due(self, now: float) -> list[str]:
-        """The meshes that are to be looked at now."""
+        """The meshes that must be looked at now."""
         return [uid for uid, mesh in self._meshes.items() if mesh.due <= now]
 
     def unclear(self, mesh: str, now: float) -> None:
@@ -57,7 +57,7 @@ class DroppedMeshes:
             known.due = now + known.wait
 
     def unused(self, mesh: str, done: Hashable, now: float) -> bool:
-        """Nothing refers to it, and nothing runs in it; whether it is to be ended. ``done`` is what
+        """Nothing refers to it, and nothing runs in it; whether it must be ended. ``done`` is what
         has run in it so far."""
         known = self._meshes.get(mesh)
         if known is None:

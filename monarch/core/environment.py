@@ -30,7 +30,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a value is not to be shown: by its variable's name, or a password in its URL."""
+    """Whether a value must not be shown: by its variable's name, or a password in its URL."""
     if name in _PLACES:
         return False
     return bool(_SECRET.search(name) or _WITH_PASSWORD.search(value))

@@ -84,7 +84,7 @@ class Waits:
         return known.number
 
     def due(self, actor: Uid, wait: object | None, now: float) -> int:
-        """Whether it is to be followed now: the attempt, counted from 1, or 0."""
+        """Whether it must be followed now: the attempt, counted from 1, or 0."""
         if not self.number(actor, wait, now):
             return 0
         known = self._known[actor]

@@ -35,7 +35,7 @@ class WaitEdge(NamedTuple):
 def rings(edges: Iterable[WaitEdge]) -> list[list[Member]]:
     """Members that wait for each other, each ring once, beginning with its least member.
 
-    Only waits that stand in the way are to be given: a ring of them ends by a timeout alone.
+    Only waits that stand in the way must be given: a ring of them ends by a timeout alone.
     """
     nexts: dict[Member, list[Member]] = defaultdict(list)
     for edge in edges:

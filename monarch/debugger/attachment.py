@@ -16,9 +16,8 @@ _DETACH = ("detach", "quit session")
 
 
 class Attachment:
-    """``is_over``: the call has ended, and the reason stands in ``why``. ``waits_for_code``: it is
-    to run again on code that comes. ``why_no_redo`` says why the call must not be run again, where
-    it must not."""
+    """``is_over``: the call has ended, and the reason stands in ``why``. ``waits_for_code``: it
+    runs again on code that comes. ``why_no_redo`` says why the call cannot run again, if so."""
 
     def __init__(
         self,

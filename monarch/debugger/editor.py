@@ -257,7 +257,7 @@ class AttachRequest:
     """The bytes from debugpy's adapter to a rank, up to the request that attaches an editor to it.
 
     The editor sends one such request for all ranks; where hosts have their copies of the workspace
-    at different paths, each is to be told its own. ``own`` are the folders of the author, and where
+    at different paths, each must be told its own. ``own`` are the folders of the author, and where
     this rank has them; ``known`` are those of all ranks: what else an editor maps stays.
     """
 
@@ -268,7 +268,7 @@ class AttachRequest:
         self.has_passed = False
 
     def pass_on(self, data: bytes) -> bytes:
-        """Bytes as they come from the adapter; those that are to go to the rank now."""
+        """Bytes as they come from the adapter; those that must go to the rank now."""
         if self.has_passed:
             return data
         self._kept += data

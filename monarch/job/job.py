@@ -120,7 +120,7 @@ class JobTrait(ABC):
         return {}
 
     def is_running(self) -> bool:
-        """Whether the allocation is still there, and is to stay."""
+        """Whether the allocation is still there, and stays."""
         return self.ending is None and self._is_running()
 
     def is_whole(self) -> bool:

@@ -110,7 +110,7 @@ def has_state(path: str | os.PathLike[str]) -> bool:
 
 
 def make_record_of(path: str | os.PathLike[str]) -> Path:
-    """As ``record_of``, where one is to be written: its folders are there then."""
+    """As ``record_of``, where one must be written: its folders are there then."""
     path = Path(path)
     if not _is_record(path):
         _folder_of(path).mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ class JobState:
     """The host meshes of a running job, each as an attribute of its name.
 
     ``query_engine_client`` answers SQL where the job was told to ``enable_telemetry``, else it is
-    ``None``; ``dashboard_url`` is where its page is, if it is to have one.
+    ``None``; ``dashboard_url`` is where its page is, if it has one.
     """
 
     query_engine: QueryEngine | None = None

@@ -28,7 +28,7 @@ def wait_until(
     """Before this thread blocks: write what is held back, and, if it is a guest of a loop, poll
     for it until ``done()`` or for ``timeout`` seconds. May return early: block then.
 
-    ``subscribe`` is given what is to be called when ``done()`` has come true by another thread's
+    ``subscribe`` is given what must be called when ``done()`` has come true by another thread's
     doing: the polling thread would not notice.
     """
     flush()

@@ -30,7 +30,7 @@ _DOING = "the start"
 
 @dataclass(frozen=True)
 class TrainingAttempt:
-    """``procs`` end with it. ``step_made`` is to be told of each step that all ranks have made,
+    """``procs`` end with it. ``step_made`` must be told of each step that all ranks have made,
     ``saving`` of the checkpoints. ``num_restarts`` is how often the run was begun again, and
     ``saved_step`` the step of the last checkpoint that those before it have saved. ``memory`` has
     what hosts hold of the ranks before: a recipe gives it to its ``Holding``, and asks it for the

@@ -179,7 +179,7 @@ class ClientAgent(ProcAgent):
                 self.link(url)
 
     def _attached(self, link: HostLink) -> None:
-        """A host has taken us: what it has is what others are to have, if nothing was pushed."""
+        """A host has taken us: what it has is what others should have, if nothing was pushed."""
         if link.ready.value is None:
             generation, digest = link.info.generation, link.info.digest
             self.workspaces.found(link.address.uid, generation, digest)

@@ -214,7 +214,7 @@ class WorkspaceStates:
         self._by_host.update(dict.fromkeys(hosts, state))
 
     def wanted(self, hosts: Iterable[Uid]) -> WorkspaceState:
-        """The state that all processes on these hosts are to run; no digest if nothing is known."""
+        """The state that all processes on these hosts should run; no digest if nothing is known."""
         known = [self._by_host[uid] for uid in hosts if uid in self._by_host]
         return max(known, default=WorkspaceState(0, 0, ""))
 

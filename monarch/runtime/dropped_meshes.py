@@ -90,7 +90,7 @@ class MeshCollector(KeepsAll):
             threading.Thread(target=self.look, name="monarch-collect", daemon=True).start()
 
     def note_dropped(self) -> list[Uid]:
-        """Take in which owning objects have gone; the meshes that are to be looked at."""
+        """Take in which owning objects have gone; the meshes that must be looked at."""
         now = self._clock()
         while self._gone:
             uid = self._gone.popleft()

@@ -36,7 +36,7 @@ class Script:
                 self._rules.setdefault((proc, actor, method), []).append(_ScriptRule(nth, does))
 
     def applied(self, proc: Uid, envelope: Envelope[Call]) -> Envelope[Call]:
-        """The call as it is to be handled in ``proc``."""
+        """The call as it should be handled in ``proc``."""
         call = envelope.message
         if not self._rules:
             return envelope

@@ -1,7 +1,7 @@
 """Classes that travel whole, because no other process can import them: of scripts and notebooks.
 
 cloudpickle numbers them, so that a process that is sent one twice has one class. A new version of
-a class that is to take the place of an old one must first arrive beside it.
+a class that must take the place of an old one must first arrive beside it.
 """
 
 from __future__ import annotations

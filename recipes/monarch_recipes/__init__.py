@@ -1,7 +1,7 @@
 """Training recipes: `ddp` is one file; `titan` is a folder; `fault_tolerant` has its parts in
 `replicas/`, `rl` in `rollouts/`. The modules beside them serve more than one.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - float16 in ddp; what replica groups share: `precision.py`;
   `monarch_recipes/replicas/membership.py`

@@ -68,7 +68,7 @@ class Tally:
         return {name: (float(one[0]), float(one[1])) for name, one in self._totals.items()}
 
     def packed(self, device: torch.device, *others: Number) -> torch.Tensor:
-        """Sum and weight of each name, then `others`, as float64: what is to be added up over all
+        """Sum and weight of each name, then `others`, as float64: what must be added up over all
         ranks that share a batch, each of which has measured the same names."""
         numbers = [one for total in self._totals.values() for one in total]
         return torch.stack(

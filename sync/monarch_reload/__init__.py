@@ -29,7 +29,7 @@ How an edit gets there:
 
 Arrows between the rooms point down: trial, plan, live, source; below all of them is `kinds`.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - which live object a definition made, and what goes on in which: `adopt.py`, `pairing.py`,
   `successors.py`

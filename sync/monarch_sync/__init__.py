@@ -13,7 +13,7 @@ Its folders: ``content`` has digests and pieces of files, ``tree`` folders as va
 git's rules; ``scanning`` reads folders into a manifest, ``watching`` notices saves, ``replicas`` is
 a host's copy: staged, committed, remembered.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - how a first sync is sent while the author still scans: `instalments.py`,
   `monarch/runtime/workspace/pushing/first_look.py`, `monarch_sync/replicas/ahead.py`

@@ -142,7 +142,7 @@ def _is_repaired(job: JobTrait) -> bool:
 
 
 def _agree_to_replace(job: JobTrait, is_agreed: bool) -> None:
-    """Raises where a run goes on in a job that is to be ended for another, and the person does not
+    """Raises where a run goes on in a job that must be ended for another, and the person does not
     agree."""
     num_hosts = job.num_running()
     if not num_hosts:

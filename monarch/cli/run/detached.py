@@ -127,7 +127,7 @@ def start(given: Mapping[str, Any]) -> None:
 
 
 def _words(given: Mapping[str, Any]) -> list[str]:
-    """The command that the host is to run, as it was typed here."""
+    """The command that the host will run, as it was typed here."""
     words = [given["recipe"], *given["overrides"], "--attach", "--yes"]
     for name, value in given.items():
         if name in ("recipe", "overrides", "attach", "yes") or value in (None, False):
@@ -192,7 +192,7 @@ def _runs_there() -> str:
 
 
 def _bring_project(job: JobTrait, host: LiveHost) -> str:
-    """The workspace, and the state of the allocation, to where the run is to be; the path that
+    """The workspace, and the state of the allocation, to where the run will be; the path that
     names the state there. It is kept in the state folder of the user there, signed with the key
     there: it comes from who has the job's secret."""
     if Path(PROJECT_FILE).exists():

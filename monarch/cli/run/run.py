@@ -344,7 +344,7 @@ class RunRequest:
         hosts: int | None = None,
         roles: str | None = None,
     ) -> RunRequest:
-        """With values that are not given taken from the command of the run that is to go on."""
+        """With values that are not given taken from the command of the run that goes on."""
         if recipe is None:
             if left is None:
                 raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
@@ -386,7 +386,7 @@ class RunRequest:
         return Path(self.config_file) if self.config_file else None
 
     def load(self, recipe: Recipe | Outline, left: RunFolder | None) -> LoadedConfig[Any]:
-        """The config: from the file given, else from the run that is to go on. All mistakes are
+        """The config: from the file given, else from the run that goes on. All mistakes are
         found here, before any process is started."""
         path = self.config_path
         if self.is_script:

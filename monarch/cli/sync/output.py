@@ -43,8 +43,8 @@ class Output(Protocol):
 
 
 class Lines:
-    """A line a push; more where it was refused, or all of it is to be said, and no line where it is
-    to be quiet and went well."""
+    """A line a push; more where it was refused, or all of it should be said, and no line where it
+    should be quiet and went well."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal

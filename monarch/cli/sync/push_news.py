@@ -64,7 +64,7 @@ class Retrying:
         )
 
     def pushed(self, report: SyncReport, now: float) -> bool:
-        """Whether this is the first of the pushes that are to be tried again. ``now``: seconds, by
+        """Whether this is the first of the pushes that must be tried again. ``now``: seconds, by
         any clock that runs on."""
         self._num_taken_back += report.was_taken_back
         if report.ok:

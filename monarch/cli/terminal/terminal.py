@@ -53,8 +53,8 @@ class Terminal:
     ) -> None:  # fmt: skip
         """Print a text, of one line or more.
 
-        Characters that could steer a terminal are escaped in it, unless it is to stay exactly as it
-        is.
+        Characters that could steer a terminal are escaped, unless the text should stay exactly as
+        it is.
         """
         shown = self._encodable(text if is_exact else plain(text))
         if self._has_colour and (colour or dim):

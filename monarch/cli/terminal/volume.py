@@ -26,7 +26,7 @@ def louder() -> list[str]:
 
 
 def say(text: str = "") -> None:
-    """Print what is not asked for, unless it is to be quiet."""
+    """Print what is not asked for, unless the command should be quiet."""
     if not is_quiet():
         click.echo(text)
 

@@ -40,7 +40,7 @@ class Reason(Enum):
 
 
 class Do(NamedTuple):
-    """Do this; ``generation`` is to be taken back before, if not 0."""
+    """Do this; ``generation`` must be taken back before, if not 0."""
 
     number: int
     work: Work

@@ -278,7 +278,7 @@ class Participant:
         return effects
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` is to be called, at the latest."""
+        """When ``tick`` must be called, at the latest."""
         fence, turn = self._awaited(), self._round
         times = [] if fence is None else [fence.wakes_at, self._told.wakes_at]
         times += [] if self._lifting is None else [self._lifting[1]]

@@ -105,7 +105,7 @@ class Proposal:
         return self._move(Said.NO)
 
     def interrupted(self) -> Request | None:
-        """Ctrl-C. While an owner switches, it is to be stopped, and its answer waited for."""
+        """Ctrl-C. While an owner switches, it must be stopped, and its answer waited for."""
         self._is_interrupted = True
         if self.is_over or self.state is ProposalState.CALLING_OFF or self.switching is not None:
             return None

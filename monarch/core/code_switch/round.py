@@ -46,7 +46,7 @@ class Round:
 
     @property
     def wakes_at(self) -> float:
-        """When ``tick`` is to be called."""
+        """When ``tick`` must be called."""
         return self.ends_at if self.halts_at is None else self.halts_at
 
     def answer(self) -> list[Effect]:

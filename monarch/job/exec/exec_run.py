@@ -31,7 +31,7 @@ _VARIABLE = re.compile(r"[^\s=\0]+")
 
 
 class Program(NamedTuple):
-    """The program that each rank is to run.
+    """The program that each rank runs.
 
     ``directory`` "" is the host's workspace; ``script`` is a text of ours that the arguments belong
     to.

@@ -236,7 +236,7 @@ class KubeApi:
         return True
 
     def exists(self, kind: str, name: str) -> bool:
-        """Whether there is a StatefulSet, or a MonarchMesh, of that name that is to stay."""
+        """Whether there is a StatefulSet, or a MonarchMesh, of that name that stays."""
         try:
             if kind == "MonarchMesh":
                 found = self._ask(

@@ -20,7 +20,7 @@ _HOPELESS = {
 
 
 def by_rank(name: str, mesh: PodMesh, pods: Sequence[Manifest]) -> dict[int, Manifest]:
-    """The pods that are to stay. Raises ``JobError`` where two claim one rank."""
+    """The pods that stay. Raises ``JobError`` where two claim one rank."""
     found: dict[int, Manifest] = {}
     for pod in pods:
         meta = pod["metadata"]

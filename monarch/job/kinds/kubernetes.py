@@ -65,7 +65,7 @@ class KubernetesJob(ScheduledJob):
 
     ``timeout`` is how many seconds pods may take to get a place; ``None`` is any time.
     ``kubeconfig`` is the user's own, if it is not given, and inside the cluster the pod's. A pod
-    that is to go has ``grace_seconds`` left, in which those who use it are warned and may save.
+    that goes has ``grace_seconds`` left, in which those who use it are warned and may save.
     ``python_exe`` is the Python in the image. ``env`` is added to the pods' environment,
     ``preload`` names modules that each host imports ahead.
 

@@ -167,7 +167,7 @@ def paired(
 
 
 class RunReader:
-    """Hands out runs by number of bytes: what is to be filled beside something else."""
+    """Hands out runs by number of bytes: what must be filled beside something else."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs = iter(runs)

@@ -209,7 +209,7 @@ class CopyBeside:
         return True
 
     def spoil(self) -> None:
-        """It is not right: nobody is to go on from it."""
+        """It is not right: nobody may go on from it."""
         self.close()
         self._target.mark(EMPTY)
 

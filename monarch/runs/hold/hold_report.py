@@ -217,7 +217,7 @@ class HoldReport:
             self._record.phase("holding: waiting for a save")
 
     def answer_apart(self, failure: Failure, right: int | None) -> bool:
-        """Ranks that should be alike are not. Whether all are to take the state of rank ``right``,
+        """Ranks that should be alike are not. Whether all should take the state of rank ``right``,
         where there is one, instead of the last checkpoint's: as a person says, or the run's policy,
         by which it is the checkpoint where there is one. Raises ``RunFailed`` where the run is to
         end, ``KeyboardInterrupt`` where it is to stop."""

@@ -124,7 +124,7 @@ class Holding:
         where calls are short, and only with the code that the run began with: newer code is on
         trial one call after the other. ``is_ahead`` says whether it was.
 
-        Where they cannot be put back, or are not to be ``in_place``, it raises ``BeginAgain`` when
+        Where they cannot be put back, or must not be ``in_place``, it raises ``BeginAgain`` when
         there is a fix: ``with_attempts`` begins again in new procs then.
         """
         name = endpoint._name
@@ -276,7 +276,7 @@ class Holding:
     def _failed(
         self, activity: str, doing: str, error: Exception, generation: int, in_place: bool
     ) -> None:
-        """Return when it is to be tried again; else raise."""
+        """Return when it must be tried again; else raise."""
         if self._record is not None and self._record.is_stopping and self._held.is_on:
             raise RunFailed(
                 f"cannot go on from the hold to save: {in_words(error)}; what was saved before is "
@@ -339,8 +339,8 @@ class Holding:
             self._memory.forget()
 
     def apart(self, doing: str, text: str, right: int | None) -> None:
-        """Ranks differ that should be alike, as ``text`` says: return when all are to take the
-        state of rank ``right``, where there is one. Raises ``BeginAgain`` where all are to go on
+        """Ranks differ that should be alike, as ``text`` says: return when all should take the
+        state of rank ``right``, where there is one. Raises ``BeginAgain`` where all should go on
         from the last checkpoint, ``RunFailed`` where the run is to end."""
         failure = Failure(doing, text, _generation(), _generation(), is_first=False)
         try:
@@ -530,7 +530,7 @@ class Holding:
     # How the run goes on.
 
     def _wait(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
-        """Until there is other code than that which failed. Raises where there is not to be any."""
+        """Until there is other code than that which failed. Raises where there should be none."""
         if in_place and self._unkept:
             state = but_for(state, self._unkept)
         if not in_place and not state and self._memory is not None:

@@ -287,7 +287,7 @@ class CopyPlace:
     marks: HalfMarks
 
     def read(self) -> Any:
-        """The state, of which tensors look at the memory: copy what is to be kept. Of a copy that
+        """The state, of which tensors look at the memory: copy what must be kept. Of a copy that
         is not whole, only what is small is right. Raises ``OSError`` or ``ValueError`` where it is
         gone, or what was copied had been changed meanwhile."""
         torch: Any = sys.modules["torch"]

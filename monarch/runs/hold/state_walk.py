@@ -73,7 +73,7 @@ class Leaves(Protocol):
     """What becomes of tensors, arrays, and objects that only tell their state."""
 
     def tensor(self, tensor: Any) -> Iterable[Any]:
-        """Notes a tensor; what it is made of, if it is to be followed itself."""
+        """Notes a tensor; what it is made of, if it is followed itself."""
 
     def array(self, array: Any) -> None: ...
 
@@ -598,7 +598,7 @@ class _StandIn:
     def renew(self) -> None: ...
 
     def now(self, there: Any) -> Any:
-        """What the holder is to have; ``there`` is what it has."""
+        """What the holder should have; ``there`` is what it has."""
 
 
 class _CopiedIterator(_StandIn):

@@ -48,7 +48,7 @@ _INSTEAD = "new processes would go on from the last checkpoint"
 
 
 class _Interrupt(BaseException):
-    """Raised in a thread that is to come back."""
+    """Raised in a thread that must come back."""
 
 
 class Interrupted(RuntimeError):
@@ -339,7 +339,7 @@ class Trial(Actor):
 
     @endpoint
     def news(self) -> list[str]:
-        """What is to be told of copies, once."""
+        """What must be told of copies, once."""
         news, self._news, self._room_news = [*self._news, *self._room_news], [], []
         return news
 
@@ -449,7 +449,7 @@ class Trial(Actor):
 
 def _for_a_mend(error: BaseException) -> BaseException:
     """The error to raise for it. An error that is no `Exception`, as `SystemExit`, would end the
-    actor: as a slip of an edit it is to be told, and mended. Our own kinds stay, as others wait for
+    actor: as a slip of an edit it must be told, and fixed. Our own kinds stay, as others wait for
     them."""
     is_ours = type(error).__module__.startswith("monarch.")
     return error if is_ours else RuntimeError(in_words(error))
@@ -505,7 +505,7 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
 def _clear_interrupt() -> None:
     """Notice here what this thread was to be interrupted by, if it has not yet.
 
-    Taking it back instead would leave Python a note that something is to be raised; with such a
+    Taking it back instead would leave Python a note that something must be raised; with such a
     note, a thread that a debugger traces never gets beyond the beginning of a function (3.11).
     """
     try:

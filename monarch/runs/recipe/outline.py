@@ -3,7 +3,7 @@ a training needs.
 
 A recipe imports torch, which takes seconds; its config is a dataclass of numbers and words. So
 those statements of its module are run that the config depends on, or ``check``, and no others.
-Where that cannot be told from the source, or fails, there is no outline: the recipe is to be
+Where that cannot be told from the source, or fails, there is no outline: the recipe must be
 imported, and says itself what is wrong.
 """
 

@@ -46,7 +46,7 @@ class Patience:
 
     @property
     def look_seconds(self) -> float:
-        """How often ranks are to be looked at."""
+        """How often ranks must be looked at."""
         return min(max(self.told / _NUM_LOOKS, _LEAST_LOOK_SECONDS), _MOST_LOOK_SECONDS)
 
     @classmethod

@@ -31,7 +31,7 @@ _LOST_WORDS = ("gloo/transport", "NCCL", "Connection closed by peer")
 
 
 class BeginAgain(Exception):
-    """The attempt is to be begun again in new procs, on purpose: it costs no restart."""
+    """The attempt must be begun again in new procs, on purpose: it costs no restart."""
 
 
 class NotMade(RunFailed):

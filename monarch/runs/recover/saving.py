@@ -12,7 +12,7 @@ from monarch.runs.recover.restarts import Restarts
 
 
 class UnsavableState(MonarchError):
-    """The state that is to be saved holds what a checkpoint cannot give back, under ``key``."""
+    """A state holds what a checkpoint cannot give back, under ``key``."""
 
     no_edit_helps = True  # What is in the state stays there, whichever code made it.
 

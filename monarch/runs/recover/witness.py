@@ -1,6 +1,6 @@
 """Where every rank is: the Python stacks of a mesh whose actors do not answer.
 
-Spawn a ``Witness`` beside the actors that are to be watched. It is async, and so lives on its
+Spawn a ``Witness`` beside the actors that must be watched. It is async, and so lives on its
 proc's main thread, where it can answer while a sync actor is stuck on a thread of its own.
 """
 

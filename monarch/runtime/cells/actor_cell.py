@@ -172,7 +172,7 @@ class ActorCell:
         self._doom = self._doom or reason
 
     async def _perform(self, work: Work) -> bool:
-        """Whether it is a call that is to be run again."""
+        """Whether it is a call that must be run again."""
         if isinstance(work, Envelope) and isinstance(work.message, Call):
             is_again = await self._call(work, work.message)
         else:

@@ -8,7 +8,7 @@ from monarch.runtime.cells.hooks import users_part
 
 
 class RunAgain(BaseException):
-    """The call in hand ends here, and is to be run again from its beginning."""
+    """The call in hand ends here, and must be run again from its beginning."""
 
 
 class CallWatch(Protocol):
@@ -19,7 +19,7 @@ class CallWatch(Protocol):
         ...
 
     def raised(self, error: BaseException) -> bool:
-        """A call has raised. Returns whether it is to be run again, instead of being answered with
+        """A call has raised. Returns whether it must be run again, instead of being answered with
         that."""
         ...
 
@@ -28,17 +28,17 @@ class CallWatch(Protocol):
         ...
 
     def is_early(self, actor: str) -> bool:
-        """Whether a call that is to be run again was let go before the code came that it waits
+        """Whether a call that must be run again was let go before the code came that it waits
         for."""
         ...
 
     def await_code(self, actor: str) -> None:
-        """A call of this actor is to be run again: wait a while for new code, if none is there."""
+        """A call of this actor must be run again: wait a while for new code, if none is there."""
         ...
 
 
 def is_again(watch: CallWatch, error: BaseException) -> bool:
-    """Whether a call that raised, and is over now, is to be run again."""
+    """Whether a call that raised, and is over now, must be run again."""
     try:
         error.__traceback__ = users_part(error)
         return isinstance(error, RunAgain) or watch.raised(error)

@@ -55,7 +55,7 @@ class HeldCall:
         self.pdb.stand_next()
 
     def stand_at_error(self, error: BaseException) -> bool:
-        """Stop where ``error`` was raised. Whether the call is to be run again."""
+        """Stop where ``error`` was raised. Whether the call must be run again."""
         lines = traceback.format_exception_only(type(error), error)
         told = lines[-1].strip() if lines else type(error).__name__
         self.about = msgspec.structs.replace(self.about, reason="error", error=told)

@@ -111,7 +111,7 @@ class HeldPdb(pdb.Pdb):
             super().user_call(frame, argument_list)
 
     def stand_at_error(self, error: BaseException) -> bool:
-        """Ask for lines at the place where ``error`` was raised. Whether the call is to be run
+        """Ask for lines at the place where ``error`` was raised. Whether the call must be run
         again."""
         self.reset()
         if sys.version_info >= (3, 13):

@@ -78,7 +78,7 @@ class ProcHolds:
         self._begin(reason).stand_next(reason)
 
     def at_error(self, error: BaseException) -> bool:
-        """The call that runs here has raised. Whether it is to be run again."""
+        """The call that runs here has raised. Whether it must be run again."""
         return self._begin("error").stand_at_error(error)
 
     def has_call(self) -> bool:

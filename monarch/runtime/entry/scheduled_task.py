@@ -1,7 +1,7 @@
 """The task that a scheduler starts on a machine: keeps a host agent there, and warns it of its end.
 
-The scheduler's signals come to this process, which is small. It says what they mean: an end that is
-to come becomes a warning to those who use the host, and the agent goes on until then.
+The scheduler's signals come to this process, which is small. It says what they mean: an end that
+will come becomes a warning to those who use the host, and the agent goes on until then.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Replacements:
         self._settle()
 
     def is_wanted(self, uid: Uid) -> bool:
-        """Whether a proc that has ended is to be replaced; asked once."""
+        """Whether a proc that has ended must be replaced; asked once."""
         if uid not in self._wanted:
             return False
         self._wanted.discard(uid)

@@ -195,7 +195,7 @@ class AddressBook:
         return peer
 
     def reach(self, address: ProcAddress) -> None:
-        """A process that runs already is to be asked something. The connection that there is to it
+        """A process that runs already will be asked something. The connection that there is to it
         serves; one that was lost may be back, and is connected to anew."""
         peer = self.peers.get(address.uid)
         if peer is None or peer.failure is not None:

@@ -155,7 +155,7 @@ class RemoteProgram:
         title: str = "",
     ) -> None:
         """Have it started; ``started`` gets the host's answer. ``size``: rows and columns of the
-        terminal that it is to have."""
+        terminal that it should have."""
         node = self._node
         self._ask(
             RunProgram(

@@ -84,7 +84,7 @@ def _backward(
 def remote_autograd_function(cls: Any, name: str | None = None) -> Any:
     """The class as one whose ``apply`` runs on the workers, found out by running it on one shard.
 
-    What forward puts on ``ctx`` is to be tensors, by ``save_for_backward``, process groups that it
+    What forward puts on ``ctx`` must be tensors, by ``save_for_backward``, process groups that it
     was given, or plain values. A class that is remote already is returned as it is.
     """
     if getattr(cls, "_is_remote", False):

@@ -226,7 +226,7 @@ class Client:
                 self._settle(upto, answers.get())
 
     def take_frees(self, ints: list[int], refs: list[int]) -> None:
-        """Write what is to be freed into the records of its mesh and stream."""
+        """Write what must be freed into the records of its mesh and stream."""
         taken = refs[:]
         del refs[: len(taken)]
         ints += (0, len(taken), *taken)

@@ -275,7 +275,7 @@ class RemoteProcessGroup:
         self.dropped = False
 
     def drop(self) -> None:
-        """The group is not to be given to functions any more. The groups of the procs stay: a later
+        """The group must not be given to functions any more. The groups of the procs stay: a later
         request for a group along these dimensions gets them again."""
         self.dropped = True
 

@@ -74,7 +74,7 @@ def lend(tensor: Tensor, stream: TensorStream, mutable: bool) -> tuple[Tensor, B
 
 
 def move(tensor: Tensor, stream: TensorStream) -> Tensor:
-    """The same tensor, of another stream; ``tensor`` is not to be used any more."""
+    """The same tensor, of another stream; ``tensor`` may not be used any more."""
     return _across(tensor, stream)
 
 

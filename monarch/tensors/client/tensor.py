@@ -95,8 +95,8 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
         ``reduction`` is sum, avg, product, min, max, band, bor, bxor or stack. The result is the
         same on all ranks along ``dims``. "stack" puts the shards side by side in a new first
-        dimension. ``scatter`` gives rank k the k-th row of the result: the first dimension is to
-        have the size of the mesh dimension. ``out`` receives the result.
+        dimension. ``scatter`` gives rank k the k-th row of the result: the first dimension
+        must have the size of the mesh dimension. ``out`` receives the result.
         """
         reduced: Tensor = self.mesh.reduce(
             self, dims, reduction, scatter=scatter, inplace=False, mesh=mesh, out=out

@@ -187,7 +187,7 @@ class RingFound(Message, tag=86):
 
 
 class AskMemory(Request[Body], tag=90):
-    """To the process that has registered memory: ``what`` is to be done, as ``about`` says.
+    """To the process that has registered memory: ``what`` must be done, as ``about`` says.
 
     It comes over the job's own connections, which strangers cannot use.
     """

@@ -123,7 +123,7 @@ class Retire(Message, tag=16):
 class Unmapped(Message, tag=17):
     """I do not have this segment of yours, so the parcel with this hold could not be opened.
 
-    A process that needs the segment again is to be handed it anew.
+    A process that needs the segment again must be handed it anew.
     """
 
     sender: Uid

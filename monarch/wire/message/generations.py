@@ -12,7 +12,7 @@ from monarch.wire.message.header import Body, Message, Request
 
 
 class Onward(msgspec.Struct, array_like=True, frozen=True):
-    """A host that is to be passed a message, and the sender's port for its answer."""
+    """A host that a message is passed on to, and the sender's port for its answer."""
 
     host: ProcAddress
     port: int
@@ -34,7 +34,7 @@ class Sync(Request[SyncAnswer], tag=28):
     """One message of a workspace push, opaque here; its blobs travel as buffers.
 
     ``folders`` are the landing places of the workspace's folders below the replica's root, and
-    ``pid`` is the author's, whose end is to be noticed. The host passes it to ``onward``, in
+    ``pid`` is the author's, whose end must be noticed. The host passes it to ``onward``, in
     ``degree`` shares. An owner that carries a push through orders on behalf of its ``author``.
     """
 
@@ -46,7 +46,7 @@ class Sync(Request[SyncAnswer], tag=28):
 
 
 class Bring(Request[str], tag=51, kw_only=True):
-    """From a host agent to its client: procs are to be made here that are meant for the workspace
+    """From a host agent to its client: procs must be made here that are meant for the workspace
     ``wanted``, and what is here is ``digest``. Bring it.
 
     Answered with the digest that is here where that turns out to be right, else with nothing.
@@ -127,7 +127,7 @@ class Order(Request[Body], tag=44):
     if ``None``), how long to wait until all have come past a lifted one, or how long a halt may
     take. ``behind`` are hosts that could not show the files: procs there go back at a patch. A proc
     that ``gives_way`` does so to a new one of its uid: what comes after its fence is for that one.
-    ``pid`` is that of an author elsewhere, whose end is to be noticed.
+    ``pid`` is that of an author elsewhere, whose end must be noticed.
     """
 
     kind: SwitchOrder

@@ -162,7 +162,7 @@ class SpawnProcs(Message, tag=22, kw_only=True):
     Payload: what each runs before anything else, if there is something. ``root`` is the client;
     ``command`` starts their template, and that of what they spawn on this host in turn.
     ``is_quiet``: with ``ProcUp`` to the host agent only, because the owner sends through it.
-    ``digest`` names the workspace that they are to run, ``generation`` what the owner runs,
+    ``digest`` names the workspace that they must run, ``generation`` what the owner runs,
     ``codes`` what hosts run which belong together and run several states.
     ``path`` are the author's import folders; a name need not be UTF-8.
     """

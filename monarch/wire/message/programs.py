@@ -13,7 +13,7 @@ from monarch.wire.message.header import Message, Request
 
 
 class ProgramBegun(msgspec.Struct):
-    """The host agent's process, which is to be watched, and the folder that a program runs in."""
+    """The host agent's process, which must be watched, and the folder that a program runs in."""
 
     pid: int
     machine: str

@@ -1,6 +1,6 @@
 """The parts of `fault_tolerant`: they keep replica groups training when processes die.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - when a replica group counts as hung: `groups.py`
 - a bug of TorchFT: `torchft_cures.py`

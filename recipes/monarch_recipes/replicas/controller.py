@@ -634,7 +634,7 @@ class Controller(Actor):
         raise StepsInVain(group.name, f"{why}. {self.groups.how_to_go_on()}")
 
     def order(self, group: Group, step: int) -> Any:
-        """Have a group make its next step, which is to be that one."""
+        """Have a group make its next step, which will be that one."""
         order = StepOrder(
             least_step=self.groups.step_of_others(group),
             last_step=self.last_step,

@@ -18,7 +18,7 @@ from monarch_recipes.replicas.torchft_cures import Bell
 
 
 class GroupLost(Exception):
-    """A group is of no use any more, and is to be started again.
+    """A group is of no use any more, and must be started again.
 
     ``details`` has the stack of each of its ranks, where it hangs.
     """

@@ -116,7 +116,7 @@ class TitanTrainer(Actor):
 
     @endpoint
     def save_if_due(self) -> Saved:
-        """Write the checkpoint that the config has after this step, if there is to be one."""
+        """Write the checkpoint that the config has after this step, if there is one."""
         return self.running().save_if_due()
 
     @endpoint
@@ -251,7 +251,7 @@ class Driver:
         return results
 
     def save_if_due(self) -> Saved:
-        """Save the checkpoint that the config has after the last step, if there is to be one."""
+        """Save the checkpoint that the config has after the last step, if there is one."""
         self._compare()
         saved: list[Saved] = self.ask(self.trainers.save_if_due, doing="saving a checkpoint")
         return saved[0]

@@ -55,7 +55,7 @@ class Expected:
         paths: Collection[str],
         patched: Iterable[FunctionType],
     ) -> Expected:
-        """Of one commit that is to come. ``twins`` are new objects, each with the live one that
+        """Of one commit that will come. ``twins`` are new objects, each with the live one that
         goes on in its place, ``displaced`` those whose name another one takes. ``paths`` are files
         whose functions are compared with their source."""
         made = cls()

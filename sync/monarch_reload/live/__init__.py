@@ -1,6 +1,6 @@
 """The objects of the running modules, and how they take new code.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - what reload does to a class, to an Enum, to a function, to a lambda: `classes.py`, `enums.py`,
   `patch.py`, `lambdas.py`; to functions that functions made: `closures.py`

@@ -1,7 +1,7 @@
 """The plan of an edit: the statements that have to run, their order, and warnings about the new
 code.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - what an edit makes run again, and what it must not, as torch's operators: `dirty_marks.py`,
   `propagation.py`, `plan.py`, `staged_copies.py`; which statements are looked at: `concern.py`

@@ -22,7 +22,7 @@ class Concern:
         self._from_others: frozenset[str] = frozenset()
 
     def _never_told(self) -> Iterator[int]:
-        """Statements that are to be looked at whatever is marked."""
+        """Statements that must be looked at whatever is marked."""
         edit = self._edit
         for index, statement in enumerate(edit.new):
             origin = edit.alignment.same.get(index)

@@ -1,7 +1,7 @@
 """The sources of modules: their statements, the names in them, and which new one replaces which
 old.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - which names a statement, a function body takes; how they are spelled: `names.py`, `scopes.py`;
   `spelling.py`

@@ -1,6 +1,6 @@
 """New code runs ahead of its commit, beside the live modules.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - how statements of a plan run: `stage.py`
 - how they see live objects and containers: `stand_ins.py`, `container_copies.py`

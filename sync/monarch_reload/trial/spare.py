@@ -23,7 +23,7 @@ _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spare_import
 class NewState(msgspec.Struct, frozen=True):
     """Files by real path with what they will hold: a text, where the text lies, or nothing.
 
-    `modules` are to be imported, each with its file, in that order; `path` is `sys.path` by then.
+    `modules` must be imported, each with its file, in that order; `path` is `sys.path` by then.
     """
 
     files: Mapping[str, bytes | str | None]

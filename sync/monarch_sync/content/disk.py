@@ -44,8 +44,8 @@ class Disk:
         os.replace(beside, path)
 
     def put(self, path: AnyPath, content: Content, mode: int, mtime: int | None = None) -> None:
-        """A file with this content; long runs of zeros become holes. `mtime`: seconds, if it is to
-        have another than the present."""
+        """A file with this content; long runs of zeros become holes. `mtime`: seconds, if it
+        gets another than the present."""
         fd = _create(path, mode)
         try:
             if len(content) >= _BLOCK or os.write(fd, content) < len(content):

@@ -1,6 +1,6 @@
 """The rules of git and of `.monarchignore`, which leave files out of a workspace.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - git's patterns; why a file is left out, in words: `gitignore.py`,
   `monarch_sync/scanning/explain.py`

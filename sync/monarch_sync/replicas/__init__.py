@@ -1,6 +1,6 @@
 """The folder on a host that mirrors a workspace: staged, committed, remembered.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - how a host gets a state ready: `replica.py`, `pending.py`, `staging.py`, `in_place.py`
 - what a commit does to the disk, and keeps of the host's own: `commit.py`, `parents.py`,

@@ -1,7 +1,7 @@
 """Patches: a large file changed where it stands, by the blocks that an edit touched.
 
 Writing a gigabyte anew for a changed block costs more than all else in a push. So a file of which
-nothing has shifted is patched: what is to be written is noted beside it first, with what stood
+nothing has shifted is patched: what must be written is noted beside it first, with what stood
 there before, in a file that a commit which was cut short is finished from, and that later leads
 back (`Store.find_patch`). A program that has the file open sees the change, as with any program
 that writes to it. Whether the result is right is known without reading all of it, from its blocks'

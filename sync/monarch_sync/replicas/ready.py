@@ -17,7 +17,7 @@ class ReadyContent(NamedTuple):
 
     ``before`` and ``digest``: the status and content at the file's path when we looked.
     ``is_stored``: the place is in the store. ``is_linked``: it is another name of a file that is
-    visible. ``patch``: the file is to be changed where it stands; the place has a note of how.
+    visible. ``patch``: the file must be changed where it stands; the place has a note of how.
     ``mtime_ns``: the time of the file at the place, which shows a change by any other program; 0
     for a file that is new.
     """

@@ -362,7 +362,7 @@ class Replica:
 
     def _file_by_file(self, pending: Pending) -> Pending:
         """The same, but for folders that were to move: a file that is not ours was put into one of
-        them meanwhile, which is to stay where it is."""
+        them meanwhile, which must stay where it is."""
         plan = diff(self.manifest, pending.new, ())
         self._staging.salvage(plan, self.manifest)
         self._staging.gather(plan, pending.new)

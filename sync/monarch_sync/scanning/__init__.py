@@ -1,6 +1,6 @@
 """A workspace's folders, read into a manifest.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - whether a workspace's folder is the one that it was, or unmounted: `identities.py`
 - whether a push may empty a folder on hosts: `emptied.py`,

@@ -22,7 +22,7 @@ class SyncPlan:
     """Paths are manifest paths.
 
     ``removes`` are entries that give way (deleted, or replaced by another kind), deepest first;
-    ``folders``, ``files``, ``links`` are to be made or replaced; ``modes`` only change their
+    ``folders``, ``files``, ``links`` must be made or replaced; ``modes`` only change their
     permission bits. ``moved`` tells, for a new file whose content the old state had, from where;
     ``before``, for a file that takes another's place, which one.
     ``folders_moved`` are whole folders that only have another name now, as (old, new); their

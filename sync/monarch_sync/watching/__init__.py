@@ -1,7 +1,7 @@
 """Notices changes in a workspace: by the kernel's events, and by polling where these do not tell
 all.
 
-What to open, by what is to be changed:
+What to open, by what you change:
 
 - how a save is noticed; which folders are watched; waiting for git: `watch.py`, `live_watch.py`,
   without inotify `system_watch.py`; `cover.py`; `git_locks.py`

@@ -187,7 +187,7 @@ class WatchedFolders:
             self._fresh.add((parent, name))
 
     def _note_move(self, old: str, new: str) -> None:
-        """Note that a folder got another name, if no more is to be said of it.
+        """Note that a folder got another name, if no more must be said of it.
 
         It is watched, with all in it, so the kernel has told of whatever changed there.
         """

@@ -77,7 +77,7 @@ class Purpose(FilesHere):
         """An owner is gone, with its procs: have its hosts take their files back."""
 
     def bring_back(self, owner: Uid) -> None:
-        """An owner has switched, and another one could not: it is to go back as well."""
+        """An owner has switched, and another one could not: it must go back as well."""
 
 
 class Proposing:

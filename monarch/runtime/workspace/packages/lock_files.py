@@ -40,7 +40,7 @@ class Needs(NamedTuple):
 
 
 class _Locked(NamedTuple):
-    """A package, as pip is to take it. ``source``: the folder where its code lies."""
+    """A package, as pip must take it. ``source``: the folder where its code lies."""
 
     name: str
     requirement: str

@@ -74,7 +74,7 @@ class Engine(Protocol):
         logger of metrics. Lets `DataEnded` through."""
 
     def should_validate(self) -> bool:
-        """Whether the data is to be validated after this step."""
+        """Whether the data should be validated after this step."""
 
     def validate(self) -> None: ...
 
