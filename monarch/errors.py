@@ -44,7 +44,7 @@ _REMOTE_TRACEBACK = "Traceback of where the remote call failed (most recent call
 
 
 class ActorError(Exception):
-    """An endpoint raised.
+    """An endpoint raised an exception.
 
     ``exception`` is the original exception; ``str()`` shows its traceback as it was on the
     remote side. ``rank`` is the member of its mesh that raised, counted from 0 in the mesh as
@@ -92,12 +92,12 @@ class _Failed(msgspec.Struct, frozen=True):
 
 
 class MeshFailure(_Failed, frozen=True, kw_only=True):
-    """The report that a supervisor gets: the actor that failed, where, why, and its last words.
+    """The report that a supervisor gets: which actor failed, where, why, and its last output.
 
-    ``crashed_ranks`` are ranks of the mesh ``mesh_name``, whose members are ``kind``
-    ("proc" or "actor"); ``members`` are the same in words. ``cause`` is the failure of something
-    that the member owned, which it did not handle, or failed to handle: then ``reason`` says how.
-    Failures with the same ``origin`` come from one event. ``expected``: the end was asked for.
+    ``crashed_ranks`` are ranks of the mesh ``mesh_name``, whose members are ``kind`` ("proc" or
+    "actor"); ``members`` names them in words. ``cause`` is the failure of something that the member
+    owned and did not handle, or failed to handle: then ``reason`` says how. Failures with the same
+    ``origin`` come from one event. ``expected``: somebody asked for the end.
     """
 
     host: str = ""
@@ -112,7 +112,7 @@ class MeshFailure(_Failed, frozen=True, kw_only=True):
 
     @property
     def event(self) -> str:
-        """Why it failed, without the actor's name."""
+        """Return why it failed, without the actor's name."""
         return self.reason or self.root_cause.reason
 
     @property
@@ -122,18 +122,19 @@ class MeshFailure(_Failed, frozen=True, kw_only=True):
 
     @property
     def who(self) -> str:
-        """The members that failed, in words; the first few where they are many."""
+        """Return the names of the members that failed; if they are many, the first few."""
         shown = ", ".join(self.members[:_MAX_NAMES]) or self.mesh_name
         left = len(self.members) - _MAX_NAMES
         return f"{shown} and {left} more" if left > 0 else shown
 
     def with_reason(self, reason: str) -> MeshFailure:
-        """The same failure, told otherwise."""
+        """Return the same failure with another reason."""
         return msgspec.structs.replace(self, reason=reason)
 
     def report(self) -> str:
-        """The failure in the reader's words: the actor, the place, the reason, and the last lines
-        printed."""
+        """Return the failure as a text for users: the actor, the place, the reason, and the last
+        lines printed.
+        """
         many = "s" if len(self.crashed_ranks) > 1 else ""
         ranks = ", ".join(str(rank) for rank in self.crashed_ranks)
         place = f" (rank{many} {ranks})" if ranks else ""
@@ -198,8 +199,8 @@ class MessageTooLarge(SupervisionError, ValueError):
 
 
 class RemoteMemoryError(MonarchError):
-    """Registered memory cannot be used: its owner has died, it was dropped or freed, or the way
-    there is broken. What was read so far must not be used.
+    """Registered memory cannot be used: its owner has died, it was dropped or freed, or the
+    connection is broken. Discard data that was read so far.
     """
 
     def __init__(self, buffer: str, owner: str, reason: str) -> None:

@@ -149,9 +149,10 @@ __all__ = [
 
 
 def unhandled_fault_hook(failure: MeshFailure) -> Any:
-    """Called with a failure that no supervisor handled. Assign another function to change it.
+    """The function that the program calls with each failure that no supervisor handled.
 
-    This one ends the program with status 1; one that returns lets it go on.
+    This default ends the program with status 1. Assign another function to change that; if it
+    returns, the program continues.
     """
     sys.exit(1)
 

@@ -47,10 +47,11 @@ class Actor:
         return logger
 
     def _handle_undeliverable_message(self, message: Any) -> bool:
-        """A message of this actor, sent without waiting for an answer, could not be delivered.
+        """Called when a message that this actor sent without waiting could not be delivered.
 
-        ``message`` has ``sender()``, ``dest()`` and ``error_msg()``. A class that overrides this
-        fails where its answer is not true. Without an override such messages are dropped: the
-        owner of the dead actor is told of that anyway, and a dead rank does not fail others.
+        ``message`` has ``sender()``, ``dest()`` and ``error_msg()``. Return true if the actor has
+        dealt with it; any other value fails the actor. Without an override such messages are
+        dropped: the owner of the dead actor hears of its death anyway, and a dead rank does not
+        fail others.
         """
         return False

@@ -110,7 +110,7 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
         aggregate_window_sec: float | None = DEFAULT_WINDOW,
         level: int = logging.INFO,
     ) -> None:
-        """As ``ProcMesh.logging_option``, for the procs that these actors live in."""
+        """Set logging as ``ProcMesh.logging_option`` does, for the procs that these actors live in."""
         procs = self._ref.procs
         await set_logging(
             hosts_of(procs), procs, self._ref.uid, stream_to_client, aggregate_window_sec, level
@@ -155,10 +155,9 @@ def _ping(self: object) -> None: ...
 def stop_actors(ref: MeshRef, reason: str) -> Future[None]:
     """Ask the members of an actor mesh to end. Members in dead procs count as ended.
 
-    Members that do not get to it within ``stop_timeout_seconds`` are cut off: the coroutine in hand
-    is cancelled, an ``__init__`` that has not returned is left behind, with a warning. Raises
-    ``SupervisionError`` for a ``__cleanup__`` that raised, and for members whose code can only be
-    waited for.
+    After ``stop_timeout_seconds`` a member is cut off: its current coroutine is cancelled, and an
+    ``__init__`` that has not returned is abandoned with a warning. Raises ``SupervisionError`` if a
+    ``__cleanup__`` raised, or if a member runs code that cannot be cancelled.
     """
     node = process.current().node
     uid = ref.uid

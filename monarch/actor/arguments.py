@@ -10,7 +10,9 @@ from typing import Any
 
 
 class _Bounds:
-    """How many positional arguments a function takes, when that is all there is to know."""
+    """How many positional arguments a function takes, for functions whose signature has nothing
+    else.
+    """
 
     def __init__(self, function: Callable[..., Any], num_own: int) -> None:
         self.signature = inspect.signature(function)
@@ -40,7 +42,10 @@ def check_arguments(
     kwargs: dict[str, Any],
     called: str,
 ) -> None:
-    """Raise ``TypeError`` here, at the sender, for arguments that do not fit.
+    """Raise ``TypeError`` at the sender if the arguments do not fit the function.
+
+    The receiver adds ``num_own`` arguments itself (``self``, the response port); ``called`` names
+    the function in the error text.
 
     ``num_own`` arguments (``self``, the response port) are added by the receiver; ``called`` is
     what is called, in words.
@@ -61,7 +66,7 @@ _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 
 def _misfit(called: str, problem: str, signature: inspect.Signature, num_own: int) -> str:
-    """An error text: how the arguments of a call differ from what they should be."""
+    """Return an error text that says how the arguments of a call differ from the signature."""
     import difflib  # For mistakes only.
 
     parameters = list(signature.parameters.values())[num_own:]

@@ -26,10 +26,10 @@ from monarch.wire.host_url import HostUrl
 def run_worker_loop_forever(
     *, private_key: Any = None, ca: Any = None, address: str, insecure: bool = False
 ) -> None:
-    """Be the host agent of this machine at ``address``; returns only when shut down.
+    """Serve as the host agent of this machine at ``address``; returns only after a shutdown.
 
-    Serves one client at a time: when one leaves or dies, its procs are stopped, and the next
-    may come. Beyond loopback a job secret is needed (``MONARCH_JOB_SECRET``), unless
+    It serves one client at a time. When a client leaves or dies, its procs are stopped and the next
+    client may attach. Beyond loopback a job secret is needed (``MONARCH_JOB_SECRET``), unless
     ``insecure``: any process that can reach the port can run code here. ``tcp://HOST:fdN`` takes
     over an inherited socket that listens. ``ca`` and ``private_key`` are accepted for upstream's
     sake and ignored.
@@ -47,10 +47,9 @@ run_worker_loop_until_shutdown = run_worker_loop_forever
 def start_worker_loop_forever(
     *, private_key: Any = None, ca: Any = None, address: str
 ) -> Future[None]:
-    """``run_worker_loop_forever`` on a thread; the future is done once it was shut down.
+    """Run ``run_worker_loop_forever`` on a thread; the future is done after the shutdown.
 
-    Raises ``ValueError`` at once for an address that is none; any other failure is raised by the
-    future.
+    Raises ``ValueError`` at once for an invalid address; the future raises any other failure.
     """
     if ":fd" not in address:
         HostUrl.parse(address)
@@ -93,9 +92,10 @@ def attach(addr: str) -> None:
 
 
 def hosts_from_config(name: str, num_hosts: int = 2) -> HostMesh:
-    """A mesh of ``num_hosts`` hosts, each a process of this machine that ends with this program.
+    """Return a mesh of ``num_hosts`` hosts; each is a process of this machine that ends with this
+    program.
 
-    To try out what several hosts would do; ``monarch.job`` brings up real ones.
+    Use it to try a program on several hosts; ``monarch.job`` starts real hosts.
     """
     agent = client()
     urls = [f"ipc://{agent.directory}/{name}-{number}" for number in range(num_hosts)]
@@ -164,10 +164,10 @@ _MAX_SECONDS = float(2**64)
 
 
 def shutdown_context(host_timeout: float | None = None) -> Future[None]:
-    """Stop what this program spawned and leave the hosts. Also done at exit; idempotent.
+    """Stop everything that this program spawned and leave the hosts. Runs at exit too; idempotent.
 
-    Actors have ``host_timeout`` seconds to clean up. Raises ``ValueError`` for one that is no
-    number of seconds.
+    Actors have ``host_timeout`` seconds to clean up. Raises ``ValueError`` if ``host_timeout`` is
+    not a finite number of seconds from 0 on.
     """
     if host_timeout is not None and not 0 <= host_timeout < _MAX_SECONDS:
         raise ValueError("host_timeout must be finite, non-negative and less than 2**64 seconds")

@@ -1,4 +1,4 @@
-"""Which program procs are started with."""
+"""The command that starts a proc."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from monarch.wire.message import Command
 
 
 class BootstrapCommand:
-    """A program that starts a proc: it must end up as a Python with the arguments of
-    ``default_bootstrap_cmd()``, which may be told from a shell's words by ``shlex.join`` only.
+    """A command that starts a proc. It must end in a Python with the arguments of
+    ``default_bootstrap_cmd()``; a shell may quote them with ``shlex.join``.
 
-    Wrappers (numactl, a profiler, a shell that ends in ``exec``) go in front of that; take
-    ``default_bootstrap_cmd()`` and change it. The proc has the environment of its host with
-    ``env`` on top, where ``None`` takes a variable out; without ``inherit_env``, ``env`` alone.
+    Put wrappers (numactl, a profiler, a shell that ends in ``exec``) in front: take
+    ``default_bootstrap_cmd()`` and change it. The proc has the environment of its host plus
+    ``env``, where ``None`` removes a variable. Without ``inherit_env`` it has ``env`` alone.
     """
 
     def __init__(
@@ -55,5 +55,7 @@ class BootstrapCommand:
 
 
 def default_bootstrap_cmd(program: str | None = None) -> BootstrapCommand:
-    """This interpreter, or the one at ``program``, as a command to start procs with."""
+    """Return the command that starts procs with the interpreter ``program``, or with this
+    interpreter.
+    """
     return BootstrapCommand(program or sys.executable, None, ZYGOTE_ARGUMENTS, {})

@@ -51,8 +51,9 @@ class _Queue:
         return None
 
     def give_up(self, promise: Promise[_Item]) -> None:
-        """Takes a receiver out that waits no longer: a value that comes for it, even now, is the
-        next one's. moment, is the next one's."""
+        """Remove a receiver that has stopped waiting; a value that arrives for it goes to the next
+        receiver.
+        """
         with self._lock:
             for index, waiting in enumerate(self._waiting):
                 if waiting() is promise:
@@ -77,7 +78,9 @@ class _Queue:
         taken()
 
     def take(self, taker: _Received[Any]) -> None:
-        """Have the next value be the claim of ``taker``, which gives it up if it is interrupted."""
+        """Give ``taker`` a claim on the next value; ``taker`` gives the claim up if it is
+        interrupted.
+        """
         promise: Promise[_Item] = Promise()
         with self._lock:
             for index, item in enumerate(self.items):
@@ -107,7 +110,7 @@ class _Queue:
 
 
 class _Inlet:
-    """Where the node puts what arrives; does not keep the queue."""
+    """The sink that the node puts arriving values into; it does not keep the queue alive."""
 
     def __init__(self, queue: _Queue) -> None:
         self._queue = weakref.ref(queue)
@@ -141,11 +144,11 @@ def _ranked_value_of(item: _Item) -> tuple[int, Any]:
 
 
 class _Received(Future[T]):
-    """A value of a channel, which is claimed when it is first asked for.
+    """A value of a channel; the first ``get`` or ``await`` claims it.
 
-    So one that is dropped before takes none, and of several the first to be asked gets the first.
-    One that has waited in vain, was cancelled, or was interrupted before it had returned the value,
-    has no claim any more: it has one again when it is asked again.
+    A future that nobody asks takes no value, and of several futures the first that is asked gets
+    the first value. A future loses its claim when its wait times out, is cancelled or is
+    interrupted; it claims again when it is asked again.
     """
 
     # The queue stays as long as a value of it may be asked for.
@@ -219,7 +222,7 @@ class _Received(Future[T]):
         self._end_wait(wait)
 
     def _end_wait(self, wait: object) -> None:
-        """Give up the claim, if the last one that waited has gone without the value."""
+        """Give up the claim if no waiter is left and none has got the value."""
         with self._lock:
             self._waits.discard(wait)
             if self._waits or self._has_returned or self._claim is None:
@@ -235,14 +238,15 @@ class PortReceiver(Generic[T]):
         self._queue = queue
 
     def recv(self) -> Future[T]:
-        """The next value, of any sender; an exception that was sent is raised.
+        """Return a future of the next value from any sender; it raises if the value is an
+        exception.
 
-        Which one is the next is decided when the future is first waited for or asked.
+        The future claims its value when somebody first waits for it.
         """
         return _Received.of(self._queue, lambda item: value_of(item[1]))
 
     def ranked(self) -> RankedPortReceiver[T]:
-        """The same values, each with the rank of its sender."""
+        """Return a receiver of the same values, each with the rank of its sender."""
         return RankedPortReceiver(self._queue)
 
 
@@ -258,12 +262,13 @@ class RankedPortReceiver(Generic[T]):
 
 
 class Channel(Generic[T]):
-    """``Channel.open()`` gives a port and its receiver."""
+    """A port and its receiver: ``Channel.open()`` makes both."""
 
     @staticmethod
     def open(once: bool = False) -> tuple[Port[Any], PortReceiver[Any]]:
-        """A port, which may be sent to other processes, and its receiver, which stays in this one.
-        With ``once``, for a single value."""
+        """Return a port and its receiver. The port may be sent to other processes; the receiver
+        stays in this process. With ``once`` the port takes a single value.
+        """
         queue = _Queue(once)
         node = process.current().node
         number = node.open_port(_Inlet(queue), [])
@@ -273,6 +278,6 @@ class Channel(Generic[T]):
 
     @staticmethod
     def open_ranked(once: bool = False) -> tuple[Port[Any], RankedPortReceiver[Any]]:
-        """As ``open``; the values come with the rank of their sender."""
+        """Open a port as ``open`` does; its receiver gives each value with the rank of the sender."""
         port, receiver = Channel.open(once)
         return port, receiver.ranked()

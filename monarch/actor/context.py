@@ -12,7 +12,9 @@ from monarch.runtime.context import running
 
 
 class Context(NamedTuple):
-    """``message_rank`` is the rank within the mesh or slice that the message was sent to."""
+    """The actor that runs now, and ``message_rank``: its rank in the mesh or slice that the message
+    was sent to.
+    """
 
     actor_instance: Instance
     message_rank: Point

@@ -52,10 +52,10 @@ def get_or_spawn_controller(
     *args: Any,
     **kwargs: Any,
 ) -> Future[Any]:
-    """The actor called ``name`` that this program has one of, made when there is none yet.
+    """Return the program's only actor called ``name``; the first call makes it.
 
-    It lives in the client's process, and may be asked for in any proc. Raises ``ActorError``
-    (of a ``ValueError``) once the controller has failed.
+    The actor lives in the client's process; any proc may ask for it. Raises ``ActorError`` (of a
+    ``ValueError``) after the controller has failed.
     """
     root = process.current().root
     ref = MeshRef(f"{root.uid}.{_NAME}", _NAME, _Registry, Shape.unity(), procs=[root])
@@ -64,7 +64,8 @@ def get_or_spawn_controller(
 
 
 def debug_controller() -> Any:
-    """Upstream's actor for calls that stand at a breakpoint; `monarch debug` needs none.
+    """Return upstream's actor for calls that wait at a breakpoint; `monarch debug` does not need
+    it.
 
     ``wait_pending_session`` and ``list`` are its endpoints.
     """

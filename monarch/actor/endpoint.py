@@ -61,8 +61,9 @@ class EndpointProperty(Generic[P, R]):
 
     @property
     def _explicit_response_port(self) -> bool:
-        """Whether its actor takes the next message before this has answered, as libraries for
-        Monarch ask."""
+        """Whether the actor takes its next message before this endpoint has answered; libraries for
+        Monarch read it.
+        """
         return self.endpoint_spec.explicit_response_port or self.endpoint_spec.is_concurrent
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -88,10 +89,10 @@ def endpoint(
     explicit_response_port: bool = False,
     instrument: bool = True,
 ) -> Any:
-    """Mark a method of an actor as callable from elsewhere.
+    """Mark a method of an actor as callable from other processes.
 
-    With ``explicit_response_port`` the method gets a ``Port`` after ``self`` and answers
-    through it, when and as often as it likes; an exception then fails the actor.
+    With ``explicit_response_port`` the method gets a ``Port`` after ``self`` and answers through
+    it, at any time and any number of times; an exception then fails the actor.
     """
 
     def mark(function: Callable[..., Any]) -> EndpointProperty[..., Any]:
@@ -144,7 +145,7 @@ class Endpoint(Generic[P, R]):
         return "1 rank" if number == 1 else f"{number} ranks"
 
     def _how(self, args: Any, kwargs: Any, given: str = "") -> str:
-        """How it is called, with these arguments."""
+        """Return the text of the call with these arguments, for an error message."""
         words = [_in_short(one) for one in args]
         words += [f"{name}={_in_short(one)}" for name, one in kwargs.items()]
         call = f"{self._full_name}.call({given or ', '.join(words)})"
@@ -166,7 +167,9 @@ class Endpoint(Generic[P, R]):
     def _send_call(
         self, args: Any, kwargs: Any, wrap: Callable[[Any], Any] | None = None
     ) -> Promise[Any]:
-        """``wrap`` changes the arguments where they arrive."""
+        """Send the call to all members; the promise is set with their answers. ``wrap`` changes the
+        arguments at the receiver.
+        """
         lent = lending.LentMessage(self._mesh.proc_uids)
         data = self._dump(args, kwargs, lent, wrap)
         sink = CallSink(self._mesh.proc_uids, self)
@@ -203,12 +206,11 @@ class Endpoint(Generic[P, R]):
         return iter([make_future(promise, resolve) for promise in sink.promises])
 
     def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Tell all members, and do not wait. An endpoint that raises fails its actor.
+        """Send the message to all members without waiting. An endpoint that raises fails its actor.
 
-        There is no word of its arrival. Members that are dead do not get it; and on many
-        hosts, where hosts hand messages on to others, those below a host that is lost at this
-        moment may not get it either, though they live. A log line names the host then. Where
-        that must not go unnoticed, use ``call``.
+        Delivery is not confirmed. Dead members do not get the message. On many hosts, where hosts
+        forward messages, live members behind a host that is lost at this moment may miss it too; a
+        log line names that host. Use ``call`` if you must know.
         """
         self._send_all(self._dump(args, kwargs), 0)
         sent = self._sent(0, len(self._mesh.procs))
@@ -219,7 +221,7 @@ class Endpoint(Generic[P, R]):
             self._tell_undelivered(sender)
 
     def _tell_undelivered(self, sender: Uid) -> None:
-        """A member that is known to be dead did not get the message."""
+        """Report to ``sender`` each member that is known to be dead and so did not get the message."""
         node = process.current().node
         for rank, proc in enumerate(self._mesh.procs):
             failure = node.failure_of(proc.uid)
@@ -228,10 +230,10 @@ class Endpoint(Generic[P, R]):
                 node.on_undelivered(sender, target, self._name, failure.reason)
 
     def rref(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call all members, without waiting; what they return becomes distributed tensors.
+        """Call all members without waiting; their return values become distributed tensors.
 
-        What comes out is said by ``@endpoint(propagate=...)``: a function from tensors without
-        values to such, or "inspect" for nothing.
+        ``@endpoint(propagate=...)`` gives the shapes of the result: a function from fake tensors to
+        fake tensors, or "inspect" if there is no result.
         """
         return offered("rref")(self, args, kwargs)
 
@@ -253,8 +255,7 @@ class Endpoint(Generic[P, R]):
         return make_future(sink.promise, resolve_one(mesh, self._name))
 
     def _sent(self, port: int, num: int) -> SentCall | None:
-        """The facts of this call that its row of the event ring keeps; ``None`` where there is no
-        ring."""
+        """Return the facts of this call that the event ring records; ``None`` if there is no ring."""
         ring = process.current().node.ring
         if ring is None:
             return None
@@ -263,7 +264,7 @@ class Endpoint(Generic[P, R]):
         return ring, ring.clock(), uid, rank, self._mesh.uid, self._name, port, num
 
     def send_to_port(self, args: Any, kwargs: Any, port: Port[Any] | None, selection: str) -> None:
-        """What ``send`` does."""
+        """Send a message whose answers go into ``port``, as ``send`` describes."""
         data = self._dump(args, kwargs)
         number, proc = (0, None) if port is None else (port._address.port, port._address.proc)
         if selection == "all":
@@ -275,10 +276,10 @@ class Endpoint(Generic[P, R]):
         node.outboxes.call(self._mesh, rank, message, data.data, data.buffers)
 
     def asked(self, rank: int) -> Asked | None:
-        """A member, as the answer to what a caller waits for; see ``core.rings``.
+        """Return the member whose answer the caller waits for, as ``core.rings`` needs it.
 
-        Nothing where others may answer for it, or hand its answer on: that may come behind what
-        it says later.
+        Returns ``None`` where another process may answer or forward the answer: it could then
+        arrive after later messages of the member.
         """
         mesh = self._mesh
         if self._spec.explicit_response_port or mesh.place is not None:
@@ -397,7 +398,8 @@ def send(
 ) -> None:
     """Send a message whose answers go into ``port``; ``selection`` is "all" or "choose".
 
-    ``endpoint`` may be a remote function too, which runs on the active mesh.
+    ``endpoint`` may also be a remote function, which runs on the active mesh. Raises ``ValueError``
+    for another ``selection``.
     """
     if selection not in ("all", "choose"):
         raise ValueError(f"selection must be 'all' or 'choose', not {selection!r}")
@@ -411,7 +413,7 @@ def concurrent_endpoint(
     explicit_response_port: bool = False,
     instrument: bool = True,
 ) -> Any:
-    """``@endpoint`` for a coroutine that does not keep the actor from its next message."""
+    """Mark a coroutine method as an endpoint during which its actor handles further messages."""
 
     def mark(function: Callable[..., Any]) -> EndpointProperty[..., Any]:
         if isinstance(function, EndpointProperty):

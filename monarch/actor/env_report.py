@@ -22,9 +22,10 @@ _SECONDS = 5.0
 
 
 class EnvReport(msgspec.Struct, frozen=True):
-    """``ranks`` has the variables of each rank that answered; ``silent`` are the others, with why.
+    """The environment of a mesh: ``ranks`` has the variables of each rank that answered, ``silent``
+    the reason for each rank that did not.
 
-    Values of variables that look like secrets are hidden; equal ones are equal still.
+    Values of variables that look like secrets are hidden; equal values are still shown as equal.
     """
 
     ranks: Mapping[int, Mapping[str, str]]
@@ -51,7 +52,7 @@ class EnvReport(msgspec.Struct, frozen=True):
         return [row for row in self.rows if row.differs]
 
     def __getitem__(self, name: str) -> dict[int, str | None]:
-        """One variable by rank; ``None`` where it is not set."""
+        """Return the value of one variable for each rank; ``None`` where it is not set."""
         return {rank: env.get(name) for rank, env in self.ranks.items()}
 
     def __str__(self) -> str:

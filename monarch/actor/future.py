@@ -126,7 +126,7 @@ class Future(Generic[R]):
         return value  # type: ignore[return-value]
 
     def _computed(self) -> _Outcome[R]:
-        """Unpickle the answer, once, on the thread that wants it."""
+        """Unpickle the answer once, on the thread that asks for it."""
         outcome = self._outcome
         if outcome is None:
             with self._lock:
@@ -191,15 +191,16 @@ class Future(Generic[R]):
             observer.set_result(value)  # type: ignore[arg-type]
 
     def then(self, resolve: Callable[[R], T]) -> Future[T]:
-        """A future of what ``resolve`` makes of this one's value, once it is asked for.
+        """Return a future of ``resolve(value)``, computed when it is first asked for.
 
-        It raises what this one raises, or what ``resolve`` raises.
+        It raises the error of this future, or of ``resolve``.
         """
         return make_future(self._promise, lambda value: resolve(self._resolve(value)))
 
     def result(self, timeout: float | None = None) -> R:
-        """As ``get``: the value, within ``timeout`` seconds. Raises ``TimeoutError``, and what the
-        call raises."""
+        """Return the value, as ``get`` does. Raises ``TimeoutError`` after ``timeout`` seconds, or
+        the error of the call.
+        """
         return self.get(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -254,7 +255,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 def soon(loop: asyncio.AbstractEventLoop, action: Callable[..., object], *args: Any) -> None:
-    """Have ``loop`` run ``action``, if it still takes anything. From any thread."""
+    """Schedule ``action`` on ``loop``; a closed loop ignores it. Any thread may call this."""
     try:
         loop.call_soon_threadsafe(action, *args)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""One future for many: control requests, or the folded answers of a mesh."""
+"""One future for several answers: of control requests, or combined answers of a mesh."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def within(
     loop: Loop, outcome: Promise[Response[A]], seconds: float, error: str
 ) -> Promise[Response[A]]:
-    """``outcome``, which is ``error`` when it is not there in time."""
+    """Return ``outcome``; it is set to ``error`` if it is not set within ``seconds``."""
     timer = loop.call_later(seconds, lambda: outcome.set(Response(None, error)))
     outcome.on_set(timer.cancel)
     return outcome
@@ -52,7 +52,9 @@ def gather(promises: Sequence[Promise[T]], check: Callable[[T], Any]) -> Future[
 
 
 class Accumulator(Generic[A]):
-    """``combine(so_far, answer)`` over the answers of ``endpoint``, from ``identity``."""
+    """Combines the answers of ``endpoint``: ``combine(so_far, answer)``, beginning with
+    ``identity``.
+    """
 
     def __init__(
         self, endpoint: Endpoint[..., Any], identity: A, combine: Callable[[A, Any], A]

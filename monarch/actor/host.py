@@ -1,4 +1,4 @@
-"""One machine among a mesh of them."""
+"""A host of a host mesh."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monarch.wire.address import ProcAddress
 
 
 class Host(NamedTuple):
-    """One machine: its agent, and the URL that we attached to, where we did."""
+    """A machine: its host agent, and the URL that we attached to (empty for a local agent)."""
 
     address: ProcAddress
     url: str = ""

@@ -31,8 +31,9 @@ Self = TypeVar("Self", bound="HostMesh")
 
 
 def _check_per_host(per_host: Any, unknown: Mapping[str, Any]) -> None:
-    """Raise ``TypeError`` for what is no mapping from a dimension to its size, and for arguments
-    that are ``unknown``."""
+    """Raise ``TypeError`` if ``per_host`` does not map dimensions to sizes, or if there are
+    ``unknown`` arguments.
+    """
     if unknown:
         sizes = {name: size for name, size in unknown.items() if isinstance(size, int)}
         raise TypeError(
@@ -89,7 +90,9 @@ class HostMesh(StartingMesh):
         return HostMesh(self._name, shape, hosts, command=self._command)
 
     def _places_in(self, other: HostMesh) -> list[int]:
-        """Which of the other's hosts these are; empty where one is none of them."""
+        """Return the ranks that these hosts have in ``other``; empty if ``other`` lacks a host of
+        ours.
+        """
         places = [rank for rank, host in enumerate(other._hosts) if host in self._hosts]
         return places if len(places) == len(self._hosts) else []
 
@@ -102,7 +105,7 @@ class HostMesh(StartingMesh):
         return HostMesh(self._name, shape, hosts, command=self._command)
 
     def _of_rank(self, rank: int) -> HostMesh:
-        """One host, by its rank among these."""
+        """Return the host with this rank, as a mesh of one host."""
         base = self._shape.ndslice.get(rank)
         one = Shape([], Slice(offset=base, sizes=[], strides=[]))
         return HostMesh(self._name, one, [self._hosts[rank]], command=self._command)
@@ -191,9 +194,9 @@ class HostMesh(StartingMesh):
         return gather([one.ready for one in links], check).then(lambda _: True)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
-        """End all procs that were spawned here; the host agents go on.
+        """End all procs that this mesh spawned; the host agents keep running.
 
-        Raises ``RuntimeError`` on a slice or a received reference: only the owner may.
+        Raises ``RuntimeError`` on a slice or a received reference: only the owner may stop a mesh.
         """
         self._check_usable()
         self._check_owned("stop")
@@ -239,9 +242,10 @@ class HostMesh(StartingMesh):
             raise RuntimeError("HostMesh has already been shut down")
 
     def with_python_executable(self, python_executable: str) -> HostMesh:
-        """The same hosts, with procs that run another interpreter.
+        """Return the same hosts, whose procs run another interpreter.
 
-        It must have this package installed. Procs that they spawn on their host run it too.
+        That interpreter must have this package installed. Procs that those procs spawn on their
+        host use it too.
         """
         command = default_bootstrap_cmd(str(python_executable))._as_command()
         return HostMesh(self._name, self._shape, self._hosts, owned=self._is_owned, command=command)
@@ -266,7 +270,9 @@ class HostMesh(StartingMesh):
         aggregate_window_sec: float | None = DEFAULT_WINDOW,
         level: int = logging.INFO,
     ) -> None:
-        """As ``ProcMesh.logging_option``, for all procs of these hosts, later ones too."""
+        """Set logging as ``ProcMesh.logging_option`` does, for all current and later procs of these
+        hosts.
+        """
         procs = [proc for owned in self._spawned if not owned.is_stopped for proc in owned.procs]
         await set_logging(
             [host.address for host in self._hosts], procs, self._name,
@@ -330,7 +336,9 @@ def proc_mesh(
     env: dict[str, str] | None = None,
     setup: Callable[[], Any] | None = None,
 ) -> ProcMesh:
-    """``hosts`` times ``gpus`` procs on this machine: ``this_host().spawn_procs(...)``."""
+    """Spawn ``hosts`` times ``gpus`` procs on this machine, as ``this_host().spawn_procs(...)``
+    does.
+    """
     return this_host().spawn_procs({"hosts": hosts, "gpus": gpus}, setup, env=env)
 
 

@@ -22,7 +22,9 @@ _AGAIN_SECONDS = 2.0
 
 
 class HostWarning(NamedTuple):
-    """``host`` ends, and ``why``; in ``seconds``, where its scheduler says when."""
+    """A warning that ``host`` will end, and ``why``; ``seconds`` is the time left, if its scheduler
+    says so.
+    """
 
     host: str
     why: str
@@ -34,8 +36,9 @@ class HostWarning(NamedTuple):
 
 
 class WarningSubscription:
-    """Calls ``tell``, on a thread of its own, for each warning of these hosts, until closed. One
-    that stands already is told at once."""
+    """Calls ``tell``, on its own thread, for each warning of these hosts until it is closed. A
+    warning that is already in force is reported at once.
+    """
 
     def __init__(
         self,
@@ -54,8 +57,7 @@ class WarningSubscription:
             self._listen(host, 0, 0.0)
 
     def close(self) -> None:
-        """Call it no more. A call that is under way is waited for, unless it is that one that
-        closes."""
+        """Stop calling ``tell``. Waits for a call in progress, except when that call itself closes."""
         self._is_closed = True
         self._warnings.put(None)
         if threading.current_thread() is not self._thread:

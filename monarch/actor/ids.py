@@ -16,7 +16,7 @@ _ADDR = r"(.*?)(?:<([^<>]+)>)?\.([^.@]+)@(.*)"
 
 
 class Uid(msgspec.Struct, frozen=True):
-    """A name that is unique: of one instance (``label<number>``), or a singleton's (``label``)."""
+    """A unique name: of an instance (``label<number>``), or of a singleton (``label``)."""
 
     label: str | None
     instance_value: int | None = None
@@ -34,7 +34,7 @@ class Uid(msgspec.Struct, frozen=True):
 
     @staticmethod
     def instance(label: str | None = None) -> Uid:
-        """A fresh one."""
+        """Return a new uid with a random number."""
         return Uid(label, secrets.randbits(64))
 
     @staticmethod
@@ -57,12 +57,12 @@ class Uid(msgspec.Struct, frozen=True):
 
     @property
     def is_instance(self) -> bool:
-        """Whether it has a number, beside a label or instead of one."""
+        """Whether the uid has a number, with or without a label."""
         return self.instance_value is not None
 
     @property
     def is_singleton(self) -> bool:
-        """Whether it is a label alone."""
+        """Whether the uid is a label without a number."""
         return self.instance_value is None
 
     def __str__(self) -> str:
@@ -96,10 +96,10 @@ class ProcId(msgspec.Struct, frozen=True):
 
 
 class ActorAddr(msgspec.Struct, frozen=True):
-    """One actor: its name, the process that it lives in, and where that listens.
+    """The address of one actor: its name, its process, and where that process listens.
 
-    ``uid`` is the actor mesh's; in one process it names one actor. Where none is given the name is
-    the uid, too.
+    ``uid`` is the uid of the actor mesh, which names one actor within a process. Without a ``uid``
+    the name is the uid.
     """
 
     addr: str
@@ -131,12 +131,12 @@ class ActorAddr(msgspec.Struct, frozen=True):
 
     @property
     def proc_id(self) -> str:
-        """Its process and where that listens, as ``name@address``."""
+        """Return the actor's process and where it listens, as ``name@address``."""
         return f"{self.proc_name}@{self.addr}"
 
     @property
     def is_root(self) -> bool:
-        """Whether this is the client itself, or named by its name alone."""
+        """Whether this is the client itself, or an actor whose name is its uid."""
         return self.uid in ("root", self.actor_name)
 
     @staticmethod

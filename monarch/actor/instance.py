@@ -96,18 +96,18 @@ class Instance:
         return self.actor_id.proc_id
 
     def stop(self, reason: str | None = None) -> None:
-        """End this actor, and what it owns, after the messages that it has got so far.
+        """End this actor and everything it owns, after the messages that it has received so far.
 
-        That is no failure: its owner is not told.
+        This is no failure: its owner is not notified.
         """
         self._end(reason or "it stopped itself", failed=False)
 
     def kill(self, reason: str | None = None) -> None:
-        """Fail this actor once the endpoint in hand returns; its owner is told."""
+        """Fail this actor when its current endpoint returns; its owner is notified."""
         self._end(f"it killed itself: {reason or 'no reason provided'}", failed=True)
 
     def abort(self, reason: str | None = None) -> None:
-        """Fail this actor once the endpoint in hand returns; its owner is told."""
+        """Fail this actor when its current endpoint returns; its owner is notified."""
         self._end(f"it aborted: {reason or 'no reason provided'}", failed=True)
 
     def _end(self, reason: str, *, failed: bool) -> None:

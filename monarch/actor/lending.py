@@ -1,7 +1,7 @@
 """The receivers of a message, for arguments that are lent to them rather than pickled.
 
-A distributed tensor among the arguments is already where the actors are. It asks here for the
-receivers, and is told when the message has been put together, and when the call has ended.
+A distributed tensor among the arguments already lies in the receivers' procs. It asks here who the
+receivers are, and is notified when the message has been pickled and when the call has ended.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Loan(Protocol):
 
 
 class LentMessage:
-    """A message to the processes ``uids``, entered while its arguments are pickled.
+    """A message to the processes ``uids`` whose arguments are being pickled.
 
-    ``answers`` says whether the end of the call will be heard of.
+    ``answers`` says whether the sender learns when the call ends.
     """
 
     __slots__ = ("_before", "answers", "loans", "uids")
@@ -48,7 +48,7 @@ class LentMessage:
                 loan.has_ended(None)  # It will not be sent.
 
     def sent(self, *promises: Promise[Any]) -> None:
-        """The message is on its way; each promise is of an answer to it."""
+        """Record that the message has been sent; each promise is set by one of its answers."""
         for promise in promises if self.loans else ():
             promise.on_set(functools.partial(self._tell, promise))
 

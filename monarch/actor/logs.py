@@ -13,7 +13,7 @@ from monarch.wire.message import LogOptions, SetLogLevel
 
 
 class _Default(int):
-    """A number that can be told from the same number given by hand."""
+    """An int that marks a default, so that the same number from a caller can be told apart."""
 
 
 DEFAULT_WINDOW: float | None = _Default(3)
@@ -29,7 +29,9 @@ async def set_logging(
     *,
     later_procs: bool = False,
 ) -> None:
-    """Have it so for ``procs``; for all procs of ``hosts`` with ``later_procs``."""
+    """Set the logging options of ``procs``; with ``later_procs`` also of all later procs of
+    ``hosts``.
+    """
     if not 0 <= level <= 255:
         raise ValueError(f"a log level lies between 0 and 255, not at {level}")
     if aggregate_window_sec is DEFAULT_WINDOW and not stream_to_client:

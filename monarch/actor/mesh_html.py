@@ -11,8 +11,9 @@ from monarch.wire.address import ProcAddress
 
 
 def html_of(title: str, members: Sequence[ProcAddress]) -> str:
-    """``members`` are procs, or hosts. No process is asked: a member is shown as lost if that is
-    known here."""
+    """Return HTML that shows ``members``, which are procs or hosts. It asks no process: a member is
+    shown as lost if this process knows that.
+    """
     node = process.current().node
     rows: dict[tuple[str, bool], dict[int, str]] = {}
     for rank, member in enumerate(members):

@@ -1,4 +1,4 @@
-"""The knowledge of a reference to actors: which class, in which procs, in what shape."""
+"""A reference to actors: their class, their procs, and the shape of the mesh."""
 
 from __future__ import annotations
 
@@ -65,13 +65,14 @@ class MeshRef:
 
 
 class OwnMeshRef(MeshRef):
-    """A reference that the runtime keeps for itself: the members are reached by it no more once
-    programs have none."""
+    """A reference that the runtime keeps for itself: it stops reaching the members when programs
+    have no reference left.
+    """
 
     __slots__ = ()
 
     def for_programs(self) -> MeshRef:
-        """The same as a program has it."""
+        """Return the reference as a program holds it."""
         return MeshRef(
             self.uid, self.name, self.cls, self.shape, procs=self.procs, place=self.place,
             born=self.born,
@@ -82,7 +83,9 @@ refers(MeshRef, lambda ref: ref.proc_uids)
 
 
 def select(procs: Sequence[ProcAddress], whole: Shape, part: Shape) -> list[ProcAddress]:
-    """Selects from ``procs``, which fill the shape ``whole``, those whose ranks are in ``part``."""
+    """Return the members of ``procs`` whose ranks are in ``part``; ``procs`` fill the shape
+    ``whole``.
+    """
     index = whole.ndslice.index
     return [procs[index(rank)] for rank in part.ndslice]
 

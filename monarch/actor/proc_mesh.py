@@ -77,8 +77,9 @@ def _no_actor_words(cls: object) -> str:
 
 
 class Ownership:
-    """What is kept of procs that were spawned, by those who may end them. The mesh itself is not
-    kept by it: it is the program's to drop."""
+    """The data about spawned procs for those that may end them. It does not keep the mesh alive:
+    the program may drop it.
+    """
 
     def __init__(self, uid: Uid, procs: Sequence[ProcAddress]) -> None:
         self.uid = uid
@@ -153,14 +154,14 @@ class ProcMesh(StartingMesh):
 
     @property
     def host_mesh(self) -> Any:
-        """The host of a mesh of one proc; ``NotImplementedError`` for a larger one."""
+        """Return the host of a mesh of one proc; raises ``NotImplementedError`` for a larger mesh."""
         if len(self._procs) != 1 or self._hosts is None:
             raise NotImplementedError("only a mesh of a single proc has one host: slice it first")
         rank = self._shape.ndslice.offset // self._num_per_host
         return self._hosts._of_rank(rank)
 
     def to_table(self) -> str:
-        """Where the procs are, as lines for people: rank, coordinates, host."""
+        """Return a text table of where the procs are: rank, coordinates, proc, host."""
         extent = self.extent
         rows = [("rank", *extent, "proc", "host")]
         for rank, proc in enumerate(self._procs):
@@ -176,27 +177,29 @@ class ProcMesh(StartingMesh):
         return offered("device_mesh_of")(self)
 
     def activate(self) -> Any:
-        """Have torch operations of this thread run on these procs, from this call on.
+        """Run the torch operations of this thread on these procs, from this call on.
 
-        As a context, until its end. Their results are ``monarch.Tensor``: one handle for a tensor
-        in each proc. Needs torch here and there.
+        As a context manager, it ends with the block. The results are ``monarch.Tensor``: a handle
+        for one tensor in each proc. Both sides need torch.
         """
         return self._device_mesh.activate()
 
     def rank_tensor(self, dim: str | Sequence[str]) -> Any:
-        """A distributed tensor: in each proc its rank along ``dim``, one or several."""
+        """Return a distributed tensor whose value in each proc is the proc's rank along ``dim``
+        (one dimension or several).
+        """
         return self._device_mesh.rank(dim)
 
     def rank_tensors(self) -> dict[str, Any]:
-        """``rank_tensor`` of each dimension, by name."""
+        """Return ``rank_tensor`` of each dimension, by name."""
         return {dim: self.rank_tensor(dim) for dim in self._labels}
 
     def spawn(self, name: str, cls: type, *args: Any, **kwargs: Any) -> Any:
         """Make one actor of ``cls`` in each proc, without waiting for it.
 
-        Raises ``ValueError`` for a class or a name that cannot be an actor's, and ``TypeError`` for
-        constructor arguments that do not fit. An ``__init__`` that raises makes later calls
-        raise ``SupervisionError``, and is reported to the owner.
+        Raises ``ValueError`` for an unsuitable class or name, and ``TypeError`` for constructor
+        arguments that do not fit. If an ``__init__`` raises, later calls raise ``SupervisionError``
+        and the owner is notified.
         """
         if self._is_stopped:
             raise RuntimeError("`ProcMesh` has already been stopped")
@@ -312,29 +315,30 @@ class ProcMesh(StartingMesh):
         return stop_procs(self._procs, reason).then(lambda _: flush_printed())
 
     def env(self, *patterns: str, at_start: bool = False) -> EnvReport:
-        """The environment variables of these procs, as in ``procs.env("NCCL_*", "HOME")``.
+        """Return the environment variables of these procs, as in ``procs.env("NCCL_*", "HOME")``.
 
-        ``at_start``: as their processes were started. Answered while actors are busy, too; a proc
-        that does not answer within 5 s is among the report's ``silent``.
+        ``at_start`` returns the values at the start of each process. Busy actors do not delay the
+        answer; a proc that does not answer within 5 s is among the report's ``silent``.
         """
         from monarch.actor.env_report import ask_environment  # Few programs ask.
 
         return ask_environment(self._procs, patterns, at_start=at_start)
 
     def set_env(self, values: Mapping[str, str | None]) -> None:
-        """Set variables of these procs while they run; ``None`` unsets one.
+        """Set variables of these procs while they run; ``None`` unsets a variable.
 
-        Raises ``TypeError`` for what is no text, ``SupervisionError`` where a proc is gone or
-        silent.
+        Raises ``TypeError`` for a value that is not text, ``SupervisionError`` if a proc is gone or
+        does not answer.
         """
         from monarch.actor.env_report import change_environment_of  # Few programs do.
 
         change_environment_of(self._procs, values)
 
     def view(self) -> Any:
-        """In a notebook, as the last line of a cell: what these procs do, once a second.
+        """Show in a notebook what these procs do, updated once a second; make it the last line of a
+        cell.
 
-        With the extra ``notebook``; without it, what they do at this moment.
+        Live updates need the extra ``notebook``; without it, the view shows the present moment.
         """
         return offered("MeshView")(self._procs, repr(self))
 
@@ -347,7 +351,8 @@ class ProcMesh(StartingMesh):
         aggregate_window_sec: float | None = DEFAULT_WINDOW,
         level: int = logging.INFO,
     ) -> None:
-        """How what these procs print reaches the client; a slice sets it for its procs alone.
+        """Set how the output of these procs reaches the client; a slice sets it for its own procs
+        only.
 
         By default each line is printed there as it comes. ``aggregate_window_sec`` gathers similar
         lines, of one rank or of many, for so many seconds, and prints each kind once with its
@@ -409,7 +414,7 @@ def _received(
 
 
 def current_owner() -> tuple[Uid, tuple[Ancestor, ...]]:
-    """The owner of what is spawned here: the running actor, or the root; with the path to it."""
+    """Return the owner of actors spawned here, and the path to it: the running actor, or the root."""
     now = running.get()
     if now is None or now.instance is None:
         return ROOT, ()

@@ -21,7 +21,7 @@ new processes; or only the one; or only the other; or neither."""
 
 
 class PushFuture(Future[SyncReport], Coroutine[Any, Any, SyncReport]):
-    """A push that is under way.
+    """A push in progress.
 
     It is a coroutine too, since Monarch's ``sync_workspace`` gives one: ``asyncio.run`` and
     ``asyncio.gather`` take it.
@@ -36,7 +36,7 @@ class PushFuture(Future[SyncReport], Coroutine[Any, Any, SyncReport]):
         return self._go_on(lambda steps: steps.throw(*error))
 
     def close(self) -> None:
-        """Stop waiting; the push goes on."""
+        """Stop waiting; the push continues."""
         if self._steps is not None:
             self._steps.close()
 
@@ -58,9 +58,10 @@ def push(
     env: bool,
     allow_empty: bool,
 ) -> PushFuture:
-    """Push ``workspace`` to ``hosts``, and its code into what this program runs there.
+    """Push ``workspace`` to ``hosts``, and its code into the procs that this program runs there.
 
-    ``env`` brings the packages that its lock file asks for and hosts lack.
+    ``env`` also installs packages of the lock file that hosts lack. Raises ``ValueError`` for an
+    unknown ``mode``, ``TypeError`` if ``workspace`` is not a ``Workspace``.
     """
     if mode not in MODES:
         raise ValueError(f"reload is one of {', '.join(MODES)}, not {mode!r}")

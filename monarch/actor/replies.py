@@ -1,4 +1,4 @@
-"""Where the answers to calls are gathered, and what the caller makes of them."""
+"""Collects the answers to calls and turns them into values or errors for the caller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ R = TypeVar("R")
 
 
 def _heard(callee: Callee, error: SupervisionError) -> SupervisionError:
-    """The error, of which the program is told with this: what has failed is its to handle."""
+    """Return the error after marking its failure as handled: the program that gets it deals with
+    it.
+    """
     if isinstance(callee, MeshRef) and running.get() is None:
         agent = process.current()
         failed = error.failure.crashed_ranks if error.failure is not None else ()
@@ -71,10 +73,10 @@ def died(callee: Callee, method: str, failure: MeshFailure) -> SupervisionError:
 
 
 class Called(Protocol):
-    """The endpoint that is called, as the answer to what a caller waits for."""
+    """The called endpoint, which names the members that the caller waits for."""
 
     def asked(self, rank: int) -> Asked | None:
-        """One member of it; ``None`` where another than that may give the answer."""
+        """Return the member of this rank; ``None`` if another process may answer for it."""
         ...
 
 
@@ -119,7 +121,7 @@ class OneSink:
         return True
 
     def awaits(self, promise: Promise[Any]) -> list[Asked]:
-        """All whose answers have to come before ``promise`` is set."""
+        """Return the members whose answers must come before ``promise`` is set."""
         return _asked(self._called, [self._rank]) if promise is self.promise else []
 
 
@@ -269,7 +271,7 @@ def _value(callee: Callee, reply: RawReply) -> Any:
 
 
 def resolve_one(callee: Callee, method: str) -> Callable[[RawReply | MeshFailure], Any]:
-    """One answer to its value."""
+    """Return a function that turns one answer into its value, or raises its error."""
 
     def resolve(answer: RawReply | MeshFailure) -> Any:
         if isinstance(answer, MeshFailure):

@@ -24,12 +24,12 @@ _under_way: set[asyncio.Task[Any]] = set()
 
 
 def returns_future(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Future[R]]:
-    """Have a coroutine function return a ``Future``, to be awaited or to ``get()``.
+    """Make a coroutine function return a ``Future`` that can be awaited or asked with ``get()``.
 
-    The body begins when its result is first asked for, and runs once: on the loop that awaits it,
-    or on the thread that calls ``get``, in a loop of its own. A ``get`` whose time is up, or that
-    is interrupted, cancels the body it runs; then all get that error. Cancelling an ``await``
-    cancels nothing else. Raises ``TypeError`` for what is no coroutine function.
+    The body starts when its result is first asked for, and runs once: on the loop that awaits it,
+    or on the thread that calls ``get``, in a loop of its own. If that ``get`` times out or is
+    interrupted, the body is cancelled and all callers get the error. Cancelling an ``await``
+    cancels nothing else. Raises ``TypeError`` if ``function`` is not a coroutine function.
     """
     if not inspect.iscoroutinefunction(function):
         raise TypeError("returns_future requires an async function")
@@ -87,7 +87,7 @@ class _BodyFuture(Future[R]):
         return self._given(self._computed())
 
     def _check_elsewhere(self) -> None:
-        """Refuse to wait for what runs on a loop that stands still meanwhile."""
+        """Raise ``RuntimeError`` if waiting here would block the loop that the body runs on."""
         if self._home is None or self._promise.is_set:
             return
         loop, thread = self._home

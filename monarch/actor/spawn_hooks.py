@@ -1,6 +1,6 @@
-"""Hooks that run at every spawn: listeners, and stand-ins for actors in tests.
+"""Hooks that run at every spawn: listeners, and fake actors for tests.
 
-Procs are born with the stand-ins that their spawner knew, so what actors spawn is replaced too.
+A new proc gets the fakes that its spawner has, so actors that it spawns are replaced too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ stand_ins: dict[type, type] = {}
 
 
 def tell(mesh: Any) -> None:
-    """Note the new mesh, and call all listeners with it."""
+    """Record the new mesh, and call all listeners with it."""
     spawned.add(mesh)
     for listener in list(listeners):
         listener(mesh)
 
 
 def with_stand_ins(bootstrap: Callable[[], Any] | None) -> Callable[[], Any] | None:
-    """A bootstrap that makes the stand-ins of this process known before ``bootstrap`` runs."""
+    """Return a bootstrap that installs this process's fake actors and then runs ``bootstrap``."""
     if not stand_ins:
         return bootstrap
     return functools.partial(_begin, dict(stand_ins), bootstrap)

@@ -1,4 +1,4 @@
-"""From a user's words about procs to orders for the host agents that make them."""
+"""Turns the user's arguments of a spawn into orders for the host agents that make the procs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class SpawnPlan(NamedTuple):
         bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None,
         env: dict[str, str],
     ) -> SpawnPlan:
-        """Raises ``ValueError`` and ``TypeError`` for what cannot be made."""
+        """Check the arguments of a spawn and make a plan. Raises ``ValueError`` and ``TypeError``
+        for arguments that do not fit.
+        """
         shared = sorted(set(per_host) & set(hosts.labels))
         if shared:
             raise ValueError(
@@ -88,7 +90,7 @@ def spawn(
 ) -> ProcMesh:
     """Order the procs, and make their owner responsible for them. Does not wait.
 
-    ``reference`` is to the mesh of these hosts.
+    ``reference`` refers to the mesh of these hosts.
     """
     shape, specs, num_per_host, setup = plan
     agent = process.current()
@@ -177,7 +179,7 @@ def _collect(owned: Ownership) -> None:
 def _tree(
     mesh: Uid, hosts: Sequence[Host], on_each: Sequence[ProcSpec], specs: Sequence[ProcSpec]
 ) -> Tree | None:
-    """The tree along which a mesh on many hosts is reached, if there is one."""
+    """Return the tree that messages to a mesh on many hosts take; ``None`` for a mesh on few hosts."""
     addresses = tuple(host.address for host in hosts)
     # Behind a gateway, what two hosts are to get would cross a slow link twice.
     fewest = settings().tree_min_hosts if process.current().node.gateway is None else 2
@@ -195,7 +197,7 @@ def _stop_quietly(procs: Sequence[ProcAddress]) -> Promise[Any]:
 def _command(
     given: BootstrapCommand | Callable[[Point], BootstrapCommand] | None, rank: int, extent: Extent
 ) -> Command | None:
-    """The command for one proc of a mesh."""
+    """Return the command of one proc of a mesh; ``None`` for the default command."""
     if callable(given):
         given = given(Point(rank, extent))
     return given._as_command() if given is not None else None

@@ -15,7 +15,9 @@ Self = TypeVar("Self", bound="StartingMesh")
 
 
 class StartingMesh(Syncable, ShapedMesh):
-    """Subclasses say when they are up, what makes them, and what is done with other objects."""
+    """A mesh that is still starting. Subclasses define when it is ready, what makes it, and which
+    attributes belong to other objects.
+    """
 
     _MADE_BY = ""
     _ELSEWHERE: ClassVar[Mapping[str, str]] = {}
@@ -45,6 +47,8 @@ class StartingMesh(Syncable, ShapedMesh):
         return self
 
     def get(self: Self, timeout: float | None = None) -> Self:
-        """As awaiting it, where no loop runs. Raises ``TimeoutError`` after ``timeout`` seconds."""
+        """Wait until the mesh is ready, where no loop runs. Raises ``TimeoutError`` after
+        ``timeout`` seconds.
+        """
         self.initialized.get(timeout)
         return self

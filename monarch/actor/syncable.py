@@ -1,4 +1,4 @@
-"""Meshes that can be given a workspace: of hosts, procs and actors, and slices of them."""
+"""Meshes that a workspace can be pushed to: of hosts, procs and actors, and their slices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Syncable:
         best_effort: bool = False,
         allow_empty: bool = False,
     ) -> PushFuture:
-        """Bring ``workspace`` to the machines of this mesh, and its code into live processes.
+        """Push ``workspace`` to the machines of this mesh, and its code into their live processes.
 
         The push starts at once: ``await`` it, or ``.get()`` its ``monarch_sync.SyncReport``.
         All procs that this program owns there switch between the same two messages, or none
@@ -49,9 +49,9 @@ class Syncable:
         return push(self._sync_hosts(), workspace, mode, best_effort, conda, allow_empty)
 
     def on_warning(self, tell: Callable[[HostWarning], object]) -> WarningSubscription:
-        """Have ``tell`` called when a machine of this mesh is about to end, in time to save: its
-        scheduler has announced that, as before a time limit, a preemption, or as its pod is
-        deleted. It is called on a thread of its own, until what is returned is closed.
+        """Call ``tell`` when a machine of this mesh will end soon, in time to save. Schedulers
+        announce that before a time limit or a preemption, and when a pod is deleted. The calls
+        come on a thread of its own, until you close the returned subscription.
         """
         return WarningSubscription(process.current().node, self._sync_hosts(), tell)
 

@@ -1,7 +1,7 @@
-"""How processes reach each other, for programs that say so in upstream's words.
+"""How processes reach each other, in upstream's terms.
 
-Nothing need be said: processes of one machine speak over Unix sockets, others over encrypted
-TCP, whichever both ends have. An explicit URL says where this program listens for other machines.
+Programs need not set it: processes of one machine use Unix sockets, and machines use encrypted TCP.
+A URL says where this program listens for other machines.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _lock = threading.Lock()
 
 
 def enable_transport(transport: ChannelTransport | str) -> None:
-    """Say before anything else how this program is reached: a kind, its short name, or a URL.
+    """Set how other processes reach this program: a kind, its short name, or a URL. Call it first.
 
-    The same again changes nothing. Raises ``RuntimeError`` for another one, or once the program
-    has used the runtime, ``ValueError`` for what is neither a kind nor a URL, and
-    ``NotImplementedError`` for those that only Meta has.
+    Setting the same value again changes nothing. Raises ``RuntimeError`` for a different value, or
+    once the program has used the runtime; ``ValueError`` if it is neither a kind nor a URL;
+    ``NotImplementedError`` for kinds that only Meta has.
     """
     global _enabled
     wanted = BindSpec(transport)

@@ -31,8 +31,11 @@ _lock = threading.Lock()
 def upgrade(
     ref: MeshRef, new: type, is_reserved: Callable[[str], bool], made: Future[None]
 ) -> Future[None]:
-    """See ``ActorMesh.upgrade``. ``is_reserved`` tells which names a mesh needs for itself;
-    ``made`` is done once all members have been constructed."""
+    """Replace the class of live actors, as ``ActorMesh.upgrade`` describes.
+
+    ``is_reserved`` tells which names a mesh needs for itself; ``made`` is done once all members
+    have been constructed.
+    """
     _check(ref.cls, new)
     check_actor_class(new, is_reserved)
     agent = process.current()
@@ -67,7 +70,7 @@ def upgrade(
 
 
 def _stand_in_line(done: Promise[BaseException | None]) -> Promise[BaseException | None] | None:
-    """The upgrade that was asked for before this one, which must come first."""
+    """Register this upgrade as the latest; return the upgrade before it, which must finish first."""
     global _latest
     with _lock:
         before, _latest = _latest, done

@@ -22,7 +22,9 @@ _WRITTEN = ("year", "month", "day", "h", "m", "s", "ms", "us", "ns")
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. Raises ``ValueError`` for what is not a sequence of numbers with units."""
+    """Return the duration in seconds. Raises ``ValueError`` if ``text`` is not a sequence of
+    numbers with units.
+    """
     position, total = 0, 0
     while match := _PART.match(text, position):
         number, unit = match.groups()

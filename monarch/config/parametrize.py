@@ -26,7 +26,9 @@ def parametrize_config(**values: Collection[Any]) -> Decorator:
 
 
 def parametrize_config_pointwise(**values: Sequence[Any]) -> Decorator:
-    """Run the test under the first values of all settings, then the second ones, and so on.
+    """Run the test under the first value of every setting, then under the second values, and so on.
+
+    Raises ``ValueError`` without any setting, or if the sequences differ in length.
 
     Raises ``ValueError`` without any setting, or where the sequences differ in length.
     """
@@ -55,7 +57,7 @@ def _parametrize(names: Collection[str], rows: list[tuple[Any, ...]]) -> Decorat
 
 
 def _wrap(test: Callable[..., Any]) -> Callable[..., Any]:
-    """``test`` under the settings that come as one more argument."""
+    """Return ``test`` with one more argument: the settings to run it under."""
     if inspect.iscoroutinefunction(test):
 
         async def run_async(*args: Any, **kwargs: Any) -> Any:

@@ -104,7 +104,7 @@ class Settings(msgspec.Struct, frozen=True):
     telemetry_events: int = 8192
 
     def with_environment(self) -> Settings:
-        """These settings, with what ``MONARCH_<NAME>`` variables say instead."""
+        """Return these settings with the values of ``MONARCH_<NAME>`` variables in place of theirs."""
         found: dict[str, Any] = {}
         for name in self.__struct_fields__:
             text = os.environ.get(f"MONARCH_{name.upper()}")
@@ -130,11 +130,11 @@ def settings() -> Settings:
 
 
 def configure(**values: Any) -> None:
-    """Change settings of this process and of the procs it spawns from now on.
+    """Change settings of this process and of procs that it spawns later.
 
-    Settings are ours, or upstream's by their names there. Durations of ours take seconds or a text
-    like ``"1m 30s"``. Nothing changes where one is wrong: raises ``ValueError`` for an unknown
-    name, ``TypeError`` for a wrong type.
+    Names are Monarch's own, or upstream's. Our durations take seconds or a text like ``"1m 30s"``.
+    Raises ``ValueError`` for an unknown name and ``TypeError`` for a wrong type; then nothing
+    changes.
     """
     accepted = {name: _accept(name, value) for name, value in values.items()}
     changed = dict(_runtime)
@@ -147,7 +147,9 @@ def configure(**values: Any) -> None:
 
 
 def _use(runtime: dict[str, Any]) -> None:
-    """Put these values over the defaults and the environment; later ones win."""
+    """Apply these values over the defaults and the environment; a later value replaces an earlier
+    one.
+    """
     global _current, _runtime
     ours: dict[str, Any] = {}
     for name, value in runtime.items():
@@ -160,8 +162,9 @@ def _use(runtime: dict[str, Any]) -> None:
 
 
 def _aliases(name: str) -> list[str]:
-    """Upstream's names for a setting of ours: a program that sets ours does not mean theirs any
-    longer."""
+    """Return upstream's names for a setting of ours; setting ours replaces values given under these
+    names.
+    """
     return [alias for alias, upstream in UPSTREAM.items() if upstream.ours == name]
 
 
@@ -193,7 +196,7 @@ def _accept(name: str, value: Any) -> Any:
 
 @contextmanager
 def configured(**values: Any) -> Iterator[dict[str, Any]]:
-    """``configure`` for the length of a ``with`` block, which gets all settings in force."""
+    """Apply ``configure`` for the length of a ``with`` block, which gets all settings in force."""
     before = _runtime
     try:
         configure(**values)
@@ -203,7 +206,7 @@ def configured(**values: Any) -> Iterator[dict[str, Any]]:
 
 
 def get_global_config() -> dict[str, Any]:
-    """All settings in force, ours and upstream's, as a dictionary of its own."""
+    """Return all settings in force, ours and upstream's, as a new dictionary."""
     return {**{name: upstream_value(name) for name in UPSTREAM}, **asdict(_current)}
 
 
@@ -218,7 +221,7 @@ def upstream_value(name: str) -> Any:
 
 
 def get_runtime_config() -> dict[str, Any]:
-    """The values set by ``configure``, without defaults and those from the environment."""
+    """Return the values set by ``configure``, without defaults and without the environment."""
     return dict(_runtime)
 
 
@@ -246,8 +249,9 @@ _UNATTENDED_SECONDS = "600"
 
 
 def _patience() -> str:
-    """How procs that are spawned from here are to wait at a breakpoint: only here is it known
-    whether a person looks on."""
+    """Return how spawned procs wait at a breakpoint; only this process knows whether a person is
+    present.
+    """
     if os.environ.get("PYTHONBREAKPOINT") == "0":
         return "off"
     if _current.breakpoint != "auto":

@@ -22,9 +22,9 @@ _URL = re.compile(r"(tcp|ipc|inproc|unix|metatls|tls|local)://.+|[^@]+@(tcp|ipc)
 
 
 class BindSpec:
-    """A kind of transport, given as such or by its short name, or the URL to listen at.
+    """A kind of transport, given directly or by its short name, or the URL to listen at.
 
-    Raises ``ValueError`` for a text that is neither.
+    Raises ``ValueError`` for any other text.
     """
 
     spec: ChannelTransport | str

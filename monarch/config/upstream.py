@@ -1,7 +1,7 @@
-"""The settings that upstream knows by other names, or that have no meaning here.
+"""Upstream's settings that have other names or no meaning in this project.
 
-Programs set them, so each is accepted with upstream's type, kept, and given back. ``ours`` says
-which setting of ours follows it; where there is none, it has no effect.
+Programs set them, so each is accepted with upstream's type, kept, and returned. ``ours`` names the
+setting of ours that follows it; if it is empty, the setting has no effect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from monarch.config.transport import BindSpec, ChannelTransport
 
 
 class Encoding(enum.Enum):
-    """How upstream encodes messages. Here there is one way."""
+    """How upstream encodes messages. This project has a single encoding, so the value has no
+    effect.
+    """
 
     Bincode = "bincode"
     Json = "json"
@@ -22,7 +24,9 @@ class Encoding(enum.Enum):
 
 
 class UpstreamSetting(NamedTuple):
-    """``kind`` is "duration", "transport", "count" (of one or more, or ``None``), or a type."""
+    """The type and default of a setting: ``kind`` is "duration", "transport", "count" (1 or more,
+    or ``None``), or a type.
+    """
 
     kind: Any
     default: Any
@@ -44,7 +48,7 @@ class UpstreamSetting(NamedTuple):
         return value
 
     def for_ours(self, value: Any) -> Any:
-        """The same as a value of the setting of ours."""
+        """Convert upstream's value to a value of our setting."""
         return parse_duration(value) if self.kind == "duration" else value
 
     def from_ours(self, value: Any) -> Any:

@@ -16,7 +16,7 @@ Field = dataclasses.Field[Any]
 
 
 def fields_of(config_class: type[Any], above: str = "") -> Iterator[tuple[str, Field, Any]]:
-    """Every dotted key with its field and its type, nested dataclasses taken apart."""
+    """Yield every dotted key with its field and its type; nested dataclasses are expanded."""
     hints = get_type_hints(config_class)
     for field in dataclasses.fields(config_class):
         key = f"{above}{field.name}"
@@ -27,7 +27,7 @@ def fields_of(config_class: type[Any], above: str = "") -> Iterator[tuple[str, F
 
 
 def leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every dotted key with its value."""
+    """Yield every dotted key with its value."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if is_config(type(value)):
@@ -37,8 +37,9 @@ def leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def changed_keys(old: C, new: C) -> list[str]:
-    """The dotted keys in which two configs of one class differ, in the class's order. Of classes
-    that were chosen otherwise, also those that only one of them has."""
+    """Return the dotted keys in which two configs differ, in the order of the class. If their
+    nested classes differ, keys that only one config has are included.
+    """
     before, now = dict(leaves(old)), dict(leaves(new))
     missing = object()
     changed = [key for key, value in now.items() if value != before.get(key, missing)]
@@ -63,7 +64,7 @@ def build(
     path: Path | None,
     default: C | None = None,
 ) -> C:
-    """Make a config of the values given and, for the rest, its defaults."""
+    """Make a config from the given values; the other keys have their defaults."""
     hints = get_type_hints(config_class)
     arguments: dict[str, Any] = {}
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
@@ -97,7 +98,7 @@ def _default_of(field: Field) -> Any:
 
 
 def nearest(key: str, schema: Mapping[str, Any]) -> str | None:
-    """The known key that looks most like `key`, as a whole or in its last part."""
+    """Return the known key that is most similar to `key`, as a whole or in its last part."""
 
     def likeness(known: str) -> float:
         whole = SequenceMatcher(None, key.lower(), known.lower()).ratio()

@@ -17,7 +17,7 @@ ENVIRONMENT_PREFIX = "MONARCH_CONFIG_"
 
 @dataclass(frozen=True)
 class Given:
-    """One value that a layer gives to one key: text still to be parsed, or a TOML value."""
+    """One value that a layer gives to one key: unparsed text (`is_text`), or a TOML value."""
 
     key: str
     value: Any

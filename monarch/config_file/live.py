@@ -1,4 +1,4 @@
-"""Which keys of a config may change while a run goes on."""
+"""Config keys that may change while a run continues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LIVE = "live"
 
 
 def live(default: T) -> T:
-    """The default of a config's field that may change between two steps of a run.
+    """Mark a config field, and give its default, as changeable between two steps of a run.
 
     ``learning_rate: float = live(4e-3)``
     """

@@ -37,7 +37,7 @@ class LoadedConfig(Generic[C]):
 
     @contextmanager
     def locating_errors(self) -> Iterator[None]:
-        """To a ConfigError that is raised within and names a key, add where its value is from."""
+        """If the block raises a ConfigError that names a key, add where the key's value came from."""
         try:
             yield
         except ConfigError as error:
@@ -109,7 +109,7 @@ def _given(
     environment: Mapping[str, str],
     overrides: Sequence[str],
 ) -> list[Given]:
-    """What all layers give, the last of which wins; under the names that keys have now."""
+    """Return the values of all layers, under their current key names; the last layer wins."""
     renamed = getattr(config_class, "KEYS_RENAMED", {})
     names = {**_schema_of(config_class), **getattr(config_class, "KEYS_GONE", {}), **renamed}
     layers = (
@@ -129,7 +129,9 @@ def _value_of(given: Given, hint: Any) -> Any:
 
 
 def _hint_of(schema: Mapping[str, Any], given: Given, gone: Mapping[str, str]) -> Any:
-    """``gone`` are keys that there were, and what to do without each."""
+    """Return the type of a given key. ``gone`` maps removed keys to advice on each. Raises
+    ConfigError for an unknown key.
+    """
     if given.key in schema:
         return schema[given.key]
     if given.key in gone:

@@ -23,15 +23,18 @@ from monarch.config_file.types import describe, is_config
 
 
 class Note(NamedTuple):
-    """``text`` is of one key; ``heading`` of it and those that follow, up to the next heading."""
+    """The comments on a config key: ``text`` for this key; ``heading`` for it and the following
+    keys, up to the next heading.
+    """
 
     text: str = ""
     heading: str = ""
 
 
 def notes_of(config_class: type[Any], above: str = "") -> dict[str, Note]:
-    """The notes of a dataclass or a struct, by dotted key. A key that nothing was written about has
-    an empty one; a table's own key has what its class says of itself."""
+    """Return the notes of a dataclass or a struct, by dotted key. A key without a comment has an
+    empty note; a table's key has the docstring of its class.
+    """
     written: dict[str, Note] = {}
     for cls in reversed(config_class.__mro__):
         for name, note in _notes_in(cls).items() if _own_fields(cls) else ():

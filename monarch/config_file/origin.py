@@ -1,4 +1,4 @@
-"""Where a value of a config came from, and what is wrong with it there."""
+"""Where a value of a config came from, and errors that point there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used, told to the person who wrote it.
+    """A configuration cannot be used; the message is for the person who wrote it.
 
-    A config's `__post_init__` may raise it with nothing but a reason and a `key`; `load_config`
-    then adds where the value of that key came from.
+    A config's `__post_init__` may raise it with only a reason and a `key`; `load_config` then adds
+    where the value of that key came from.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ DEFAULT = Origin("default")
 
 
 def located(error: ConfigError, above: str, origins: Mapping[str, Origin]) -> ConfigError:
-    """The same, with the place that the value of its key came from."""
+    """Return the error with the place that the value of its key came from."""
     if error.key is None:
         return error
     key = f"{above}{error.key}"

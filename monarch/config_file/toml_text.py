@@ -98,7 +98,7 @@ class _Scanner:
             self.skip(_SCALAR)
 
     def enclosed(self, end: str, path: KeyPath) -> None:
-        """Read what stands between brackets: values, or between braces: assignments."""
+        """Read the contents of brackets (values) or of braces (assignments)."""
         self.at += 1
         self.skip(_BLANK)
         while self.text[self.at] != end:

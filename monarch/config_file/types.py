@@ -28,7 +28,7 @@ _PLURALS = {bool: "booleans", int: "integers", float: "numbers", str: "strings",
 
 
 class Mismatch(Exception):
-    """A value that is not of the type wanted; both in words."""
+    """A value does not have the expected type. Both are described in words."""
 
     def __init__(self, expected: str, got: str, suggestion: str | None = None) -> None:
         super().__init__(f"expected {expected}, got {got}")
@@ -87,7 +87,7 @@ def convert(value: Any, hint: Any) -> Any:
 
 
 def parse_text(text: str, hint: Any) -> Any:
-    """The text of an override or a variable as a `hint`; raises Mismatch.
+    """Parse the text of an override or a variable as a `hint`; raises Mismatch.
 
     It may be written as in TOML, or plainly: strings without quotes, lists without brackets.
     """

@@ -30,8 +30,9 @@ def to_toml(config: Any, origins: Mapping[str, Origin] | None = None) -> str:
 
 
 def to_commented_toml(config: Any, *, leave_out: str = "") -> str:
-    """The same, with the notes of the config's class on its keys; fits 80 columns where it can.
-    Tables whose names begin with ``leave_out`` are not written."""
+    """Return the config as TOML with the notes on its keys, within 80 columns where possible.
+    Tables whose names begin with ``leave_out`` are omitted.
+    """
     notes, live = notes_of(type(config)), set(live_keys(type(config)))
     tables: dict[str, list[str]] = {}
     for key, value in leaves(config):

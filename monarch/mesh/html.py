@@ -15,7 +15,9 @@ _GOOD, _BAD = "#2e9e5b", "#d64545"
 
 
 def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are text. Of many rows the first are shown, and how many more there are."""
+    """Return an HTML table of text cells. Of many rows it shows the first, and the number of the
+    rest.
+    """
     all_rows = [*rows]
     head = "".join(f'<th style="{_CELL}">{escape(one)}</th>' for one in headings)
     body = "".join(
@@ -31,8 +33,9 @@ def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
 
 
 def grid(caption: str, rows: Mapping[str, Mapping[int, str]]) -> str:
-    """A square for each rank, by the place that it is on, and why it is gone: "" for one that
-    runs."""
+    """Return an HTML grid with a square for each rank, grouped by place. A rank's text says why it
+    is gone; "" means that it runs.
+    """
     body = "".join(
         f'<tr><td style="{_CELL}">{escape(place)}</td>'
         f'<td style="{_CELL}">{"".join(_square(*one) for one in ranks.items())}</td>'

@@ -62,7 +62,7 @@ class MeshTrait(ABC):
     def split(self: Self, **arguments: Any) -> Self:
         """Split dimensions: `mesh.split(hosts=("dp", "pp"), pp=2)`.
 
-        Of the parts of one dimension, all sizes but one must be given; that one follows.
+        Give all sizes but one of the parts of a dimension; the last follows from the others.
         """
         splits: dict[str, Sequence[str]] = {}
         given: dict[str, int] = {}
@@ -141,7 +141,7 @@ class MeshTrait(ABC):
 
 
 def known_dimensions(labels: Sequence[str], sizes: Mapping[str, int], wanted: str) -> str:
-    """Which dimensions there are, in words, for somebody who has asked for another one."""
+    """Return a text that lists the dimensions, for the error about an unknown dimension."""
     import difflib  # For mistakes only.
 
     if not labels:
@@ -153,7 +153,9 @@ def known_dimensions(labels: Sequence[str], sizes: Mapping[str, int], wanted: st
 
 
 def check_coordinates(sizes: Mapping[str, int], coordinates: Mapping[str, Any]) -> None:
-    """Raise ``IndexError`` for one out of range, ``TypeError`` for one that is no number."""
+    """Raise ``IndexError`` for a coordinate out of range, ``TypeError`` for a coordinate that is no
+    number.
+    """
     for label, value in coordinates.items():
         size = sizes[label]
         try:

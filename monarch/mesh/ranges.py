@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def ranges_of(ranks: Iterable[int]) -> list[str]:
-    """``0-3`` and ``7``, for 0, 1, 2, 3 and 7."""
+    """Return ranks as ranges: 0, 1, 2, 3 and 7 become ``0-3`` and ``7``."""
     parts: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if parts and parts[-1][1] == rank - 1:
@@ -17,5 +17,5 @@ def ranges_of(ranks: Iterable[int]) -> list[str]:
 
 
 def ranges_in_words(ranks: Iterable[int]) -> str:
-    """``0-3, 7``."""
+    """Return ranks as text: ``0-3, 7``."""
     return ", ".join(ranges_of(ranks))

@@ -66,7 +66,7 @@ class Extent(Mapping[str, int]):
 
     @property
     def region(self) -> Region:
-        """All ranks of this extent."""
+        """Return the region of all ranks of this extent."""
         return Region(self._labels, Slice.new_row_major(self._sizes))
 
     def __getitem__(self, label: str) -> int:
@@ -99,9 +99,9 @@ class Extent(Mapping[str, int]):
 
 @final
 class Point(Mapping[str, int]):
-    """An immutable mapping from dimension name to coordinate, of one rank in `extent`.
+    """An immutable mapping from dimension name to coordinate, for one rank in `extent`.
 
-    `mesh.slice(**point)` is the one member of a mesh that the point stands for.
+    `mesh.slice(**point)` is the member of a mesh at that point.
     """
 
     __slots__ = ("_extent", "_rank")
@@ -186,22 +186,22 @@ class Shape:
 
     @property
     def region(self) -> Region:
-        """The same ranks, seen from the space that they were taken from."""
+        """Return the same ranks as a region of the space that they were taken from."""
         return Region(self._labels, self._slice)
 
     def ranks(self) -> list[int]:
-        """All ranks in row-major order."""
+        """Return all ranks in row-major order."""
         return list(self._slice)
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where `rank` lies; ValueError when it is not in the shape."""
+        """Return the coordinates of `rank`; raises ValueError if it is not in the shape."""
         return dict(zip(self._labels, self._slice.coordinates(rank), strict=True))
 
     def at(self, label: str, index: int) -> Shape:
         """Take position `index` along `label`, and drop that dimension.
 
-        Raises ValueError for a position or a dimension that is not there, OverflowError for a
-        negative position.
+        Raises ValueError for an unknown position or dimension, OverflowError for a negative
+        position.
         """
         dim = _dim(self._labels, label)
         old = self._slice
@@ -279,7 +279,7 @@ class Region:
         return self._slice
 
     def as_shape(self) -> Shape:
-        """The same ranks, as a shape."""
+        """Return the same ranks as a shape."""
         return Shape(self._labels, self._slice)
 
     def point_of_base_rank(self, rank: int) -> Point:

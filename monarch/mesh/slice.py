@@ -71,7 +71,7 @@ class Slice:
 
     @property
     def offset(self) -> int:
-        """The first rank."""
+        """Return the first rank."""
         return self._offset
 
     @property
@@ -85,7 +85,7 @@ class Slice:
         return list(self._strides)
 
     def coordinates(self, value: int) -> list[int]:
-        """Where rank `value` lies; ValueError when it is not in the slice."""
+        """Return the coordinates of rank `value`; raises ValueError if it is not in the slice."""
         rest = value - self._offset
         coordinates = [0] * len(self._sizes)
         if rest < 0 or self._len == 0:
