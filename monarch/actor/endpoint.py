@@ -221,7 +221,8 @@ class Endpoint(Generic[P, R]):
             self._tell_undelivered(sender)
 
     def _tell_undelivered(self, sender: Uid) -> None:
-        """Report to ``sender`` each member that is known to be dead and so did not get the message."""
+        """Report to ``sender`` each member that is known to be dead and so did not get the
+        message."""
         node = process.current().node
         for rank, proc in enumerate(self._mesh.procs):
             failure = node.failure_of(proc.uid)
@@ -255,7 +256,8 @@ class Endpoint(Generic[P, R]):
         return make_future(sink.promise, resolve_one(mesh, self._name))
 
     def _sent(self, port: int, num: int) -> SentCall | None:
-        """Return the facts of this call that the event ring records; ``None`` if there is no ring."""
+        """Return the facts of this call that the event ring records; ``None`` if there is no
+        ring."""
         ring = process.current().node.ring
         if ring is None:
             return None
