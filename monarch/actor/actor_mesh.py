@@ -110,7 +110,9 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
         aggregate_window_sec: float | None = DEFAULT_WINDOW,
         level: int = logging.INFO,
     ) -> None:
-        """Set logging as ``ProcMesh.logging_option`` does, for the procs that these actors live in."""
+        """Set logging as ``ProcMesh.logging_option`` does, for the procs that these actors live
+        in.
+        """
         procs = self._ref.procs
         await set_logging(
             hosts_of(procs), procs, self._ref.uid, stream_to_client, aggregate_window_sec, level

@@ -57,7 +57,9 @@ class WarningSubscription:
             self._listen(host, 0, 0.0)
 
     def close(self) -> None:
-        """Stop calling ``tell``. Waits for a call in progress, except when that call itself closes."""
+        """Stop calling ``tell``. Waits for a call in progress, except when that call itself
+        closes.
+        """
         self._is_closed = True
         self._warnings.put(None)
         if threading.current_thread() is not self._thread:

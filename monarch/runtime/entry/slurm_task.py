@@ -100,7 +100,9 @@ def _state_and_seconds(job: str) -> tuple[str | None, float | None]:
 
 
 def _seconds_until(moment: str) -> float | None:
-    """Return the seconds until ``moment``, in this machine's time; ``None`` for words such as NONE."""
+    """Return the seconds until ``moment``, in this machine's time; ``None`` for words such as
+    NONE.
+    """
     try:
         return max(0.0, datetime.fromisoformat(moment).timestamp() - time.time())
     except ValueError:

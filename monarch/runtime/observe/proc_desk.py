@@ -25,7 +25,9 @@ _busy = threading.Lock()
 
 
 class ProcDesk:
-    """Answers questions about a proc on the node's I/O loop, so that a busy actor delays no answer."""
+    """Answers questions about a proc on the node's I/O loop, so that a busy actor delays no
+    answer.
+    """
 
     def __init__(self, agent: ProcAgent) -> None:
         self._agent = agent

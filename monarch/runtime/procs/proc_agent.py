@@ -339,7 +339,9 @@ class ProcAgent:
         return self.node.loop.call_later(seconds, action)
 
     def cell_failed(self, cell: ActorCell, failure: MeshFailure) -> None:
-        """Tell the owner that an actor has failed, after everything that the actor owned has ended."""
+        """Tell the owner that an actor has failed, after everything that the actor owned has
+        ended.
+        """
         record = cell.record
         failed = ActorFailed(
             actor=record.uid,
