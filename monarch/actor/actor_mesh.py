@@ -111,7 +111,8 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
         level: int = logging.INFO,
     ) -> None:
         """Set logging as ``ProcMesh.logging_option`` does, for the procs that these actors live
-        in."""
+        in.
+        """
         procs = self._ref.procs
         await set_logging(
             hosts_of(procs), procs, self._ref.uid, stream_to_client, aggregate_window_sec, level

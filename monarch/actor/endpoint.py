@@ -222,7 +222,8 @@ class Endpoint(Generic[P, R]):
 
     def _tell_undelivered(self, sender: Uid) -> None:
         """Report to ``sender`` each member that is known to be dead and so did not get the
-        message."""
+        message.
+        """
         node = process.current().node
         for rank, proc in enumerate(self._mesh.procs):
             failure = node.failure_of(proc.uid)

@@ -58,7 +58,8 @@ class WarningSubscription:
 
     def close(self) -> None:
         """Stop calling ``tell``. Waits for a call in progress, except when that call itself
-        closes."""
+        closes.
+        """
         self._is_closed = True
         self._warnings.put(None)
         if threading.current_thread() is not self._thread:

@@ -180,7 +180,8 @@ def _tree(
     mesh: Uid, hosts: Sequence[Host], on_each: Sequence[ProcSpec], specs: Sequence[ProcSpec]
 ) -> Tree | None:
     """Return the tree that messages to a mesh on many hosts take; ``None`` for a mesh on few
-    hosts."""
+    hosts.
+    """
     addresses = tuple(host.address for host in hosts)
     # Behind a gateway, what two hosts are to get would cross a slow link twice.
     fewest = settings().tree_min_hosts if process.current().node.gateway is None else 2

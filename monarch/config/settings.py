@@ -105,7 +105,8 @@ class Settings(msgspec.Struct, frozen=True):
 
     def with_environment(self) -> Settings:
         """Return these settings with the values of ``MONARCH_<NAME>`` variables in place of
-        theirs."""
+        theirs.
+        """
         found: dict[str, Any] = {}
         for name in self.__struct_fields__:
             text = os.environ.get(f"MONARCH_{name.upper()}")

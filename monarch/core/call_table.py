@@ -24,7 +24,7 @@ class Sink(Protocol):
     """Takes the answers that arrive at one port."""
 
     def receive(self, rank: int, answer: Any) -> bool:
-        """Take an answer; true when no more are wanted."""
+        """Handle an answer; return true if the sink needs no further answers."""
         ...
 
     def down(self, uid: str, failure: MeshFailure) -> bool:
@@ -82,10 +82,10 @@ class CallTable:
         return next(self._numbers)
 
     def down(self, uid: str, failure: MeshFailure, before: int | None = None) -> None:
-        """The process ``uid`` is gone, and no sink waits for it any longer.
+        """The process ``uid`` has died; stop all sinks waiting for it.
 
-        ``before``: this concerns the ports with lower numbers; answers that later ones wait for
-        must come from another process of that uid.
+        With ``before``, only ports with lower numbers stop: later ports wait for answers from
+        another process of that uid.
         """
         # A copy, since other threads open and close ports meanwhile.
         waiting = list(self._sinks.copy().items())

@@ -1,4 +1,4 @@
-"""Where the ranks of a process group do not meet: their last collectives, held side by side.
+"""Finds the ranks of a process group that wait in different collectives.
 
 All members of a group take part in its collectives in one order, which is counted. So those of one
 number belong together: a rank without it has not come there, and ranks with different operations,
@@ -19,7 +19,9 @@ _UNEVEN = ("gather", "scatter", "alltoall", "all_to_all", "allgather_v", "barrie
 
 
 class Collective(NamedTuple):
-    """One that a rank has begun; ``sizes`` are those of its inputs, ``place`` the user's line."""
+    """A collective that a rank has begun; ``sizes`` are the shapes of its inputs, ``place`` is the
+    user's line.
+    """
 
     group: str
     seq: int
@@ -38,10 +40,10 @@ class Collective(NamedTuple):
 
 @dataclass(frozen=True)
 class CollectiveMismatch:
-    """The first collective of a group in which its ranks do not meet.
+    """The first collective of a group in which its ranks differ.
 
-    ``by_kind``: the ranks that are in it, by what they do there. ``missing``: those that have not
-    come, with their last one, if any is known.
+    ``by_kind`` has the ranks in it, by their operation. ``missing`` has the ranks that have not
+    reached it, each with its last known collective.
     """
 
     group: str
@@ -52,7 +54,7 @@ class CollectiveMismatch:
 
     @property
     def text(self) -> str:
-        """In a sentence."""
+        """Return the mismatch as a sentence."""
         parts = []
         for kind, ranks in self.by_kind.items():
             at = f" at {self.places[kind]}" if self.places.get(kind) else ""

@@ -50,15 +50,16 @@ class DroppedMeshes:
             known.due = now + self._seconds
 
     def in_use(self, mesh: str, now: float) -> None:
-        """Something refers to it, or runs in it."""
+        """Record that a process refers to the mesh, or that an actor runs in it."""
         if (known := self._meshes.get(mesh)) is not None:
             known.seen = None
             known.wait = min(2 * known.wait, _LONGEST_SECONDS)
             known.due = now + known.wait
 
     def unused(self, mesh: str, done: Hashable, now: float) -> bool:
-        """Nothing refers to it, and nothing runs in it; whether it must be ended. ``done`` is what
-        has run in it so far."""
+        """Record that nothing refers to the mesh and nothing runs in it; return whether to end it.
+        ``done`` is what has run in it so far.
+        """
         known = self._meshes.get(mesh)
         if known is None:
             return False

@@ -85,7 +85,9 @@ _WIDEST_VALUE = 48
 
 
 def lines_of(rows: Iterable[EnvRow], notes: Mapping[str, str] | None = None) -> list[str]:
-    """For people: ``NCCL_SOCKET_IFNAME   eth0   ranks 0-6``, with a mark at the odd ones."""
+    """Return lines such as ``NCCL_SOCKET_IFNAME   eth0   ranks 0-6``, with a mark at the ranks that
+    differ.
+    """
     shown = list(rows)
     name_width = min(_WIDEST_NAME, max([len(row.name) for row in shown], default=0))
     values = [one.answer for row in shown for one in row.values]

@@ -1,4 +1,4 @@
-"""How one message gets to many hosts: along a tree, and to which members of it.
+"""Chooses the path of a message to many hosts: a tree, and the members in each branch.
 
 A **tree** spans the hosts of a proc mesh, in their order. A process that holds a part of that
 order, a range of hosts, cuts it into as many pieces as the degree allows. It hands each piece to
@@ -110,7 +110,7 @@ def depth(num_hosts: int, degree: int) -> int:
 
 
 class Members:
-    """Places in a mesh, one for each rank of what is addressed."""
+    """The positions in a mesh of the members that a message is for, one for each rank."""
 
     __slots__ = ("parts", "size")
 
@@ -159,9 +159,9 @@ class Members:
 
 
 class TreePlace:
-    """Where the members of an actor mesh, or of a slice of it, are in a tree.
+    """The position in a tree of the members of an actor mesh or slice.
 
-    ``whole`` are those of the actor mesh itself, for what concerns all of them.
+    ``whole`` has the positions of the whole actor mesh, for messages to all of its members.
     """
 
     __slots__ = ("members", "tree", "whole")

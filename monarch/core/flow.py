@@ -1,4 +1,4 @@
-"""How much may be on its way to one receiver.
+"""How many messages and bytes may be on their way to one receiver.
 
 A **lane** is what one process sends to one actor, or into one port, of another. At most a window
 of its messages may be sent and not yet taken out of the receiver's mailbox. The sender finds out
@@ -27,7 +27,7 @@ class Window(NamedTuple):
 
 
 class Lane:
-    """Bookkeeping of one lane at its sender. The caller's lock guards it."""
+    """The sender's record of one lane: its messages under way. The caller's lock guards it."""
 
     __slots__ = (
         "_marked", "_num_bytes", "_num_messages", "_open_bytes", "_open_messages", "_part",

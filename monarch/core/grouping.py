@@ -45,7 +45,7 @@ ODD = "<- odd one out"
 
 
 def table(groups: list[SameAnswer[str]], width: int = 10) -> list[str]:
-    """Lines for people: the ranks, their answer, and a mark at the odd ones."""
+    """Return lines of text: the ranks, their answer, and a mark at the ranks that differ."""
     widest = max([width, *(len(one.who) for one in groups)])
     lines = []
     for one in groups:

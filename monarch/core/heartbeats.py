@@ -33,7 +33,7 @@ class Heartbeats:
         self._sent.pop(uid, None)
 
     def heard(self, uid: str, now: float) -> None:
-        """Anything came from this peer. Peers that are not watched are ignored."""
+        """Record a message from this peer at ``now``. Peers that are not watched are ignored."""
         if uid in self._heard:
             self._heard[uid] = now
 
@@ -55,10 +55,11 @@ class Heartbeats:
 
 
 class Hangs:
-    """Asks each peer again once it has answered; tells of a silence when it gets too long.
+    """Asks each peer again after it has answered, and reports a peer that stays silent for too
+    long.
 
-    A silence is told once, and its end once. Nothing follows from it: a peer that hangs is not
-    dead, and may go on at any moment.
+    Each silence is reported once, and its end once. A silent peer is not treated as dead: it may
+    answer at any moment.
     """
 
     def __init__(self, timeout_seconds: float) -> None:
@@ -92,5 +93,5 @@ class Hangs:
         return late
 
     def silence(self, uid: str, now: float) -> float:
-        """For how long a peer has been too silent; 0 for one that is not."""
+        """Return for how many seconds a peer has been too silent; 0 if it is not."""
         return now - self._asked[uid] if uid in self._told else 0.0

@@ -1,6 +1,6 @@
-"""Effects of calls that stand: how long clocks stood still, and what a person is told of it.
+"""Effects of held calls: how long clocks were stopped, and the text for the user.
 
-Pure: holds and times go in.
+Pure code: it takes holds and times as arguments.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ class HeldTime:
         return self._since is not None
 
     def seconds(self, now: float) -> float:
-        """All of it until now."""
+        """Return the total time in seconds until ``now``."""
         return self._before + (0.0 if self._since is None else now - self._since)
 
 
 def begun(holds: Iterable[HoldNote]) -> list[str]:
-    """One sentence for each place at which calls stand: ``ddp 0-3 stand at breakpoint(), ...``."""
+    """Return a sentence for each place at which calls are held: ``ddp 0-3 stand at breakpoint(),
+    ...``.
+    """
     at: dict[tuple[str, ...], list[HoldNote]] = {}
     for hold in holds:
         key = (hold.actor, hold.reason, hold.place, hold.function, hold.error)
@@ -62,8 +64,7 @@ def gone_on(seconds: float) -> str:
 
 
 def all_stand(holds: Iterable[HoldNote]) -> bool:
-    """Whether these are all ranks of their actors' meshes, so that no other can come to stand
-    beside them."""
+    """Whether all ranks of the actors' meshes are held, so that no further rank can join them."""
     ranks: dict[tuple[str, str], set[int]] = {}
     sizes: dict[tuple[str, str], int] = {}
     for hold in holds:

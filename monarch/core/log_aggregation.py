@@ -36,7 +36,7 @@ class LineSource(NamedTuple):
 
 
 class Aggregate(NamedTuple):
-    """``num_lines`` similar lines; ``text`` stands for all of them."""
+    """``num_lines`` similar lines; ``text`` represents all of them."""
 
     num_lines: int
     text: str
@@ -165,10 +165,10 @@ class Aggregator:
 
 
 def edit_distance(one: str, other: str) -> int:
-    """How many characters to insert, delete or replace to turn ``one`` into ``other``.
+    """Return how many characters to insert, delete or replace to turn ``one`` into ``other``.
 
-    A common beginning and end cost nothing; the rest is done for a whole column
-    at once, in the bits of one integer (Myers 1999, with Hyyro's correction).
+    A common beginning and end cost no time; the rest is computed a column at a time in the bits of
+    one integer (Myers 1999, with Hyyro's correction).
     """
     one, other = _strip_common(one, other)
     if not one or not other:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Block(NamedTuple):
-    """Whole lines of one stream; ``num_dropped`` lines that came before them are missing.
+    """Whole lines of one stream; ``num_dropped`` lines before them were dropped.
 
     ``label`` names the rank that printed them.
     """
@@ -19,9 +19,9 @@ class Block(NamedTuple):
 
 
 class Backlog:
-    """At most ``max_bytes`` of lines. Where more come, the oldest waiting ones are dropped.
+    """Keeps at most ``max_bytes`` of lines; when more arrive, it drops the oldest waiting lines.
 
-    Lines that were taken cannot be dropped, so with a slow reader the middle is missing.
+    Lines that the reader has taken stay, so with a slow reader the middle is missing.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -64,8 +64,9 @@ class SharedLines(NamedTuple):
 
 
 class Burst:
-    """Lines that wait a little for what others print beside them. Times are seconds on any
-    clock."""
+    """Lines that are kept for a moment, to join similar lines of other ranks. Times are seconds on
+    any clock.
+    """
 
     def __init__(self) -> None:
         self._lines: list[PrintedLine] = []
@@ -73,8 +74,9 @@ class Burst:
         """When they are to be shown."""
 
     def wants(self, source: LineSource, stream: int) -> bool:
-        """Whether lines go into it: all of stderr, and those of stdout that come after some of the
-        same rank."""
+        """Whether the burst takes lines of this source: all of stderr, and stdout that follows
+        lines of the same rank.
+        """
         return stream == 2 or any(line.source == source for line in self._lines)
 
     def add(self, source: LineSource, lines: Sequence[str], now: float, stream: int = 2) -> None:

@@ -17,8 +17,9 @@ _LEAST_ROOM = 20
 
 
 class Style:
-    """``has_colours`` on terminals, which have a ``width``; elsewhere the text is plain. Lines of a
-    run have another margin."""
+    """Text styles: terminals have a ``width`` and may have ``has_colours``; elsewhere the text is
+    plain. Lines of a run have another margin.
+    """
 
     def __init__(
         self, has_colours: bool, width: int | None = None, *, is_of_run: bool = False

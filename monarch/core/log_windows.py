@@ -91,7 +91,7 @@ class LogWindows:
         return self._close([key for key, w in self._open.items() if w.deadline <= now])
 
     def flush(self) -> list[Closed]:
-        """All windows, closed."""
+        """Close all windows and return them."""
         return self._close(list(self._open))
 
     def _close(self, keys: list[_Key]) -> list[Closed]:

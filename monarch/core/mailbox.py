@@ -54,9 +54,9 @@ class Resume(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """All that was sent before fence ``number`` has been taken out.
+    """Everything that was sent before fence ``number`` has been taken out of the mailbox.
 
-    ``is_halt``: it is the halt of that number, and whatever was taken out before it is done.
+    ``is_halt``: the fence is a halt, and all work taken out before it is done.
     """
 
     number: int
@@ -110,9 +110,9 @@ class Mailbox:
         return event
 
     def put_back(self, delivery: Delivery) -> None:
-        """Puts a delivery that was taken out back to the front, to be done again.
+        """Put a delivery that was taken out back at the front, so that it is taken again.
 
-        It goes behind the fences that wait; all messages of their senders then come after it.
+        It goes behind waiting fences; all messages of their senders then come after it.
         """
         fences = [event for event in self._ready if isinstance(event, Fence)]
         rest = [event for event in self._ready if not isinstance(event, Fence)]
@@ -121,7 +121,7 @@ class Mailbox:
         self._ready = deque([*fences, delivery, *rest])
 
     def drain(self) -> list[Delivery | Fence]:
-        """All that is left, held back or not; the mailbox is empty after."""
+        """Return all remaining deliveries and fences, held back or not, and empty the mailbox."""
         held = (event for held in self._held.values() for event in held)
         urgent = (event for event in self._urgent if isinstance(event, Delivery))
         left = [*urgent, *self._ready, *held]

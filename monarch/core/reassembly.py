@@ -95,10 +95,10 @@ class SenderQueues(Generic[T]):
         return self._let_go(sender, waiting)
 
     def skip(self, sender: str, key: object) -> list[T]:
-        """A message will never be whole, because the process that handed it on is gone; its sender
-        is not.
+        """Drop a message that will never be complete because the process that forwarded it is gone;
+        its sender still lives.
 
-        Returns what need not wait for it any longer.
+        Returns the messages that waited behind it and may go now.
         """
         waiting = self.waiting.get(sender)
         if waiting is None:

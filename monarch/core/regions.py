@@ -1,4 +1,4 @@
-"""Which parts of a stretch of memory are taken.
+"""Tracks which parts of a memory segment are in use.
 
 First fit from the front, so that little memory is touched, and what was touched last, which the
 processor still has in its caches, is used again first. Neighbouring free parts are joined.

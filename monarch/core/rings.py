@@ -59,9 +59,9 @@ class _FollowedWait(msgspec.Struct):
 
 
 class Waits:
-    """The waits of the actors of one process, by actor: each is numbered when it is first seen.
+    """The waits of the actors of one process; each gets a number when it is first seen.
 
-    A wait is anything that is equal to itself alone; ``None`` for an actor that does not wait.
+    A wait is any object that equals only itself; ``None`` means that an actor does not wait.
     Numbers are above ``base``.
     """
 
@@ -84,7 +84,7 @@ class Waits:
         return known.number
 
     def due(self, actor: Uid, wait: object | None, now: float) -> int:
-        """Whether it must be followed now: the attempt, counted from 1, or 0."""
+        """Return the attempt, counted from 1, if the wait must be followed now; 0 if not."""
         if not self.number(actor, wait, now):
             return 0
         known = self._known[actor]
@@ -110,9 +110,11 @@ class Waits:
 
 
 def follow(path: Path, asked: Asked, found: Waiter) -> tuple[Path, bool]:
-    """The last of ``path`` waits for ``found``: the path from here on, and whether it is a ring.
+    """Extend ``path`` by ``found``, which its last member waits for; return the new path and
+    whether it is a ring.
 
-    It is empty where it need not be followed: a ring without the first is found by its own.
+    The path is empty if it leads into a ring without its first member: a member of that ring finds
+    it.
     """
     *before, last = path
     path = (*before, _asking(last, asked.method))
@@ -136,9 +138,10 @@ def _asking(waiter: Waiter, method: str) -> Waiter:
 
 
 class RingsTold:
-    """The rings that a client has been told of: each member finds its ring, which is told once.
+    """The rings that a client has been told about; each member finds its ring, and the client is
+    told once.
 
-    Rings that differ in nothing but ranks are told as one where they come together.
+    Rings that differ only in ranks are told together if they arrive together.
     """
 
     _MOST = 1000
@@ -168,7 +171,7 @@ def _remember(where: dict[object, T], key: object, value: T, most: int) -> None:
 
 
 def in_words(path: Sequence[Waiter]) -> str:
-    """The text for people: which actors wait for which, and what to do."""
+    """Return a text that says which actors wait for which, and what to do."""
     # The same words, whichever process has found it.
     first = min(range(len(path)), key=lambda i: (path[i].name, path[i].rank, path[i].key))
     path = [*path[first:], *path[:first]]

@@ -79,8 +79,9 @@ class _Mesh(msgspec.Struct, dict=True):
 
     @cached_property
     def _ranks(self) -> dict[str, list[int]]:
-        """Ranks by proc: where many procs end one by one, each is not to cost a look at all
-        ranks."""
+        """Return ranks by proc, so that single ends of many procs do not search all ranks each
+        time.
+        """
         ranks: dict[str, list[int]] = {}
         for rank, proc in enumerate(self.procs):
             ranks.setdefault(proc, []).append(rank)
@@ -112,10 +113,10 @@ class Supervision:
         procs: Sequence[str],
         member: Callable[[int], str] | None = None,
     ) -> None:
-        """``owner`` (an actor here, or ``ROOT``) has spawned a mesh.
+        """Record that ``owner`` (an actor of this process, or ``ROOT``) has spawned a mesh.
 
-        ``kind`` is "proc" or "actor"; ``procs`` are the uids of the procs, rank by rank, that
-        are its members or that its members live in; ``member`` names a rank for people.
+        ``kind`` is "proc" or "actor"; ``procs`` are the uids of the procs, by rank, that are the
+        members or that the members live in; ``member`` returns a rank's name for users.
         """
         self._meshes[mesh] = _Mesh(owner, name, kind, procs, member or (lambda rank: name))
 
@@ -135,9 +136,9 @@ class Supervision:
         return False
 
     def forget_dead(self, procs: Collection[str]) -> list[str]:
-        """Procs have ended, asked to or not, and what that means has been said.
+        """Record that procs have ended and that their failures have been reported.
 
-        Returns the meshes that have no living member any more: nothing can happen to those.
+        Returns the meshes without a living member; no further event can concern them.
         """
         touched = [(uid, mesh) for uid, mesh in self._meshes.items() if mesh.lived_in(procs)]
         for _, mesh in touched:
@@ -156,7 +157,7 @@ class Supervision:
         return [uid for uid, mesh in self._meshes.items() if mesh.owner == owner]
 
     def procs_down(self, deaths: Mapping[str, MeshFailure], origin: str = "") -> list[Effect]:
-        """Processes have died of one cause, by uid, without having been asked to."""
+        """Handle the unexpected deaths of processes, by uid, that have one cause."""
         origin = origin or min(deaths, default="")
         hit = [mesh for mesh in self._meshes.values() if mesh.living_in(deaths)]
         owners = dict.fromkeys(mesh.owner for mesh in hit)
@@ -178,9 +179,9 @@ class Supervision:
     def actor_failed(
         self, mesh_uid: str, rank: int, reason: str, cause: MeshFailure | None = None
     ) -> list[Effect]:
-        """A member of an actor mesh has failed, and no caller could be told.
+        """Handle the failure of an actor that no caller was told about.
 
-        ``cause`` is the failure of something it owned, where it failed because of that.
+        ``cause`` is the failure of something that the actor owned, if that made it fail.
         """
         mesh = self._meshes.get(mesh_uid)
         if mesh is None or rank in mesh.dead:
@@ -223,7 +224,7 @@ class Supervision:
     def _about(
         self, mesh: _Mesh, ranks: Sequence[int], deaths: Mapping[str, MeshFailure], origin: str
     ) -> MeshFailure:
-        """Deaths of one cause, told about this mesh."""
+        """Return the failure that reports deaths of one cause to the owner of this mesh."""
         members = tuple(mesh.member(rank) for rank in ranks)
         first = deaths[mesh.procs[ranks[0]]]
         told = (deaths[mesh.procs[rank]].last_output for rank in ranks)
@@ -255,10 +256,10 @@ class Supervision:
 
 
 def _worth_telling(meshes: Sequence[_Mesh], deaths: Collection[str]) -> list[_Mesh]:
-    """The meshes of one owner to tell of: those of procs; of actors only where no other names a
-    proc.
+    """Return the meshes of one owner to report: proc meshes, and actor meshes only for procs that
+    no other mesh names.
 
-    Meshes with the most dead come first, so that few are needed.
+    Meshes with the most dead come first, so that few reports are needed.
     """
     lost = {id(mesh): {mesh.procs[rank] for rank in mesh.living_in(deaths)} for mesh in meshes}
     told = sorted(meshes, key=lambda mesh: (mesh.kind != "proc", -len(lost[id(mesh)])))

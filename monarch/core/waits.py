@@ -33,9 +33,9 @@ class WaitEdge(NamedTuple):
 
 
 def rings(edges: Iterable[WaitEdge]) -> list[list[Member]]:
-    """Members that wait for each other, each ring once, beginning with its least member.
+    """Return members that wait for each other, each ring once, beginning with its least member.
 
-    Only waits that stand in the way must be given: a ring of them ends by a timeout alone.
+    Pass only waits that block: a ring of such waits ends only by a timeout.
     """
     nexts: dict[Member, list[Member]] = defaultdict(list)
     for edge in edges:

@@ -30,11 +30,12 @@ _DOING = "the start"
 
 @dataclass(frozen=True)
 class TrainingAttempt:
-    """``procs`` end with it. ``step_made`` must be told of each step that all ranks have made,
-    ``saving`` of the checkpoints. ``num_restarts`` is how often the run was begun again, and
-    ``saved_step`` the step of the last checkpoint that those before it have saved. ``memory`` has
-    what hosts hold of the ranks before: a recipe gives it to its ``Holding``, and asks it for the
-    ``newest`` copies."""
+    """One attempt of a training, with its ``procs``. Call ``step_made`` with each step that all
+    ranks have made, and ``saving`` with the checkpoints. ``num_restarts`` counts the restarts of
+    the run; ``saved_step`` is the step of the last checkpoint that earlier attempts saved.
+    ``memory`` has the copies that hosts hold of earlier ranks: a recipe passes it to its
+    ``Holding``, and asks it for the ``newest`` copies.
+    """
 
     procs: ProcMesh
     saving: Saving
@@ -61,12 +62,13 @@ def with_attempts(
     max_restarts: int,
     has_shards: bool = False,
 ) -> T:
-    """The result of ``train``, begun again whenever a rank dies or hangs: in new procs, so from
-    copies in the hosts' memory, where ``train`` looks for them, or from the last checkpoint.
+    """Return the result of ``train``, which is started again in new procs whenever a rank dies or
+    hangs. It continues from copies in the hosts' memory, if ``train`` uses them, or from the
+    last checkpoint.
 
-    ``max_restarts`` are in a row without a new checkpoint. ``has_shards``: ranks are no replicas,
-    and go on from copies only where those of all are there. Raises ``RunFailed`` beyond them, and
-    where beginning again would not help.
+    ``max_restarts`` limits restarts in a row without a new checkpoint. ``has_shards``: each rank
+    has a part of the state, and copies are used only if those of all ranks exist. Raises
+    ``RunFailed`` beyond the limit, and if a restart would not help.
     """
     record.edits.begin(process.current().generation)
     restarts = Restarts(max_restarts)

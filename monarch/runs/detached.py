@@ -29,7 +29,7 @@ class DetachedRun(NamedTuple):
 
     @classmethod
     def of(cls, run: RunFolder) -> DetachedRun | None:
-        """How a run was detached; nothing for one that was not."""
+        """Return how a run was detached; ``None`` if it was not."""
         told = read_json(run.path / DETACHED)
         return cls(told["uid"], told["url"], told["folder"]) if "uid" in told else None
 
@@ -51,6 +51,6 @@ def copies_of_running(base: Path = RUNS) -> list[RunFolder]:
 
 
 def note_remote(run: RunFolder, *, is_running: bool, **about: Any) -> None:
-    """In a copy: whether the run goes on, as its host says."""
+    """Record, in a copy of a run folder, whether the run is still running by its host's account."""
     told = read_json(run.path / REMOTE) | about | {"is_running": is_running}
     run.write_json(REMOTE, told)

@@ -1,4 +1,4 @@
-"""How a run ended, for its watchers: why, what is kept, how to go on, and where it is."""
+"""Describes how a run ended: why, which files are kept, how to continue, and where it is."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def end_text(
     *,
     is_dev: bool = False,
 ) -> str:
-    """The end of every run, in few lines; ``why`` is the error that ended it, if one did. The
-    command to go on can be copied from a terminal of this ``width``, and so can paths; where the
-    run ``is_dev``, it is ``monarch dev``, which brings hosts up by itself.
+    """Return the text at the end of every run; ``why`` is the error that ended it, if any. Commands
+    and paths in it can be copied from a terminal of this ``width``. If ``is_dev``, the command
+    is ``monarch dev``, which starts hosts itself.
 
-    To be asked for once the run's folder says how it ended.
+    Call it after the end has been recorded in the run's folder.
     """
     status, step = run.status, _last_step(run)
     after = f" after step {step}" if step else ""
@@ -73,7 +73,7 @@ def _last_step(run: RunFolder) -> int:
 
 
 def _last_saved(run: RunFolder) -> tuple[Path, int] | None:
-    """The newest checkpoint that is still there, of those that the run told of, and its step."""
+    """Return the newest recorded checkpoint that still exists, and its step."""
     for event in reversed(run.events()):
         if event["kind"] == "saved" and _is_there(event):
             return shown(Path(event["path"])), event["step"]

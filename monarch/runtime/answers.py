@@ -58,11 +58,12 @@ class Response(Generic[A]):
 
     @property
     def answer(self) -> A:
-        """What was answered. Only where there is no error, or beside one that brings an answer."""
+        """Return the answer. Call it only if there is no error, or the error comes with an
+        answer."""
         return cast(A, self._answer)
 
     def or_else(self, answer: A) -> A:
-        """What was answered; ``answer`` where an error came alone."""
+        """Return the answer; ``answer`` if there is only an error."""
         return answer if self._answer is None else self._answer
 
 
@@ -153,8 +154,9 @@ class Answers:
 def collect(
     asked: Mapping[K, Promise[Response[A]]], seconds: float, late: str = "it does not answer"
 ) -> dict[K, Response[A]]:
-    """What was answered to a question to many, by whom; ``late`` is the error of those that have
-    not answered within ``seconds``. However many are silent, it takes no longer."""
+    """Wait up to ``seconds`` in all for the answers to a question, by who was asked. Members that
+    have not answered get the error ``late``.
+    """
     wait_for(asked.values(), seconds)
     return {
         who: answer.value if answer.is_set else Response(None, late)

@@ -186,7 +186,7 @@ class ClientAgent(ProcAgent):
             self.code_states.found(link.address.uid, generation, digest)
 
     def _on_first_reload(self, envelope: Envelope[Order | Waiting | Bring]) -> None:
-        """Another author pushed code for what we run, before we did ourselves."""
+        """Handle the first push of another author, before this client has pushed."""
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.runtime.workspace.session import session_of
 

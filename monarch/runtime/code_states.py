@@ -37,8 +37,7 @@ class Laggards(NamedTuple):
 
 
 class CodePush(NamedTuple):
-    """A push: the hosts that it ``covers`` run it then, and ``others`` of their family go on with
-    what they have."""
+    """A push: the hosts in ``covers`` switch to it; ``others`` of their family keep their code."""
 
     generation: int
     digest: str
@@ -53,10 +52,10 @@ class CodePush(NamedTuple):
 
 
 class CodeStates:
-    """The states of hosts, as a process knows them. The root (``is_root``) keeps all, and tells
-    them with each push; others know what they were told with the last one, or at their birth.
+    """The code states of hosts, as a process knows them. The root (``is_root``) keeps all of them
+    and sends them with each push; others have the states of the last push, or of their birth.
 
-    ``is_one``: nothing is divided, nor about to be, as nearly always.
+    ``is_one``: all hosts run the same code, as in nearly all programs.
     """
 
     def __init__(self) -> None:
@@ -89,8 +88,9 @@ class CodeStates:
                 return
 
     def left_by(self, family: str, hosts: Sequence[Uid]) -> list[HostCode]:
-        """The hosts that belong to these, or were given the workspace ``family`` before, and are
-        not among them: a push to these leaves them with what they run."""
+        """Return the hosts that a push to ``hosts`` leaves with their old code: those of the same
+        families, or with the workspace ``family``.
+        """
         families = {self._known[host].family for host in hosts if host in self._known}
         families.add(family)
         reached = set(hosts)
@@ -186,7 +186,9 @@ def _laggards(
 
 
 class WorkspaceState(NamedTuple):
-    """``order`` counts the pushes that we know of; 0 is what a host told when we came to it."""
+    """``order`` counts the pushes that this process knows; 0 is a state that a host reported when
+    we attached.
+    """
 
     order: int
     generation: int
@@ -201,8 +203,9 @@ class WorkspaceStates:
         self._order = 0
 
     def found(self, host: Uid, generation: int, digest: str) -> None:
-        """A host says what it has. A state that was pushed to it stays the one that it should
-        have."""
+        """Record the state that a host reports, unless a push has already set the state that it
+        should have.
+        """
         known = self._by_host.get(host)
         if generation and (known is None or not known.order):
             self._by_host[host] = WorkspaceState(0, generation, digest)
@@ -214,7 +217,9 @@ class WorkspaceStates:
         self._by_host.update(dict.fromkeys(hosts, state))
 
     def wanted(self, hosts: Iterable[Uid]) -> WorkspaceState:
-        """The state that all processes on these hosts should run; no digest if nothing is known."""
+        """Return the state that all processes on these hosts should run; without a digest if none
+        is known.
+        """
         known = [self._by_host[uid] for uid in hosts if uid in self._by_host]
         return max(known, default=WorkspaceState(0, 0, ""))
 

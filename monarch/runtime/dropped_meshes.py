@@ -135,8 +135,9 @@ class MeshCollector(KeepsAll):
         return ended
 
     def _see(self, asked: frozenset[Uid]) -> Sighting | None:
-        """What all processes do, and which of ``asked`` they refer to; ``None`` where one does not
-        say."""
+        """Ask all processes what they run and which of ``asked`` they refer to; ``None`` if one
+        does not answer.
+        """
         links = [link for link in self._agent.links.values() if not link.is_lost]
         hosts = [self._agent.node.address, *(link.address for link in links)]
         looks = self._ask(hosts, LookAtHost())
@@ -167,14 +168,17 @@ IN_USE = object()
 
 
 class Sighting(NamedTuple):
-    """``procs`` are what `live_state` tells of each, ``answers`` those to `HeldAsked`, by uid."""
+    """``procs`` has the `live_state` of each proc, ``answers`` the answers to `HeldAsked`, both by
+    uid.
+    """
 
     procs: Mapping[Uid, Mapping[str, Any]]
     answers: Mapping[Uid, HeldProcs]
 
     def use_of(self, mesh: frozenset[Uid]) -> Hashable:
-        """How much has run in a mesh so far, if nothing does now and nobody refers to it;
-        ``IN_USE`` otherwise, and ``None`` where that cannot be said."""
+        """Return how much has run in an unused mesh so far; ``IN_USE`` if it is in use, and
+        ``None`` if that is unknown.
+        """
         for uid, proc in self.procs.items():
             if uid not in mesh:
                 if not mesh.isdisjoint(self.answers[uid].held):

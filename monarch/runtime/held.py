@@ -1,4 +1,5 @@
-"""What a process refers to, and whether anything of its user's runs there by itself.
+"""Finds the references of a process to procs, and whether the user's code runs there outside of
+calls.
 
 References are looked for among all objects of the interpreter, when somebody asks: so none of them
 is counted while programs run. A kind of object that refers to procs says so by ``refers``.
@@ -43,8 +44,9 @@ def held_among(procs: Collection[str]) -> set[str]:
 
 
 def runs_by_itself(owns_procs: bool, urls: Iterable[str]) -> str:
-    """What goes on here besides calls, in words; "" where nothing does. ``urls`` are where the
-    process itself listens."""
+    """Return what runs in this process outside of calls, as text; "" if nothing does. ``urls`` are
+    the addresses that the process itself listens at.
+    """
     if owns_procs:
         return "it has procs of its own"
     if name := _own_task():

@@ -132,7 +132,7 @@ class Node:
         self.failure_detector.start()
 
     def listen(self, url: str, advertise: str = "") -> str:
-        """Receive at ``url``; others are told the host of ``advertise`` where it is given."""
+        """Listen at ``url``; other processes are told the host of ``advertise``, if given."""
         # On the loop, so that nothing is received, and no address given away, without the url.
         return self.loop.run_on_loop(lambda: self._listen(url, advertise))  # type: ignore[no-any-return]
 
@@ -165,8 +165,9 @@ class Node:
         self._transport.reach_at(url, here)
 
     def use_gateway(self, gateway: Gateway) -> None:
-        """Reach other machines through a gateway from here on: what many of them are to get
-        crosses to it once."""
+        """Reach other machines through a gateway from now on; a message for many of them is sent to
+        it once.
+        """
         assert isinstance(self._transport, Transports)
         self.gateway = gateway
         self.trees.first_degree = 1
@@ -261,7 +262,7 @@ class Node:
         self.peer_down.left(uid)
 
     def failure_of(self, uid: Uid) -> MeshFailure | None:
-        """Why a process is gone; ``None`` for one that is not known to be."""
+        """Return why a process is gone; ``None`` if it is not known to be gone."""
         return self.address_book.failure_of(uid)
 
     def address_of(self, uid: Uid) -> ProcAddress:
@@ -334,8 +335,9 @@ class Node:
             self._try(envelope)
 
     def _try(self, envelope: Envelope[Message]) -> None:
-        """Handle a message; one that fails is logged, and answered with the error where an answer
-        is waited for."""
+        """Handle a message. An exception is logged, and sent as the answer if the sender waits for
+        one.
+        """
         try:
             self.dispatch(envelope)
         except Exception as error:

@@ -16,10 +16,11 @@ T = TypeVar("T")
 
 
 class Port(Generic[T]):
-    """Send values to the process that holds the receiver. May be sent to any actor, and used there.
+    """Sends values to the process that holds the receiver. A port may be sent to any actor and used
+    there.
 
-    ``return_undeliverable``: the actor that sends to a process that is gone hears of it, through
-    its ``_handle_undeliverable_message``.
+    ``return_undeliverable``: if that process is gone, the sending actor's
+    ``_handle_undeliverable_message`` is called.
     """
 
     def __init__(self, address: PortAddress, rank: int = 0) -> None:

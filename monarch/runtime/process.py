@@ -1,7 +1,7 @@
 """The agent of this process: there is one, made on first use in a client.
 
-Only a world of in-process hosts (``monarch.testing``) has several; it says which of them the asking
-code belongs to.
+Only a world of in-process hosts (``monarch.testing``) has several; it returns the agent that the
+calling code belongs to.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def on_first_use(make: Callable[[bool], ProcAgent]) -> None:
-    """How to make a client agent when a program first needs one; it is told whether that is to
-    spawn procs on this machine."""
+    """Set the function that makes a client agent on first use; its argument says whether it will
+    spawn procs on this machine.
+    """
     global _make_client
     _make_client = make

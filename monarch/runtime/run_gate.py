@@ -1,4 +1,4 @@
-"""The generation of the workspace that a process runs, and the calls that it may therefore run.
+"""The generation of the workspace that a process runs, and which calls it may run.
 
 Every call carries the generation of the process that sent it. A rank that is behind it would meet
 the others of its mesh on other code, in a collective for instance: it refuses, by name. One that

@@ -27,8 +27,10 @@ _NUM_NOTED = 100
 
 
 class Alike:
-    """``ask`` gives the fingerprint of each rank, also while no process group is there; ``take``
-    has all ranks take over the state of one, where the recipe can do that in place."""
+    """Compares the ranks of a run. ``ask`` returns the fingerprint of each rank, also without a
+    process group; ``take`` makes all ranks take over the state of one rank, if the recipe can do
+    that in place.
+    """
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class Alike:
         self._holding.together()
 
     def difference(self) -> str:
-        """How the ranks differ now, in words; "" where they do not."""
+        """Return how the ranks differ now, as text; "" if they do not differ."""
         found = self._differences()
         return self._told(found) if found else ""
 

@@ -13,7 +13,7 @@ from monarch_recipes.extras import Extras
 
 @dataclass(frozen=True)
 class EvaluationVerdict:
-    """The verdict on the last evaluation. ``reason_to_stop`` is empty where the run goes on."""
+    """The verdict on the last evaluation. ``reason_to_stop`` is empty if the run continues."""
 
     is_best: bool
     reason_to_stop: str = ""

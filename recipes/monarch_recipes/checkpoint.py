@@ -41,9 +41,11 @@ class CheckpointError(MonarchError):
 
 
 class CheckpointMisfit(CheckpointError):
-    """A sound checkpoint of another model, optimizer or recipe; to begin again would not help.
+    """The checkpoint is sound, but of another model, optimizer or recipe; starting again would not
+    help.
 
-    ``good_generation`` is that of the last code that is known to fit it, where an edit did it.
+    ``good_generation`` is the last generation of code that is known to fit it, if an edit caused
+    this.
     """
 
     def __init__(self, text: str, good_generation: int | None = None) -> None:
@@ -153,10 +155,10 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """All checkpoints in a folder, the newest last; none where there is no folder.
+    """Return all checkpoints in a folder, the newest last; empty without a folder.
 
-    The newest is the one written last, not the one of the highest step: a run that was begun
-    again, or resumed from further back, leaves later steps of the one given up behind.
+    The newest is the one written last, not the one with the highest step: a run that started again
+    or resumed from an earlier step leaves later steps behind.
     """
     found = (
         path
@@ -194,12 +196,12 @@ def load_latest_checkpoint(
     fits: Callable[[Checkpoint], None] = lambda checkpoint: None,
     skipped: Callable[[str], None] = lambda text: warnings.warn(text, stacklevel=3),
 ) -> Checkpoint | None:
-    """The newest checkpoint that can be read and that ``fits`` does not refuse.
+    """Return the newest readable checkpoint that ``fits`` accepts; ``None`` if the folder has none.
 
-    ``fits`` raises CheckpointError for one of another model. ``skipped`` is told of each newer one
-    that cannot be used. ``None`` if there is none; where all that can be read were refused, raises
-    why the newest was, and CheckpointsUnreadable where none can be read: to begin anew there would
-    lose a run.
+    ``fits`` raises CheckpointError for a checkpoint of another model. ``skipped`` is called with a
+    text about each newer checkpoint that cannot be used. If ``fits`` refuses all readable
+    checkpoints, raises its error for the newest; if none can be read, raises CheckpointsUnreadable,
+    because starting from scratch would lose a run.
     """
     refusal: CheckpointError | None = None
     unreadable: list[str] = []
@@ -232,9 +234,10 @@ def find_checkpoint(
     fits: Callable[[Checkpoint], None],
     skipped: Callable[[str], None],
 ) -> Checkpoint | None:
-    """The one to resume: ``auto`` is the latest of ``folder`` that fits, ``never`` is none.
+    """Return the checkpoint to resume from: ``auto`` is the latest of ``folder`` that fits,
+    ``never`` is none.
 
-    Anything else is the path of one, which must be there, and fit.
+    Any other text is the path of a checkpoint that must exist and fit.
     """
     if wanted == "never":
         return None
@@ -252,8 +255,9 @@ def find_checkpoint_or_newer(
     fits: Callable[[Checkpoint], None],
     skipped: Callable[[str], None],
 ) -> Checkpoint | None:
-    """The one at ``path``; the latest of ``folder`` where others have gone on, and saved newer ones
-    in its place, or it cannot be read. Without a path, the one that is ``wanted``."""
+    """Return the checkpoint at ``path``; if it was replaced by newer checkpoints or cannot be read,
+    the latest of ``folder``. Without a path, the checkpoint that ``wanted`` names.
+    """
     try:
         return find_checkpoint(path or wanted, folder, fits, skipped)
     except CheckpointMisfit:

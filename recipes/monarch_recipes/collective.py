@@ -104,10 +104,10 @@ def from_rank_0(find: Callable[[], T], expected: type[Exception]) -> T:
 def find_checkpoint_for_all(
     wanted: str, folder: Path, model: nn.Module, keys: Sequence[str]
 ) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """The one to resume, as `find_checkpoint` has it, and what is wrong with newer ones.
+    """Return the checkpoint to resume from, by the rules of `find_checkpoint`, and the errors of
+    newer checkpoints.
 
-    It must pass `check_model`, with `keys`. Only rank 0 looks, so only its machine needs to have
-    them.
+    It must pass `check_model`, with `keys`. Only rank 0 reads, so only its machine needs the files.
     """
 
     def find() -> tuple[Checkpoint | None, tuple[str, ...]]:

@@ -97,7 +97,7 @@ _ANSWER_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class DDPConfig:
-    """Everything that a run depends on, but for the hosts it is given.
+    """All settings of a run, except its hosts.
 
     Keys with `live` may change while it runs: edit the TOML file.
     """
@@ -221,10 +221,10 @@ def learning_rate_at(config: DDPConfig, step: int, num_steps: int) -> float:
 
 
 class DDPTrainer(Actor):
-    """One rank, to be driven by hand from a notebook cell or by `run`.
+    """A rank of the training; call it from a notebook cell or from `run`.
 
-    All ranks must be asked together for whatever is collective, which is all but `configure` and
-    `system_info`. Expects the environment that torchrun gives: RANK, WORLD_SIZE, LOCAL_RANK, ...
+    All ranks must be called together for collective work: everything but `configure` and
+    `system_info`. Expects the environment that torchrun sets: RANK, WORLD_SIZE, LOCAL_RANK, ...
     """
 
     def __init__(self, config: DDPConfig, checkpoint_dir: Path | str = "checkpoints") -> None:
@@ -244,10 +244,10 @@ class DDPTrainer(Actor):
     def setup(
         self, store: tuple[str, int] | None = None, copies: HostCopies | None = None
     ) -> TrainingPlan:
-        """Join the process group, build the model, resume. Call it first.
+        """Join the process group, build the model, and resume. Call it first.
 
-        Without `store`, the ranks meet where their environment says, as under torchrun. With
-        `copies` they go on from these, and not from a checkpoint.
+        Without `store`, the ranks meet at the address in their environment, as under torchrun. With
+        `copies` they continue from these copies instead of a checkpoint.
         """
         config = self.config
         self.device = use_device(config.device, int(os.environ["LOCAL_RANK"]), config.num_threads)
@@ -312,7 +312,7 @@ class DDPTrainer(Actor):
         return tuple(f"the checkpoint has no {name!r}: it begins as new" for name in lacking)
 
     def __reload__(self, change: ReloadReport) -> None:
-        """Have the author of an edit know what the next start would make of it."""
+        """Tell the author of an edit how it changes the next start."""
         tell_of_lost_parts(self.config.task, change)
         if hasattr(self, "parallel_model"):
             self.next_start.look(
@@ -344,8 +344,9 @@ class DDPTrainer(Actor):
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
     def wrap(self, is_same_everywhere: bool = False) -> None:
-        """Have the gradients averaged over all ranks, which get the weights of rank 0 first, unless
-        they have them."""
+        """Average the gradients over all ranks. The ranks first get the weights of rank 0, unless
+        they already have them.
+        """
         before = getattr(self, "parallel_model", None)
         if before is not None:
             # Whoever may still hold it: its hooks would use the group that is gone.
@@ -420,10 +421,10 @@ class DDPTrainer(Actor):
         )
 
     def to_compare(self, step: int, generation: int) -> dict[str, str]:
-        """The digest that is due after this step, if any.
+        """Return the digest that is due after this step, if any.
 
-        After the first step on new code it is of the weights alone: a third of all with Adam, and
-        what comes apart there is in them. It is of all after the next.
+        After the first step on new code it covers the weights only: they are a third of the data
+        with Adam, and differences show in them. After the next step it covers everything.
         """
         is_new = generation != self.generation
         is_all_due = (
@@ -489,7 +490,7 @@ class DDPTrainer(Actor):
         return checkpoint_path(folder, step)
 
     def __state__(self) -> dict[str, Any]:
-        """All that a new process of this rank needs to go on from here."""
+        """Return everything that a new process of this rank needs to continue from here."""
         return {
             "step": self.num_steps_done,
             "model": self.model.state_dict(),
@@ -514,8 +515,9 @@ class DDPTrainer(Actor):
         return system_info(self.device)
 
     def resume(self) -> tuple[Path | None, tuple[str, ...]]:
-        """Go on from the checkpoint that the config asks for, if there is one, by any number of
-        ranks: its path, and what is wrong with newer ones."""
+        """Resume from the checkpoint that the config names, if there is one, with any number of
+        ranks. Returns its path and the errors of newer checkpoints.
+        """
         checkpoint, skipped = find_checkpoint_for_all(
             self.config.resume, self.checkpoint_dir, self.model, ["random_states"]
         )
@@ -558,8 +560,9 @@ class DDPTrainer(Actor):
         self.go_on_in_data(state.get("data", {}))
 
     def go_on_in_data(self, state: dict[str, Any]) -> None:
-        """Have the next step's samples come next. Data that is asked for by number needs
-        nothing."""
+        """Position the data so that the next step gets its samples. Data that is indexed by number
+        needs no change.
+        """
         if isinstance(self.samples, StreamedSamples):
             self.samples.go_on_at(self.num_steps_done, state)
 
@@ -606,9 +609,9 @@ class DDPTrainer(Actor):
 def run(config: DDPConfig, hosts: HostMesh, record: Record) -> DDPOutcome:
     """Train to the end on `hosts`, step by step, so that code can change between two steps.
 
-    When a rank dies or hangs, all begin again in new procs: from copies in the hosts' memory, where
-    these are newer than the last checkpoint. When the record is stopping, a checkpoint is saved
-    first; the same command then goes on from there.
+    When a rank dies or hangs, all ranks start again in new procs: from copies in the hosts' memory,
+    if these are newer than the last checkpoint. When the record is stopping, a checkpoint is saved
+    first; the same command then continues from there.
     """
     check_share(config, len(hosts), record.procs_per_host)
     chosen_for(record.folder, config.resume, config.init_from)  # It raises where there is none.
@@ -689,7 +692,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
         return found, verdict
 
     def is_due_after(step: int) -> bool:
-        """Whether there is more to do after that step than to tell of it."""
+        """Whether an evaluation, a checkpoint or a copy is due after this step."""
         every = config.evaluate_every, config.checkpoint_every, config.extras.shadow_every
         return step >= plan.num_steps or any(is_due(step, one) for one in every)
 
@@ -752,8 +755,9 @@ def check_share(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
 
 
 def validate(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
-    """For `monarch recipe validate`: whether the data can be dealt out. Loads it; raises
-    ConfigError."""
+    """Check for `monarch recipe validate` that the data can be shared among the ranks. Loads the
+    data; raises ConfigError.
+    """
     shape_of(config, num_hosts, procs_per_host)
 
 

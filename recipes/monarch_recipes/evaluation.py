@@ -72,12 +72,12 @@ def means_of(shares: Iterable[Share]) -> dict[str, float]:
 
 
 def held_out_names(values: Mapping[str, float]) -> dict[str, float]:
-    """The same values under the names of a run's records, beside those of training."""
+    """Return the values under the names of held-out metrics in a run's records."""
     return {f"held_out_{name}": value for name, value in values.items()}
 
 
 def told(values: Mapping[str, float]) -> str:
-    """A line for people: ``held-out loss 0.0712, held-out accuracy 98.1%``."""
+    """Return a line of text: ``held-out loss 0.0712, held-out accuracy 98.1%``."""
     parts = []
     for name, value in values.items():
         number = f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}"

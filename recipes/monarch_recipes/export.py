@@ -10,10 +10,10 @@ from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 
 
 def export(checkpoint: Path, file: Path) -> str:
-    """Write the model of a checkpoint to ``file``, as safetensors: names to tensors.
+    """Write the model of a checkpoint to ``file`` as safetensors: names to tensors.
 
-    ``checkpoint`` is one, or a folder of them: then its best where it kept that, else its newest.
-    What was written, in words. Raises JobError, CheckpointError.
+    ``checkpoint`` is a file or a folder of checkpoints: then the best that was kept, else the
+    newest. Returns a text about the file. Raises JobError, CheckpointError.
     """
     try:
         from safetensors.torch import save_file

@@ -40,7 +40,7 @@ class ExtraState:
         return chosen
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the states of the extra objects, for a checkpoint."""
         return {name: one.state_dict() for name, one in self.objects.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

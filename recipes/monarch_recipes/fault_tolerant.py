@@ -111,7 +111,7 @@ FAST_DEV_RUN = ("num_steps=3", "evaluate_every=2", "checkpoint_every=2", "extras
 
 @dataclass(frozen=True)
 class FaultTolerantConfig:
-    """Everything that a run depends on, but for the hosts it is given."""
+    """All settings of a run, except its hosts."""
 
     # Your own part: a module with some of the functions below, to be used instead of them, and
     # `evaluate`, `should_stop` or `collate` (docs/recipes.md, "Your own model and data").
@@ -281,7 +281,7 @@ class ReplicaTrainer(Actor):
         silence_logs()  # Its faults are events of the run.
 
     def __reload__(self, change: ReloadReport) -> None:
-        """Have the author of an edit know what the next start would make of it."""
+        """Tell the author of an edit how it changes the next start."""
         tell_of_lost_parts(self.config.task, change)
         if hasattr(self, "next_start"):
             self.next_start.look(
@@ -295,8 +295,9 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def setup(self, checkpoint: Path | None, copies: HostCopies | None = None) -> TrainerReady:
-        """Build the model anew, and go on from copies in the host's memory, where there are some;
-        else load the checkpoint, or the one that the config asks for."""
+        """Build the model again, and continue from copies in the host's memory, if there are any;
+        else load the given checkpoint, or the checkpoint that the config names.
+        """
         self.leave()
         with task_errors(f"{self.seat.name}, cannot be set up"):
             self.build()
@@ -353,10 +354,10 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def open_store(self, peers: tuple[str, ...] = ()) -> tuple[str, int]:
-        """Opens a new store where the ranks of this group meet; returns its host and port. On its
-        rank 0 only.
+        """Open a new store at which the ranks of this group meet; return its host and port. Call it
+        on the group's rank 0 only.
 
-        ``peers`` are the hosts of all groups: at a step's quorum, they all meet at one of these.
+        ``peers`` are the hosts of all groups, which meet at one of these stores at a step's quorum.
         """
         self.store, host, port = open_store(peers=peers)
         return host, port
@@ -653,7 +654,7 @@ class ReplicaTrainer(Actor):
             raise Unsaved(step, str(error), getattr(error, "key", None)) from None
 
     def __state__(self) -> dict[str, Any]:
-        """All that a new process of this rank needs to go on from here."""
+        """Return everything that a new process of this rank needs to continue from here."""
         if self.manager is not None:
             self.progress = self.manager.state_dict()
         return {
@@ -684,8 +685,9 @@ class ReplicaTrainer(Actor):
         self.progress = state["progress"]
 
     def resume(self, path: Path | None) -> tuple[Path | None, tuple[str, ...]]:
-        """Load the checkpoint at `path`, else the one that the config asks for, if there is one:
-        its path, and what is wrong with newer ones."""
+        """Load the checkpoint at `path`, else the checkpoint that the config names, if there is
+        one. Returns its path and the errors of newer checkpoints.
+        """
         skipped: list[str] = []
         fits = functools.partial(
             check_model, model=self.model, keys=("progress",), generation=context().generation
@@ -735,8 +737,9 @@ def check_places(config: FaultTolerantConfig, num_hosts: int, procs_per_host: in
 
 
 def validate(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
-    """For `monarch recipe validate`: whether the data can be dealt out. Loads it; raises
-    ConfigError."""
+    """Check for `monarch recipe validate` that the data can be shared among the ranks. Loads the
+    data; raises ConfigError.
+    """
     refuse_extra_state(config.task, "fault_tolerant")
     train_data_of(config)
 

@@ -27,8 +27,9 @@ Sums = dict[str, int]
 
 @dataclass(frozen=True)
 class RankDifference:
-    """``rank`` differs from ``right`` in what ``names`` are; ``right`` is the first of the most
-    that agree."""
+    """``rank`` differs from ``right`` in the tensors ``names``; ``right`` is the first rank of the
+    largest group that agrees.
+    """
 
     rank: int
     right: int
@@ -36,7 +37,7 @@ class RankDifference:
 
     @property
     def what(self) -> str:
-        """In words, what they differ in."""
+        """Return as text which tensors differ."""
         return self.names[0] + (f" and {len(self.names) - 1} more" if len(self.names) > 1 else "")
 
     def __str__(self) -> str:
@@ -91,10 +92,10 @@ def differences(by_rank: Mapping[int, Mapping[str, int]]) -> list[RankDifference
 
 
 def state_of(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> dict[str, Any]:
-    """What ranks of data parallelism should share, by name: the parameters, the buffers of floating
-    point that a checkpoint has, and what the optimizers remember of each parameter.
+    """Return the state that ranks of data parallelism should share, by name: parameters,
+    floating-point buffers that a checkpoint has, and the optimizers' state of each parameter.
 
-    Other buffers are left out: they may count what a rank has seen.
+    Other buffers are omitted: they may count the samples that a rank has seen.
     """
     parameters = dict(model.named_parameters())
     state: dict[str, Any] = dict(parameters)
@@ -115,8 +116,9 @@ def state_of_optimizer(
     *,
     only_named: bool = False,
 ) -> dict[str, Any]:
-    """What it remembers of each parameter, by the parameter's name and its own. Parameters without
-    a name are told by their number, unless ``only_named``."""
+    """Return the optimizer's state of each parameter, by the parameter's name and the state's own.
+    Parameters without a name are named by their number, or skipped with ``only_named``.
+    """
     state: dict[str, Any] = {}
     number = 0
     for group in optimizer.param_groups:

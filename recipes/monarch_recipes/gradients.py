@@ -30,10 +30,10 @@ class NotTrained(MonarchError):
 
 
 class AveragedGradients:
-    """The gradients of ``model``, which ``parallel`` averages, for this optimizer.
+    """Averages the gradients of ``model``, wrapped as ``parallel``, for this optimizer.
 
-    In each step call `expect` before the backward pass that averages, and `complete` after it.
-    Where `complete` gives more than 0 on any rank, all ranks call `agree`.
+    In each step call `expect` before the backward pass that averages, and `complete` after it. If
+    `complete` returns more than 0 on any rank, all ranks call `agree`.
     """
 
     def __init__(
@@ -64,8 +64,9 @@ class AveragedGradients:
         self._before = self._parallel.reducer.get_backward_stats()
 
     def complete(self) -> int:
-        """Have all gradients averaged, also where this rank left parameters out; returns how many
-        that were, and how many have a gradient that DDP does not know of."""
+        """Average all gradients, also those of parameters that this rank did not use; return how
+        many these were, plus how many have a gradient unknown to DDP.
+        """
         missing = self._missing()
         self._used = None
         if missing:

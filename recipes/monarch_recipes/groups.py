@@ -56,9 +56,9 @@ class RankGroups:
         self._num_named = world.group_count
 
     def make_anew(self) -> list[str]:
-        """Make them all again, and put them in the places of the old ones. All ranks must do so
-        together, when they can meet. Returns which holders of an old one could not be given the
-        new one."""
+        """Make all groups again and replace the old ones. All ranks must call it together, when
+        they can meet. Returns the holders of old groups that could not be changed.
+        """
         leave_groups()
         world = c10d._world
         first, *others = self._groups
@@ -133,8 +133,9 @@ def leave_groups() -> None:
 
 
 def put_in_place(old: list[Any], new: list[Any]) -> list[str]:
-    """Have all that holds one of ``old`` hold its successor in ``new``. Returns what could not be
-    changed."""
+    """Replace each object of ``old`` by its successor in ``new`` in everything that refers to it.
+    Returns the holders that could not be changed.
+    """
     successors = dict(zip(map(id, old), new, strict=True))
     left = []
     for holder in gc.get_referrers(*old):

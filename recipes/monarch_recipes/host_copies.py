@@ -26,8 +26,9 @@ _CALLED = Path("the copy in the host's memory")
 
 @dataclass(frozen=True)
 class RankCopy:
-    """What this rank has of its own: ``state`` where its copy is whole, and its random state where
-    that is there."""
+    """The own data of a rank: ``state`` if its copy is complete, and its random state if it
+    exists.
+    """
 
     state: dict[str, Any] | None = None
     random_state: dict[str, torch.Tensor] | None = None
@@ -35,8 +36,9 @@ class RankCopy:
 
 @dataclass(frozen=True)
 class CopySource:
-    """The first rank whose copy is whole, and what is not among the tensors of its state;
-    ``is_to_be_taken_from``: some ranks have none."""
+    """The first rank whose copy is complete, with the data that is not among the tensors of its
+    state; ``is_to_be_taken_from``: some ranks have no complete copy.
+    """
 
     rank: int
     scaler: dict[str, Any]
@@ -46,7 +48,9 @@ class CopySource:
 
 
 def read_copy(copies: HostCopies, rank: int) -> RankCopy:
-    """What is there for a rank; less than ``copies`` say where it is gone, or not right."""
+    """Read the copy of a rank; parts that ``copies`` lists may be missing if they are gone or
+    damaged.
+    """
     whole = read_whole(copies, rank)
     if whole is not None:
         return RankCopy(whole, whole["random_state"])
@@ -70,7 +74,7 @@ def check_fits(
     optimizer: torch.optim.Optimizer,
     keys: Sequence[str] = (),
 ) -> None:
-    """Raise CheckpointMisfit where a copy is of another model or optimizer, or lacks one of
+    """Raise CheckpointMisfit if a copy is of another model or optimizer, or lacks one of
     ``keys``."""
     copy, generation = Checkpoint(state["step"], _CALLED, state), context().generation
     check_model(copy, model, keys, generation=generation)
@@ -80,8 +84,10 @@ def check_fits(
 def first_that_fits(
     mine: RankCopy, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> CopySource | None:
-    """Where all ranks go on from, ``None`` where no rank has a whole copy. To be called by all;
-    raises CheckpointMisfit on all of them where a copy is of another model or optimizer."""
+    """Return the copy that all ranks continue from; ``None`` if no rank has a complete copy. All
+    ranks must call it; raises CheckpointMisfit on all of them if a copy is of another model or
+    optimizer.
+    """
     found: Any = None
     if mine.state is not None:
         state = mine.state

@@ -45,7 +45,7 @@ class LoaderWorkers:
     timeout: float = 0.0
 
     def options(self) -> dict[str, Any]:
-        """As a DataLoader takes them, but for ``worker_init_fn``."""
+        """Return the worker options of a DataLoader, without ``worker_init_fn``."""
         if not self.num:
             return {"num_workers": 0}
         return {
@@ -76,7 +76,7 @@ class DataSource:
             return None
 
     def first_sample(self) -> Any:
-        """For a plan."""
+        """Return the first sample, for a plan of the training."""
         return next(iter(self.data)) if self.is_stream else self.data[0]
 
     def collate_now(self, task: str | None) -> Callable[[list[Any]], Any] | None:
@@ -84,7 +84,7 @@ class DataSource:
         return own_part(task, "collate") or self.collate
 
     def told(self, global_batch_size: int) -> str:
-        """What was taken of a DataLoader, for a person; nothing where it was none."""
+        """Return a text about what was taken from a DataLoader; "" if the data was none."""
         if self.loader is None:
             return ""
         num = self.num_samples
@@ -105,7 +105,9 @@ class DataSource:
 
 
 def sources_of(data: Any) -> tuple[DataSource, DataSource]:
-    """The train and the held-out data of what ``load_data`` returned. Raises UnfitData."""
+    """Return the train and the held-out source of the data that ``load_data`` returned. Raises
+    UnfitData.
+    """
     if not isinstance(data, (tuple, list)):
         raise UnfitData(
             f"load_data returned a {_kind(data)}: {_WANTED}; each may be a data set or a DataLoader"

@@ -49,7 +49,7 @@ def memory_of_recipe(
     num_samples: int,
     collate: Collate | None = None,
 ) -> StepMemory:
-    """``memory_of_step`` for these functions of a recipe, or those of the config's task."""
+    """Return ``memory_of_step`` for these functions of a recipe, or for the task's own versions."""
     task = config.task
     return memory_of_step(
         functools.partial(part(task, build), config), part(task, loss), sample, num_samples,
@@ -64,9 +64,10 @@ def memory_of_step(
     num_samples: int,
     collate: Collate | None = None,
 ) -> StepMemory:
-    """The memory for one micro-batch of samples (input, label) like this one; only shapes matter.
+    """Return the memory for one micro-batch of samples (input, label) like this one; only shapes
+    matter.
 
-    Activations are the tensors that the forward pass keeps for the backward one, on torch's meta
+    Activations are the tensors that the forward pass keeps for the backward pass, on torch's meta
     device.
     """
     batch = (collate or default_collate)([sample] * num_samples)

@@ -64,9 +64,9 @@ class NextStart:
         *,
         generation: int,
     ) -> None:
-        """Look again, after a change that made ``generation``, and have its author know.
+        """Check again after a change that made ``generation``, and tell its author.
 
-        Without a ``model``, nothing is compared: this process does not have all of it.
+        Without a ``model`` nothing is compared: this process does not have the whole model.
         """
         for name in builders.names:
             # One that took another's place, as where a task got one of its own.
@@ -95,10 +95,10 @@ def tell_of_next_start(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
 ) -> bool:
-    """Whether model and optimizer would be alike now to ``model`` and ``optimizer``, with which
-    the run goes on; else the author of the edit of what builds them is told.
+    """Whether a new model and optimizer would match ``model`` and ``optimizer``, which the run
+    continues with; if not, tell the author of the edit.
 
-    The new ones are made without data.
+    The new ones are built without data.
     """
     if not change.at_start:
         return True
@@ -153,7 +153,9 @@ def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _made(build: Callable[[], nn.Module], num_parameters: int) -> nn.Module | None:
-    """A model of the new code; no other random numbers are drawn for it. None for one too large."""
+    """Return a model of the new code, without drawing random numbers from the run. ``None`` if it
+    is too large.
+    """
     with torch.random.fork_rng(devices=[]):
         try:
             with torch.device("meta"):

@@ -11,10 +11,10 @@ from torch import nn
 def set_rates(
     optimizer: torch.optim.Optimizer, learning_rate: float, weight_decay: float | None = None
 ) -> None:
-    """Set the rates from the next step on; a weight decay that is not given stays.
+    """Set the rates from the next step on; without a weight decay, the old one stays.
 
-    A parameter group may have `lr_scale` and `weight_decay_scale`, by which they are multiplied
-    for it; an optimizer without weight decay gets none. A schedule may give a number of numpy.
+    A parameter group's `lr_scale` and `weight_decay_scale` multiply them; an optimizer without
+    weight decay gets none. A schedule may return a numpy number.
     """
     for group in optimizer.param_groups:
         group["lr"] = float(learning_rate * group.get("lr_scale", 1.0))

@@ -39,8 +39,9 @@ def _has_accelerator() -> bool:
 
 
 class OwnDraws:
-    """Random numbers of their own for what is done within: those of torch on the CPU, of `random`
-    and, where it is used, of numpy. Outside, all draw on as if nothing had been drawn within."""
+    """A block with its own random state: of torch on the CPU, `random` and, if imported, numpy.
+    After the block, the generators continue as if it had drawn nothing.
+    """
 
     def __init__(self, *place: int) -> None:
         self._outside, seed = _states(), _seed_of(place)

@@ -49,11 +49,11 @@ def other_hosts() -> tuple[str, ...]:
 
 
 def open_meeting(port: int = 0) -> tuple[object, str, int]:
-    """What the ranks of this actor's mesh ``meet_at``, and an object to be kept by the process that
-    opened it.
+    """Open the meeting point of the ranks of this actor's mesh; return an object to keep alive, and
+    the values for ``meet_at``.
 
-    It is the path of a file, and port 0, where all ranks see the same files; else, or if a port is
-    asked for, a store as of ``open_store``.
+    If all ranks see the same files and no port is asked for, it is the path of a file, and port 0;
+    else a store of ``open_store``.
     """
     if port == 0 and shares_files(context().actor_instance.proc_mesh):
         for url in process.current().node.address.urls:
@@ -64,12 +64,11 @@ def open_meeting(port: int = 0) -> tuple[object, str, int]:
 
 
 def open_store(port: int = 0, peers: Sequence[str] = ()) -> tuple[dist.TCPStore, str, int]:
-    """A store for all ranks to meet at, and its address and port; to be kept by the process that
-    opened it.
+    """Open a store at which all ranks meet; return it (keep it alive), its address and its port.
 
     Only this machine can connect, or with ``peers`` the machines that reach the address that these
-    hosts use. Port 0 takes one that is free, and holds it from then on: no other program can take
-    it before the ranks have met. Raises ``RendezvousError`` for a port that is in use.
+    hosts use. Port 0 takes a free port and holds it: no other program can take it before the ranks
+    have met. Raises ``RendezvousError`` for a port that is in use.
     """
     address = address_for(peers)
     # By itself a store listens on all interfaces.
@@ -97,10 +96,10 @@ def open_store(port: int = 0, peers: Sequence[str] = ()) -> tuple[dist.TCPStore,
 
 
 def leave_limits_to_client() -> None:
-    """From here on collectives of the default group wait as long as it takes.
+    """Remove the time limit from collectives of the default group.
 
-    The client knows how long a step may take, and ends ranks that hang. Its clock stands still
-    while a person has a rank in a debugger; torch's cannot, for a collective that is under way.
+    The client knows how long a step may take, and ends ranks that hang. Its clock stops while a
+    person has a rank in a debugger; torch's clock cannot stop for a collective in progress.
     """
     set_timeout(_NO_LIMIT, dist.group.WORLD)
 

@@ -171,7 +171,9 @@ class Adoption:
         return value
 
     def _moved(self, live: Any, value: Any) -> Any:
-        """The live definition goes on in the module, or under the name, where it stands now."""
+        """Return the live definition that replaces a staged value, adapted to the module and name
+        that it has now.
+        """
         if is_a(live, FunctionType):
             return self.functions.function(live, value)
         if id(value) not in self.functions.twins:
@@ -301,10 +303,9 @@ class Adoption:
         self.__dict__.pop("_made", None)
 
     def forget_twins(self) -> None:
-        """Staged classes leave the lists of subclasses that their bases keep.
+        """Remove staged classes from the subclass lists of their bases.
 
-        Staged functions say for which live ones they stood, so that they are not taken for
-        definitions.
+        Staged functions are marked with their live ones, so that they do not count as definitions.
         """
         for staged, live in self.functions.twins.values():
             if is_a(staged, type) and staged is not live:

@@ -55,9 +55,9 @@ def naming(statements: Iterable[Statement], files: Collection[str]) -> frozenset
 
 @contextlib.contextmanager
 def reading_ahead(contents: Mapping[str, bytes], names: dict[str, Any]) -> Iterator[None]:
-    """This thread finds `contents` (by real path) when it opens these files to read them.
+    """In this block, files that this thread opens have `contents` (by real path).
 
-    Other threads find what is on disk. `names` are the builtins of what runs.
+    Other threads read the disk. `names` are the builtins of the code that runs.
     """
     ahead = {path: data for path, data in contents.items() if not _is_on_disk(path, data)}
     if not ahead:

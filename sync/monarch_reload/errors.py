@@ -46,11 +46,11 @@ class ReloadError(Exception):
 
     @classmethod
     def of_syntax(cls, error: Exception, path: str, source: bytes = b"") -> ReloadError:
-        """Makes the error from one of `compile`: SyntaxError, or a null byte, or too deep a
+        """Make the error from an error of `compile`: SyntaxError, or a null byte, or too deep a
         nesting.
 
-        The line is taken from `source`: `compile` may have read it from the file as it is on
-        disk, which need not hold this text yet.
+        The line is taken from `source`: `compile` may have read it from the file on disk, which
+        need not have this text yet.
         """
         if not isinstance(error, SyntaxError):
             return cls(f"{type(error).__name__}: {error}", phase="compile", path=path)
@@ -97,7 +97,7 @@ class ReloadError(Exception):
 
     @classmethod
     def of_many(cls, errors: Sequence[ReloadError]) -> ReloadError:
-        """One error for all; the first one's place stands for the whole."""
+        """Return one error for all of them, at the place of the first."""
         if len(errors) == 1:
             return errors[0]
         first = errors[0]

@@ -57,8 +57,9 @@ class ReloadBeforeCell:
             self._tell_old_code(changed)
 
     def _tell_old_code(self, changed: Sequence[str]) -> None:
-        """What the reload did not reach. It is looked for before the cell runs, which would hold
-        more."""
+        """Print the old code that the reload did not reach. It searches before the cell runs,
+        because the cell would hold further objects.
+        """
         audit = self.reloader.audit(changed)
         for text in audit.stale:
             print(f"old code: {text}", file=sys.stderr)  # noqa: T201

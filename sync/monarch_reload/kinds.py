@@ -25,8 +25,7 @@ def is_a(value: object, kind: Any) -> bool:
 
 
 def own_names(holder: object) -> dict[str, Any]:
-    """Returns the attributes of a module or an instance; none for one that loads when first
-    used."""
+    """Return the attributes of a module or an instance; empty for a lazily loaded module."""
     try:
         held = object.__getattribute__(holder, "__dict__")
     except AttributeError:

@@ -27,8 +27,8 @@ class Pairing:
     code made.
 
     `definitions`: by name, the statement that binds it at the end, with its index. `strangers`:
-    names under which the live module has an object that goes on under another name. `undecorated`:
-    live objects, each with the decorators that it has lost.
+    names whose live object continues under another name. `undecorated`: live objects, each with the
+    decorators that it has lost.
     """
 
     def __init__(

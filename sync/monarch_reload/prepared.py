@@ -328,9 +328,10 @@ class Prepared:
         changed: Mapping[str, ModuleSource],
         exports: Exports,
     ) -> Iterator[tuple[str, RemovedAssignment]]:
-        """Have the plan make again what edited modules assigned to others and assign no more.
+        """Plan to run again the assignments of other modules' attributes that edited modules no
+        longer make.
 
-        Gives what is left, with the module that assigned it.
+        Returns the assignments that remain, with the module that made them.
         """
         running = self._process.sources
         anew: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)

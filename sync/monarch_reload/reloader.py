@@ -131,10 +131,10 @@ class Reloader:
     def audit(
         self, files: Iterable[PathLike] = (), *, pause: Callable[[], None] = lambda: None
     ) -> AuditReport:
-        """What still runs old code, of all modules that were reloaded so far.
+        """Return what still runs old code, of all modules reloaded so far.
 
-        `files` have changed: modules that were loaded from them unseen are told, too. `pause` is
-        called between slices of the work, for other threads to run. Takes part of a second.
+        `files` have changed: modules that were loaded from them unnoticed are reported too. `pause`
+        is called between slices of the work, so that other threads can run. Takes part of a second.
         """
         process = self._process
         paths = [os.path.abspath(os.fspath(file)) for file in files]
@@ -179,7 +179,7 @@ class Reloader:
         folders: Sequence[str] = (),
         deleted: Collection[str] = (),
     ) -> Prepared:
-        """Compile, plan and run the new code beside the live modules; None stands for a deleted
+        """Compile, plan and run the new code beside the live modules; ``None`` marks a deleted
         file.
 
         `arriving` are more files that are not there yet, each with the place where its text lies
@@ -265,11 +265,11 @@ class Reloader:
         reached: Collection[str],
         changed: Mapping[str, ModuleSource],
     ) -> str:
-        """Why a fresh process is needed, as one imports what could not be prepared in this one.
+        """Return why a fresh process is needed, after a trial import in another process.
 
-        It imports the modules that the edit has reached. Where that fails in another way than
-        here, it may have missed what some other module does for them when it is imported: then
-        all are. Raises ReloadError where the code itself is to blame.
+        The trial imports the modules that the edit has reached. If it fails in another way than
+        here, it may lack the effects of another module's import: then all modules are imported.
+        Raises ReloadError if the code itself is to blame.
         """
         known = error if isinstance(error, ReloadError) else None
         if known is not None and (is_surely_wrong(known, changed) or "__main__" in changed):

@@ -86,10 +86,10 @@ class ReloadReport:
         )
 
     def warn(self, text: str, *, for_next_start: bool = False) -> None:
-        """Tell the author of the change something, from a `__reload__`. Nothing is refused by it.
+        """Warn the author of the change, from a `__reload__`; the change is still applied.
 
-        `for_next_start`: the text is about the next start of the run. It is not told where
-        everything begins anew with this change, which shows the same.
+        `for_next_start`: the text is about the next start of the run. It is omitted if this change
+        restarts everything, which shows the same.
         """
         if text not in self.warnings:
             self.warnings.append(text)

@@ -28,7 +28,9 @@ class RunningFiles:
         self._deleted: set[str] = set()
 
     def changed(self) -> list[str]:
-        """Paths that differ from what runs, however often asked; a deletion is told once."""
+        """Return paths whose text differs from the running text, at every call; a deletion is
+        returned once.
+        """
         found = []
         for path, text in {s.path: s.text for _, s in self._sources.running()}.items():
             stat = stat_of(path)

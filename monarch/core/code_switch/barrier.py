@@ -1,8 +1,8 @@
-"""One fence as a participant knows it: a barrier in the order of its owner's messages.
+"""A fence as a participant sees it: a barrier in the order of its owner's messages.
 
-It is reached when the participant's own actors, and then its procs, are done with all that was
-sent before it. It does harm only where something waits behind it: a process that was sent something
-there, and stands at the fence already, keeps the sender waiting.
+The fence is reached when the participant's own actors, and then its procs, have handled everything
+that was sent before it. A fence delays others only if messages wait behind it: a process that has
+reached the fence does not handle them, so their sender waits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LOOK_SECONDS = 0.1
 
 
 class SwitchBarrier:
-    """``attempt`` counts the fences of a switch. ``own`` is the number under which the actors of
-    this process are waited for, 0 until it is raised here; ``asked`` are the procs that have yet
-    to come to it or past it, by number, and ``fenced`` all to which it holds back what we send.
-    ``seconds`` is how long it may hold a sender up, for ever if ``None``.
+    """``attempt`` counts the fences of a switch. ``own`` numbers the fence of this process's
+    actors, 0 before it is raised. ``asked`` are the procs that have not reached the fence yet,
+    by number; ``fenced`` are all procs to which the fence holds back our messages. ``seconds``
+    is how long it may delay a sender; ``None`` is without limit.
     """
 
     def __init__(self, attempt: int, token: int, seconds: float | None, now: float) -> None:
@@ -51,7 +51,7 @@ class SwitchBarrier:
 
     @property
     def is_passed(self) -> bool:
-        """Whether all processes to which it was sent have come to it, or past it."""
+        """Whether all processes that the fence was sent to have reached or passed it."""
         return self.has_own_come and not self.asked
 
     @property
@@ -60,7 +60,9 @@ class SwitchBarrier:
 
     @property
     def gives_up_at(self) -> float | None:
-        """When it has held a process up for too long."""
+        """Return the time at which the fence gives up because it delays a process; ``None`` if it
+        delays none.
+        """
         if self.seconds is None or self.held_at is None or not self.is_awaited:
             return None
         return self.held_at + self.seconds
@@ -75,7 +77,7 @@ class SwitchBarrier:
         return answer_to(token, *reasons)
 
     def raise_here(self, number: int, uid: str) -> Effect:
-        """Have the actors of this process, which is ``uid``, come to it."""
+        """Raise the fence for the actors of this process, whose uid is ``uid``."""
         self.own = number
         if self.seconds is not None:
             self.fenced.add(uid)
@@ -89,13 +91,17 @@ class SwitchBarrier:
         return [Do(self.gate, Work.CLOSE_GATE)]
 
     def sent(self, procs: Iterable[str]) -> bool:
-        """Something was sent to these; whether it waits behind the fence. From any thread."""
+        """Record a message to these procs; return whether it waits behind the fence. Any thread may
+        call this.
+        """
         behind = self.fenced.intersection(procs)
         self._sent |= behind
         return bool(behind & self._come)
 
     def came(self, proc: str) -> bool:
-        """All actors of a process stand at it; whether something waits there behind it."""
+        """Record that all actors of a process have reached the fence; return whether a message
+        waits for it there.
+        """
         self._come.add(proc)
         return proc in self._sent
 

@@ -67,7 +67,7 @@ class Coordinator:
 
     @property
     def is_decided(self) -> bool:
-        """Whether there is only one way any more: all are told to go on, or to go back."""
+        """Whether the outcome is certain: all parties are told to continue, or to go back."""
         if self.state is CoordinatorState.RELEASING:
             return self._is_released
         return self.state in _TOLERANT or self.is_over
@@ -80,7 +80,7 @@ class Coordinator:
         self._is_released = True
 
     def voted(self, vote: Vote) -> Effect | None:
-        """What was ordered last is done, or could not be."""
+        """Handle the vote of a party on the last order: done, or refused."""
         if self.state in _TOLERANT or vote is Vote.YES:
             return self._move(Said.ALL)
         is_last = self.state is CoordinatorState.HALTING and not self._halts

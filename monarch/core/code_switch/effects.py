@@ -84,7 +84,7 @@ class TellHeld(NamedTuple):
 
 
 class Look(NamedTuple):
-    """See whether the fence holds back what was sent to an own actor; if so, ``held``."""
+    """Check whether the fence holds back a message to an own actor; if it does, call ``held``."""
 
 
 Effect = Do | AskProcs | TellProcs | AnswerOrder | Say | TellHeld | Look

@@ -45,12 +45,13 @@ _NOT_FOR_STRANGERS = (
 
 
 class Participant:
-    """Obeys one ``coordinator`` at a time. ``members`` gives the procs that are to switch with us,
-    as they are at that moment. One that ``is_root`` reverts what an author has begun that dies.
-    ``uid`` is our own, as what is sent to our own actors waits at the fence, too.
+    """Follows the orders of one ``coordinator`` at a time. ``members`` returns the procs that
+    switch with us at that moment. If ``is_root``, it reverts a switch whose author dies. ``uid``
+    is our own, because messages to our own actors wait at the fence too.
 
-    Events are methods; each returns the effects to carry out, in order. ``number`` in them tells
-    what is answered: answers to what is over say nothing. ``wakes_at`` is when to call ``tick``.
+    Events are methods; each returns the effects to carry out, in order. ``number`` in an effect
+    identifies its answer; answers to finished work are ignored. ``wakes_at`` is the time to call
+    ``tick``.
     """
 
     def __init__(
@@ -123,7 +124,9 @@ class Participant:
         return self._go(token)
 
     def _prepare(self, order: Order, sender: str, token: int, now: float) -> Effects:
-        """The first coordinator is obeyed. One that begins anew has given up what was before."""
+        """Start a switch for the first coordinator that asks. If the same coordinator starts again,
+        its earlier switch is dropped.
+        """
         effects: list[Effect] = []
         before = 0
         if not self.is_idle:
@@ -143,8 +146,9 @@ class Participant:
         return [*effects, Do(self._number, Work.PREPARE, token, before)]
 
     def _raise_fence(self, order: Order, token: int, now: float) -> Effects:
-        """Have all come to a fence. ``seconds`` is ``None`` for one in another process's order,
-        which is raised at once and answered when all have come past it, even if it was lifted."""
+        """Raise a fence for all members. ``seconds`` is ``None`` for a fence in another process's
+        order: it is raised at once, and answered when all have passed it, even if it was lifted.
+        """
         self._told.begin(now)
         fence = self.fence = SwitchBarrier(order.attempt, token, order.seconds, now)
         if order.seconds is None:
@@ -152,7 +156,7 @@ class Participant:
         return self._advance(now)
 
     def _lift(self, order: Order, token: int, now: float) -> Effects:
-        """All go on as before a fence, and a process that comes to it later passes."""
+        """Lift a fence: all processes continue, and a process that reaches it later passes."""
         fence = self.fence
         self.num_lifted = max(self.num_lifted, order.attempt)
         if fence is None or fence.attempt != order.attempt:
@@ -263,7 +267,7 @@ class Participant:
         return self._revert(Order(SwitchOrder.REVERT, self.generation), 0, now)
 
     def tick(self, now: float) -> Effects:
-        """Time has passed."""
+        """Handle everything that is due at ``now``."""
         effects: list[Effect] = []
         fence, turn = self._awaited(), self._round
         if fence is not None:
@@ -278,7 +282,7 @@ class Participant:
         return effects
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` must be called, at the latest."""
+        """Return the latest time for the next call of ``tick``; ``None`` if nothing is due."""
         fence, turn = self._awaited(), self._round
         times = [] if fence is None else [fence.wakes_at, self._told.wakes_at]
         times += [] if self._lifting is None else [self._lifting[1]]
@@ -337,7 +341,7 @@ class Participant:
         return self._ask(self._preparing, SwitchOrder.PREPARE, new, token)
 
     def _advance(self, now: float) -> list[Effect]:
-        """Bring the fence to the procs that have yet to come to it, step by step."""
+        """Send the fence to the procs that have not reached it yet, step by step."""
         fence = self._awaited()
         if fence is None:
             return []

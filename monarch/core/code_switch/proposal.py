@@ -17,9 +17,9 @@ NOBODY = -1
 
 
 class AskOwner(NamedTuple):
-    """Ask an owner, by its place among them; ``voted`` takes the answer.
+    """Ask an owner, by its index; ``voted`` takes the answer.
 
-    ``SHOW_FILES`` and ``TAKE_BACK_FILES`` are for hosts: those of this owner, which is lost, or of
+    ``SHOW_FILES`` and ``TAKE_BACK_FILES`` go to hosts: to those of this owner, which is lost, or of
     ``NOBODY``.
     """
 
@@ -97,7 +97,7 @@ class Proposal:
         return self._next()
 
     def unchanged(self) -> Request | None:
-        """All have prepared, and no process has anything to switch."""
+        """All parties have prepared, and no process has code to switch."""
         return self._move(Said.UNCHANGED)
 
     def refused(self) -> Request | None:

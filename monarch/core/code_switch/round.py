@@ -1,4 +1,4 @@
-"""One round of votes: an order that a participant and its procs carry out, and what they say."""
+"""One round of votes: a participant and its procs carry out an order and vote on it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from monarch.wire.message import SwitchOrder
 
 
 class Round:
-    """The round of ``order``, which is answered under ``token`` when all have voted.
+    """The round of ``order``, answered under ``token`` when all have voted.
 
-    ``own`` are the numbers of the participant's own work, ``asked`` the procs that have yet to
-    vote, ``leaving`` those that have yet to go back before the others patch. ``halts_at`` is when
-    an actor that has not halted is late; ``ends_at`` is when a proc that has not voted votes no.
-    ``next_number`` numbers further work.
+    ``own`` numbers the participant's own work, ``asked`` the procs that have not voted yet,
+    ``leaving`` the procs that must go back before the others patch. At ``halts_at`` an actor that
+    has not halted is late; at ``ends_at`` a proc that has not voted counts as a no. ``next_number``
+    numbers further work.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Round:
 
     @property
     def wakes_at(self) -> float:
-        """When ``tick`` must be called."""
+        """Return the time of the next call of ``tick``."""
         return self.ends_at if self.halts_at is None else self.halts_at
 
     def answer(self) -> list[Effect]:
@@ -71,7 +71,9 @@ class Round:
     def voted(
         self, number: int, vote: Vote, *, gives_way: bool, replaced: set[str]
     ) -> list[Effect]:
-        """A proc has answered, or is gone. ``replaced`` are those that are known to give way."""
+        """Handle the vote or the death of a proc. ``replaced`` are the procs that are known to be
+        replaced.
+        """
         if number in self.leaving:
             self.leaving.pop(number)
             return [] if self.leaving else [self._patch()]

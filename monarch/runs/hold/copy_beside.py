@@ -188,15 +188,16 @@ class CopyBeside:
         return self._error or ("" if self._done.is_set() else "it was not finished")
 
     def close(self) -> None:
-        """It is not needed any more: nothing is written into its memory after this."""
+        """Stop the copy; after this, nothing writes into its memory."""
         self._is_cancelled = True
         _at_door.discard(self)
         self.wait()
         self._tensors = []
 
     def renew(self, held: Sequence[Any]) -> bool:
-        """Whether it can serve for another call: all is again as it was before the one that it was
-        made for. ``held`` is what optimizers hold now."""
+        """Whether the copy can serve a further call, because the state equals the state it was made
+        for. ``held`` are the tensors that optimizers hold now.
+        """
         there = [self._tensors[number] for number in self.later]
         if (
             not self._done.is_set()
@@ -209,7 +210,7 @@ class CopyBeside:
         return True
 
     def spoil(self) -> None:
-        """It is not right: nobody may go on from it."""
+        """Mark the copy as invalid, so that no process continues from it."""
         self.close()
         self._target.mark(EMPTY)
 
@@ -223,9 +224,9 @@ class CopyBeside:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the later tensors are as they were, as far as can be told without the copy: no
-        optimizer has begun a step, torch has counted nothing that wrote into them, and sums are the
-        same."""
+        """Whether the later tensors are unchanged, as far as can be seen without the copy: no
+        optimizer has begun a step, torch's counters show no write, and the sums are equal.
+        """
         if self._is_past_door or self.is_quick:
             return False
         if any(_version_of(self._tensors[n]) != one for n, one in self._versions.items()):
@@ -255,11 +256,11 @@ def begin_copy(
     call_seconds: float = 0.0,
     look: Callable[[], HostRoom] = look_at_room,
 ) -> CopyBeside:
-    """Begin a copy of ``state`` in memory, and of what optimizers hold: ``held`` are these tensors,
-    parameters first. Raises ``NoRoom``, ``UnpackableState`` or ``OSError``.
+    """Begin a copy of ``state`` and of the optimizers' tensors ``held``, parameters first. Raises
+    ``NoRoom``, ``UnpackableState`` or ``OSError``.
 
-    ``num_ranks`` are on this host. ``keeps_older``: not over the newest that is whole.
-    ``call_seconds`` is how long a call takes, of which sums may take a small share.
+    ``num_ranks`` ranks share this host. ``keeps_older``: do not overwrite the newest complete copy.
+    ``call_seconds`` is how long a call takes; computing sums may take a small share of it.
     """
     tensors, later, text = _laid_out(state, held)
     num_bytes = memory.num_new_bytes(text, keeps_older=keeps_older)
@@ -309,7 +310,9 @@ def have_gpus_room(tensors: Sequence[Any]) -> bool:
 def _laid_out(
     state: Mapping[str, Any] | None, held: Sequence[Any]
 ) -> tuple[list[Any], list[int], CopyText]:
-    """All tensors of a copy, the numbers of those that are held, and where each is to lie."""
+    """Return all tensors of a copy, the numbers of the optimizers' tensors, and the layout of the
+    copy.
+    """
     packed = PackedState.of(state)
     later = [packed.number_of(tensor) for tensor in held]
     return packed.tensors, later, CopyText(packed.text, tuple(packed.places(set(later))), {})

@@ -33,8 +33,9 @@ class HostRoom:
 
 @dataclass(frozen=True)
 class RoomVerdict:
-    """``fits``: there is room. Else ``why`` says, with the numbers, what there is too little of.
-    ``may_be_pinned``: the limit of locked memory allows it."""
+    """``fits``: there is enough room. Else ``why`` says, with numbers, what is short.
+    ``may_be_pinned``: the limit of locked memory allows it.
+    """
 
     fits: bool
     may_be_pinned: bool = True

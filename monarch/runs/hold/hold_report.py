@@ -42,7 +42,7 @@ _NUM_TOLD = 5
 
 
 def but_for(state: str, unkept: Sequence[str]) -> str:
-    """How ranks are that were put back (``state``, or as they were), but for these."""
+    """Return text that says how the ranks were restored (``state``), except for ``unkept``."""
     words = [one for one in unkept if one != SAMPLED]
     how = state or (_AS_IT_WAS if len(words) == len(unkept) else _BY_SAMPLES)
     return f"{how}; not put back, or not compared: {some(words, _NUM_TOLD)}" if words else how
@@ -114,8 +114,9 @@ class HoldReport:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Within, `answers` has what a person wants: by a key in the run's own terminal, or in a
-        watch, or by a command."""
+        """While the block runs, `answers` gets a person's answers: a key in the run's terminal, or
+        in a watch, or a command.
+        """
         self._question, self._newest, self._asked_at = None, 0, 0.0
         listen = None if self._record is None else self._record.listen_to_keys
         try:
@@ -154,10 +155,11 @@ class HoldReport:
         state: str = "",
         begins_anew: bool = False,
     ) -> None:
-        """Tell of it, and do what the run's policy says: from here on it holds, or has gone back to
-        older code; ``state`` is what has become of the ranks, if there is more to say of it than
-        ``in_place`` does. Where they are not in place, or it ``begins_anew`` in another way, code
-        that only runs at a start counts at once. Raises ``RunFailed`` where it is to end."""
+        """Report a failure and follow the run's policy: it then holds, or goes back to older code.
+        ``state`` describes the ranks beyond ``in_place``. If the ranks are not in place, or it
+        ``begins_anew`` otherwise, code that runs only at a start counts at once. Raises
+        ``RunFailed`` if the run must end.
+        """
         process.current().begins_anew = begins_anew or not in_place
         self._edits.in_place = in_place
         good = edits.way_back(failure)
@@ -272,7 +274,7 @@ class HoldReport:
                 time.sleep(_LOOK_SECONDS)
 
     def _answered(self) -> str:
-        """What was answered elsewhere since the question."""
+        """Return the answer that was given elsewhere since the question; "" without one."""
         if self._record is not None and (answer := RunFolder(self._record.folder).take_answer()):
             return answer
         if time.monotonic() < self._next_look:
@@ -285,10 +287,12 @@ class HoldReport:
         return [one for one in self._standing() if one.kind == "answer"]
 
     def wait(self, failure: Failure, *, in_place: bool) -> bool:
-        """Until there is newer code than that which failed: whether the ranks are still in place.
+        """Wait for code newer than the code that failed; return whether the ranks are still in
+        place.
 
-        Raises ``HoldStopped`` where the run is to stop meanwhile; ``KeyboardInterrupt`` where the
-        ranks are not in place, so that nothing can be saved; ``RunLost`` without an allocation.
+        Raises ``HoldStopped`` if the run must stop meanwhile; ``KeyboardInterrupt`` if it must stop
+        and the ranks are not in place, so that nothing can be saved; ``RunLost`` without an
+        allocation.
         """
         record, look_at = self._record, time.monotonic() + _HOSTS_SECONDS
         with Deaths() as deaths:

@@ -158,15 +158,15 @@ class Holding:
         return answers
 
     def shadow(self) -> None:
-        """Have each rank copy its state as it is now into its host's memory, beside the next call:
-        new processes go on from there. Not where ranks are asked ``ahead``."""
+        """Have each rank copy its current state into its host's memory during the next call; new
+        processes continue from the copy. Skipped while ranks are called ``ahead``.
+        """
         if self._ahead is None:
             with contextlib.suppress(MonarchError, ActorError, TimeoutError):
                 self._trials.shadow.call().get(timeout=_ANSWER_SECONDS)
 
     def _save_without_room(self, name: str) -> None:
-        """Where hosts have no room for copies, have a checkpoint written before new code is
-        tried."""
+        """Save a checkpoint before new code is tried, if hosts have no room for copies."""
         if self._save is None or self._is_saving or self.is_ahead:
             return
         try:
@@ -319,8 +319,9 @@ class Holding:
             raise BeginAgain(failure.first_line)
 
     def _looked_at(self) -> tuple[str, bool]:
-        """What to say of ranks that were put back, "" where they are as they were; and whether
-        they may go on."""
+        """Return a text about the restored ranks, "" if they are unchanged, and whether they may
+        continue.
+        """
         if self._alike is None:
             return "no rank has changed anything by it: all was put back", True
         try:
@@ -339,9 +340,10 @@ class Holding:
             self._memory.forget()
 
     def apart(self, doing: str, text: str, right: int | None) -> None:
-        """Ranks differ that should be alike, as ``text`` says: return when all should take the
-        state of rank ``right``, where there is one. Raises ``BeginAgain`` where all should go on
-        from the last checkpoint, ``RunFailed`` where the run is to end."""
+        """Handle ranks that differ, as ``text`` says; return when all must take the state of rank
+        ``right``. Raises ``BeginAgain`` if all must continue from the last checkpoint,
+        ``RunFailed`` if the run must end.
+        """
         failure = Failure(doing, text, _generation(), _generation(), is_first=False)
         try:
             takes = self._held.answer_apart(failure, right)
@@ -357,8 +359,9 @@ class Holding:
             self._held.over("a comparison of the ranks", _generation())
 
     def _of_loss(self, activity: str, doing: str, error: Exception) -> Failure:
-        """A first death may have been chance, and so may a hang of what has gone well. Raises
-        ``error`` where the code is not to blame."""
+        """Return the failure for a death or hang; raises ``error`` if the code is not to blame: a
+        first death may be chance, and so may a hang of code that has gone well.
+        """
         generation, edits = _generation(), self.edits
         is_first = edits.is_new(activity, generation)
         is_hang = isinstance(error, RankHangs)
@@ -522,7 +525,8 @@ class Holding:
         return not any(whys.values())
 
     def _end_ranks(self) -> None:
-        """One is stuck: a push of the fix would wait for it for ever."""
+        """End all ranks, because a rank is stuck: a push of the fix would wait for it without
+        end."""
         brief = configured(stop_timeout_seconds=1.0, cleanup_timeout_seconds=1.0)
         with brief, contextlib.suppress(MonarchError, TimeoutError):
             self._procs.stop().get(timeout=_ANSWER_SECONDS)
@@ -586,7 +590,7 @@ class _SlowTrial(SlowCall):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Within, a person who is told of it can answer."""
+        """While the block runs, a person who has been told of the slow call can answer."""
         with self._listening:
             yield
 
@@ -642,7 +646,7 @@ class _SlowTrial(SlowCall):
         return False
 
     def went_well(self, seconds: float) -> None:
-        """It has ended."""
+        """Record that the slow call has ended."""
         if self._is_told:
             self._holding._held.slow(f"{self._doing} has ended after {took(seconds)}")
 

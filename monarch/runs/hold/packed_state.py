@@ -62,7 +62,9 @@ class PackedState:
         return number
 
     def places(self, later: Collection[int] = ()) -> list[TensorPlace]:
-        """Where each tensor is to lie; those of these numbers behind all others."""
+        """Return the position of each tensor; the tensors numbered in ``later`` go behind all
+        others.
+        """
         places: dict[int, TensorPlace] = {}
         offset = 0
         for number in sorted(range(len(self.tensors)), key=lambda one: (one in later, one)):

@@ -19,8 +19,9 @@ from monarch.runtime.hosts.held_memory import find_held, let_go
 
 @dataclass(frozen=True)
 class HostCopies:
-    """The copies of one step, after which a run goes on: by rank those that are ``whole``, and
-    those that have what is ``small``: all but weights and the optimizer's state."""
+    """The copies of one step, from which a run can continue, by rank. ``whole`` copies are
+    complete; ``small`` copies lack the weights and the optimizer's state.
+    """
 
     step: int
     whole: Mapping[int, CopyPlace] = field(default_factory=dict)
@@ -51,10 +52,10 @@ def newest_of(
 
 
 class RunMemory:
-    """What the hosts of one attempt hold for a run, whose copies belong to ``owner``.
+    """The copies that the hosts of one attempt hold for a run, under ``owner``.
 
-    ``needs_all``: ranks are no replicas, but have parts of the state. ``saved_step`` is that of the
-    last checkpoint: older copies are of no use.
+    ``needs_all``: each rank has a part of the state. ``saved_step`` is the step of the last
+    checkpoint: older copies are useless.
     """
 
     def __init__(

@@ -23,9 +23,10 @@ _IN_STEP = "FSDP's modules were in the midst of a step before"
 
 
 def keep_sharded_modules() -> Callable[[], object] | None:
-    """Note what FSDP knows of all modules of this process; the function returned brings them back
-    to their shards. ``None`` where there are none. It raises ``Changed`` where they had begun a
-    step already."""
+    """Record FSDP's state of all modules in this process; the returned function restores their
+    shards. ``None`` without such modules. That function raises ``Changed`` if they had begun a
+    step.
+    """
     states = _states()
     if not states:
         return None
@@ -84,7 +85,8 @@ def _each_once(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _wait_for(device: Any) -> None:
-    """What was asked of it may still read and write what is let go of now."""
+    """Wait for the work queued on a device, which may still use memory that is about to be
+    freed."""
     torch: Any = sys.modules["torch"]
     if device.type != "cpu":
         with contextlib.suppress(RuntimeError):  # of a group that was aborted

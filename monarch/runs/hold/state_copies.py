@@ -40,9 +40,9 @@ class PutBack(Protocol):
 
 
 def keep(instance: object, begin: BeginCopy | None = None) -> PutBack:
-    """Copy the state; the function returned puts it back.
+    """Copy the state; the returned function restores it.
 
-    ``begin`` begins a copy of what optimizers hold, in the host's memory, if it can: it is given
+    ``begin`` starts a copy of the optimizers' tensors in the host's memory, if it can: it gets
     these tensors, parameters first. Without it, they are copied at once.
     """
     own: Any = getattr(instance, "__keep__", None)
@@ -73,7 +73,7 @@ def held_by_optimizers(instance: object) -> list[Any]:
 
 
 class _Optimizers:
-    """Nothing of what a walk meets, but for optimizers."""
+    """Collects only the optimizers that a walk meets."""
 
     def __init__(self) -> None:
         self.parameters: list[Any] = []
@@ -96,11 +96,11 @@ class _Optimizers:
 def watch(
     instance: object, samples: ValueSamples | None = None, call_seconds: float = 0.0
 ) -> PutBack | None:
-    """Copy what is small of the state, and note the rest; the function returned puts it back, or
-    raises ``Changed``. ``None`` where only the actor itself can tell what belongs to it.
+    """Copy the small parts of the state and record facts about the rest; the returned function
+    restores it, or raises ``Changed``. ``None`` if only the actor itself knows its state.
 
-    ``samples``, which the caller keeps, make the next call cheaper; ``call_seconds`` is how long a
-    call takes, of which comparing large tensors may take a small share.
+    Keep ``samples`` to make the next call cheaper; ``call_seconds`` is how long a call takes;
+    comparing large tensors may take a small share of it.
     """
     if hasattr(instance, "__keep__"):
         return None

@@ -42,7 +42,7 @@ _FEW_BYTES = 256 * 1024  # what is small may grow by so much before another memo
 
 @dataclass(frozen=True)
 class HalfMarks:
-    """What is in one half. ``number`` grows with each copy."""
+    """The marks of one half of the memory: the copy in it. ``number`` grows with each copy."""
 
     number: int
     stage: int
@@ -53,7 +53,7 @@ class HalfMarks:
 
 @dataclass(frozen=True)
 class CopyText:
-    """What is written before a copy's tensors."""
+    """The text that is written before a copy's tensors."""
 
     state: str
     places: tuple[TensorPlace, ...]
@@ -62,7 +62,7 @@ class CopyText:
 
     @property
     def num_bytes(self) -> int:
-        """Of all tensors."""
+        """Return the size of all tensors in bytes."""
         return max((one.offset + one.num_bytes for one in self.places), default=0)
 
     @functools.cached_property
@@ -130,7 +130,7 @@ class StateMemory:
         return CopyInMemory(self, half, marks, text, start + _aligned(len(encoded)))
 
     def close(self) -> None:
-        """Let go of it; what the host agent holds stays."""
+        """Release the memory; the host agent keeps its copies."""
         self._unpin()
         self._memory = self._bytes = None
         if self._fd >= 0:
@@ -216,8 +216,9 @@ class StateMemory:
             self._have_held()
 
     def _back(self, half: int, num_bytes: int) -> None:
-        """See to it that there is memory: to write where there is none ends a process by
-        SIGBUS."""
+        """Allocate the memory of a half before it is written: a write without memory would end the
+        process by SIGBUS.
+        """
         end = min(-(-num_bytes // _PAGE) * _PAGE, self._half_bytes)
         base = self._bytes.data_ptr() + _PAGE + half * self._half_bytes
         for start in range(self._backed[half], end, _STRIDE):
@@ -280,7 +281,7 @@ class CopyInMemory:
 
 @dataclass(frozen=True)
 class CopyPlace:
-    """Where a process of the host finds a rank's copy, and what its marks say."""
+    """Where a process of the host finds a rank's copy, and the copy's marks."""
 
     place: MemoryPlace
     half: int
@@ -323,7 +324,7 @@ def copies_in(places: Sequence[MemoryPlace]) -> list[CopyPlace]:
 
 
 def marks_of(values: Sequence[int]) -> tuple[HalfMarks, HalfMarks]:
-    """Of both halves."""
+    """Return the marks of both halves."""
     return HalfMarks(*values[2:7]), HalfMarks(*values[7:12])
 
 

@@ -126,7 +126,7 @@ class Walk:
         self._add((type(root),), root)
 
     def look_into_globals(self, module: types.ModuleType) -> None:
-        """Follow what a module of the user's has, but for what it has from elsewhere."""
+        """Follow the globals of a user's module, except imported ones."""
         namespace = vars(module)
         before = dict(namespace)
         self._namespaces.append((namespace, before))
@@ -155,7 +155,9 @@ class Walk:
         return KeptHolders(self)
 
     def _add(self, values: Iterable[Any], holder: Any) -> bool:
-        """Have values looked at later; whether a holder must take something else for one."""
+        """Queue values for the walk; return whether their holder must get a replacement for any of
+        them.
+        """
         seen, todo, special, is_special = self._seen, self._todo, self._special, False
         for value in values:
             kind = type(value)
@@ -280,8 +282,9 @@ class Walk:
         self._add((*value.parameters(), *value.buffers()), value)
 
     def _tells(self, value: Any) -> None:
-        """By its entries, which is exact; but what moves on by itself only its owner can wind
-        back."""
+        """Compare an object by its attributes, which is exact; an object that advances by itself
+        can only be restored by its owner.
+        """
         attributes = _dict_of(value)
         has_entries = attributes is not None or _slots_of(type(value))
         if not has_entries or any(map(_is_moving, (attributes or {}).values())):
@@ -312,8 +315,9 @@ class Walk:
             self._undos.append(functools.partial(_set_hooks, parameter, name, hooks))
 
     def _member(self, value: Any) -> None:
-        """What was put on the member of an enum. It belongs to its class, as other code makes
-        other ones."""
+        """Record the attributes of an enum member. The member belongs to its class, because new
+        code makes new members.
+        """
         if not is_library(type(value).__module__):
             attributes = _dict_of(value)
             self._members.append((attributes, dict(attributes)))
@@ -464,8 +468,9 @@ class Walk:
 
 
 class KeptHolders:
-    """What a walk has found, to be put back as often as it is called. It returns what could not be
-    wound back, in words."""
+    """Restores what a walk has found, each time it is called. It returns descriptions of what it
+    could not restore.
+    """
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
@@ -526,7 +531,7 @@ def _refill_dict(entries: Any, before: dict[Any, Any], is_special: bool) -> None
 
 
 def _items(entries: Any) -> Any:
-    """Whatever its class makes of it."""
+    """Return the items of a mapping, ignoring overrides of its class."""
     if isinstance(entries, collections.OrderedDict):
         return collections.OrderedDict.items(entries)
     return dict.items(entries)
@@ -555,7 +560,8 @@ def _refill_namespace(
     put: Callable[[str, Any], object],
     drop: Callable[[str], object],
 ) -> None:
-    """Only data: code in it is the reloader's, and what was imported meanwhile stays."""
+    """Restore the data of a namespace. Code in it belongs to the reloader, and later imports
+    stay."""
     for name, value in before.items():
         there = get(name, _GONE)
         if there is not value and not _is_code(value) and not _is_code(there):
@@ -598,7 +604,7 @@ class _StandIn:
     def renew(self) -> None: ...
 
     def now(self, there: Any) -> Any:
-        """What the holder should have; ``there`` is what it has."""
+        """Return the value that the holder must have; ``there`` is its present value."""
 
 
 class _CopiedIterator(_StandIn):
@@ -615,8 +621,9 @@ class _CopiedIterator(_StandIn):
 
 
 class _Wrapper(_StandIn):
-    """A model that is wrapped for a process group is not held on to: its hooks would go on firing
-    when the group is another one."""
+    """A model that is wrapped for a process group; it is not kept alive, because its hooks would
+    still run after the group is replaced.
+    """
 
     def __init__(self, wrapper: Any) -> None:
         self._ref = weakref.ref(wrapper)
@@ -668,7 +675,7 @@ def _place_in(holder: Any, value: Any) -> str:
 
 
 def _dict_of(value: Any) -> Any:
-    """Its ``__dict__``, whatever its class makes of looking it up."""
+    """Return the value's ``__dict__``, ignoring overrides of attribute lookup in its class."""
     try:
         return _attributes_of(value, "__dict__")
     except (AttributeError, TypeError):

@@ -79,7 +79,9 @@ class Copies:
         self.undos.append(put_back)
 
     def _gradient_made_of(self, tensor: Any) -> Iterable[Any]:
-        """The gradient, to be followed, of one that is made of others. It is held on to."""
+        """Return the gradient of a tensor, for the walk to follow, if it consists of other tensors.
+        It is kept alive.
+        """
         gradient = tensor.grad
         self._put_gradient_back(tensor, lambda: gradient)
         return () if gradient is None else (gradient,)
@@ -173,9 +175,9 @@ class Copies:
 
 
 class LaterCopies(Copies):
-    """Copies of all at once, but for what optimizers hold, which a ``CopyBeside`` copies.
+    """Copies everything at once, except the optimizers' tensors, which a ``CopyBeside`` copies.
 
-    Without one, as where there is no room for it, that is copied at once, too.
+    Without a ``CopyBeside``, as when there is no room, those are copied at once too.
     """
 
     def __init__(self) -> None:
@@ -205,7 +207,7 @@ class LaterCopies(Copies):
         return [tensor for place, tensor in held.items() if place in met]
 
     def finish(self, copy: CopyBeside | None) -> None:
-        """Copy all that ``copy`` does not, which was begun with what is ``held``."""
+        """Copy everything that ``copy`` does not; ``copy`` was begun with the tensors ``held``."""
         numbers: dict[Any, int] = {}
         if copy is not None:
             numbers = dict(zip(map(_place, self.held()), copy.later, strict=True))
@@ -257,8 +259,9 @@ class LaterCopies(Copies):
 
 
 def tensors_of(optimizer: Any) -> tuple[list[Any], list[Any]]:
-    """The parameters that an optimizer holds, and what it remembers of them: tensors that fill
-    their memory, those that others are made of included."""
+    """Return an optimizer's parameters, and its state tensors that fill their memory, including the
+    inner tensors of compound tensors.
+    """
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     moments = [
         value
@@ -294,10 +297,10 @@ def _samples_of(torch: Any, tensors: Iterable[Any]) -> dict[Any, Any]:
 
 
 class Notes(Copies):
-    """Copies of what is small; of the rest, notes by which its changes are found.
+    """Copies small state, and records facts about the rest that reveal changes.
 
-    ``samples`` are of the last call, so as not to be made anew in each; ``call_seconds`` is how
-    long a call takes.
+    ``samples`` come from the last call, so that each call need not draw them again;
+    ``call_seconds`` is how long a call takes.
     """
 
     def __init__(self, samples: ValueSamples, call_seconds: float) -> None:
@@ -328,7 +331,7 @@ class Notes(Copies):
         return ()
 
     def _gradient_made_of(self, tensor: Any) -> Iterable[Any]:
-        """It is not held on to, and must not change."""
+        """Return the gradient of a tensor; it is not kept alive and must not change."""
         gradient = tensor.grad
         if gradient is None:
             self._put_gradient_back(tensor, lambda: None)
@@ -403,7 +406,7 @@ class Notes(Copies):
             self.check(are_sums_equal, text)
 
     def _note_gradients(self, tensors: list[Any]) -> list[Any]:
-        """Note which gradients there are; those of them that are not to change."""
+        """Record which gradients exist; return those that must not change."""
         leaves = [tensor for tensor in tensors if tensor.is_leaf]
         flags = [tensor.requires_grad for tensor in leaves]
         gradients = [tensor.grad for tensor in leaves]

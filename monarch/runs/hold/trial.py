@@ -57,12 +57,12 @@ class Interrupted(RuntimeError):
 
 @dataclass(frozen=True)
 class TrialReport:
-    """One rank's report on the endpoint that it was asked for last.
+    """One rank's report on its last endpoint.
 
     ``good`` is the generation with which that endpoint last went well; ``None`` if it never did.
-    ``error`` and its ``traceback`` are empty where nothing was raised; ``file`` and ``line`` are
-    where it was, or where the rank is. ``is_waiting``: it is in a collective.
-    ``life`` is another one where the process is.
+    ``error`` and ``traceback`` are empty if nothing was raised; ``file`` and ``line`` say where it
+    was raised, or where the rank is. ``is_waiting``: it is in a collective. ``life`` changes with
+    each new process.
     """
 
     rank: int
@@ -243,8 +243,9 @@ class Trial(Actor):
         return self._has_owner and hasattr(instance, "__state__")
 
     def _begin_copy(self, instance: Any, generation: int, held: list[Any]) -> CopyBeside | None:
-        """Begin a copy in the host's memory, which takes the place of the last; ``None`` where it
-        cannot be."""
+        """Begin a copy in the host's memory that replaces the last copy; ``None`` if that is
+        impossible.
+        """
         was_put_back, self._is_put_back = self._is_put_back, False
         if self._copy is not None:
             if was_put_back and self._copy.renew(held):
@@ -316,9 +317,10 @@ class Trial(Actor):
 
     @endpoint
     def why_no_copy(self, name: str) -> str:
-        """What to tell where the host has no room for a copy before that endpoint is called on new
-        code, and a checkpoint is written instead; else "". The actor is doing nothing now, and what
-        it was asked for last has gone well on all ranks."""
+        """Return why the host has no room for a copy before that endpoint runs new code, so that a
+        checkpoint must be saved; else "". Call it while the actor is idle and its last endpoint
+        has gone well on all ranks.
+        """
         if self._last is not None and not self._last.has_failed:
             self._note_good(self._last)
         instance, (_, good) = self._cell.instance, self._good_for(name)
@@ -339,7 +341,7 @@ class Trial(Actor):
 
     @endpoint
     def news(self) -> list[str]:
-        """What must be told of copies, once."""
+        """Return new messages about copies; each is returned once."""
         news, self._news, self._room_news = [*self._news, *self._room_news], [], []
         return news
 
@@ -377,16 +379,18 @@ class Trial(Actor):
 
     @endpoint
     def connections(self) -> list[Connection]:
-        """The TCP connections of this process with others, but for those that the runtime and the
-        rendezvous need."""
+        """Return the TCP connections of this process, without those of the runtime and the
+        rendezvous.
+        """
         return rank_connections(process.current().node.address.urls)
 
     @endpoint
     def cut(self, connections: Collection[Connection]) -> None:
-        """End these, as if the other side had gone; and the process groups, as NCCL's abort does.
+        """Close these connections as if the other side had gone, and abort the process groups, as
+        NCCL does.
 
-        A rank that waits for this one in a collective hears of it at once: gloo looks at its
-        connections alone.
+        A rank that waits for this one in a collective gets an error at once: gloo watches only its
+        connections.
         """
         abort_groups(connections)
 
@@ -443,14 +447,15 @@ class Trial(Actor):
 
     @endpoint
     def unkept(self) -> list[str]:
-        """What the last ``restore`` could not put back, and did not compare, in words."""
+        """Return descriptions of what the last ``restore`` neither restored nor compared."""
         return self._unkept
 
 
 def _for_a_mend(error: BaseException) -> BaseException:
-    """The error to raise for it. An error that is no `Exception`, as `SystemExit`, would end the
-    actor: as a slip of an edit it must be told, and fixed. Our own kinds stay, as others wait for
-    them."""
+    """Return the error to raise. An error that is no `Exception`, such as `SystemExit`, would end
+    the actor, so it is replaced: the user can fix it like other errors. Our own kinds stay,
+    because callers catch them.
+    """
     is_ours = type(error).__module__.startswith("monarch.")
     return error if is_ours else RuntimeError(in_words(error))
 

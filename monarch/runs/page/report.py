@@ -9,7 +9,7 @@ from monarch.runs.record.folder import RunFolder
 
 
 def write_report(run: RunFolder) -> None:
-    """Write it anew from what lies in the folder."""
+    """Write the report again from the data in the folder."""
     run.write_text("report.html", report_html(run))
 
 

@@ -35,8 +35,9 @@ def run_data(
     steps: Sequence[Mapping[str, Any]] | None = None,
     known_events: int = -1,
 ) -> dict[str, Any]:
-    """All of it, as JSON has it. ``steps`` are its metrics, for one who has them. Of as many events
-    as are ``known_events``, the story is left out."""
+    """Return the data of a run as JSON values. ``steps`` are its metrics, if the caller has them.
+    The list of events is omitted if there are still ``known_events``.
+    """
     steps = run.metrics() if steps is None else steps
     events = run.events()
     pace = step_seconds(steps, events)
@@ -69,7 +70,7 @@ def run_data(
 
 
 def status_of(run: RunFolder, steps: Sequence[Mapping[str, Any]], turn: Mapping[str, Any]) -> str:
-    """How it stands, in a word: one of a folder's, or how far it is where it goes on."""
+    """Return the run's status as a word: of the folder, or the activity of a running run."""
     status = run.status
     if status != "running":
         return status

@@ -26,11 +26,11 @@ Locate = Callable[[str], tuple[Path, Path] | None]
 
 
 def nowhere(file: str) -> None:
-    """For those who do not show files: a report may go to somebody else."""
+    """Show no source lines: a report may be sent to somebody else."""
 
 
 def hold_of(event: Mapping[str, Any], locate: Locate) -> dict[str, Any]:
-    """What is shown of a ``held`` event."""
+    """Return the page's data for a ``held`` event."""
     generation, good = event.get("generation", 0), event.get("good", 0)
     return {
         **_error(
@@ -51,7 +51,9 @@ def hold_of(event: Mapping[str, Any], locate: Locate) -> dict[str, Any]:
 
 
 def end_of(run: RunFolder, event: Mapping[str, Any], locate: Locate) -> dict[str, Any] | None:
-    """What is shown of the error that a run ended with; ``None`` where it was none of Python's."""
+    """Return the page's data for the error that ended a run; ``None`` if it was not a Python
+    error.
+    """
     try:
         text = read_kept(run.path / TRACEBACK).decode("utf-8", "replace")[-_MOST_TEXT:]
     except OSError:

@@ -39,8 +39,9 @@ def thinned(points: Points, most: int = MOST_POINTS) -> Points:
 
 
 def step_seconds(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> Points:
-    """How long each step took, by the times at which they were reported. Left out are those in
-    which the run held, or began again."""
+    """Return how many seconds each step took, from the report times. Steps in which the run held or
+    restarted are omitted.
+    """
     breaks = sorted(event["time"] for event in events if event["kind"] in _BREAKS)
     found: Points = []
     at = 0
@@ -55,7 +56,9 @@ def step_seconds(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[st
 
 
 def seconds_left(pace: Points, step: int, num_steps: int) -> float | None:
-    """How long the rest of the steps takes, by the last ones; ``None`` where nobody knows."""
+    """Return the seconds that the remaining steps will take, judged by the last steps; ``None`` if
+    unknown.
+    """
     recent = [seconds for _, seconds in pace[-_PACE_STEPS:]]
     if not recent or num_steps <= step:
         return None

@@ -1,4 +1,4 @@
-"""Which recipes are installed, where their source is, and what that says of them."""
+"""Lists the installed recipes, their source files, and their descriptions."""
 
 from __future__ import annotations
 

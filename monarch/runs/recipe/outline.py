@@ -64,8 +64,9 @@ class Outline:
 
 
 def outline_of(wanted: str) -> Outline | None:
-    """The outline of the recipe that ``wanted`` names: a built-in one, a file, a module, or
-    ``module:name``."""
+    """Return the outline of the recipe that ``wanted`` names (a built-in recipe, a file, a module,
+    or ``module:name``); ``None`` if its source does not show it.
+    """
     found = _source_of(wanted)
     if found is None:
         return None

@@ -34,7 +34,7 @@ _SHAPE = "`run(config: YourConfig, procs: ProcMesh, record: Record)`"
 
 @dataclass(frozen=True)
 class Recipe:
-    """``name`` is what its runs are called; ``wanted`` is what the person wrote."""
+    """A recipe: ``name`` is the name of its runs; ``wanted`` is the text that the user gave."""
 
     name: str
     wanted: str

@@ -74,7 +74,7 @@ class ScriptProcess(SPMDActor):
 
     @endpoint
     def ended(self) -> ScriptEnd | None:
-        """How it has ended; ``None`` where it goes on."""
+        """Return how the process ended; ``None`` while it runs."""
         status = self._child.poll()
         if status is None:
             return None
@@ -93,7 +93,9 @@ class ScriptProcess(SPMDActor):
 
 
 class _Printed:
-    """The end of what a process has printed on standard error, which goes on to ours."""
+    """Keeps the last lines that a process prints on standard error, and passes all of them on to
+    ours.
+    """
 
     def __init__(self) -> None:
         self._kept: deque[bytes] = deque()
@@ -149,7 +151,7 @@ class ScriptSteps(SPMDActor):
 
     @endpoint
     def go_on(self) -> StepsMade:
-        """Let the script go on to its next step, or its end."""
+        """Run the script until its next step, or its end."""
         assert self._script is not None
         try:
             is_at_step = self._script.go_on()

@@ -1,5 +1,6 @@
-"""What the source of a Python file says of it: a recipe, or a plain script; and whether that calls
-``monarch.step``. Nothing is imported or run."""
+"""Reads from the source of a Python file whether it is a recipe or a plain script, and whether it
+calls ``monarch.step``. Imports and runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ _RECIPE_PARAMETERS = 3
 
 
 def is_plain_script(wanted: str) -> bool:
-    """Whether that is a Python file without a recipe in it: no ``run`` of that name that takes a
-    config, procs and a record, and none that may be one."""
+    """Whether the file is a Python file without a recipe: it has no ``run`` function that takes a
+    config, procs and a record.
+    """
     path = Path(wanted)
     if path.suffix != ".py" or not path.is_file():
         return False

@@ -37,8 +37,9 @@ class _Past(Protocol):
 
 @dataclass(frozen=True)
 class RunCodeChange:
-    """The difference from the code before. ``saved_at``, in seconds since the epoch, is when the
-    last of it was saved here; 0 where that cannot be told any more."""
+    """The difference from the previous code. ``saved_at`` is when the last file was saved here, in
+    seconds since the epoch; 0 if unknown.
+    """
 
     files: list[str]
     diff: str
@@ -128,8 +129,9 @@ class RunCode:
             return None
 
     def _saved_at(self, changes: list[EntryChange], pushed_at: float) -> float:
-        """When the last of what was pushed then was saved; 0 if it was not these files' last save,
-        as when the hosts have gone back to an earlier state."""
+        """Return when the last file of a push was saved, in seconds; 0 if the files have changed
+        since, as after a rollback of the hosts.
+        """
         newest, saved_at, digest = "", 0.0, b""
         for change in changes:
             if change.now is None or not change.now.is_file:

@@ -38,12 +38,12 @@ def default_policy() -> OnEditError:
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure on new code, and its ranks; ``file`` and ``line`` are empty where the place is
+    """A failure on new code, and its ranks; ``file`` and ``line`` are empty if the place is
     unknown.
 
-    ``generation`` failed, ``good`` is the one to go back to: it went well before, or the run began
-    with it; the same one where there is none. ``is_first``: it had not gone well yet. ``older`` are
-    all that had, of those before it.
+    ``generation`` failed; ``good`` is the generation to go back to: it went well before, or the run
+    began with it; it equals ``generation`` if there is none. ``is_first``: the generation had not
+    gone well yet. ``older`` are all earlier generations that had.
     """
 
     doing: str
@@ -76,7 +76,7 @@ class Failure:
         return ", ".join(parts)
 
     def told(self, what_now: str) -> str:
-        """For both terminals."""
+        """Return the text of the failure for terminals, ending with ``what_now``."""
         return "\n".join(line for line in (self.first_line, self.place, what_now) if line)
 
 
@@ -118,7 +118,9 @@ class Edits:
         return bool(self._well)
 
     def good_for(self, activity: str) -> int | None:
-        """With which generation it last went well; of one that is new, with which the run began."""
+        """Return the generation with which the activity last went well; for a new activity, the
+        run's first generation.
+        """
         return self.good.get(activity, self.good.get(""))
 
     def is_new(self, activity: str, generation: int) -> bool:
@@ -127,7 +129,7 @@ class Edits:
         return good is not None and generation > good
 
     def is_edited(self, generation: int) -> bool:
-        """Whether it is newer than what the run began with."""
+        """Whether the generation is newer than the run's first."""
         start = self.good.get("")
         return start is not None and generation > start
 
@@ -178,9 +180,10 @@ class Edits:
         least: float | None = None,
         mend_waits: bool = False,
     ) -> Patience:
-        """How long a call may take, by what such calls took before. ``most`` is for code that has
-        gone well, ``least`` for code on trial, which is told of then and goes on as long as it
-        makes progress; where a fix is there and waits for its end, it has less."""
+        """Return how long a call may take, judged by earlier calls. ``most`` is for code that has
+        gone well, ``least`` for code on trial: then the call is reported, and continues while it
+        makes progress. It gets less time if a fix waits for its end.
+        """
         least = settings().edit_patience_seconds if least is None else least
         firsts, others = self._firsts.get(activity, ()), self._usual.get(activity, ())
         history = sorted(others or firsts)

@@ -151,8 +151,9 @@ class ActorCell:
         raise NotImplementedError
 
     def surround(self, wrap: Wrap) -> None:
-        """Have each endpoint run as what ``wrap`` makes of it, which is given its name. From any
-        thread."""
+        """Wrap each endpoint: ``wrap`` gets the endpoint and its name and returns the replacement.
+        Any thread may call this.
+        """
         self._endpoint = surrounded(self._endpoint, wrap)
 
     def judge(self, judge: Judge) -> None:
@@ -172,7 +173,7 @@ class ActorCell:
         self._doom = self._doom or reason
 
     async def _perform(self, work: Work) -> bool:
-        """Whether it is a call that must be run again."""
+        """Do one piece of work; return whether it is a call that must be run again."""
         if isinstance(work, Envelope) and isinstance(work.message, Call):
             is_again = await self._call(work, work.message)
         else:
@@ -327,7 +328,7 @@ class ActorCell:
         await self._end_failed(error)
 
     def _mark_failed(self, reason: str, cause: MeshFailure | None = None) -> None:
-        """From here on the actor has failed, and every call to it is refused."""
+        """Mark the actor as failed; every later call to it is refused."""
         if self.failure is None:
             record = self.record
             self.failure = MeshFailure(
@@ -336,9 +337,10 @@ class ActorCell:
             self.in_hand.note("failed", reason)
 
     async def _end_failed(self, error: BaseException, caller: Call | None = None) -> None:
-        """End what it owns, clean up, tell the owner: at once, where there is no hook.
+        """End everything that the actor owns, clean up, and notify the owner; without a hook this
+        happens at once.
 
-        ``caller`` is refused when the owner has been told.
+        ``caller`` is refused after the owner has been notified.
         """
         failure = self.failure
         if failure is None or self.is_ending or self.is_ended:
@@ -396,7 +398,7 @@ class ActorCell:
         self._is_cut_off = True
 
     def end(self) -> None:
-        """Take no more messages, and turn away those that are here."""
+        """Stop taking messages, and refuse those in the mailbox."""
         self.is_ended = True
         self.in_hand.note("stopped")
         self.ended.set(None)

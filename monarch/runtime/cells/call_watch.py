@@ -12,15 +12,16 @@ class RunAgain(BaseException):
 
 
 class CallWatch(Protocol):
-    """Everything here is called on the thread that runs the call."""
+    """Watches the calls of an actor. All methods run on the thread that runs the call."""
 
     def begins(self) -> None:
         """The call in hand begins."""
         ...
 
     def raised(self, error: BaseException) -> bool:
-        """A call has raised. Returns whether it must be run again, instead of being answered with
-        that."""
+        """Handle a call that raised. Returns true if it must be run again instead of being answered
+        with the error.
+        """
         ...
 
     def ended(self) -> None:
@@ -28,8 +29,9 @@ class CallWatch(Protocol):
         ...
 
     def is_early(self, actor: str) -> bool:
-        """Whether a call that must be run again was let go before the code came that it waits
-        for."""
+        """Whether a call that must run again was released before the code that it waits for
+        arrived.
+        """
         ...
 
     def await_code(self, actor: str) -> None:
@@ -38,7 +40,7 @@ class CallWatch(Protocol):
 
 
 def is_again(watch: CallWatch, error: BaseException) -> bool:
-    """Whether a call that raised, and is over now, must be run again."""
+    """End the watch of a call that raised, and return whether the call must be run again."""
     try:
         error.__traceback__ = users_part(error)
         return isinstance(error, RunAgain) or watch.raised(error)

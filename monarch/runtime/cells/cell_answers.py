@@ -44,8 +44,9 @@ class Named(NamedTuple):
 
 
 class CellAnswers:
-    """The answers of one actor. A sender that waits for no answer is told of refusals, where its
-    process can be."""
+    """The answers of one actor. A sender that waits for no answer is told of refusals where
+    possible.
+    """
 
     def __init__(
         self, record: ActorRecord | Named, host: Carrier, in_hand: CallsInHand | None = None
@@ -85,8 +86,7 @@ class CellAnswers:
             self._fail(call, dump_error(self._refusal(call, failure)), refused=True)
 
     def refuse_behind(self, call: Call) -> None:
-        """The call is of newer code than ours: a caller that waits for it is told, and it does not
-        run."""
+        """Refuse a call from newer code than ours; a caller that waits gets the error."""
         self._refuse_by_name(call, self._host.gate.why_behind)
 
     def refuse_crossing(self, call: Call) -> None:

@@ -229,7 +229,7 @@ class AsyncCell(ActorCell):
         self._soon(self._fail_now, fail)
 
     def _fail_now(self, fail: Fail) -> None:
-        """End the message in hand: its caller is told of the failure instead."""
+        """End the current message; its caller is told of the failure instead."""
         if self.failure is None and not self.is_ended:
             self._mark_failed(fail.reason, fail.cause)
             self._cancel_call()

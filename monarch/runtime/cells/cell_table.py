@@ -19,10 +19,11 @@ _log = logging.getLogger("monarch.actor")
 
 
 class CellTable:
-    """Brings messages to the cells they are for. From any thread.
+    """Delivers messages to their cells. Any thread may call it.
 
-    A call may overtake the order to make its actor, on another connection, and waits for it. A call
-    for an actor that was stopped is refused. ``lock`` is held while an actor comes or goes.
+    A call may arrive on another connection before the order to make its actor; then it waits for
+    that order. A call for a stopped actor is refused. ``lock`` is held while an actor is added or
+    removed.
     """
 
     def __init__(self, host: CellHost) -> None:

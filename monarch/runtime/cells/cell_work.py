@@ -70,7 +70,7 @@ class CellTasks:
         task.add_done_callback(self._done)
 
     async def cancel(self) -> None:
-        """End all but the one that asks for it."""
+        """Cancel all tasks except the current one."""
         current = asyncio.current_task() if self._tasks else None
         tasks = [task for task in self._tasks if task is not current]
         for task in tasks:

@@ -25,15 +25,16 @@ Settle = Callable[[Awaitable[Any], "float | None"], Awaitable[Any]]
 
 
 class Hooks:
-    """Runs the hooks of one actor; ``settle`` awaits those that are coroutines."""
+    """Runs the hooks of one actor; ``settle`` awaits hooks that are coroutines."""
 
     def __init__(self, record: ActorRecord, settle: Settle) -> None:
         self._record = record
         self._settle = settle
 
     def quiesce(self, instance: Any) -> None:
-        """Wait, on the actor's thread, for what it has under way on threads of its own: it stands
-        at a fence or a halt when that is done. ``__quiesce__`` raises nothing; few have it."""
+        """Wait, on the actor's thread, for work that the actor does on its own threads; then it has
+        reached the fence or halt. ``__quiesce__`` must not raise; few actors have it.
+        """
         hook = getattr(instance, "__quiesce__", None)
         if hook is not None:
             hook()
@@ -55,9 +56,9 @@ class Hooks:
             return False, self._story("__supervise__", error)
 
     async def undelivered(self, instance: Any, message: Undelivered) -> str:
-        """Ask about a message that did not get there, where the actor wants to be asked.
+        """Ask the actor about a message that could not be delivered, if it has a hook for that.
 
-        The answer says why the actor fails because of it; empty where it does not.
+        Returns why the actor fails because of it; empty if it does not fail.
         """
         if not wants_undelivered(instance):
             return ""
@@ -74,10 +75,10 @@ class Hooks:
         conclude: Callable[[str], None],
         give_up: Callable[[], None],
     ) -> None:
-        """Run ``__cleanup__``, then ``conclude`` with what went wrong with it, if anything.
+        """Run ``__cleanup__``, then ``conclude`` with its error, or "" without one.
 
-        The hook has ``cleanup_timeout_seconds``. One that hangs keeps its thread, but the end waits
-        for it no longer: ``conclude`` and ``give_up`` are then called on another one.
+        The hook has ``cleanup_timeout_seconds``. A hook that hangs keeps its thread, but the end
+        does not wait for it: ``conclude`` and ``give_up`` are then called on another thread.
         """
         seconds = settings().cleanup_timeout_seconds
         once = threading.Lock()

@@ -28,8 +28,7 @@ _used = _Used()
 
 
 def note(ended: Ended) -> None:
-    """Has ``ended`` told of the end of the call whose arguments are being unpickled in this
-    thread."""
+    """Call ``ended`` when the call ends whose arguments this thread is unpickling."""
     _used.is_used = True
     if _loans.noted is None:
         _loans.noted = []

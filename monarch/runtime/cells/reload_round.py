@@ -1,4 +1,4 @@
-"""All actors of a process are told of new code: one after another, with a time limit.
+"""Runs the ``__reload__`` hooks of all actors of a process, one after another, with a time limit.
 
 They run ``__reload__`` in the order in which they were spawned, each where its endpoints run. The
 first that raises, or does not return in time, ends the round: the new code is refused.
@@ -19,10 +19,10 @@ Done = Callable[["ActorCell | None", "BaseException | None"], None]
 
 
 class ReloadRound:
-    """Tells those of ``cells`` that want to know, each within ``seconds``.
+    """Runs the hooks of those ``cells`` that have one, each within ``seconds``.
 
-    ``done`` is called once, on any thread: with the actor that refuses, and why, or with
-    ``None``. ``told`` are those that have run their hook to its end.
+    ``done`` is called once, on any thread: with the actor that refuses and its reason, or with
+    ``None``. ``told`` are the actors whose hook has completed.
     """
 
     def __init__(

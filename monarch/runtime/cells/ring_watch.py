@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.5
 
 
 class RingWatch:
-    """``root`` is the client that is told of rings."""
+    """Looks for rings of waiting actors and reports them to the client ``root``."""
 
     def __init__(self, node: Node, cells: CellTable, root: Callable[[], ProcAddress]) -> None:
         self._node = node

@@ -36,7 +36,9 @@ class _Place:
         return file == self.file or file.endswith("/" + self.file.lstrip("/"))
 
     def line_in(self, file: str, generation: int) -> int | None:
-        """Where it is by now. What the file held when it was first met says which line is meant."""
+        """Return the present line of the place in ``file``; the file's first text tells which line
+        is meant.
+        """
         key = file, generation
         if key not in self.lines:
             linecache.checkcache(file)
@@ -49,8 +51,9 @@ class _Place:
 
 
 class BreakPlaces:
-    """``stand`` holds the call that runs in a frame, and says whether it is traced on.
-    ``generation`` counts how often code was changed here."""
+    """The lines to stop at. ``stand`` holds the call in a frame and returns whether to keep
+    tracing. ``generation`` counts the changes of code in this process.
+    """
 
     def __init__(self, stand: Stand, generation: Callable[[], int]) -> None:
         self._stand = stand
@@ -196,7 +199,8 @@ def moved_line(before: Sequence[str], after: Sequence[str], line: int) -> int | 
 
 
 def line_with(text: str, lines: Sequence[str], line: int) -> int:
-    """The number, from 1, of the line nearest to ``line`` in which just ``text`` stands, but for
-    what it is indented by; ``line`` itself where there is none, or ``text`` is empty."""
+    """Return the number, from 1, of the line nearest to ``line`` whose text without indentation is
+    ``text``. Returns ``line`` if no line matches or ``text`` is empty.
+    """
     found = [number for number, one in enumerate(lines, 1) if text and one.strip() == text]
     return min(found, key=lambda number: abs(number - line), default=line)

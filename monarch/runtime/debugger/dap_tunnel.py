@@ -128,7 +128,7 @@ class DapTunnel:
 def connect_debugpy(
     sock: socket.socket, token: str, parent: int, begun: Callable[[], None]
 ) -> None:
-    """Have debugpy speak over ``sock`` instead of a connection that it would make.
+    """Make debugpy use the socket ``sock`` instead of opening a connection.
 
     ``begun`` is called when it does. Blocks until an editor has attached.
     """

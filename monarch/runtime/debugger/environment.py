@@ -32,8 +32,9 @@ def shown(env: Mapping[str, str], patterns: tuple[str, ...], salt: str) -> dict[
 
 
 def at_start() -> dict[str, str]:
-    """As the kernel gave it to the process: what C libraries that look at once have seen. A proc
-    that was forked from a template has that one's."""
+    """Return the environment at the start of the process, which C libraries read early. A proc
+    forked from a template returns the template's environment.
+    """
     text = Path("/proc/self/environ").read_bytes().decode("utf-8", "surrogateescape")
     pairs = (item.partition("=") for item in text.split("\0") if item)
     return {name: value for name, _, value in pairs}
@@ -68,7 +69,9 @@ def versions() -> dict[str, str]:
 
 
 def _torch() -> dict[str, str]:
-    """Without importing it: what is installed, and what it says of itself where it is imported."""
+    """Return torch's installed version, and the settings that it reports if it is imported, without
+    importing it.
+    """
     try:
         found = {"torch": metadata.version("torch")}
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""One call that stands, or may stand again, until it ends: its debugger, and what it tells."""
+"""A held call, from its first stop until it ends: its debugger, and its reports."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from monarch.wire.hold import HoldNote
 
 
 class HeldCall:
-    """On the thread of the call, but for what is told of it.
+    """Holds a call on its own thread.
 
-    ``changed`` is called, on any thread, whenever `about` has changed, ``on_text`` when there is
-    more text. ``learn`` is as in `HeldPdb`. ``is_loose``: it is no call of an actor, so that
-    nothing tells of its end.
+    ``changed`` is called, on any thread, whenever `about` has changed; ``on_text`` when there is
+    more text. ``learn`` is as in `HeldPdb`. ``is_loose``: the call is not an actor's, so nothing
+    reports its end.
     """
 
     def __init__(

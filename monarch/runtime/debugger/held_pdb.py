@@ -23,9 +23,10 @@ _OURS = ["monarch.*", "asyncio.*", "contextlib", "contextvars", "threading"]
 
 
 class HeldPdb(pdb.Pdb):
-    """``stops`` is called with the frame at which it stops, and why, before a line is asked for.
-    ``learn`` gets the lines of a file that this host does not have into ``linecache``; whether they
-    are there."""
+    """Before it reads a command, it calls ``stops`` with the frame at which it stops and the
+    reason. ``learn`` loads the lines of a file that this host lacks into ``linecache`` and
+    returns whether it could.
+    """
 
     def __init__(
         self,
@@ -111,8 +112,9 @@ class HeldPdb(pdb.Pdb):
             super().user_call(frame, argument_list)
 
     def stand_at_error(self, error: BaseException) -> bool:
-        """Ask for lines at the place where ``error`` was raised. Whether the call must be run
-        again."""
+        """Read commands at the place where ``error`` was raised. Returns whether the call must be
+        run again.
+        """
         self.reset()
         if sys.version_info >= (3, 13):
             self.interaction(None, error)
@@ -144,7 +146,7 @@ class HeldPdb(pdb.Pdb):
 
     @property
     def goes_on(self) -> bool:
-        """Whether it was told to go on, and stops no more by itself."""
+        """Whether it was told to continue and has no breakpoints left."""
         return self.stoplineno == -1 and not self.breaks
 
     def onecmd(self, line: str) -> bool:

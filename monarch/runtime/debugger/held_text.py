@@ -1,4 +1,4 @@
-"""The input and output of the debugger of one held call, instead of a terminal."""
+"""The input and output of a held call's debugger, which has no terminal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _MOST_CHARACTERS = 1_000_000
 
 
 class Shown(NamedTuple):
-    """``number`` is of the character after ``text``; ``cuts`` are the ends of what was written at
-    a time, from the beginning of the text."""
+    """A piece of output: ``number`` is the index of the character after ``text``; ``cuts`` are the
+    ends of single writes, from the beginning of the text.
+    """
 
     number: int
     text: str
@@ -20,10 +21,10 @@ class Shown(NamedTuple):
 
 
 class HeldText:
-    """Output is kept, and lines are waited for, however many consoles there are.
+    """Keeps the output and waits for input lines, with any number of consoles.
 
     ``on_waiting`` is called, on the held thread, when the debugger begins to wait for a line, and
-    ``on_text`` when there is something new. ``readline`` gives "" once it was closed.
+    ``on_text`` when there is new output. ``readline`` returns "" after a close.
     """
 
     def __init__(self, on_waiting: Callable[[bool], None], on_text: Callable[[], None]) -> None:
@@ -54,7 +55,7 @@ class HeldText:
         return len(text)
 
     def flush(self) -> None:
-        """All is there already."""
+        """Does nothing: text is stored as it is written."""
 
     def isatty(self) -> bool:
         return False
@@ -76,8 +77,9 @@ class HeldText:
     # As consoles want it.
 
     def type(self, line: str, who: str = "") -> None:
-        """A line for the debugger. Where the typist, ``who``, is known, other consoles see it, as
-        ``[anna] n``. From any thread."""
+        """Give a line to the debugger. If the typist ``who`` is known, other consoles see it, as
+        ``[anna] n``. Any thread may call this.
+        """
         with self._lock:
             self._since_line = self._dropped + len(self._text)
             self.is_waiting = False

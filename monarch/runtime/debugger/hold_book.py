@@ -1,5 +1,4 @@
-"""The calls that stand in the procs of a host, or in those of a client, and those to tell of
-them."""
+"""The held calls in the procs of a host or client, and the reports about them."""
 
 from __future__ import annotations
 
@@ -23,9 +22,10 @@ _MOST_LOST = 32
 
 
 class HoldBook:
-    """On the node's I/O loop. ``tell`` gets a sentence for each place at which calls begin to
-    stand, once, and ``on_held`` hears whether any call stands. ``source_of`` gives the text of a
-    file to debuggers on hosts that do not have it."""
+    """Runs on the node's I/O loop. ``tell`` gets a sentence once for each place at which calls are
+    held, and ``on_held`` is called with whether any call is held. ``source_of`` returns the text
+    of a file to debuggers on hosts that lack it.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -45,7 +45,9 @@ class HoldBook:
         node.on_gone.append(self._forget_gone)
 
     def all(self) -> list[HoldNote]:
-        """All that stand, or may stand again before their call ends. From any thread."""
+        """Return all calls that are held, or may be held again before they end. Any thread may call
+        this.
+        """
         return [hold for holds in list(self._holds.values()) for hold in holds]
 
     def standing(self) -> list[HoldNote]:
@@ -95,8 +97,9 @@ class HoldBook:
                 self._node.loop.call_later(_TOLD_SECONDS, self._tell_over)
 
     def _tell_over(self) -> None:
-        """Tells that clocks go on, but not between two lines of a debugger, where no call stands
-        for a moment."""
+        """Report that clocks run again, but not between two commands of a debugger, where no call
+        is held for a moment.
+        """
         if self._has_told and not self.time.is_held:
             self._has_told = False
             seconds, self._held_before = self.seconds() - self._held_before, self.seconds()

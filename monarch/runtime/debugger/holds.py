@@ -1,5 +1,4 @@
-"""The held calls of this process: how a call comes to stand, and the questions of consoles to
-it."""
+"""The held calls of this process: it holds calls, and answers questions of consoles about them."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _SOURCE_SECONDS = 3.0
 
 
 class ProcHolds:
-    """Calls are known by what runs them (``Running``), code outside of actors by its thread.
+    """Knows calls by what runs them (``Running``), and code outside of actors by its thread.
 
     ``mesh``, ``name`` and ``rank`` are the proc's.
     """
@@ -67,8 +66,7 @@ class ProcHolds:
         self._begin("breakpoint()").set_trace(frame)
 
     def at_line(self, frame: FrameType, reason: str) -> bool:
-        """The call that runs here is to stand at the line where ``frame`` is. Whether it is traced
-        from there on."""
+        """Hold the current call at the line of ``frame``. Returns whether to keep tracing it."""
         call = self._begin(reason)
         call.stand_here(frame, reason)
         return not call.pdb.goes_on
@@ -169,13 +167,13 @@ class ProcHolds:
     # On any thread.
 
     def _mark(self) -> None:
-        """Notes on each actor where it is held, for those that wait for it."""
+        """Mark on each actor where it is held, for callers that wait for it."""
         at = {call.about.actor: call.about.place for call in list(self._calls.values())}
         for cell in self._agent.cells:
             cell.held_at = at.get(cell.record.name, "")
 
     def _changed(self) -> None:
-        """A call stands, or goes on; that is told when it has not stood again for a moment."""
+        """Report a call that was held or released, unless it is held again within a moment."""
         with self._lock:
             calls = list(self._calls.values())
         if all(call.about.is_waiting for call in calls):
@@ -206,7 +204,7 @@ class ProcHolds:
             self._node.loop.call_soon(self._answer_asked)
 
     def close(self) -> None:
-        """The process is to end: held calls go on with an error."""
+        """Release held calls with an error, because the process ends."""
         with self._lock:
             calls = list(self._calls.values())
         for call in calls:

@@ -40,8 +40,9 @@ from monarch.wire.message import (
 
 
 class Looks:
-    """Everything is answered on the I/O thread, so also while actors are busy. ``holds`` gives the
-    held calls of this process; ``place`` is its rank in its mesh, with labels and sizes of that."""
+    """Answers questions on the I/O thread, so also while actors are busy. ``holds`` has the held
+    calls of this process; ``place`` is its rank in its mesh, with the mesh's labels and sizes.
+    """
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Looks:
             self._end_groups(order)
 
     def arm(self, place: BreakPlace) -> str:
-        """Stop there from now on, or no longer; what stands in that line."""
+        """Add or remove a stop at a line; return the line's text."""
         self._watch_calls()
         return self._breaks.change(place)
 
@@ -99,7 +100,7 @@ class Looks:
             self._breaks.trace_call()
 
     def call_ends(self) -> None:
-        """A call is over: it is traced no longer."""
+        """Stop tracing a call that has ended."""
         if sys.version_info < (3, 12) and self._breaks.has_any:
             sys.settrace(None)
 

@@ -17,7 +17,7 @@ CAN_STOP_NOW = sys.version_info >= (3, 12)
 
 
 class Stops:
-    """``stand`` holds the call that runs in a frame; ``reason`` will be its."""
+    """Decides at which calls to stop. ``stand`` holds the call in a frame for ``reason``."""
 
     def __init__(self, stand: Stand) -> None:
         self._stand = stand
@@ -52,7 +52,7 @@ class Stops:
         return "now"
 
     def reason_at_call(self, actor: str) -> str:
-        """Why the call that begins is to stand; empty where it is not to."""
+        """Return why the call that begins must be held; empty if it must not."""
         return self._next.pop(actor, "")
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
@@ -75,8 +75,9 @@ class Stops:
 
 
 def _is_compiled_in(frame: FrameType | None) -> bool:
-    """Whether torch.compile makes a graph of what a thread runs. Torch's own flag for it is set in
-    some versions only while it exports."""
+    """Whether torch.compile is compiling what this thread runs. Torch's own flag for it is set in
+    some versions only during an export.
+    """
     while frame is not None:
         if frame.f_code.co_filename.endswith("torch/_dynamo/convert_frame.py"):
             return True

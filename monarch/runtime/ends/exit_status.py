@@ -1,4 +1,4 @@
-"""Has a program that met an unhandled fault end with status 1, its exit handlers run.
+"""Makes a program that met an unhandled fault end with status 1, after its exit handlers.
 
 A ``KeyboardInterrupt`` that is not caught would end it by SIGINT, which shells see as 130. Where
 the interpreter shows the uncaught exception, it is told to leave with 1 instead; where the program
@@ -18,10 +18,10 @@ _is_leaving = False
 
 
 class EndedByFault(KeyboardInterrupt):
-    """A fault ends the program, with status 1, where its main thread stands.
+    """A fault ends the program with status 1; this is raised in its main thread.
 
-    For programs that save their work when they are interrupted. Its traceback is not shown: what
-    happened has been told.
+    Programs that save their work when interrupted catch it too. Its traceback is not shown: the
+    fault has been reported.
     """
 
 

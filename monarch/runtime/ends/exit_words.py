@@ -1,4 +1,4 @@
-"""How a process has ended, in words, and what these say."""
+"""Describes how a process ended, and reads such descriptions."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def describe_exit(code: int | None) -> str:
 
 
 def has_ended_itself(words: str) -> bool:
-    """Whether it did so by what it ran itself: it exited, or crashed."""
+    """Whether the process ended by its own code: it exited, or crashed."""
     return words.startswith((_EXITED, *(f"{_KILLED} {one.name} " for one in _CRASHES)))

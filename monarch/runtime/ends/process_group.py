@@ -85,9 +85,9 @@ def die_with_parent() -> None:
 
 
 def wake_with_parent() -> None:
-    """Have the kernel let this process go on, if it is stopped, when the one that made it ends.
+    """Make the kernel continue this process, if it is stopped, when its parent ends.
 
-    So it can do what it does then. A process that is not stopped notices nothing.
+    It can then react to that. A running process notices nothing.
     """
     _ask_for(signal.SIGCONT)
 

@@ -1,5 +1,6 @@
-"""When a process was started, which tells it from a later one with the same number; and its
-parent."""
+"""The start time of a process, which distinguishes it from a later process with the same pid, and
+its parent.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +37,10 @@ def is_running(pid: int, started: int, *, even_ended: bool = False) -> bool:
 
 
 def is_ours(pid: int, started: int, *words: str) -> bool:
-    """Whether this process is the user's, was started then, and has ``words`` in its command.
+    """Whether this process is the user's, was started at ``started``, and has ``words`` in its
+    command.
 
-    A pid and a start that were read from a file could be anybody's: the words tell which program it
+    A pid and a start time from a file could belong to any process: the words tell which program it
     must be.
     """
     if not is_running(pid, started):

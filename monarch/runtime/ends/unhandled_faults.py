@@ -64,9 +64,10 @@ def set_fault_hook_source(source: Callable[[], FaultHook]) -> None:
 
 
 class Lost(NamedTuple):
-    """``keys`` name what has failed: uids of procs, ``actor mesh[rank]``, the origin.
+    """A loss to report: ``keys`` name what has failed, as uids of procs, ``actor mesh[rank]``, or
+    the origin.
 
-    ``is_host``: a host was lost. ``is_own_child``: one that this program itself had started.
+    ``is_host``: a host was lost. ``is_own_child``: this program had started that host.
     """
 
     failure: MeshFailure
@@ -89,7 +90,7 @@ class UnhandledFaults:
         self.has_ended_program = False
 
     def close(self) -> None:
-        """From here on the program ends anyway, and is told of nothing more."""
+        """Ignore later faults, because the program ends anyway."""
         self._is_closed = True
 
     def heard(self, keys: Collection[str], others: Collection[str] = ()) -> None:

@@ -48,9 +48,9 @@ from monarch.wire.message import Imported, ProcUp, SetLogLevel, SpawnActor, Stop
 
 
 def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
-    """Be a proc until told to stop. Runs on the process's main thread.
+    """Run a proc until it is told to stop, on the process's main thread.
 
-    ``setup`` is a pickled function: it runs before anything else of the user's.
+    ``setup`` is a pickled function; it runs before any other code of the user.
     """
     _settle_in(config)
     begin_as_fresh()

@@ -31,12 +31,12 @@ _log = logging.getLogger("monarch.host")
 def serve_host(
     address: str, name: str = "", insecure: bool = False, *, notices: int | None = None
 ) -> None:
-    """Be the host agent at ``address`` until a client shuts it down, or SIGTERM comes.
+    """Serve as the host agent at ``address`` until a client shuts it down, or SIGTERM comes.
 
-    Without a ``name`` it is the machine's, with the port: one machine may have several. Where the
-    descriptor ``notices`` is given, it tells of ends to come; SIGTERM is its business then. Without
-    it, SIGUSR1 announces the end: the host goes on for ``MONARCH_GRACE_SECONDS`` (30)
-    at most, and until nothing runs on it.
+    Without a ``name`` it has the machine's name and the port: a machine may have several agents. If
+    the descriptor ``notices`` is given, ends are announced through it, and its writer deals with
+    SIGTERM. Without it, SIGUSR1 announces the end: the host continues for ``MONARCH_GRACE_SECONDS``
+    (30) at most, and until nothing runs on it.
     """
     url = _adopted(address) or HostUrl.parse(address)
     secret = take_secret()
@@ -107,8 +107,9 @@ def _adopted(address: str) -> HostUrl | None:
 
 
 def _narrowed(url: HostUrl) -> HostUrl:
-    """Without a secret no client from beyond this machine may come in, nor need they where the name
-    that is given to clients is this machine's own: listen at that alone."""
+    """Return the URL to listen at without a secret: only this machine's own address, if the name
+    that clients get is this machine's.
+    """
     beyond = url.bind.startswith("tcp://") and not is_loopback(url.bind)
     if beyond and url.advertise.startswith("tcp://") and is_loopback(url.advertise):
         _log.warning(

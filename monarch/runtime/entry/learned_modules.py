@@ -1,4 +1,4 @@
-"""The part of a template that imports what procs were seen importing, without being asked.
+"""Imports, in a template, the modules that procs were seen importing.
 
 A proc that is forked from it must be as one that imports for itself. So a module that starts
 threads or opens a GPU at its import is refused, and nothing is imported from folders that hold the
@@ -23,9 +23,9 @@ _learned: list[str] = []
 
 
 def import_learned(modules: Sequence[str]) -> dict[str, str]:
-    """Import ``modules``, and say of which one that was in vain, or must not be.
+    """Import ``modules``; return an error for each module that failed or must not be imported.
 
-    With such an error this process is no template any more: part of a module may be there.
+    After an error, this process must not be a template: part of a module may be loaded.
     """
     errors: dict[str, str] = {}
     path = sys.path[:]

@@ -17,11 +17,11 @@ _MACHINE = "--machine"
 
 
 def main() -> None:
-    """``python -m monarch.runtime.entry.pod_task``: at ``MONARCH_PORT`` (26600) of the pod.
+    """``python -m monarch.runtime.entry.pod_task``: keep a host agent at ``MONARCH_PORT`` (26600)
+    of the pod.
 
-    ``MONARCH_POD_IP`` is that address where the machine's name does not stand for it. ``--machine``
-    is for places where, other than in a pod, nothing else starts again what ends: an agent that
-    dies is followed by another.
+    Set ``MONARCH_POD_IP`` if the machine's name does not resolve to its address. ``--machine``
+    restarts an agent that dies, for places where nothing else does, unlike in a pod.
     """
     is_machine = _MACHINE in sys.argv[1:]
     port = int(os.environ.get("MONARCH_PORT") or _DEFAULT_PORT)

@@ -1,7 +1,8 @@
-"""The task that a scheduler starts on a machine: keeps a host agent there, and warns it of its end.
+"""The task that a scheduler starts on a machine: it keeps a host agent running, and warns it before
+its end.
 
-The scheduler's signals come to this process, which is small. It says what they mean: an end that
-will come becomes a warning to those who use the host, and the agent goes on until then.
+The scheduler's signals come to this small process. It turns an announced end into a warning to the
+users of the host; the agent continues until then.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ Meaning = Callable[[int], "EndNotice | None"]
 
 
 def keep_host(address: str, name: str, meaning: Meaning, *, again: bool) -> int:
-    """Keep a host agent at ``address``; its exit status.
+    """Keep a host agent at ``address``; return its exit status.
 
-    ``meaning`` says of a signal what end it announces: none that it is to end now. ``again``: an
-    agent that dies is followed by another at the same address, later each time.
+    ``meaning`` returns the end that a signal announces, or ``None`` for an immediate end.
+    ``again``: an agent that dies is restarted at the same address, with growing pauses.
     """
     # Here, as it is taken out of the environment: the next agent inherits it.
     take_secret()
@@ -89,7 +90,7 @@ def _start(address: str, name: str, ours: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _watch(pid: int, heard: int, notices: int, meaning: Meaning) -> tuple[int, bool]:
-    """Until the agent has ended: its status, and whether it was to end."""
+    """Wait until the agent has ended; return its status, and whether it was told to end."""
     is_over = False
     while True:
         for number in os.read(heard, 64):

@@ -24,8 +24,9 @@ _RUNS_ON = ("RUNNING", "SIGNALING")
 
 
 def node_addresses(nodes: str) -> dict[str, str]:
-    """Where nodes are reached, by name, in Slurm's own word for it; ``nodes`` may be a list as
-    Slurm writes it. Both ends ask, and so agree. Raises ``OSError`` with the words of scontrol.
+    """Return the addresses of nodes, by name, as Slurm gives them; ``nodes`` may be a list in
+    Slurm's notation. Both ends ask Slurm, and so agree. Raises ``OSError`` with the message of
+    scontrol.
     """
     done = subprocess.run(
         ["scontrol", "--oneliner", "show", "node", nodes],
@@ -76,8 +77,9 @@ def _meaning(number: int) -> EndNotice | None:
 
 
 def _state_and_seconds(job: str) -> tuple[str | None, float | None]:
-    """The state of a job, "" where Slurm knows it no more and nothing where it gives no answer,
-    and the seconds until its end, as far as Slurm says."""
+    """Return the state of a job and the seconds until its end. The state is "" if Slurm does not
+    know the job, ``None`` without an answer.
+    """
     # The end, not what is left of the time limit, which a grace leaves as it is.
     command = ["squeue", "-h", "-j", job, "-o", "%T|%e"]
     for _ in range(_MOST_ASKS):
@@ -98,7 +100,9 @@ def _state_and_seconds(job: str) -> tuple[str | None, float | None]:
 
 
 def _seconds_until(moment: str) -> float | None:
-    """Nothing for words, as NONE. Slurm writes the time of this machine."""
+    """Return the seconds until ``moment``, in this machine's time; ``None`` for words such as
+    NONE.
+    """
     try:
         return max(0.0, datetime.fromisoformat(moment).timestamp() - time.time())
     except ValueError:

@@ -60,9 +60,9 @@ class TemplateCuda:
                 os.environ[_NVML_CHECK] = before
 
     def _stand_in(self, torch: ModuleType) -> None:
-        """Replace the functions of ``torch.cuda`` that other functions of it get answers by.
+        """Replace the functions of ``torch.cuda`` that its other functions depend on.
 
-        Modules may import a stand-in by name and keep it: it then calls the real function.
+        A module may import a replacement by name and keep it: it then calls the real function.
         """
         if torch.version.cuda is None:
             return

@@ -1,4 +1,4 @@
-"""The template process, a fork server: imports what procs need, and forks when it is told to.
+"""The template process, a fork server: it imports what procs need, and forks when told to.
 
 It is single-threaded, so that forking is safe, and runs no user code and no CUDA. It ends,
 with every proc it made, when its host agent does: the kernel closes their socket however the
@@ -173,8 +173,7 @@ class _Zygote:
         self._past.exec(self._control.fileno())
 
     def _learn(self, modules: list[str]) -> None:
-        """Import modules that no order named, as long as a fork of it is as good as a fresh
-        import."""
+        """Import modules that no order named, if a fork then behaves like a fresh import."""
         with self._cuda.importing():
             errors = import_learned(modules)
         gc.collect()
@@ -218,10 +217,10 @@ class _Zygote:
 
 
 class TemplatePast(msgspec.Struct):
-    """What a template knows of the one that it was before it began again.
+    """The facts that a template keeps when it restarts itself.
 
-    ``modules`` are those of the preload that spoiled it, ``imported`` those of preloads before;
-    ``spoilers`` says of some why they are not imported; ``children`` have pid, uid and life.
+    ``modules`` are those of the preload that spoiled it, ``imported`` those of earlier preloads;
+    ``spoilers`` says why some are not imported; ``children`` have pid, uid and life.
     """
 
     environment: dict[str, str]

@@ -28,11 +28,11 @@ def start_agent(
     pass_fds: Collection[int] = (),
     **options: Any,
 ) -> subprocess.Popen[bytes]:
-    """A host agent at ``url``, in a session of its own.
+    """Start a host agent at ``url``, in a session of its own.
 
-    The ``secret`` goes through a pipe, as neither arguments nor environment are private; without
-    one it is the environment's. ``ends_with_us``: when this process does. ``options`` are those of
-    ``subprocess.Popen``.
+    The ``secret`` goes through a pipe, because arguments and environment are not private; without
+    it, the agent reads its environment. ``ends_with_us``: it ends when this process ends.
+    ``options`` go to ``subprocess.Popen``.
     """
     environment = dict(os.environ if env is None else env)
     descriptors = list(pass_fds)

@@ -36,11 +36,11 @@ def ask_hosts(
     silent: Collection[str] = (),
     may_come_up: bool = False,
 ) -> dict[str, Response[A]]:
-    """The answer of each host, by URL.
+    """Return the answer of each host, by URL.
 
-    However many are dead, it takes no longer than one: at once where no process listens any more,
-    or after 15 s where an agent ``may_come_up``; 5 s where an agent listens, and says nothing,
-    but less for one that was ``silent`` the last time.
+    Dead hosts are waited for together. A host without a listening process fails at once, or after
+    15 s if its agent ``may_come_up``; an agent that listens and does not answer fails after 5 s, or
+    sooner if it was ``silent`` the last time.
     """
     began = time.monotonic()
     asked = {url: node.ask(address, request) for url, address in addresses.items()}

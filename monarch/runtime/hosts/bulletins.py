@@ -22,8 +22,8 @@ _MAX_SECONDS = 60.0
 class Bulletins:
     """The bulletins of one host agent; on its I/O loop.
 
-    A bulletin that still stands is never forgotten. Numbers begin with the moment at which the
-    agent was started, so that a listener of an earlier agent hears all of this one.
+    A bulletin that is still in force is never dropped. Numbers begin with the agent's start time,
+    so that a listener of an earlier agent gets all of them.
     """
 
     def __init__(self, node: Node, clock: Callable[[], float] = time.time) -> None:
@@ -44,8 +44,9 @@ class Bulletins:
 
     @property
     def is_heard(self) -> bool:
-        """Whether all who listen have the last bulletin: they have asked for what comes after it.
-        An answer that was sent may still be lost with this process."""
+        """Whether all listeners have the last bulletin, as each has asked for the next. A sent
+        answer may still be lost with this process.
+        """
         return all(number >= self._number for number in self._heard.values())
 
     def standing(self) -> list[Bulletin]:

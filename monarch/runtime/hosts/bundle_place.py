@@ -34,10 +34,10 @@ _NAME = re.compile(r"[0-9a-f]{32}|\.new-\w+")
 def import_from_bundle(
     known: Mapping[str, str], tell: Callable[[Mapping[str, Any]], None], read: Callable[[], str]
 ) -> list[str] | None:
-    """Import what is ours from a bundle, which is asked for where it is not here yet.
+    """Import our packages from a bundle, and ask for the bundle if this host does not have it yet.
 
-    ``known``: the digests of bundles by the kind of Python. Gives the lines that came before the
-    bundle did; ``None`` if there is none, and that has been told.
+    ``known`` has the digests of bundles by the kind of Python. Returns the lines that came before
+    the bundle; ``None`` if there is none, which has been reported.
     """
     kept: list[str] = []
     tag = f"{sys.implementation.cache_tag} on {sysconfig.get_platform()}"

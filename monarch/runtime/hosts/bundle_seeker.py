@@ -34,8 +34,9 @@ Import = Callable[[Mapping[str, str], Callable[[Mapping[str, Any]], None], Calla
 
 def become_host(module: str, port: int, version: str, known: Mapping[str, str],
                 import_from_bundle: Import) -> None:  # fmt: skip
-    """Run ``module``, a task of ours, with ``port``, once monarch can be imported here in this
-    ``version``."""
+    """Run ``module``, a task of ours, with ``port``, after monarch can be imported here in this
+    ``version``.
+    """
     if not _has_ours(version):
         with _Door(port) as door:
             if import_from_bundle(known, door.tell, door.read) is None:

@@ -57,7 +57,7 @@ def sweep(base: str) -> None:
 
 
 def make_job_directory(job: str, host: str = "") -> str:
-    """The directory of a job on this machine, or of one host of it."""
+    """Make the directory of a job on this machine, or of one of its hosts; return its path."""
     path = os.path.join(runtime_dir(), f"job-{job}")
     ours.make_folder(path)
     if host:
@@ -69,7 +69,7 @@ def make_job_directory(job: str, host: str = "") -> str:
 def check_job_directory(path: str) -> None:
     """Raise ``ours.NotOurs`` for a folder that ``make_job_directory`` has not made.
 
-    One that is not there passes: nothing can happen to it.
+    A missing folder passes: nothing can happen to it.
     """
     job = _job_of(path)
     base = _runtime_dir_of(job)

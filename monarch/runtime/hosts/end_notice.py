@@ -24,9 +24,10 @@ _HEARD_SECONDS = 10.0
 
 
 class EndNotice(NamedTuple):
-    """``why`` it ends; in ``seconds``, as far as that is known. ``is_last``: there will be no other
-    word, so the host ends as soon as nothing runs on it and its listeners have heard, or its time
-    is up."""
+    """The announced end of a host: ``why`` and in how many ``seconds``, if known. ``is_last``: no
+    further notice follows, so the host ends when nothing runs on it and its listeners have
+    heard, or its time is up.
+    """
 
     why: str
     seconds: float | None = None

@@ -11,11 +11,11 @@ from monarch.wire.message import Inspect, InspectProc
 
 
 def given_workspaces(agent: HostAgent) -> list[str]:
-    """Workspaces of the procs that run on a host: given by ``env`` at the spawn, or by their
+    """Return the workspaces of the procs on a host: set by ``env`` at the spawn, or by their
     bootstrap.
 
-    Waits until their bootstraps have run, up to ``reload_timeout_seconds``; one that takes longer
-    is passed over. A value that the environment of this process has, too, was set by no bootstrap.
+    Waits until their bootstraps have run, up to ``reload_timeout_seconds``; a slower bootstrap is
+    skipped. A value that this process's environment has too does not count as set by a bootstrap.
     """
     node, asked = agent.node, []
     found: dict[str, None] = {}

@@ -38,9 +38,9 @@ class WatchedProc(Protocol):
 
 
 class HangWatch:
-    """Watches ``procs``; ``notice`` gets a sentence when one hangs, and when it goes on.
+    """Watches ``procs``; ``notice`` gets a sentence when a proc hangs, and when it continues.
 
-    Everything here runs on the node's I/O loop.
+    All methods run on the node's I/O loop.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class HangWatch:
             self._later()
 
     def text(self, uid: Uid) -> str:
-        """Why a proc hangs, in words; empty for one that does not."""
+        """Return why a proc hangs; empty if it does not."""
         return self._texts.get(uid, "") if self._silence(uid) else ""
 
     def forget(self, uid: Uid) -> None:

@@ -78,7 +78,7 @@ class HeldMemory:
 
 @dataclass(frozen=True)
 class MemoryPlace:
-    """Where processes of a host find memory that its agent holds, and what its marks say."""
+    """How processes of a host open memory that its agent holds, and the marks in it."""
 
     name: str
     pid: int
@@ -96,7 +96,7 @@ class MemoryPlace:
 
 
 def have_held(node: Node, host: ProcAddress, owner: str, name: str, fd: int) -> str:
-    """Have the agent of this proc's host hold a memory of ours; why it does not, if so."""
+    """Ask the host agent to hold a memory of this proc; return why it could not, or ""."""
     asked = node.ask(host, KeepMemory(owner, name, fd))
     return asked.value.error if asked.wait(_SECONDS) else "the host agent does not answer"
 
@@ -104,8 +104,9 @@ def have_held(node: Node, host: ProcAddress, owner: str, name: str, fd: int) -> 
 def find_held(
     node: Node, hosts: Mapping[int, ProcAddress], owner: str
 ) -> dict[int, list[MemoryPlace]]:
-    """What these hosts hold for an owner, by the number of the host; nothing of those that do not
-    answer."""
+    """Return the memory that these hosts hold for an owner, by the number of the host; hosts that
+    do not answer are empty.
+    """
     asked = {number: node.ask(host, FindMemory(owner)) for number, host in hosts.items()}
     found: dict[int, list[MemoryPlace]] = {}
     for number, answer in asked.items():
@@ -119,7 +120,7 @@ def find_held(
 
 
 def let_go(node: Node, hosts: Mapping[int, ProcAddress], owner: str) -> None:
-    """Have these hosts let go of what they hold for an owner. Does not wait."""
+    """Ask these hosts to release the memory that they hold for an owner. Does not wait."""
     for host in hosts.values():
         if node.failure_of(host.uid) is None:
             node.ask(host, DropMemory(owner))

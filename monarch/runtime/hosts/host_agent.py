@@ -122,8 +122,9 @@ class HostAgent:
         self._guest = client
 
     def workspace_changed(self) -> None:
-        """Start the procs that waited for the workspace: it has new files, or a push of it has
-        ended."""
+        """Start the procs that waited for the workspace, because it has new files or a push has
+        ended.
+        """
         self.waiting.changed()
 
     def publish(self, bulletin: Bulletin) -> None:
@@ -351,8 +352,9 @@ class HostAgent:
         reason: str = "stopped",
         done: Callable[[], None] = lambda: None,
     ) -> None:
-        """End procs: asked politely, killed after ``grace_seconds``; ``done``, on any thread, once
-        all are gone and what they printed last is sent."""
+        """End procs: first by a request, after ``grace_seconds`` by a kill. ``done`` is called, on
+        any thread, when all are gone and their last output is sent.
+        """
         self.waiting.drop(uids)
         self._replacements.cancel(uids)
         self._stops.stop(uids, grace_seconds, reason, lambda: self.logs.after_output(done))

@@ -82,7 +82,7 @@ class _Kept(NamedTuple):
 
 
 class HostDesk:
-    """Everything here runs on the node's I/O loop."""
+    """Answers requests to a host agent. All methods run on the node's I/O loop."""
 
     def __init__(self, host: AskedHost) -> None:
         self._host = host

@@ -43,12 +43,12 @@ FindProcess = Callable[[], "AgentProcess | None"]
 
 
 class HostLink:
-    """An attachment, on its way or standing.
+    """An attachment to a host agent, pending or established.
 
-    ``ready`` is set to ``None`` once the host accepts, or to the error; ``is_lost`` says that
-    it stands no longer. Messages may be sent to ``address`` at once; they arrive after the
-    request. Where the agent's ``process`` is known, its end is noticed from the beginning, and it
-    is waited for as long as it lives.
+    ``ready`` is set to ``None`` when the host accepts, or to the error; ``is_lost`` says that the
+    attachment has ended. Messages may be sent to ``address`` at once; they arrive after the
+    request. If the agent's ``process`` is known, its end is noticed from the beginning, and the
+    link waits as long as it lives.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class HostWatch:
         node.send(host, Watch(host.uid, node.address))
 
     def introduce(self, watcher: ProcAddress) -> None:
-        """Another host agent wants to know when this one ends."""
+        """Register a host agent that must be told when this host ends."""
         self._by[watcher.uid] = watcher
         self._node.send(watcher, ProcUp(self._node.address, os.getpid()))
 

@@ -239,7 +239,8 @@ class ExitReasons:
 
 
 def oom_kills(cgroup_root: str = "/sys/fs/cgroup", self_cgroup: str = "/proc/self/cgroup") -> int:
-    """How many processes of our memory cgroup the kernel has killed; 0 where that is not told."""
+    """Return how many processes of our memory cgroup the kernel has killed; 0 if that is
+    unknown."""
     for path in _counters(cgroup_root, self_cgroup):
         try:
             with open(path, encoding="ascii") as file:
@@ -251,7 +252,9 @@ def oom_kills(cgroup_root: str = "/sys/fs/cgroup", self_cgroup: str = "/proc/sel
 
 
 def _counters(root: str, self_cgroup: str) -> list[str]:
-    """Where the count may be: the unified hierarchy first, then the older one."""
+    """Return the files that may have the count: of the unified hierarchy first, then of the older
+    one.
+    """
     found = []
     try:
         with open(self_cgroup, encoding="utf-8") as file:

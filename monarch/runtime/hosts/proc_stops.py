@@ -12,9 +12,10 @@ from monarch.wire.message import StopSelf
 
 
 class ProcStops:
-    """``on_exited`` is told of procs that end before their template has forked them.
+    """Stops procs. ``on_exited`` is called for procs that end before their template has forked
+    them.
 
-    Everything here runs on the node's I/O loop.
+    All methods run on the node's I/O loop.
     """
 
     def __init__(

@@ -88,7 +88,9 @@ class ProcWatchers:
             self._node.send(address, down)
 
     def ended(self, proc: HostProc, down: ProcDown, *, is_shared: bool) -> None:
-        """``is_shared``: others die of the same at this moment, and are told of as one event."""
+        """Report the end of a proc. ``is_shared``: other procs die of the same cause at this
+        moment, and all are reported as one event.
+        """
         self._remember_end(down)
         told = self._with_owner(proc, self._take(proc.uid))
         if is_shared:

@@ -73,7 +73,9 @@ class Relay:
         self._agent.forget_client()
 
     def _introduce_again(self, again: ProcAgain) -> None:
-        """A proc here has given way to a new one, which knows no other process yet."""
+        """Introduce the tree to a proc that has replaced another, because it knows no other process
+        yet.
+        """
         found = place_of(again.uid)
         for (_, mesh), known in self._trees.items() if found is not None else ():
             if found is not None and mesh == found[0]:
@@ -140,7 +142,7 @@ class Relay:
         self._hand_over(cast, grow, here, data)
 
     def _note_dead(self, grow: Grow, dead: tuple[int, ...]) -> None:
-        """Nothing more comes back from hosts that the sender knows to be lost."""
+        """Stop waiting for answers from hosts that the sender knows to be lost."""
         for index in dead:
             if grow.start <= index < grow.start + len(grow.hosts):
                 uid = grow.hosts[index - grow.start].uid
@@ -205,11 +207,11 @@ def _for_rank(message: Message, rank: int) -> Message:
 
 
 class Fold:
-    """Gathers the answers of procs here and of hosts below, and sends them on together.
+    """Gathers the answers of local procs and of hosts below, and sends them on together.
 
-    ``missing`` counts the answers to come, by member. They leave when all are there, or
-    after a moment, so that early ones need not wait for late ones; or when they are large, as
-    there is nothing to gain from sending these together.
+    ``missing`` counts the expected answers, by member. They are sent when all have arrived, or
+    after a moment, so that early answers need not wait for late ones; large answers are sent at
+    once, because joining them saves nothing.
     """
 
     def __init__(self, node: Node, parent: ProcAddress, port: int, missing: dict[Uid, int]) -> None:

@@ -13,10 +13,9 @@ End = Callable[[Sequence[Uid], ReplaceProcs], None]
 
 
 class Replacements:
-    """Answers orders to replace procs. Everything here runs on the node's I/O loop.
+    """Carries out orders to replace procs. All methods run on the node's I/O loop.
 
-    ``procs`` are the procs that there are; ``end`` ends some: it is given their uids, and the
-    order.
+    ``procs`` are the existing procs; ``end`` ends procs: it gets their uids and the order.
     """
 
     def __init__(self, node: Node, procs: Collection[Uid], end: End) -> None:

@@ -49,7 +49,7 @@ _TAIL_LINES = 5
 
 
 class _Failure(Exception):
-    """For people; goes back over the login."""
+    """An error for the user; it is sent back over the login."""
 
 
 def main(mark: str, version: str, kept: Sequence[str] = ()) -> None:
@@ -191,10 +191,10 @@ def _look(*, pid: int, started: int, directory: str) -> dict[str, Any]:
 
 
 def _end(*, pid: int, started: int, directory: str) -> dict[str, Any]:
-    """End an agent and all that it has started; says what could not be ended.
+    """End an agent and everything that it started; return what could not be ended.
 
-    Nothing where ``directory`` is not one that ``_start`` made: the order may come from a file that
-    is damaged, or a stranger's.
+    It refuses a ``directory`` that ``_start`` did not make: the order may come from a damaged or
+    foreign file.
     """
     try:
         check_job_directory(directory)

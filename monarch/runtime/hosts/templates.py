@@ -1,5 +1,4 @@
-"""Templates make the procs of a host: templates that they share, or a program for one proc
-alone."""
+"""The templates that make the procs of a host: shared templates, or a program for a single proc."""
 
 from __future__ import annotations
 
@@ -49,10 +48,10 @@ class Templates:
         preload: Sequence[str],
         fits: Callable[[MakesProcs], bool] = lambda learned: False,
     ) -> MakesProcs:
-        """The template of a proc that ``command`` starts, with modules that the proc finds
-        imported.
+        """Return the template that makes a proc, with the modules of ``preload``; ``command``
+        starts a template of its own.
 
-        ``fits`` says whether the proc may come from one that has learned, if there is one.
+        ``fits`` says whether the proc may come from the learned template, if there is one.
         """
         if command is not None:
             return self._new(command, preload)

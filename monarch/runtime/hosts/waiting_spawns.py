@@ -34,7 +34,7 @@ class SpawningHost(Protocol):
 
 
 class WaitingSpawns:
-    """Everything here runs on the node's I/O loop."""
+    """Spawns that wait for the workspace. All methods run on the node's I/O loop."""
 
     def __init__(self, host: SpawningHost) -> None:
         self._host = host
@@ -82,7 +82,7 @@ class WaitingSpawns:
         return order.digest not in ("", host.workspace.digest) and bool(host.workspace.digest)
 
     def _ask(self, order: SpawnProcs) -> None:
-        """Have the client bring the state that is wanted."""
+        """Ask the client to bring the state that the spawn needs."""
         host, root = self._host, order.root or order.owner
         self._asked = order.digest
         node = host.node

@@ -116,7 +116,7 @@ class PeerTable:
 
 
 class AddressBook:
-    """The processes that a node has met, and those that others told it of."""
+    """The processes that a node has connected to, and those that others introduced."""
 
     def __init__(
         self, node: Network, detector: FailureDetector, connect: Callable[[str], Connection]
@@ -138,7 +138,7 @@ class AddressBook:
         node.handle(ProcUp, self._on_proc_up)
 
     def failure_of(self, uid: Uid) -> MeshFailure | None:
-        """Why a process is gone; ``None`` for one that is not known to be."""
+        """Return why a process is gone; ``None`` if it is not known to be gone."""
         peer = self.peers.get(uid)
         return None if peer is None else peer.failure
 
@@ -195,8 +195,9 @@ class AddressBook:
         return peer
 
     def reach(self, address: ProcAddress) -> None:
-        """A process that runs already will be asked something. The connection that there is to it
-        serves; one that was lost may be back, and is connected to anew."""
+        """Prepare a request to a running process. It uses the existing connection; a lost process
+        is connected to again, as it may be back.
+        """
         peer = self.peers.get(address.uid)
         if peer is None or peer.failure is not None:
             self.expect(address)
@@ -213,7 +214,7 @@ class AddressBook:
         self._watched.discard(uid)
 
     def mark_down(self, uid: Uid, failure: MeshFailure) -> bool:
-        """Note that a process is down, and why; false if that was known."""
+        """Record that a process is down, and why; false if that was known."""
         peer, _ = self.peers.find(ProcAddress(uid))
         if not peer.down(failure):
             return False
@@ -273,8 +274,9 @@ class AddressBook:
             self._watch(proc)
 
     def met_other_version(self, error: OtherVersion) -> None:
-        """A peer of another version is told of ours; waits for its answers end with a word on its
-        version."""
+        """Tell a peer of another version ours; waits for its answers end with an error that names
+        its version.
+        """
         hello = error.hello
         if hello is None or not hello.proc.urls:
             return

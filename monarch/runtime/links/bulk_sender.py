@@ -1,8 +1,8 @@
-"""How the bulk of large messages leaves: through shared memory, or in chunks.
+"""Sends the bulk of large messages: through shared memory, or in chunks.
 
-To a process of this machine it goes by one copy into a region of shared memory, which the receiver
-looks at, or all receivers of a cast. To others, or where there is no shared memory left, it goes
-in chunks that the receiver asks for, with other messages between them; never as one huge frame.
+To a process of this machine it makes one copy into a region of shared memory, which the receiver,
+or every receiver of a cast, maps. To other machines, or without free shared memory, it sends chunks
+that the receiver asks for, with other messages between them; never one huge frame.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The failure detector: notices that another process has ended.
+"""The failure detector: it notices that another process has ended.
 
-On its own machine the kernel reports an end (a pidfd), at once and only of a dead process.
-Processes elsewhere send heartbeats; one that stays silent for too long is taken for dead.
+On this machine the kernel reports an end at once (a pidfd), and only of a dead process. Processes
+elsewhere send heartbeats; a process that is silent for too long counts as dead.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from monarch.wire.message import Message, ProcDown
 
 
 class Gone(enum.Enum):
-    """How a process has left the network, or why what was sent to it has lost its meaning."""
+    """How a process has left the network, or why messages to it no longer matter."""
 
     DOWN = "it has failed or ended, or a host was lost with it"
     LEFT = "it lives on, and keeps what it holds; nothing more is sent to it"

@@ -27,9 +27,9 @@ class Outbox:
     """A lane with its overflow. Safe to use from any thread; sends of one thread keep order.
 
     ``deliver`` hands a message on without waiting, and has taken its buffers when it returns, as
-    has the overflow; ``send_mark`` sends a mark behind what was handed on, and calls ``answered``
-    when it is answered; ``soon`` runs something on the I/O loop; ``count`` is told +1 when an
-    overflow begins, -1 when it ends.
+    has the overflow; ``send_mark`` sends a mark after them and calls ``answered`` when it is
+    answered; ``soon`` runs a function on the I/O loop; ``count`` gets +1 when an overflow begins,
+    -1 when it ends.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Outbox:
         return self._overflow is not None
 
     def post(self, envelope: Envelope[Message], num_bytes: int) -> None:
-        """Send a message, or put it behind those that wait. Never waits.
+        """Send a message, or queue it behind waiting messages. Never waits.
 
-        Raises ``MonarchError`` when the disk has no room for one that has to wait.
+        Raises ``MonarchError`` when the disk has no room for a message that must wait.
         """
         with self._lock:
             if not self.is_open:
@@ -106,7 +106,7 @@ class Outbox:
         self._deliver(envelope)
 
     def hold(self, reached: Callable[[], None]) -> None:
-        """Let nothing pass that is sent from here on, until ``release``.
+        """Hold back everything that is sent from here on, until ``release``.
 
         ``reached`` is called once everything that was sent before has left.
         """
@@ -124,7 +124,7 @@ class Outbox:
             reached()
 
     def release(self) -> None:
-        """Let go what was held."""
+        """Send the messages that were held back."""
         self.is_held = False
         self._soon(self._drain)
 

@@ -97,10 +97,10 @@ class Outboxes:
         data: Bytes,
         buffers: Sequence[Bytes],
     ) -> None:
-        """Send a call to all members of a mesh; ``make`` gives the message for each rank.
+        """Send a call to all members of a mesh; ``make`` returns the message for each rank.
 
-        All casts of this process reach their receivers in the same order. Waiting is done
-        before that order is made, so that one slow mesh does not hold up casts to others.
+        All casts of this process reach their receivers in the same order. A cast waits before it
+        takes its place in that order, so that a slow mesh does not delay casts to others.
         """
         if mesh.place is not None:
             self._send_along(mesh, mesh.place, mesh.place.members, make(0), data, buffers)
@@ -169,10 +169,11 @@ class Outboxes:
         return size
 
     def keep_place(self, to: ProcAddress, envelope: Envelope[Message]) -> bool:
-        """Put an order behind the calls that wait for a process, if any do and it must.
+        """Put an order behind the calls that wait for a process, if it must follow them; return
+        whether it waits.
 
-        Stopping an actor comes after what was sent to it, a switch of code after what was sent
-        to all actors of the process, and before what is sent later, until it is given up.
+        Stopping an actor comes after all messages to it. A switch of code comes after all earlier
+        messages to actors of the process and before later ones, until it is given up.
         """
         message = envelope.message
         with self._lock:

@@ -29,7 +29,7 @@ _NEXT = {
 
 
 class Peer:
-    """Keeps the order of what is sent to one process through all its states.
+    """Keeps the order of messages to one process through all its states.
 
     ========  =================  =================  ==================  =======
     event     coming             up                 held                down

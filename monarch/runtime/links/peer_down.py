@@ -57,7 +57,7 @@ class PeerDown:
         self.report_all([down])
 
     def report_all(self, downs: Sequence[ProcDown], cause: str = "") -> None:
-        """Processes are gone of one cause; a host takes its procs with it."""
+        """Report the deaths of processes that have one cause; a host's death includes its procs."""
         node = self._node
         # Before any wait ends: a thread that waited may attach to the host again at once.
         told_one, told_all = list(self.on_down), list(self.on_deaths)

@@ -1,4 +1,4 @@
-"""Where the client listens for other machines, once it has to do with one."""
+"""The address at which the client listens for other machines, if it uses any."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def listen_at(url: HostUrl) -> None:
 
 
 def way_in(url: str, gateway: Gateway | None = None) -> tuple[str, str]:
-    """Where to listen, and what to tell others of it, so that the machine at ``url`` gets in.
+    """Return the URL to listen at, and the URL to give to the machine at ``url`` so that it can
+    connect.
 
-    A ``gateway`` listens where it can, and leads here.
+    A ``gateway`` listens where it can, and forwards to this process.
     """
     if gateway is not None:
         return _way_in_by(gateway, url)

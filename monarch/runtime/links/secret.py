@@ -13,11 +13,11 @@ _TEXT, _DESCRIPTOR = SECRET_VARIABLES = ("MONARCH_JOB_SECRET", "MONARCH_JOB_SECR
 
 @functools.cache
 def take_secret() -> bytes | None:
-    """The job's secret, from the descriptor or the variable that the launcher left us.
+    """Return the job's secret, from the descriptor or the variable that the launcher passed.
 
-    It is taken out of the environment, so that neither procs nor what they start can read it
-    there, nor ``/proc/PID/environ`` show it; later calls remember it. Raises ``ValueError`` for
-    what is no secret.
+    It is removed from the environment, so that neither procs nor their children can read it there,
+    nor ``/proc/PID/environ`` show it; later calls return the kept value. Raises ``ValueError`` for
+    an invalid secret.
     """
     _erase(_TEXT)
     fd = os.environ.pop(_DESCRIPTOR, None)

@@ -1,8 +1,8 @@
-"""The memory that this process shares what it sends in: segments, regions, and their holders.
+"""The shared memory that this process sends large data in: segments, regions, and their holders.
 
-A region is free again once the sender is done with it and every receiver has let go of it. New
-memory costs more than the copy into it, so regions are used again, and segments are kept until
-nothing has been sent in them for a while.
+A region is free again after the sender is done with it and every receiver has released it. New
+memory costs more than the copy into it, so regions are reused, and segments are kept until no data
+has been sent in them for a while.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Region:
 
 
 class _Room:
-    """A segment and what is in use of it."""
+    """A segment and the regions in use in it."""
 
     def __init__(self, number: int, segment: Segment) -> None:
         self.number = number
@@ -116,7 +116,7 @@ class SharedPool:
 
     @property
     def num_in_use(self) -> int:
-        """How many regions are held."""
+        """Return how many regions are in use."""
         with self._lock:
             self._collect(len(self._in_use))
             return len(self._in_use)

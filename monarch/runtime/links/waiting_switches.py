@@ -1,8 +1,8 @@
-"""Fences of switches of code that wait in outboxes, behind calls that were sent before them.
+"""Fences that wait in outboxes behind calls that were sent before them.
 
-A fence goes behind all messages that wait for actors of its process, and holds back messages
-that are sent there later. If the change is given up meanwhile, the fence is still sent, because it
-must be answered; it then holds nothing.
+A fence goes behind all messages that wait for actors of its process, and holds back messages that
+are sent later. If the switch is given up meanwhile, the fence is still sent, because it must be
+answered; it then holds nothing.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ class WaitingSwitches:
 
 
 class _WaitingSwitch:
-    """``_clear`` are the boxes that hold it up no longer, and hold back what comes after it.
+    """A switch that waits. ``_clear`` are the outboxes that no longer delay it, and hold back later
+    messages.
 
-    The lock is held while it is sent: what ends it must not overtake it then.
+    The lock is held while it is sent: its end must not overtake it.
     """
 
     def __init__(
@@ -99,11 +100,12 @@ class _WaitingSwitch:
 
 
 class BehindFence:
-    """Sees what is sent while a fence of this process is up. From any thread.
+    """Watches what is sent while a fence of this process is up. Any thread may call it.
 
-    A message to a process that stands at the fence waits there, and so does its sender, where it
-    waits for the answer: a fence that other processes have not reached does harm from then on. See
-    ``core.code_switch.coordinator``. Each call asks, and costs one look where no fence is up.
+    A message to a process at the fence waits there, and so does its sender, if it waits for the
+    answer: from then on, a fence that other processes have not reached delays the program. See
+    ``core.code_switch.coordinator``. Each send makes this check, which costs one comparison without
+    a fence.
     """
 
     def __init__(self) -> None:
@@ -125,7 +127,7 @@ class BehindFence:
         self.is_watched = False
 
     def sent(self, procs: Iterable[Uid], *, is_stopped: bool = False) -> None:
-        """Something was sent to these, or ``is_stopped``."""
+        """Record a message to these procs, or with ``is_stopped`` that a process has stopped."""
         if self.is_watched and is_stopped:
             self._stopped()
         elif self.is_watched:
@@ -133,5 +135,5 @@ class BehindFence:
 
 
 def ends_fence(message: Message) -> bool:
-    """Whether a process is told to go on as before the last fence."""
+    """Whether this message tells a process to continue as before the last fence."""
     return isinstance(message, Order) and message.ends_fence

@@ -16,10 +16,11 @@ _LIBRARY = (f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__) + os.
 
 
 def flight_record(*, places: bool = True) -> dict[str, Any]:
-    """``rank`` in torch's world, and ``entries``, the oldest first: ``group``, ``seq``, ``op``,
-    ``sizes``, ``dtypes``, ``done``, ``created_ns`` since 1970, ``place``. Nothing where torch takes
-    part in no group. Without ``places`` it takes no time; for the first ones, torch reads the
-    symbols of its libraries, which takes a second or two."""
+    """Return torch's recent collectives: ``rank`` in torch's world, and ``entries``, oldest first:
+    ``group``, ``seq``, ``op``, ``sizes``, ``dtypes``, ``done``, ``created_ns`` since 1970,
+    ``place``. Empty if this process is in no group. With ``places`` the first call takes a
+    second or two, because torch reads the symbols of its libraries.
+    """
     torch = sys.modules.get("torch")
     distributed = sys.modules.get("torch.distributed")
     if torch is None or distributed is None or not distributed.is_initialized():
@@ -32,7 +33,7 @@ def flight_record(*, places: bool = True) -> dict[str, Any]:
 
 
 def read_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """One collective, as torch tells of it, in our words."""
+    """Return one of torch's entries for a collective under our names."""
     group = entry.get("process_group") or (str(entry.get("pg_id", "")), "")
     state = entry.get("state")
     return {

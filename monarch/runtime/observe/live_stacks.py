@@ -1,4 +1,5 @@
-"""Where the threads and the actors of this process are, told by its I/O thread: nothing stops."""
+"""Returns where the threads and actors of this process are. The I/O thread answers; nothing
+stops."""
 
 from __future__ import annotations
 
@@ -22,8 +23,10 @@ _MOST_LOCALS = 30
 
 
 def stacks_of(agent: ProcAgent, *, with_locals: bool) -> dict[str, Any]:
-    """``threads`` and ``actors``, each with ``name`` and ``frames``, the innermost last; an actor
-    has its ``rank``, the ``method`` in hand, what it ``waits`` for, and where it is ``held_at``."""
+    """Return ``threads`` and ``actors``, each with ``name`` and ``frames``, the innermost last; an
+    actor has its ``rank``, its current ``method``, what it ``waits`` for, and where it is
+    ``held_at``.
+    """
     frames = sys._current_frames()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return {

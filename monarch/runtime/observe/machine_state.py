@@ -13,8 +13,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def process_state(pid: int) -> dict[str, Any]:
-    """``state`` (the kernel's letter), ``cpu_seconds`` so far, ``rss`` in bytes, ``threads``;
-    nothing for a process that is gone."""
+    """Return ``state`` (the kernel's letter), ``cpu_seconds`` so far, ``rss`` in bytes,
+    ``threads``; empty if the process is gone.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(") ")[2].split()
@@ -39,11 +40,11 @@ def machine_state() -> dict[str, Any]:
 
 
 def num_visible_gpus(environment: Mapping[str, str]) -> int:
-    """How many GPUs a program with this environment can use, found without waking CUDA.
+    """Return how many GPUs a program with this environment can use, without initializing CUDA.
 
-    ``CUDA_VISIBLE_DEVICES`` is read as CUDA reads it: up to the first device that is not there, by
-    number, or by UUID or its beginning. One that is there twice leaves none. Of parts of GPUs (MIG)
-    a process sees one, however many are named.
+    ``CUDA_VISIBLE_DEVICES`` is read as CUDA reads it: up to the first missing device, by number, or
+    by UUID or its prefix. A device that is named twice leaves none. Of parts of GPUs (MIG) a
+    process sees one, however many are named.
     """
     nvml = _nvml()
     if nvml is None:

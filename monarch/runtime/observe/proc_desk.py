@@ -25,7 +25,9 @@ _busy = threading.Lock()
 
 
 class ProcDesk:
-    """Everything here runs on the node's I/O loop, so that a busy actor delays no answer."""
+    """Answers questions about a proc on the node's I/O loop, so that a busy actor delays no
+    answer.
+    """
 
     def __init__(self, agent: ProcAgent) -> None:
         self._agent = agent
@@ -36,7 +38,7 @@ class ProcDesk:
         agent.node.handle(HeldAsked, self._on_held)
 
     def leave_rows(self, host: ProcAddress) -> None:
-        """As the process ends: the keeper of rows gets the last ones, too."""
+        """Send the last rows to the host, as the process ends."""
         if self._node.ring is not None:
             self._node.send(host, LastRows(self._node.uid), pack_rows(self._node.ring.rows()))
 

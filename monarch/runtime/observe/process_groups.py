@@ -1,5 +1,4 @@
-"""A process's groups of torch: their timeouts, what connects it with the others, and their end by
-force."""
+"""A process's torch process groups: their timeouts, their connections, and how to abort them."""
 
 from __future__ import annotations
 
@@ -46,8 +45,9 @@ def hold_process_groups(is_held: bool) -> None:
 
 
 def rank_connections(urls: Iterable[str]) -> list[Connection]:
-    """Both ends of each TCP connection, the own one first, but for those that the runtime, which
-    listens at ``urls``, and the rendezvous need."""
+    """Return both ends of each TCP connection, the local end first, without those of the runtime,
+    which listens at ``urls``, and of the rendezvous.
+    """
     ours = {urlsplit(url).port for url in urls if "tcp:" in url}
     ours.add(int(os.environ.get("MASTER_PORT") or 0))
     return [
@@ -58,10 +58,11 @@ def rank_connections(urls: Iterable[str]) -> list[Connection]:
 
 
 def abort_groups(connections: Collection[Connection]) -> None:
-    """End these, as if the other side had gone; and the process groups, as NCCL's abort does.
+    """Close these connections as if the other side had gone, and abort the process groups, as NCCL
+    does.
 
-    A rank that waits for this one in a collective hears of it at once: gloo looks at its
-    connections alone.
+    A rank that waits for this one in a collective gets an error at once: gloo watches only its
+    connections.
     """
     wanted = {tuple(map(tuple, one)) for one in connections}
     for number, here, there in _tcp_connections():

@@ -40,7 +40,9 @@ def dump(pid: int, *, native: bool = False) -> tuple[str, str]:
 def dump_aside(
     pids: Mapping[str, int], native: bool, done: Callable[[dict[str, str], dict[str, str]], None]
 ) -> None:
-    """On a thread of its own, one process after the other; ``done`` gets dumps and errors."""
+    """Dump the stacks of processes one after the other, on a separate thread; ``done`` gets dumps
+    and errors.
+    """
 
     def run() -> None:
         dumps, errors = {}, {}

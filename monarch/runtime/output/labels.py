@@ -19,7 +19,7 @@ from monarch.wire.address import Uid
 
 
 def label_of(name: str, rank: int, num_ranks: int) -> str:
-    """``trainer  3``: ranks of one mesh take the same room."""
+    """Return a label such as ``trainer  3``; labels of one mesh have the same width."""
     return f"{name} {rank:>{len(str(num_ranks - 1))}}"
 
 

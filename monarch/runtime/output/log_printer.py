@@ -33,12 +33,12 @@ _ATOMIC_BYTES = select.PIPE_BUF
 
 
 class LogPrinter:
-    """Each line goes to our stdout or stderr with ``[label] `` in front, or is aggregated.
+    """Prints each line to our stdout or stderr with ``[label] `` in front, or aggregates it.
 
-    ``printed(host, num_bytes)`` is called with what is done with. ``context`` is where to print:
-    a notebook finds the cell that runs by it. ``tee`` gets all lines besides, as they came. Where
-    they are a run's, which ``is_of_run`` says, what ranks print to stderr at about the same time
-    comes as few lines as say it.
+    ``printed(host, num_bytes)`` is called when lines are printed or dropped. ``context`` is the
+    context to print in, by which a notebook finds the running cell. ``tee`` also gets all lines,
+    unchanged. For a run (``is_of_run``), similar lines that ranks print to stderr at about the same
+    time are joined.
     """
 
     def __init__(self, printed: Callable[[Uid, int], None] = lambda host, num_bytes: None) -> None:
@@ -227,7 +227,7 @@ def _source_of(log: Log) -> LineSource:
 
 
 def _label_of(label: str) -> str:
-    """As the settings want it."""
+    """Return the label with or without the rank, by the setting ``prefix_with_rank``."""
     if settings().prefix_with_rank:
         return label
     return label.rpartition(" ")[0].rstrip() or label
@@ -251,10 +251,11 @@ def _window_text(window: Closed, end: str, style: Style) -> str:
 
 
 def follow_cells(printer: LogPrinter, flush: Callable[[], object]) -> Callable[[], None]:
-    """Print into the running cell, and call ``flush`` at the end of each; returns what ends it.
+    """Print into the running notebook cell, and call ``flush`` at the end of each cell; returns a
+    function that stops this.
 
-    Where there is no notebook, nothing is done. Nothing is imported either: a program that has not
-    imported IPython does not run in it.
+    Outside a notebook it does nothing. It imports nothing: a program that has not imported IPython
+    does not run in a notebook.
     """
     shell = _shell()
     if shell is None:

@@ -213,8 +213,9 @@ class LogSender:
         self.after_output(lambda: self._node.answer(flush))
 
     def after_output(self, action: Callable[[], None]) -> None:
-        """Run ``action`` once what the procs have printed by now is sent, also those that have
-        ended."""
+        """Call ``action`` after everything that the procs have printed so far is sent, ended procs
+        included.
+        """
 
         def run() -> None:
             for source in list(self._sources.values()):

@@ -29,10 +29,10 @@ def label_mark(label: str) -> bytes:
 
 
 class LogStream:
-    """The stdout and stderr of one proc, as the host agent reads them. All on ``loop``.
+    """The stdout and stderr of one proc, as the host agent reads them. All methods run on ``loop``.
 
-    ``on_lines(stream, written)`` gets whole lines, ``stream`` being 1 or 2; ``labels`` says of
-    each stream which actor prints into it.
+    ``on_lines(stream, written)`` gets whole lines; ``stream`` is 1 or 2. ``labels`` has the actor
+    that prints into each stream.
     """
 
     def __init__(self, loop: Loop, label: str, on_lines: Callable[[int, Written], None]) -> None:

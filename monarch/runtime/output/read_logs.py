@@ -27,7 +27,9 @@ class LogText:
         self._inode = 0
 
     def take(self, *, is_over: bool) -> list[bytes]:
-        """The lines since the last time; one without an end waits for it, unless it is over."""
+        """Return the new lines since the last call; an unfinished line is kept back, unless the run
+        is over.
+        """
         try:
             with open(self.path, "rb") as file:
                 inode = os.fstat(file.fileno()).st_ino
@@ -45,10 +47,10 @@ class LogText:
 
 
 def find(folder: str, pid: int, ranks: set[int], *, agents: bool) -> list[tuple[str, str]]:
-    """The log files of ``ranks``, or of all: name of the rank and path, in the order of mesh and
-    rank.
+    """Return the log files of ``ranks``, or of all: the rank's name and the path, in the order of
+    mesh and rank.
 
-    ``agents``: that of the host agent, whose pid is ``pid``, instead.
+    ``agents`` returns the log of the host agent with this ``pid`` instead.
     """
     if agents:
         with contextlib.suppress(OSError):

@@ -50,10 +50,10 @@ class _Open:
 
 
 class Fences:
-    """Raises fences in front of all cells of a process, and names the cells that have yet to reach
+    """Raises fences in front of all cells of a process, and knows the cells that have not reached
     them.
 
-    ``lock`` guards the cells as well, so that an actor is in front of a fence or behind it.
+    ``lock`` guards the cells too, so that each actor is either before or after a fence.
     """
 
     def __init__(self, cells: Callable[[], Iterable[Fenced]], lock: threading.Lock) -> None:
@@ -68,10 +68,11 @@ class Fences:
         reached: Callable[[], None],
         exempt: Callable[[], Collection[Uid]] = tuple,
     ) -> int:
-        """Hold back what ``sender`` sends from here on; ``reached`` once all came this far.
+        """Hold back later messages of ``sender``; call ``reached`` when all cells have come this
+        far.
 
-        It is called on the thread of the last actor to get there. ``exempt`` are not waited
-        for: they are actors that wait for the switch. Gives the fence's number.
+        ``reached`` runs on the thread of the last actor. The fence does not wait for ``exempt``,
+        the actors that wait for the switch. Returns the fence's number.
         """
         with self._lock:
             # Actors that came past a fence that was given up are of no more interest.
@@ -127,7 +128,7 @@ class Fences:
             cell.deliver(Lift(number))
 
     def lift(self, number: int) -> None:
-        """Lets all go on: it is over."""
+        """Lift the fence: all cells continue."""
         with self._lock:
             if self._open.pop(number, None) is None:
                 return

@@ -20,10 +20,10 @@ KEPT_BYTES = 16 * 2**20
 
 
 class KeptSpawn(NamedTuple):
-    """How a mesh of actors was made. ``data`` is ``None`` where that could not be kept, as
-    ``why_not`` says.
+    """How a mesh of actors was made. ``data`` is ``None`` if it could not be kept; ``why_not`` says
+    why.
 
-    ``arguments`` are there apart from the class where that may be upgraded.
+    ``arguments`` are stored apart from the class if the class may be upgraded.
     """
 
     mesh: Uid
@@ -115,7 +115,9 @@ class KeptSpawns:
         self._held.pop(proc, None)
 
     def again(self, proc: Uid) -> Iterator[tuple[SpawnActor, Payload]]:
-        """The orders for a new proc in the place of one, but for what was not kept."""
+        """Yield the orders that make the actors of a replaced proc again, except those that could
+        not be kept.
+        """
         held = self._held.pop(proc, None)
         for spawn in self.on(proc) if held is None else held:
             if spawn.data is not None and self._is_alive(spawn.mesh, proc):

@@ -182,14 +182,15 @@ class ProcAgent:
             self.node.loop.call_soon(lambda: self._tell_newborn(procs))
 
     def clocks_stand(self, is_held: bool) -> None:
-        """Somebody of the program is held from now on, or nobody is any longer: the procs that were
-        spawned here hear of it. On the node's I/O loop."""
+        """Stop or restart the clocks of this process and the procs it spawned: a person holds a
+        call of the program, or the last one was released. On the node's I/O loop.
+        """
         self.held_time.hold(is_held, self.node.loop.time())
         for proc in self.owned_procs():
             self.node.send(proc, ClocksStand(is_held))
 
     def _tell_newborn(self, procs: Iterable[ProcAddress]) -> None:
-        """Those that begin while somebody is held have not heard of it."""
+        """Tell new procs that clocks are stopped; they have not heard it."""
         if self.held_time.is_held:
             for proc in procs:
                 self.node.send(proc, ClocksStand(True))
@@ -226,7 +227,7 @@ class ProcAgent:
                 cell.fail(Fail(failure, ""))
 
     def _make_again(self, again: ProcAgain) -> None:
-        """A proc has given way to a new one: our actors in it are made again, others' here end."""
+        """Make our actors again in a proc that was replaced; actors of other owners end."""
         proc = self.node.address_of(again.uid)
         with self.node.casting:
             for spawn, data in self.kept_spawns.again(again.uid):
@@ -338,7 +339,9 @@ class ProcAgent:
         return self.node.loop.call_later(seconds, action)
 
     def cell_failed(self, cell: ActorCell, failure: MeshFailure) -> None:
-        """An actor has failed, and what it owned has ended: its owner is told."""
+        """Tell the owner that an actor has failed, after everything that the actor owned has
+        ended.
+        """
         record = cell.record
         failed = ActorFailed(
             actor=record.uid,
@@ -375,8 +378,9 @@ class ProcAgent:
         _log.error("a failure was not handled: %s", fault.failure.report())
 
     def heard_of(self, keys: Collection[str], others: Collection[str] = ()) -> None:
-        """Code outside of all actors was told of failures, by the error of a call, which was to
-        ``others`` too. Keys are those of ``core.supervision.UnhandledFailure``."""
+        """Record that code outside of actors got these failures as the error of a call, as did
+        ``others``. Keys are those of ``core.supervision.UnhandledFailure``.
+        """
 
     # Switching all actors between the same two messages.
 

@@ -1,4 +1,4 @@
-"""The configuration of a new proc, given to it at birth."""
+"""The configuration of a new proc, passed when it starts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Holds spawns back while the files under new processes change.
+"""Delays spawns while the files of the workspace change.
 
-A process that is made before the gate closes is switched with all others; one that is made after
-it has opened again begins on the new code. In between it would import some of both.
+A process that starts before the gate closes is switched with all others; a process that starts
+after it opens runs the new code. In between it would import a mix of both.
 """
 
 from __future__ import annotations

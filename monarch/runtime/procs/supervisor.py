@@ -39,9 +39,9 @@ class Supervised(Protocol):
 
 
 class Supervisor:
-    """The state machine of ``core.supervision``, fed by this node and acting through it.
+    """The state machine of ``core.supervision``, driven by this node.
 
-    ``forget`` is told of each mesh that has lost its last member with a process.
+    ``forget`` is called with each mesh whose last member ended with a process.
     """
 
     def __init__(self, node: Node, process: Supervised, forget: Callable[[Uid], None]) -> None:

@@ -1,8 +1,7 @@
-"""The process of a zygote: started, and ended.
+"""Starts and ends the process of a zygote.
 
 It is apart from the host agent that gives it orders (``hosts/launcher.py``), because a program that
-is about to spawn starts it first, and imports its host agent while the zygote imports what procs
-need.
+will spawn starts it first, and imports its host agent while the zygote imports what procs need.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ def require_linux() -> None:
 
 
 class ZygoteProcess:
-    """A zygote, in the environment that this process has now, or started by ``command``.
+    """A zygote with this process's environment, or started by ``command``.
 
-    ``socket`` is for orders to it; the zygote ends when that is closed. Raises ``OSError``.
+    Orders go through ``socket``; the zygote ends when that is closed. Raises ``OSError``.
     """
 
     def __init__(self, command: Command | None = None) -> None:
@@ -84,9 +83,9 @@ class ZygoteProcess:
             return False
 
     def drift(self) -> dict[str, str | None]:
-        """How this process's environment has changed since the zygote started with it.
+        """Return the changes of this process's environment since the zygote started.
 
-        Variables that the zygote's command sets or takes out stay as the command wants them.
+        Variables that the zygote's command sets or removes are left as the command wants them.
         """
         if not self._command.inherit_env:
             return {}
@@ -108,7 +107,7 @@ class ZygoteProcess:
             self._process.wait()
 
     def discard(self) -> None:
-        """End one that no order was given to."""
+        """Kill a zygote that has received no order."""
         self.socket.close()
         self._process.kill()
         self._process.wait()

@@ -12,10 +12,10 @@ WINDOW_BYTES = 8 * CHUNK_BYTES
 
 
 class ByteSource:
-    """Reads a descriptor, and sends no more than a window that the receiver has not taken.
+    """Reads a descriptor and sends the data; at most a window of it may be unacknowledged.
 
-    Everything runs on ``loop``. ``ended`` is called once, at the end of what can be read; the
-    descriptor belongs to the caller.
+    All methods run on ``loop``. ``ended`` is called once, at the end of the input; the descriptor
+    belongs to the caller.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class ByteSource:
             self._loop.remove_reader(self._fd)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._pause()
         self.is_over = True
 
 
 class ByteSink:
-    """Writes to a descriptor what arrives, as fast as it takes it.
+    """Writes arriving data to a descriptor, as fast as it accepts it.
 
-    Everything runs on ``loop``. ``taken`` is called with what was written, or can be written no
-    more; ``finish`` once all is written after ``end``.
+    All methods run on ``loop``. ``taken`` is called with the amount that was written or dropped;
+    ``finish`` when all is written after ``end``.
     """
 
     def __init__(

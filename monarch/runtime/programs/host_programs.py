@@ -65,9 +65,9 @@ class ProgramHost(Protocol):
 
 
 class HostPrograms:
-    """The programs of one host, and the connections that clients have to its ports.
+    """The programs of one host, and the connections of clients to its ports.
 
-    They have a loop of their own, from the first on: what they print does not hold the agent up.
+    They share a loop of their own, so that their output does not delay the agent.
     """
 
     def __init__(self, agent: ProgramHost) -> None:

@@ -13,10 +13,10 @@ from monarch.wire.message import Message, StreamData, StreamEnd, StreamRoom
 
 
 class StreamedSocket:
-    """A connected socket, and a stream to another process; the same at both ends of a forward.
+    """A connected socket, and a stream to another process; both ends of a forward use it.
 
-    ``sends`` is the stream's number from here, ``receives`` the one to here. Everything runs on
-    ``loop``. ``over`` is called once both directions have ended.
+    ``sends`` is the number of the outgoing stream, ``receives`` of the incoming one. All methods
+    run on ``loop``. ``over`` is called once both directions have ended.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class StreamedSocket:
         self._source.start()
 
     def put(self, data: bytes) -> None:
-        """For the socket."""
+        """Write data to the socket."""
         if self._num_open:
             self._sink.put(data)
             if self._sink.is_broken:

@@ -42,11 +42,11 @@ class _Forwarded:
 
 
 class PortForward:
-    """Listens at ``bind`` (address and port; port 0 is any that is free), and leads to
-    ``port_number`` of ``to`` as ``host`` sees it. ``tell`` gets a line where a connection fails.
-    Other listeners that say so, too, may share an address that ``is_shared``.
+    """Listens at ``bind`` (address and port; port 0 picks a free one), and connects to
+    ``port_number`` of ``to`` as ``host`` sees it. ``tell`` gets a line when a connection fails.
+    With ``is_shared``, other such listeners may use the same address.
 
-    Raises ``OSError`` where it cannot listen.
+    Raises ``OSError`` if it cannot listen.
     """
 
     def __init__(

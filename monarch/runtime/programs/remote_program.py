@@ -119,9 +119,9 @@ class ProgramEnd(NamedTuple):
 
 class RemoteProgram:
     """A program on ``host``. ``on_output(stream, data)`` is called on the I/O loop, and must not
-    block; say with ``shown`` when that was dealt with, or no more than a window comes.
+    block; report handled output with ``shown``, or it stops after a window.
 
-    ``on_end`` is called with the last, ``ended`` is set then. A program ends with this process,
+    ``on_end`` is called at the end, when ``ended`` is set. The program ends with this process,
     unless it is kept.
     """
 
@@ -154,8 +154,9 @@ class RemoteProgram:
         is_kept: bool = False,
         title: str = "",
     ) -> None:
-        """Have it started; ``started`` gets the host's answer. ``size``: rows and columns of the
-        terminal that it should have."""
+        """Start the program; ``started`` gets the host's answer. ``size`` has the rows and columns
+        of its terminal.
+        """
         node = self._node
         self._ask(
             RunProgram(
@@ -232,11 +233,11 @@ class RemoteProgram:
             self._node.send(self.host, StreamData(self.uid, 0), chunk)
 
     def end_input(self) -> None:
-        """Nothing more comes for its standard input."""
+        """Close the program's standard input."""
         self._node.send(self.host, StreamEnd(self.uid, 0))
 
     def signal(self, number: int) -> None:
-        """For the program and what it has started; 9 ends all of it."""
+        """Send a signal to the program and its children; 9 ends all of them."""
         self._node.send(self.host, SignalProgram(self.uid, number))
 
     def resize(self, size: tuple[int, int]) -> None:

@@ -37,10 +37,11 @@ _SKIPPED = b"\r\n... output was skipped here, faster than it could be shown ...\
 
 
 class RunningProgram:
-    """Everything runs on ``loop``. ``over`` is called once it has ended, with all that it started.
+    """A running program; all methods run on ``loop``. ``over`` is called when it and everything it
+    started has ended.
 
-    A kept program is never held up by a viewer: what a viewer cannot take in time is skipped.
-    Raises ``OSError`` where no process can be made.
+    A viewer never delays a kept program: output that a viewer cannot take in time is skipped.
+    Raises ``OSError`` if the process cannot be started.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class RunningProgram:
         self._sources[stream].taken(len(data))
 
     def view(self, viewer: ProcAddress, rows: int, columns: int) -> None:
-        """Show it to one more, from what it wrote last on."""
+        """Show the program to a further viewer, beginning with its last output."""
         self._viewers[viewer.uid], self._lags[viewer.uid] = viewer, 0
         start = self._last.find(b"\n") + 1 if len(self._last) == _KEPT_BYTES else 0
         if start < len(self._last):
@@ -182,7 +183,7 @@ class RunningProgram:
             self._sink.put(data)
 
     def end(self) -> None:
-        """Nothing more comes for its standard input."""
+        """Close the program's standard input."""
         if self.status is None:
             self._sink.end()
 
@@ -202,7 +203,7 @@ class RunningProgram:
             self._sources[stream].taken(num_bytes)
 
     def signal(self, number: int) -> None:
-        """For the program and what it has started; to those in the foreground of its terminal."""
+        """Send a signal to the program and its children, in a terminal to the foreground group."""
         with contextlib.suppress(OSError, ValueError):
             self._lifeline.send(bytes([number]))
 

@@ -51,9 +51,9 @@ class ChaosError(ValueError):
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """A fault of one process while it makes ``step``; steps count from 1.
+    """A fault that one process has during ``step``; steps count from 1.
 
-    ``kill`` is SIGKILL, ``exit`` a status that is not 0, ``hang`` SIGSTOP, ``slow`` a sleep of
+    ``kill`` is SIGKILL, ``exit`` a nonzero status, ``hang`` SIGSTOP, ``slow`` a sleep of
     ``seconds``; ``lighthouse`` kills the lighthouse, whatever ``group`` and ``rank`` say.
     """
 
@@ -214,7 +214,9 @@ def take_due(faults: list[InjectedFault], group: int, step: int) -> InjectedFaul
 
 
 def suffer(fault: InjectedFault | None, rank: int, *moments: str) -> None:
-    """Let this process, which is ``rank``, have a fault, if it is for it and now."""
+    """Carry out the fault in this process if it is meant for ``rank`` and one of these
+    ``moments``.
+    """
     if fault is None or fault.rank != rank or fault.when not in moments:
         return
     if fault.kind == "slow":

@@ -142,8 +142,9 @@ def _train_on(
 
 
 def _look_after(hosts: HostMesh, record: Record) -> HostMesh:
-    """Something on ``hosts`` was lost: those to go on with, the same, or some of them, or with
-    others in the places of some. Raises where there are none of them any more."""
+    """Return the hosts to continue with after a loss: the same, a part of them, or with
+    replacements. Raises if none are left.
+    """
     now = record.hosts_after_loss(hosts, any_number=True)
     if now is not hosts and not now._places_in(hosts):
         is_partly_there = len(now) == len(hosts) and set(now._hosts) & set(hosts._hosts)

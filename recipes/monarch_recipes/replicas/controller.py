@@ -145,7 +145,7 @@ class Controller(Actor):
 
     @endpoint
     async def begin(self) -> None:
-        """Train. The outcome is told through the port, the end last."""
+        """Start the training. Results are sent through the port; the end is sent last."""
         self.whole = asyncio.ensure_future(self.train())
 
     @endpoint
@@ -154,7 +154,7 @@ class Controller(Actor):
 
     @endpoint
     async def stop_soon(self) -> None:
-        """Let all groups finish together, one of the next steps, and save."""
+        """Ask all groups to finish together at one of the next steps, and to save."""
         if not self.is_stopping:
             self.stop_wanted.set()
             self.groups.stopping_since = unheld_time()
@@ -164,12 +164,14 @@ class Controller(Actor):
 
     @endpoint
     async def answer_slow(self, answer: str) -> None:
-        """What a person wants of a step on new code that takes long: HOLD, or MORE time."""
+        """Pass on a person's answer about a slow step on new code: HOLD, or MORE time."""
         self.hold.answer_slow(answer)
 
     @endpoint
     async def go_on_with(self, hosts: HostMesh, left: list[int]) -> None:
-        """``hosts`` are all, where they are now; groups on others than ``left`` are given up."""
+        """Continue with ``hosts``, at their current addresses; groups on hosts that are not in
+        ``left`` are given up.
+        """
         self.groups.hosts = self.keeper.hosts = hosts.flatten("hosts")
         self.groups.give_up_elsewhere(left)
 
@@ -263,7 +265,7 @@ class Controller(Actor):
             keeping.cancel()
 
     async def train_groups(self, keeping: asyncio.Future[None]) -> None:
-        """Every group to the last step, or given up."""
+        """Train every group until its last step, or until it is given up."""
         stop = asyncio.ensure_future(self.none_can_go_on())
         tasks: dict[int, asyncio.Future[None]] = {}
         try:
@@ -303,8 +305,9 @@ class Controller(Actor):
     # The end that was asked for.
 
     async def none_can_go_on(self) -> None:
-        """Until the run is asked to stop, and no group trains any more, or comes to the end of its
-        step in time."""
+        """Wait until the run is asked to stop, and then until no group trains or the time to finish
+        a step is over.
+        """
         await self.stop_wanted.wait()
         stopped_at = time.monotonic()
         patience = max(_STOP_SECONDS, _STOP_STEPS * self.step_seconds)
@@ -319,8 +322,9 @@ class Controller(Actor):
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def let_go(self, evaluating: Group | None) -> None:
-        """Have those that train let go of what they wait for. Those that have the newest step have
-        finished then."""
+        """Release the training groups from their waits. Groups with the newest step have finished
+        then.
+        """
         training = self.groups.training()
         for group in training:
             group.bells.lighthouse_is_gone.broadcast()
@@ -479,8 +483,9 @@ class Controller(Actor):
         await self.groups.ask(group, group.trainers.leave.call())
 
     async def wait_for_others(self, group: Group, awaited: Callable[[], list[int]]) -> None:
-        """Until it gives nobody any more. GroupLost where this group dies meanwhile: no call waits
-        for it."""
+        """Wait until ``awaited`` returns no groups. Raises GroupLost if this group dies meanwhile,
+        as no call waits for it.
+        """
         asked_at = time.monotonic()
         while numbers := awaited():
             names = ", ".join(self.groups.all[number].name for number in numbers)
@@ -601,8 +606,9 @@ class Controller(Actor):
             self.event_log.tell_of_copies(text for some in news for text in some)
 
     async def save_without_room(self, group: Group) -> None:
-        """Where its hosts have no room for copies, one group saves before new code is tried: the
-        others wait for it in that step."""
+        """Save a checkpoint before new code is tried, if the hosts have no room for copies: one
+        group saves, and the others wait for it in that step.
+        """
         whys = await self.ask_in_step(group, group.trials.why_no_copy.call(STEP))
         if why := next(filter(None, whys), ""):
             if not self.hold.edits.is_told_of_room:
@@ -611,9 +617,10 @@ class Controller(Actor):
             await self.save_once(group)
 
     async def give_up_or_pause(self, group: Group) -> None:
-        """After a step of a group that was discarded: what fails for the same reason again and
-        again is tried in new processes of all groups, once, if the run has ever made a step.
-        Otherwise it ends the run, or has it hold, where new code is the reason."""
+        """Handle a step that was discarded. If steps fail repeatedly for one reason, all groups get
+        new processes, once, if the run has ever made a step. After that the run ends, or holds
+        if new code is the reason.
+        """
         discard = self.event_log.discards.of(group.number)
         if discard is None:
             return
@@ -634,7 +641,7 @@ class Controller(Actor):
         raise StepsInVain(group.name, f"{why}. {self.groups.how_to_go_on()}")
 
     def order(self, group: Group, step: int) -> Any:
-        """Have a group make its next step, which will be that one."""
+        """Order a group to make its next step, number ``step``."""
         order = StepOrder(
             least_step=self.groups.step_of_others(group),
             last_step=self.last_step,

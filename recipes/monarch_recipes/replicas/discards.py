@@ -1,4 +1,4 @@
-"""Steps that are discarded in a row for one reason: a few of them, and the next will be, too.
+"""Counts steps that are discarded in a row for one reason.
 
 A step is discarded where somebody in it has died, and the one after it is made without that one. So
 reasons that stay are of another kind: processes that share a GPU where NCCL refuses that, a network
@@ -36,7 +36,7 @@ class Discard:
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before the next try, for what may pass by itself."""
+        """Return how many seconds to wait before the next try, for causes that may pass."""
         if self.count < 2:
             return 0.0
         return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** (self.count - 1))

@@ -47,7 +47,8 @@ class EventLog:
         self.news.send(RunEvent(kind, text, data))
 
     def tell_of_copies(self, texts: Iterable[str]) -> None:
-        """What ranks say of their copies in the hosts' memory, once in a run."""
+        """Report what ranks say about their copies in the hosts' memory; each text once in a
+        run."""
         for text in texts:
             if text not in self._told_of_copies:
                 self._told_of_copies.add(text)
@@ -109,8 +110,9 @@ class EventLog:
     def discarded(
         self, group: int, step: int, results: Sequence[GroupStep], seconds: float
     ) -> None:
-        """A group has made a step in vain, in so many seconds. For one reason in a row it is told
-        once, and how often it was when that is over."""
+        """Record that a group's step was discarded after this many ``seconds``. Repeats of one
+        reason are reported once, and their number at the end.
+        """
         self.recovery.wasted()
         reason = reason_of(one.error for one in results)
         has_waited = seconds >= self._collective_timeout_seconds
@@ -165,10 +167,10 @@ class EventLog:
 
 
 class FingerprintBook:
-    """The fingerprints of each group by step. The first one told is right, until another has more
-    groups.
+    """The fingerprints of each group by step. The first fingerprint of a step counts as right,
+    until more groups share another.
 
-    ``agreed_step`` is the last step at which two groups were found equal.
+    ``agreed_step`` is the last step at which two groups were equal.
     """
 
     def __init__(self) -> None:

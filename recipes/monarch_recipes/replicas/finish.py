@@ -52,10 +52,11 @@ class Evaluations:
     async def if_due(
         self, group: Group, hold: Callable[[TaskError], Awaitable[bool]]
     ) -> EvaluationVerdict | None:
-        """Evaluate after this group's step, if no group has; groups that come meanwhile wait here.
+        """Evaluate after this group's step if no other group has; groups that arrive meanwhile
+        wait.
 
-        ``hold`` is called where the code for it fails, and says whether to try again; or raises.
-        A group that is lost leaves it to the next one.
+        ``hold`` is called when the evaluation's code fails; it returns whether to try again, or
+        raises. If the group is lost, the next group evaluates.
         """
         if not is_due(group.step, self.every):
             return None
@@ -69,8 +70,9 @@ class Evaluations:
         return None
 
     async def make(self, group: Group) -> EvaluationVerdict:
-        """The values that a group finds on the held-out samples are told, and remembered; the best
-        is kept."""
+        """Evaluate a group on the held-out samples, record the values, and keep the best
+        checkpoint.
+        """
         groups, event_log, step = self._groups, self._event_log, group.step
         self.by = group
         try:
@@ -127,7 +129,7 @@ async def conclude(
     checkpoint: Path,
     is_stopping: bool,
 ) -> GroupsOutcome:
-    """Bring the late to the end, unless the run was stopped; evaluate; tell what came of it."""
+    """Bring late groups to the end, unless the run was stopped; evaluate; report the outcome."""
     if not is_stopping:
         late = (group for group in groups.all if _is_late(group))
         await asyncio.gather(*(_adopt(groups, event_log, group, checkpoint) for group in late))
@@ -210,11 +212,11 @@ async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: 
 
 
 async def _take_over(groups: Groups, event_log: EventLog, group: Group, checkpoint: Path) -> str:
-    """Gives a group that was set up late the finished state; returns in words where that came from.
+    """Give the finished state to a group that was set up late; return a text about its source.
 
-    On a host with a disk of its own the file of another host's group is missing, or one of that
-    name is older: then the group has loaded something else, and gets the state of a finished group.
-    Raises GroupLost where there is none.
+    On a host with its own disk, the file of another host's group is missing or older: then the
+    group has loaded something else, and gets the state of a finished group. Raises GroupLost if
+    there is none.
     """
     book, step = event_log.fingerprints, groups.saved_step
     digests, right = set(await groups.ask(group, group.trainers.fingerprint.call())), book.of(step)

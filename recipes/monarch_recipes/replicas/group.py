@@ -18,9 +18,9 @@ from monarch_recipes.replicas.torchft_cures import Bell
 
 
 class GroupLost(Exception):
-    """A group is of no use any more, and must be started again.
+    """A group cannot continue and must be started again.
 
-    ``details`` has the stack of each of its ranks, where it hangs.
+    ``details`` has the stack of each of its ranks, if it hangs.
     """
 
     def __init__(self, why: str, details: str = "") -> None:

@@ -38,9 +38,10 @@ from monarch_reload.trial.stage import TrialStage
 
 
 class Audit:
-    """One look at the process. ``ours`` are objects of a reload that hold old ones to undo it.
+    """One search of the process for old code. ``ours`` are objects that a reload keeps to undo
+    itself.
 
-    ``pause`` is called between slices of the work, for other threads to run.
+    ``pause`` is called between slices of the work, so that other threads can run.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class Audit:
         self._snapshot = LivingCode(self._at.keys(), self._names, all_paths)
 
     def report(self, files: Iterable[str] = ()) -> AuditReport:
-        """``files`` have changed; modules that were loaded from them unseen are told, too."""
+        """Return what still runs old code. ``files`` have changed: modules that were loaded from
+        them unnoticed are reported too.
+        """
         started = time.perf_counter()
         findings: list[AuditFinding] = []
         if self._names:
@@ -125,9 +128,9 @@ class Audit:
         return findings
 
     def _defaults_of_closures(self) -> list[AuditFinding]:
-        """Functions that a function has made with a default which the source had, and has no more.
+        """Find functions made by a function with a default that its source no longer has.
 
-        Nothing gives them the new one, as no name leads to them.
+        They keep the old default, because no name leads to them.
         """
         groups: defaultdict[tuple[str, str, Any, Any], list[CodeType]] = defaultdict(list)
         for function in self._snapshot.functions:
@@ -404,7 +407,9 @@ class Audit:
         return held
 
     def _holders(self, things: tuple[Any, ...], known: set[int]) -> list[Any]:
-        """What the collector knows to hold one of these, without those of the ids ``known``."""
+        """Return the objects that refer to ``things``, as the collector knows them, without the ids
+        ``known``.
+        """
         holders: list[Any] = []
         known |= {id(things), id(holders)}
         for start in range(0, len(things), _ASKED_AT_ONCE):

@@ -37,9 +37,10 @@ class ChangedDefault(msgspec.Struct, frozen=True, eq=False):
 
 
 class Expected:
-    """``classes`` are those that no name leads to any more: live ones go on in their place, or
-    others have taken their names. ``defaults`` and ``patched``, functions that do something else
-    now, are those of the last commit."""
+    """``classes`` are classes without a name: live classes replace them, or others have taken their
+    names. ``defaults`` and ``patched`` (functions whose behaviour changed) are those of the last
+    commit.
+    """
 
     def __init__(self) -> None:
         self.values: dict[tuple[int, str], ExpectedValue] = {}
@@ -55,9 +56,10 @@ class Expected:
         paths: Collection[str],
         patched: Iterable[FunctionType],
     ) -> Expected:
-        """Of one commit that will come. ``twins`` are new objects, each with the live one that
-        goes on in its place, ``displaced`` those whose name another one takes. ``paths`` are files
-        whose functions are compared with their source."""
+        """Record the expected values of a commit. ``twins`` pairs each new object with the live
+        object that continues in its place; ``displaced`` are objects whose name another object
+        takes. Functions of ``paths`` are compared with their source.
+        """
         made = cls()
         for owner, name, value in cls._values_of(twins, paths):
             made.values[id(owner), name] = ExpectedValue(weakref.ref(owner), name, value)
@@ -73,7 +75,7 @@ class Expected:
         return made
 
     def followed_by(self, later: Expected) -> Expected:
-        """Both; what the later one says of an object counts."""
+        """Return both records together; the later record of an object counts."""
         both = Expected()
         values = {**self.values, **later.values}
         both.values = {key: one for key, one in values.items() if one.owner() is not None}
@@ -134,7 +136,8 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
 
 
 def _native_names(metaclass: type) -> Iterator[str]:
-    """What a metaclass in native code says of its classes, beyond what every class has."""
+    """Yield the attributes that a native metaclass gives its classes, beyond those of every
+    class."""
     for base in metaclass.__mro__:
         if base in (type, object):
             break

@@ -1,4 +1,4 @@
-"""What an audit found, in words."""
+"""Findings of an audit, as text."""
 
 from __future__ import annotations
 

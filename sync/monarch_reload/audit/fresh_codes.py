@@ -15,7 +15,7 @@ from monarch_reload.source.source import ModuleSource
 
 
 class FreshCodes:
-    """All functions and classes of one source, as code, by name."""
+    """Code objects of all functions and classes of one source, by name."""
 
     def __init__(self, source: ModuleSource) -> None:
         self._source = source

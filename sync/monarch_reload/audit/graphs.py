@@ -41,7 +41,9 @@ class SourceOutline:
 
     @cached_property
     def values(self) -> Mapping[str, str]:
-        """What is assigned to names of the module and of its classes, by the name alone."""
+        """Return the expressions assigned to names in the module and its classes, by the bare
+        name.
+        """
         values: dict[str, str] = {}
         for _, statement in self._statements:
             targets: list[Any] = []
@@ -56,7 +58,9 @@ class SourceOutline:
 
     @cached_property
     def _statements(self) -> list[tuple[str, Any]]:
-        """Those of the module and of its classes, with what stands before a name there."""
+        """Return the statements of the module and of its classes, each with the prefix of its
+        names.
+        """
         found: list[tuple[str, Any]] = []
         pending: list[tuple[str, Any]] = [("", one) for one in self._tree.body]
         while pending:
@@ -90,7 +94,9 @@ class SourceOutline:
 
 @dataclass
 class MadeGraph:
-    """A graph, and what the modules ran when it was made, of those that were replaced since."""
+    """A graph, and the sources that modules ran when it was made, of modules that were replaced
+    since.
+    """
 
     graph: weakref.ref[Any]
     maker: str
@@ -108,8 +114,9 @@ class MadeGraph:
 
 @dataclass(frozen=True)
 class OldGraph:
-    """A graph that lives on; ``functions`` are those in it that have changed, qualified, if it can
-    be told. ``label`` says which version the first of them was."""
+    """A graph that is still alive; ``functions`` are the changed functions in it, qualified, if
+    known. ``label`` names the version of the first of them.
+    """
 
     maker: str
     functions: tuple[str, ...]
@@ -136,7 +143,9 @@ class OlderGraphs:
             made.made_on.setdefault(module, (text, path, label))
 
     def old(self, texts: Mapping[str, bytes]) -> Iterator[OldGraph]:
-        """Those that are alive, and older than what modules run now: ``texts``, by name."""
+        """Yield live graphs that are older than the sources ``texts`` that modules run now, by
+        name.
+        """
         outlines: dict[bytes, SourceOutline] = {}
         for made in self._there:
             if made.graph() is None:
@@ -156,7 +165,9 @@ class OlderGraphs:
 
 
 def _graphs() -> list[Any]:
-    """The graphs of this process, but for parts of others and those of `torch.compile`."""
+    """Return the graphs of this process, without parts of other graphs and those of
+    `torch.compile`.
+    """
     kinds: list[type] = []
     state: Any = sys.modules.get("torch.jit._state")
     if state is not None and state._python_cu.get_functions():

@@ -1,4 +1,5 @@
-"""Whether something else than a reload itself holds an object: the collector's reckoning, in small.
+"""Tells whether an object is held by more than the reload itself, from the collector's reference
+counts.
 
 What is left of a trial is dead, and yet there until Python collects it. It is told from an old
 object that still serves by counting: what has more references than its own kind has to it is held
@@ -81,7 +82,7 @@ class _References:
         return is_known and id(part) not in self._namespaces
 
     def alive(self, ours: Collection[int]) -> set[int]:
-        """The ids of what is reached from an object that has more holders than are known here."""
+        """Return the ids of objects reached from an object with holders that are not known here."""
         known: dict[int, int] = {}
         for targets in self._edges.values():
             for target in targets:
@@ -101,8 +102,7 @@ class _References:
 
 
 def _is_kept(value: Any) -> bool:
-    """Whether it is an object that may refer to the class, and is neither another class nor a
-    module."""
+    """Whether the object may refer to the class, and is neither a class nor a module."""
     return not issubclass(type(value), (type, ModuleType)) and gc.is_tracked(value)
 
 

@@ -66,7 +66,7 @@ def inner_codes(code: CodeType) -> list[CodeType]:
 
 
 class PastCode:
-    """All modules of a process that were reloaded, with what they ran before; newest last.
+    """All reloaded modules of a process, with their earlier sources; newest last.
 
     ``removed`` are modules whose file is gone, with the source that they run.
     """
@@ -82,7 +82,7 @@ class PastCode:
         return frozenset(self._past) | frozenset(self.removed)
 
     def replaced(self, name: str, source: ModuleSource, label: str) -> None:
-        """Note that a module runs this source no more."""
+        """Record that a module no longer runs this source."""
         self.older_workers.update(worker_processes())
         self.older_graphs.note(name, source.text, source.path, label)
         versions = self._past.setdefault(name, deque(maxlen=_MOST_VERSIONS))

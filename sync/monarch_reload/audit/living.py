@@ -32,7 +32,9 @@ class LivingCode:
     def __init__(
         self, paths: Collection[str], modules: Collection[str], all_paths: Collection[str]
     ) -> None:
-        """``paths`` are those of the ``modules`` that were reloaded, ``all_paths`` those of all."""
+        """``paths`` are the files of the reloaded ``modules``, ``all_paths`` the files of all
+        modules.
+        """
         self._paths, self._modules = frozenset(paths), modules
         self._all_paths = all_paths
         self.functions: list[FunctionType] = []

@@ -69,10 +69,11 @@ def are_all_seen(things: Iterable[Any]) -> bool:
 
 
 def held_objects(generation: int | None, holders: Iterable[Any]) -> dict[int, Any]:
-    """The objects of a generation (of all for None), by id: of the tuples, those that are held.
+    """Return the objects of a generation (``None``: all) by id; of tuples, only those that are
+    held.
 
-    A tuple that neither another of the objects holds nor one of the ``holders`` may be one that
-    another thread is filling.
+    A tuple that neither another object nor a holder in ``holders`` refers to may still be under
+    construction in another thread.
     """
     tuple_type = frozenset({_address(tuple)})
     with _no_collections():

@@ -171,7 +171,7 @@ class ClassPatch:
             self.flips.append(Attribute(live, "__bases__", bases))
 
     def take_methods_only(self, live: type) -> None:
-        """It is refused after all: what else its new body says would not fit the rest of it."""
+        """Keep only the changes of methods, because the rest of the new class body was refused."""
         self.flips = [
             flip
             for flip in self.flips
@@ -294,7 +294,7 @@ def forget_subclass_checks(classes: Iterable[type]) -> None:
 
 
 def hooked_classes(functions: Iterable[FunctionType]) -> Iterator[type]:
-    """The classes that one of these functions tells what their subclasses are."""
+    """Yield the classes whose `__subclasshook__` is one of these functions."""
     for function in functions:
         if function.__name__ == "__subclasshook__":
             found: Any = sys.modules.get(function.__module__)

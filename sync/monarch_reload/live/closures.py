@@ -260,10 +260,10 @@ class _Trees:
         return self._new[index]
 
     def heir_of(self, node: _CodeNode, index: int) -> _CodeNode | None:
-        """What a code of an old statement has become.
+        """Return the new node of an old statement's code.
 
-        A block that was edited, as an `if` with functions in it, is another statement than before:
-        there the names lead to it.
+        An edited block, such as an `if` with functions in it, counts as another statement: there
+        the names lead to the new node.
         """
         return node.heir if index in self._heirs else self.that_came.get(node.path)
 
@@ -308,10 +308,10 @@ class _Trees:
 
 
 class LiveClosures:
-    """What the functions of edited files take on at the switch: `flips`.
+    """The changes of an edited file's functions at the switch: `flips`.
 
-    `is_new` says of a function that the new code has made it; `taken` are the functions, by id,
-    that get new code already.
+    `is_new` tells whether the new code made a function; `taken` are the ids of functions that
+    already get new code.
     """
 
     def __init__(self, lineage: Lineage) -> None:
@@ -393,7 +393,7 @@ class _Successor(msgspec.Struct, frozen=True):
 
 
 class _InFile:
-    """One file: what its functions become, and what becomes of codes that are in no source."""
+    """One file: the successors of its functions, and of code that is in no source."""
 
     def __init__(self, edit: Edit, known: Mapping[int, _LostCode]) -> None:
         self._trees = _Trees(edit)
@@ -414,9 +414,9 @@ class _InFile:
         return None
 
     def retired(self, code: CodeType, number: int) -> CodeType | None:
-        """The successor of a code that is in no source from now on.
+        """Return the successor of code that leaves the source.
 
-        It is remembered: what runs right now may still make functions of it.
+        It is remembered: running code may still make functions of it.
         """
         successor = self._successor(code, number)
         if successor is None or successor.code is code:
@@ -431,8 +431,9 @@ class _InFile:
         return self._lost
 
     def _successor(self, code: CodeType, number: int = 0) -> _Successor | None:
-        """None for code that the source does not have, and for what a name leads to: that is
-        patched elsewhere."""
+        """Return the successor of code; ``None`` if the source does not have the code, or if a name
+        leads to it: that is patched elsewhere.
+        """
         if id(code) not in self._found:
             self._found[id(code)] = code, self._looked_up(code, number)
         return self._found[id(code)][1]
@@ -460,7 +461,7 @@ class _InFile:
         return _Successor(heir.code, _LostCode(reference, heir.place, heir.path))
 
     def _now(self, lost: _LostCode) -> _LostCode:
-        """Where the successor of a lost code stands after the edit."""
+        """Return where the successor of lost code is after the edit."""
         if lost.place is None:
             node = self._trees.that_came.get(lost.path)
         else:

@@ -1,4 +1,4 @@
-"""What torch.compile has made, and which of it an edit makes stale.
+"""Finds code that torch.compile has made and that an edit makes stale.
 
 Dynamo keeps graphs by the code object of the function in which they begin. It guards the code of
 functions that it finds by names of modules; the methods that it has inlined, and which class they
@@ -93,7 +93,7 @@ class CompiledCode:
             self._is_watching = True
 
     def _note(self, code: CodeType, made: CodeType) -> None:
-        """Dynamo has compiled `code`, and made this of it."""
+        """Record that Dynamo compiled `code` into `made`."""
         graph = _output_graph(sys._getframe(1))
         traced = getattr(graph, "traced_code", None)
         if traced is None:
@@ -163,8 +163,9 @@ class CompiledCode:
 
 
 def forget_scripts() -> None:
-    """Have `torch.jit.script` compile anew: what it has compiled it goes by the function or class,
-    which are the same after an edit."""
+    """Make `torch.jit.script` compile again: its cache is keyed by function or class, which stay
+    the same after an edit.
+    """
     state: Any = sys.modules.get("torch.jit._state")
     recursive: Any = sys.modules.get("torch.jit._recursive")
     if state is None or recursive is None or not state._python_cu.get_functions():

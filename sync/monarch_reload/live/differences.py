@@ -87,9 +87,9 @@ def refill(container: Any, content: Any) -> None:
 
 
 class Difference(msgspec.Struct, frozen=True, eq=False):
-    """`gone` and `put` are of the container's kind, lists for a deque.
+    """The difference of a container: `gone` and `put` are of its kind, lists for a deque.
 
-    In lists, what was put stands where the gone entries stood, at `start`.
+    In lists, `put` replaces the gone entries at `start`.
     """
 
     gone: Any

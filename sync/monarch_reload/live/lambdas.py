@@ -42,9 +42,9 @@ class Lambdas:
         return _by_likeness(_lambdas(self._running.code))
 
     def new_code_for(self, before: Statement, after: Statement) -> list[Attribute] | None:
-        """Flips for the living lambdas of a statement of which nothing else changed.
+        """Return changes for the live lambdas of a statement in which only lambdas changed.
 
-        None where a lambda is not to be found, or is not to be told from another one.
+        ``None`` if a lambda cannot be found, or cannot be distinguished from another.
         """
         old = _compiled(before, self._running.path)
         inner = pairs_of(old, _compiled(after, self._running.path))

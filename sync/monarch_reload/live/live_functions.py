@@ -22,7 +22,7 @@ class Functions:
 
     @classmethod
     def living(cls) -> Functions:
-        """All that there are, wherever they are held. Looks at every object."""
+        """Return all functions of the process. Looks at every object."""
         return cls(objects_of({FunctionType}))
 
     def in_file(self, path: str) -> Iterator[FunctionType]:

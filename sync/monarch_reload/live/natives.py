@@ -24,7 +24,7 @@ _DEEPEST = 4
 
 
 def why_its_metaclass_objects(live: type, staged: type) -> str | None:
-    """Why a metaclass that compiles classes in native code cannot take what a new body says."""
+    """Return why a native metaclass cannot apply a new class body; ``None`` if it can."""
     kind: type = type(live)
     native = next((one for one in kind.__mro__ if _compiles_classes(one)), None)
     if native is None:
@@ -66,10 +66,10 @@ def _special(cls: type) -> set[str]:
 
 
 def kept_natively(pairs: Collection[tuple[type, type]]) -> Iterator[tuple[type, str]]:
-    """Yields live classes that native code goes on to use as they were, or as the trial made them,
-    with what keeps them.
+    """Yield live classes that native code keeps using in their old or staged form, with the name of
+    the native code.
 
-    `pairs` are staged classes, each with the live one that takes its body.
+    `pairs` are staged classes, each with the live class that takes its body.
     """
     live_of = {id(cls): live for staged, live in pairs for cls in (staged, live)}
     replaced = {id(vars(live).get(name)) for staged, live in pairs for name in vars(staged)}

@@ -36,7 +36,7 @@ class Overloads:
 
     @contextlib.contextmanager
     def held_back(self, modules: Collection[str]) -> Iterator[None]:
-        """What is registered inside the block is taken out again, and kept for the commit."""
+        """Remove overloads registered inside the block, and keep them for the commit."""
         before = [(one, name, _copied(one, name)) for one in _registries() for name in modules]
         try:
             yield

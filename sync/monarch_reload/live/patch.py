@@ -114,13 +114,13 @@ def wrapped_in(value: Any) -> Iterator[FunctionType]:
 
 
 def wraps(value: Any, qualname: str) -> bool:
-    """Whether it is a function of that name, or made of it by decorators."""
+    """Whether the value is a function of that name, or made from it by decorators."""
     parts = parts_of(value, getattr(value, "__module__", None) or "")
     return any(is_a(part, FunctionType) and part.__qualname__ == qualname for part in parts)
 
 
 def same_behaviour(one: CodeType, other: CodeType) -> bool:
-    """Equal but for where the code stands in the file."""
+    """Whether two code objects are equal except for their position in the file."""
     return (
         one.co_code == other.co_code
         and one.co_names == other.co_names
@@ -224,8 +224,9 @@ class FunctionPatch:
                 self.flips.append(Attribute(live, name, value))
 
     def _heir(self, live: Any, staged: Any) -> Any:
-        """Returns the object that takes the place of `live` in a live function. Classes are patched
-        elsewhere."""
+        """Return the object that replaces `live` in a live function. Classes are patched
+        elsewhere.
+        """
         if is_a(staged, FunctionType) and made_alike(live, staged):
             return self.function(live, staged)
         return self.live_of(staged)

@@ -72,9 +72,10 @@ def take_out(container: Any, ids: Collection[int]) -> None:
 
 
 def change(registry: Registry, edit: Callable[[Any], None]) -> Callable[[], None]:
-    """Do to the container what `edit` does to a copy of it; the result undoes it.
+    """Apply to the container the change that `edit` makes to a copy of it; the returned function
+    undoes it.
 
-    Neither takes along what other threads do to the container meanwhile.
+    Neither affects changes that other threads make to the container meanwhile.
     """
     before = registry.container.copy()
     after = before.copy()

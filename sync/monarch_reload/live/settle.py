@@ -80,8 +80,9 @@ def _replace_in_tuple(holder: tuple[Any, ...], twins: Mapping[int, tuple[Any, An
 
 
 def sort_in_again(holder: Any, keys: Collection[int]) -> None:
-    """Insert all entries anew where the hashes of some keys have changed; `keys` are ids of such
-    keys."""
+    """Insert all entries again if the hashes of some keys have changed; `keys` are the ids of such
+    keys.
+    """
     if type(holder) is dict and any(id(key) in keys for key in holder):
         items = list(dict(holder).items())
         holder.clear()
@@ -102,11 +103,11 @@ def _replace_in_cell(cell: CellType, twins: Mapping[int, tuple[Any, Any]]) -> No
 
 
 def rehome(function: FunctionType, namespace: dict[str, Any]) -> None:
-    """Let a function look up its globals in `namespace`.
+    """Make a function look up its globals in `namespace`.
 
-    Python has no way to say this, and a copy of the function would not reach the objects that hold
+    Python has no way to do this, and a copy of the function would not reach the objects that hold
     it already (wrappers, registries, C caches). In CPython the two pointers follow the object
-    header; that they are where we think is checked for every function before they are written.
+    header; their position is checked for every function before they are written.
     """
     builtins_now = namespace.get("__builtins__", builtins)
     builtins_now = builtins_now if isinstance(builtins_now, dict) else vars(builtins_now)

@@ -27,8 +27,9 @@ def targets_of(node: ast.AST) -> Iterator[ast.Attribute | ast.Subscript]:
 
 
 def called_on(node: ast.AST) -> Iterator[ast.expr]:
-    """What the statement calls methods of for the sake of the call, as `rows` in
-    `rows.update(a=1)`."""
+    """Yield the objects whose methods a statement calls for the effect, such as `rows` in
+    `rows.update(a=1)`.
+    """
     if isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
         return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -40,7 +41,7 @@ def called_on(node: ast.AST) -> Iterator[ast.expr]:
 
 
 class Target:
-    """One attribute or item of one object, and what was there before staged code ran."""
+    """An attribute or item of an object, and its value before staged code ran."""
 
     def __init__(self, owner: Any, key: Any, is_item: bool) -> None:
         self._owner, self._key, self._is_item = owner, key, is_item
@@ -50,8 +51,9 @@ class Target:
     def find(
         cls, node: ast.Attribute | ast.Subscript, namespace: Mapping[str, Any]
     ) -> Target | None:
-        """The target of an assignment; None where the object cannot be told without running
-        code."""
+        """Return the target of an assignment; ``None`` if the object cannot be determined without
+        running code.
+        """
         owner = value_of(node.value, namespace)
         if owner is MISSING or type(owner) is StagedModule:
             return None

@@ -11,8 +11,7 @@ from monarch_reload.source.spelling import ABSOLUTE
 
 
 class Concern:
-    """The statements of one module that lead to marks, so far. A yes may be wrong, a no never
-    is."""
+    """The statements of one module that may lead to marks. It may say yes wrongly, but never no."""
 
     def __init__(self, reach: Propagation, edit: ModuleEdit) -> None:
         self._reach = reach

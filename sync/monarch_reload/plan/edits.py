@@ -74,10 +74,10 @@ class LiveModule:
         return self.functions.get(place, [])
 
     def hidden_of(self, definition: Statement) -> list[FunctionType]:
-        """The same, of what its name does not lead to.
+        """Return the functions of a definition that its name does not lead to.
 
-        A decorator may have put it into a registry, and have given something else in return, or
-        a later `def _` has the name.
+        A decorator may have registered a function and returned something else, or a later `def _`
+        has the name.
         """
         place = definition.name or "", definition.first
         if not (definition.is_decorated and definition.is_function) or place in self._reached:
@@ -279,8 +279,9 @@ _DATA = (int, float, complex, bool, str, bytes, type(None), range, slice)
 
 
 def _types(value: object) -> tuple[tuple[str, str], ...]:
-    """The classes of an instance, as (module, name), with their bases; builtin ones are left
-    out."""
+    """Return the classes of an instance and their bases, as (module, name), without builtin
+    classes.
+    """
     cls = type(value)
     if not cls.__flags__ & _HEAP_TYPE or issubclass(cls, (type, ModuleType, FunctionType)):
         return ()

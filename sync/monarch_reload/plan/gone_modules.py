@@ -15,10 +15,10 @@ _EXPECTED = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 def imports_of_gone(
     sources: Iterable[tuple[str, ModuleSource]], gone: Collection[str]
 ) -> Iterator[str]:
-    """Yields a warning for each line of a source that imports one of these modules.
+    """Yield a warning for each source line that imports one of these modules.
 
-    ``sources`` are those that will run, by module. An import whose failure is expected is none,
-    nor is one for type checkers only.
+    ``sources`` are the sources that will run, by module. Imports whose failure is expected, or that
+    are for type checkers only, are ignored.
     """
     last = [name.rpartition(".")[2].encode() for name in gone]
     for name, source in sources:

@@ -31,7 +31,7 @@ class NameKind(Enum):
 
 
 class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """One module, edited or not, with what its names hold in this process."""
+    """A module, edited or not, with the values of its names in this process."""
 
     name: str
     package: str  # the package from which relative imports start
@@ -59,7 +59,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
     exports_others: bool = False  # a star import of it will bring other names
 
     def names_module(self, name: str, module: str) -> bool:
-        """Whether a name may stand for a module, as far as can be seen from what it holds."""
+        """Whether a name may refer to a module, judged by its present value."""
         return name not in self.kinds or self.modules.get(name) == module
 
     def is_compiled(self, statement: Statement) -> bool:
@@ -87,9 +87,9 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
         return {name: i for i, statement in enumerate(self.old) for name in statement.binds}
 
     def live_definition(self, index: int) -> Statement | None:
-        """The old statement that made what a new one will take the place of.
+        """Return the old statement that made the object that a new statement replaces.
 
-        Where a name is defined twice, that is not the one that the new one comes from.
+        Where a name is defined twice, it differs from the statement that the new one comes from.
         """
         statement = self.new[index]
         origin = self.alignment.source_of(index)
@@ -170,7 +170,7 @@ class ImportGraph:
         return self._sources[module].get(name)
 
     def module_of(self, module: str, name: str) -> str | None:
-        """The module that a name stands for, if an import bound it to one."""
+        """Return the module that a name refers to, if an import bound it to a module."""
         source = self._sources.get(module, {}).get(name)
         if source is None:
             return None
@@ -180,7 +180,7 @@ class ImportGraph:
         return self._submodule(module, name, f"{owner}.{inner}")
 
     def _submodule(self, module: str, name: str, full_name: str) -> str | None:
-        """The module of that name, if it is one that a name of a module stands for."""
+        """Return the submodule of that name, if a name of the module refers to it."""
         is_one = full_name in self._known and self._edits[module].names_module(name, full_name)
         return full_name if is_one else None
 

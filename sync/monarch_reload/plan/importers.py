@@ -55,7 +55,9 @@ class Importers:
 
 
 def handed_over(statements: Iterable[Statement]) -> set[str]:
-    """Names of what others may hold that do not mention its module: other code was told of it."""
+    """Return names whose objects other code may hold without mentioning the module, because it was
+    passed to that code.
+    """
     found: set[str] = set()
     for statement in statements:
         node = statement.node
@@ -68,7 +70,7 @@ def handed_over(statements: Iterable[Statement]) -> set[str]:
 
 
 def _mentions(names: Collection[str]) -> Callable[[bytes], object]:
-    """Whether a text has one of these names in it. A short one is part of many a longer one."""
+    """Return a function that tells whether a text contains one of these names, as a whole word."""
     parts = [name.encode() for name in names]
     words = re.compile(
         rb"(?<![A-Za-z0-9_])(?:%b)(?![A-Za-z0-9_])" % b"|".join(map(re.escape, parts))

@@ -20,11 +20,11 @@ def changed_members(
     affected: AbstractSet[str],
     moved: AbstractSet[str],
 ) -> frozenset[str]:
-    """Names in the class `new` that mean something else than in `old`.
+    """Return names in the class `new` whose meaning differs from `old`.
 
-    `inherited` are those of its bases; `affected` the (dotted) names that methods read of what
-    behaves differently, `moved` those that the class body reads of what has another value. A
-    method that uses such a member of its own class is one, too.
+    `inherited` are changed names of its bases; `affected` the (dotted) names whose behaviour
+    changed for methods, `moved` the names whose value changed for the class body. A method that
+    uses such a member of its own class is included.
     """
     changed = set(_edited(old, new))
     own = {name for statement in new.body for name in statement.binds}

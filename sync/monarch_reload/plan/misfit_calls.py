@@ -39,7 +39,7 @@ class Definitions:
 
     @cached_property
     def _binders(self) -> Mapping[str, Sequence[ast.AST]]:
-        """All nodes that may bind a name of the top level, wherever they stand, by name."""
+        """Return all nodes that may bind a top-level name, at any depth, by name."""
         found: dict[str, list[ast.AST]] = {}
         for node in self._walked():
             if isinstance(node, (ast.Global, ast.Nonlocal)):
@@ -168,7 +168,7 @@ def _calls(node: ast.AST, skipped: Collection[ast.AST]) -> Iterator[ast.Call]:
 
 
 def _misfit(arguments: ast.arguments, call: ast.Call, *, is_bound: bool = False) -> str | None:
-    """Why a call would raise TypeError; None where it fits, or where that cannot be told."""
+    """Return why a call would raise TypeError; ``None`` if it fits, or if that is unknown."""
     if any(isinstance(one, ast.Starred) for one in call.args):
         return None
     names = [keyword.arg for keyword in call.keywords if keyword.arg is not None]
@@ -208,7 +208,7 @@ def _signature(arguments: ast.arguments) -> inspect.Signature:
 
 
 def _bound_by(node: ast.AST) -> Iterable[str]:
-    """Names that a node binds itself, apart from what is in it."""
+    """Return the names that a node itself binds, without those of its children."""
     if isinstance(node, ast.arg):
         return (node.arg,)
     if isinstance(node, ast.Name):

@@ -72,7 +72,7 @@ def removed_by(
 def _followed(
     removed: RemovedAssignment, owner: Any, key: Any, is_item: bool, sources: RunningSources
 ) -> RemovedAssignment:
-    """The assignment, with what is known of how it was before."""
+    """Return the assignment, with what is known of its earlier state."""
     if is_item:
         is_ours = type(owner) is dict and _is_made_without(owner, key, sources)
         return replace(removed, removal=_without(owner, key)) if is_ours else removed
@@ -141,7 +141,7 @@ def _is_named(key: Any, target: ast.expr, text: str) -> bool:
 
 
 def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bool:
-    """Whether the object still has what the statement gave it, as far as can be told."""
+    """Whether the object still has the value that the statement assigned, as far as can be seen."""
     now = value_of(target, namespace)
     if not isinstance(old.node, ast.Assign):
         return now is not MISSING

@@ -138,8 +138,9 @@ def _part(star: Statement, pair: tuple[str, str]) -> Statement:
 def bring(
     statements: Sequence[Statement], index: int, source: ModuleType, namespace: dict[str, Any]
 ) -> None:
-    """Run a part of a star import. A name that it brings no more goes, if nothing above binds
-    it."""
+    """Run a part of a star import. A name that it no longer brings is removed, unless an earlier
+    statement binds it.
+    """
     there = _names_of(source)
     statement = statements[index]
     if statement.brought is None:

@@ -65,8 +65,9 @@ class _Text:
                 self._otherwise.update(node.names)
 
     def mentions(self, name: str, *, is_home: bool) -> list[_Mention]:
-        """The mentions of a name that is defined here (`is_home`), or elsewhere: then an import may
-        bring it."""
+        """Return the mentions of a name that is defined in this module (`is_home`), or elsewhere:
+        then an import may bring it.
+        """
         found: list[_Mention] = []
         is_known = is_home or not self._imported.isdisjoint((name, "*"))
         if is_known:
@@ -77,8 +78,9 @@ class _Text:
 
 
 class StartHelpers:
-    """Over all modules of a workspace, by name. `counts` says of a function, by its module and its
-    qualified name, whether it is known to run only when a run begins."""
+    """The helpers of a run's start in all modules of a workspace, by name. `counts` tells of a
+    function, by module and qualified name, whether it is known to run only when a run begins.
+    """
 
     def __init__(
         self, sources: Mapping[str, ModuleSource], counts: Callable[[str, str], bool]

@@ -35,9 +35,10 @@ def may_be_unbound(code: CodeType, known: Collection[str]) -> bool:
 def unbound_names(
     code: CodeType, tree: ast.Module, known: Collection[str]
 ) -> Iterator[tuple[int, str]]:
-    """(line, name) of every read in a function. `known` are names that the running module has.
+    """Yield (line, name) of every read of an unbound name in a function. `known` are names that the
+    running module has.
 
-    Nothing of a module that binds names unseen, or of lines that are prepared for a NameError.
+    Modules that bind names dynamically, and lines that handle a NameError, are skipped.
     """
     codes = list(_inside(code))
     if not _UNSEEN.isdisjoint(code.co_names) or _has_open_star(tree):

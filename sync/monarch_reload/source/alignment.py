@@ -30,7 +30,7 @@ class Alignment(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def inherited(self) -> frozenset[int]:
-        """The old statements that go on as new ones."""
+        """Return the old statements that continue as new ones."""
         return frozenset(
             old for pairs in (self.same, self.narrow, self.renewed) for old in pairs.values()
         )
@@ -132,9 +132,9 @@ def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
 
 
 def decorators_may_differ(old: Statement, new: Statement) -> bool:
-    """Whether decorators may make something else of it, as those do that read its signature.
+    """Whether decorators may behave differently, as those do that read the signature.
 
-    For statements that differ in bodies only.
+    For statements that differ only in their bodies.
     """
     if old.text == new.text:
         return False
