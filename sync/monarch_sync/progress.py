@@ -61,7 +61,7 @@ _current: ContextVar[Progress | None] = ContextVar("monarch_sync_progress", defa
 
 
 def progress() -> Progress:
-    """The one to write to: of the follower of this push, else one that has no reader."""
+    """Return the `Progress` that this push writes to; a fresh one if nobody follows the push."""
     return _current.get() or Progress()
 
 
