@@ -61,7 +61,10 @@ class _CountedBatches(Iterator[Any]):
 
 
 def means_of(shares: Iterable[Share]) -> dict[str, float]:
-    """Over all ranks. One without samples has measured nothing."""
+    """Return the weighted mean of each metric over the shares of all ranks.
+
+    Leaves out a metric that no rank has measured.
+    """
     totals: dict[str, list[float]] = {}
     for share in shares:
         for name, (value, weight) in share.items():
@@ -72,7 +75,7 @@ def means_of(shares: Iterable[Share]) -> dict[str, float]:
 
 
 def held_out_names(values: Mapping[str, float]) -> dict[str, float]:
-    """The same values under the names of a run's records, beside those of training."""
+    """Return the values with ``held_out_`` before their names, as a run records them."""
     return {f"held_out_{name}": value for name, value in values.items()}
 
 

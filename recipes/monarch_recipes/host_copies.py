@@ -46,7 +46,8 @@ class CopySource:
 
 
 def read_copy(copies: HostCopies, rank: int) -> RankCopy:
-    """What is there for a rank; less than ``copies`` say where it is gone, or not right."""
+    """Return the copy of a rank that its host still has; parts that are gone or damaged are
+    None."""
     whole = read_whole(copies, rank)
     if whole is not None:
         return RankCopy(whole, whole["random_state"])

@@ -45,7 +45,7 @@ class LoaderWorkers:
     timeout: float = 0.0
 
     def options(self) -> dict[str, Any]:
-        """As a DataLoader takes them, but for ``worker_init_fn``."""
+        """Return these options as arguments for a DataLoader, without ``worker_init_fn``."""
         if not self.num:
             return {"num_workers": 0}
         return {
@@ -117,7 +117,8 @@ def sources_of(data: Any) -> tuple[DataSource, DataSource]:
 
 
 def dealt_sources(data: Any, recipe: str) -> tuple[DataSource, DataSource]:
-    """The same for a recipe that takes no stream."""
+    """As `sources_of`, for a recipe that takes no stream. Raises UnfitData if a source is a
+    stream."""
     sources = sources_of(data)
     for source, name in zip(sources, Data._fields, strict=True):
         if source.is_stream:
@@ -177,7 +178,8 @@ def _of_loader(loader: Any, name: str) -> DataSource:
 
 
 def _shuffles(loader: Any, called: str) -> bool:
-    """Whether it shuffles; raises UnfitData for an order that only its sampler knows."""
+    """Return whether a loader shuffles. Raises UnfitData for an order that only its sampler
+    knows."""
     sampler = loader.sampler
     if loader.batch_size is None:
         raise UnfitData(

@@ -67,7 +67,7 @@ def progress() -> Progress:
 
 @contextmanager
 def followed_by(follower: Progress) -> Iterator[None]:
-    """The pushes of this block, in this thread, write to ``follower``."""
+    """Have the pushes of this block, in this thread, write their progress to ``follower``."""
     token = _current.set(follower)
     try:
         yield

@@ -233,7 +233,8 @@ class Controller(Actor):
         ended.append(outcome)
 
     async def unless_stopped(self, work: Awaitable[None]) -> bool:
-        """Whether it came to its end; it is cancelled where the run is asked to stop."""
+        """Do the work, and cancel it if the run is asked to stop; return whether it was
+        finished."""
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self.stop_wanted.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -303,8 +304,10 @@ class Controller(Actor):
     # The end that was asked for.
 
     async def none_can_go_on(self) -> None:
-        """Until the run is asked to stop, and no group trains any more, or comes to the end of its
-        step in time."""
+        """Wait until the run is asked to stop, and then until no group can make another step.
+
+        That is the case when no group trains, all discard their steps, or no step ends in time.
+        """
         await self.stop_wanted.wait()
         stopped_at = time.monotonic()
         patience = max(_STOP_SECONDS, _STOP_STEPS * self.step_seconds)
@@ -479,8 +482,11 @@ class Controller(Actor):
         await self.groups.ask(group, group.trainers.leave.call())
 
     async def wait_for_others(self, group: Group, awaited: Callable[[], list[int]]) -> None:
-        """Until it gives nobody any more. GroupLost where this group dies meanwhile: no call waits
-        for it."""
+        """Wait until ``awaited`` returns no more groups. Raises GroupLost if this group dies
+        meanwhile.
+
+        No call waits for this group, so its death would go unnoticed.
+        """
         asked_at = time.monotonic()
         while numbers := awaited():
             names = ", ".join(self.groups.all[number].name for number in numbers)
@@ -634,7 +640,7 @@ class Controller(Actor):
         raise StepsInVain(group.name, f"{why}. {self.groups.how_to_go_on()}")
 
     def order(self, group: Group, step: int) -> Any:
-        """Have a group make its next step, which is to be that one."""
+        """Have a group make its next step, which has the number ``step``."""
         order = StepOrder(
             least_step=self.groups.step_of_others(group),
             last_step=self.last_step,

@@ -36,12 +36,13 @@ class SourceOutline:
 
     @cached_property
     def functions(self) -> Mapping[str, ast.FunctionDef | ast.AsyncFunctionDef]:
-        """Those of the module and of its classes, by qualified name."""
+        """The functions and methods of the module, by qualified name."""
         return {f"{before}{one.name}": one for before, one in self._statements if _is_function(one)}
 
     @cached_property
     def values(self) -> Mapping[str, str]:
-        """What is assigned to names of the module and of its classes, by the name alone."""
+        """A dump of the assignments to each name in the module and its classes, by unqualified
+        name."""
         values: dict[str, str] = {}
         for _, statement in self._statements:
             targets: list[Any] = []
@@ -56,7 +57,8 @@ class SourceOutline:
 
     @cached_property
     def _statements(self) -> list[tuple[str, Any]]:
-        """Those of the module and of its classes, with what stands before a name there."""
+        """The statements of the module and its classes, each with the prefix of its qualified
+        names."""
         found: list[tuple[str, Any]] = []
         pending: list[tuple[str, Any]] = [("", one) for one in self._tree.body]
         while pending:

@@ -62,7 +62,7 @@ def is_compiled(value: Any) -> bool:
 
 
 def _wraps_function(value: Any) -> bool:
-    """Whether it is what a decorator made of a function, and says so."""
+    """Return whether a value names the function that it wraps, in ``__wrapped__``."""
     try:
         own = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -114,7 +114,7 @@ def wrapped_in(value: Any) -> Iterator[FunctionType]:
 
 
 def wraps(value: Any, qualname: str) -> bool:
-    """Whether it is a function of that name, or made of it by decorators."""
+    """Return whether a value is the function ``qualname``, or a decorator's wrapper of it."""
     parts = parts_of(value, getattr(value, "__module__", None) or "")
     return any(is_a(part, FunctionType) and part.__qualname__ == qualname for part in parts)
 

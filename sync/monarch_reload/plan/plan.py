@@ -337,7 +337,7 @@ def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
 
 
 def _fills(statement: Statement, name: str) -> bool:
-    """Whether it makes what has the name, or says more to it."""
+    """Return whether a statement binds a name, or is an expression that uses it, as a call does."""
     is_call = isinstance(statement.node, ast.Expr)
     reads = {root_of(dotted) for dotted, _ in statement.names.eager}
     return name in statement.binds or (is_call and name in reads)

@@ -28,8 +28,7 @@ _ANCHOR = 32
 
 class ContentChunk(NamedTuple):
     """One piece of a content. `anchor`: its first bytes, which `cut` searches for where the piece
-    has shifted.
-    """
+    has shifted."""
 
     size: int
     digest: bytes
@@ -38,8 +37,7 @@ class ContentChunk(NamedTuple):
 
 class Chunks(NamedTuple):
     """All pieces of one content, in order. ``blocks`` tell which parts of the file changed when it
-    is read again.
-    """
+    is read again."""
 
     chunks: list[ContentChunk]
     blocks: QuickBlocks = QuickBlocks()
@@ -88,8 +86,7 @@ class _Tape:
 
     def blocks_ahead(self) -> bytearray:
         """Return the digests of the next blocks that are in the buffer; empty if the position is
-        inside a block.
-        """
+        inside a block."""
         index, inside = divmod(self.size - len(self._held) + self._at, BLOCK_BYTES)
         return bytearray() if inside else self._hasher.blocks[index * DIGEST_BYTES :]
 

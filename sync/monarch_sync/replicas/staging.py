@@ -271,7 +271,8 @@ class Staging:
         return status.st_mtime_ns
 
     def line_up(self, files: Iterable[Entry]) -> None:
-        """Work out the simple swaps ahead, once all content is ready, so that the commit is short."""
+        """Work out the simple swaps ahead, once all content is ready, so that the commit is
+        short."""
         for entry in files:
             path = entry.path
             place, before, digest, is_stored, is_linked, patch, mtime_ns = self.ready[path]

@@ -140,8 +140,7 @@ class Manifest:
 
     def files_below(self, path: str) -> Iterator[str]:
         """Yield the files inside a folder, at any depth; for a caller that needs only the first
-        few.
-        """
+        few."""
         children = self.folder(path).children
         # A folder's name sorts as its content does.
         names = [name if child.node is None else f"{name}/" for name, child in children.items()]

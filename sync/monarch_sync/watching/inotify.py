@@ -84,7 +84,8 @@ class Inotify:
         self._libc.inotify_rm_watch(self._fd, number)
 
     def wait(self, seconds: float | None, waker: int = -1) -> bool:
-        """Wait until there are events; return whether there are. A byte in ``waker`` ends it early."""
+        """Wait until there are events; return whether there are. A byte in ``waker`` ends it
+        early."""
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         if waker >= 0:
