@@ -198,8 +198,11 @@ def build_model(config: DDPConfig) -> nn.Module:
 
 
 def build_optimizer(config: DDPConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Any. Learning rate and weight decay are set before each step, for a parameter group times
-    its `lr_scale` and `weight_decay_scale`, where it has them."""
+    """Return the optimizer of the model; any torch optimizer will do.
+
+    Before each step the recipe sets the learning rate and the weight decay. A parameter group may
+    scale them by its own `lr_scale` and `weight_decay_scale`.
+    """
     return torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
 
 
@@ -448,7 +451,7 @@ class DDPTrainer(Actor):
 
     @endpoint
     def take(self, rank: int) -> None:
-        """Have the weights, buffers and optimizer of that rank on all ranks."""
+        """Copy the weights, buffers and optimizer of ``rank`` to all ranks."""
         take_from(rank, self.model, self.optimizer)
         self.extra.take_from(rank)
 
@@ -793,7 +796,7 @@ def shape_of(
 
 
 def num_steps_of(config: DDPConfig, num_steps_per_epoch: int | None) -> int:
-    """The steps of the whole run."""
+    """Return the number of steps of the whole run. Raises UnfitData if it cannot be known."""
     if config.num_steps is not None:
         return config.num_steps
     if not num_steps_per_epoch:

@@ -61,7 +61,10 @@ class _CountedBatches(Iterator[Any]):
 
 
 def means_of(shares: Iterable[Share]) -> dict[str, float]:
-    """Over all ranks. One without samples has measured nothing."""
+    """Return the weighted mean of each metric over the shares of all ranks.
+
+    Leaves out a metric that no rank has measured.
+    """
     totals: dict[str, list[float]] = {}
     for share in shares:
         for name, (value, weight) in share.items():

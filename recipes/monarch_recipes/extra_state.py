@@ -44,7 +44,7 @@ class ExtraState:
         return {name: one.state_dict() for name, one in self.objects.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what is there; the rest is as it was built."""
+        """Load each object that has a saved state; the other objects stay as they were built."""
         for name, one in self.objects.items():
             if name in state:
                 one.load_state_dict(state[name])
@@ -54,7 +54,7 @@ class ExtraState:
         return [name for name in self.objects if name not in state]
 
     def take_from(self, rank: int) -> None:
-        """Have that of ``rank`` on all ranks."""
+        """Copy the state of ``rank`` to all ranks."""
         theirs: list[Any] = [self.state_dict()]
         dist.broadcast_object_list(theirs, src=rank)
         if dist.get_rank() != rank:

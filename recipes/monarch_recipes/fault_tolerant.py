@@ -236,8 +236,11 @@ def build_model(config: FaultTolerantConfig) -> nn.Module:
 
 
 def build_optimizer(config: FaultTolerantConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Any. The learning rate is set before each step, for a parameter group times its `lr_scale`,
-    where it has one."""
+    """Return the optimizer of the model; any torch optimizer will do.
+
+    Before each step the recipe sets the learning rate. A parameter group may scale it by its own
+    `lr_scale`.
+    """
     return torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
     )
@@ -679,7 +682,7 @@ class ReplicaTrainer(Actor):
         return True
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take what was saved."""
+        """Load the weights, the optimizers and the progress from a saved state."""
         self.load_state(state)
         self.outer_optimizer.load_state_dict(state["outer_optimizer"])
         self.progress = state["progress"]

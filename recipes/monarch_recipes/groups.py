@@ -145,7 +145,7 @@ def put_in_place(old: list[Any], new: list[Any]) -> list[str]:
 
 
 def _changed(holder: Any, successors: dict[int, Any]) -> bool:
-    """Whether it does not hold an old one any more."""
+    """Replace the old groups in a holder by their successors; return whether none is left."""
     if isinstance(holder, types.FrameType):
         return True  # Of a call that ends soon.
     if isinstance(holder, dict):

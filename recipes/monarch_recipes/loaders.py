@@ -119,7 +119,8 @@ def sources_of(data: Any) -> tuple[DataSource, DataSource]:
 
 
 def dealt_sources(data: Any, recipe: str) -> tuple[DataSource, DataSource]:
-    """The same for a recipe that takes no stream."""
+    """As `sources_of`, for a recipe that takes no stream. Raises UnfitData if a source is a
+    stream."""
     sources = sources_of(data)
     for source, name in zip(sources, Data._fields, strict=True):
         if source.is_stream:
@@ -179,7 +180,8 @@ def _of_loader(loader: Any, name: str) -> DataSource:
 
 
 def _shuffles(loader: Any, called: str) -> bool:
-    """Whether it shuffles; raises UnfitData for an order that only its sampler knows."""
+    """Return whether a loader shuffles. Raises UnfitData for an order that only its sampler
+    knows."""
     sampler = loader.sampler
     if loader.batch_size is None:
         raise UnfitData(

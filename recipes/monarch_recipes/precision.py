@@ -35,7 +35,7 @@ class Precision:
 
     @staticmethod
     def full(outputs: Any) -> Any:
-        """The same with all that has half precision as float32, for the loss."""
+        """Return the outputs with all half-precision tensors as float32, to compute the loss."""
         if isinstance(outputs, torch.Tensor):  # A tree's walk takes as long as a small layer.
             return outputs.float() if outputs.dtype in _HALVES else outputs
         return tree_map_only(torch.Tensor, Precision.full, outputs)

@@ -170,7 +170,10 @@ def build_policy(config: RLConfig) -> nn.Module:
 
 
 def build_optimizer(config: RLConfig, policy: nn.Module) -> torch.optim.Optimizer:
-    """Any. It begins anew after the supervised phase; the learning rate is set before each step."""
+    """Return the optimizer of the policy; any torch optimizer will do.
+
+    It starts afresh after the supervised phase. Before each step the recipe sets the learning rate.
+    """
     return torch.optim.AdamW(policy.parameters(), lr=config.learning_rate, weight_decay=0.0)
 
 

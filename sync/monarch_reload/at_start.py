@@ -30,7 +30,10 @@ def at_start(function: F) -> F:
 
 
 def counts_from_next_start(function: FunctionType) -> bool:
-    """Whether it is marked so, or makes modules of torch, which are there by now."""
+    """Return whether an edit of a function shows only at the next start.
+
+    True for marked functions, and for `__init__` of torch modules, which exist by now.
+    """
     if getattr(function, _MARK, False) is True:
         return True
     path, _, name = function.__qualname__.rpartition(".")
@@ -43,7 +46,7 @@ def counts_from_next_start(function: FunctionType) -> bool:
 
 
 def makes_torch_modules(cls: type) -> bool:
-    """Whether it is a class of them."""
+    """Return whether a class is a subclass of `torch.nn.Module`."""
     torch: Any = sys.modules.get("torch.nn")
     return torch is not None and issubclass(cls, torch.Module)
 

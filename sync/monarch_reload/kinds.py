@@ -34,7 +34,7 @@ def own_names(holder: object) -> dict[str, Any]:
 
 
 def is_waiting(module: ModuleType) -> bool:
-    """Whether it will load itself when it is first used."""
+    """Return whether a module is lazy: it loads itself when it is first used."""
     return type(module).__name__ == "_LazyModule" and type(module).__module__ == "importlib.util"
 
 

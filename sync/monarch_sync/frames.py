@@ -35,7 +35,7 @@ def frames_in(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def _checksum(record: bytes) -> bytes:
-    """Against what is torn or damaged; no other program writes here."""
+    """Return a checksum that finds torn or damaged records."""
     if len(record) < LARGE_BYTES:
         return xxhash.xxh3_128_digest(record)
     return xxhash.xxh3_128_digest(

@@ -57,7 +57,7 @@ class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
 
 
 class _Lost(msgspec.Struct, tag="lost", array_like=True):
-    """Entries that the replica claims no more, though no push said so."""
+    """Entries that this replica no longer owns, though no push removed them."""
 
     generation: int
     put_back: list[Row]
@@ -151,7 +151,7 @@ class History:
         self.newest = generation
 
     def lost(self, generation: int, entries: list[Entry]) -> None:
-        """Note that these are claimed no more."""
+        """Note that this replica no longer owns these entries."""
         if entries:
             self._put(_Lost(generation, [entry.to_row() for entry in entries]))
 
@@ -212,7 +212,7 @@ class History:
             self._shorten()
 
     def _shorten(self) -> None:
-        """Keep the newest half."""
+        """Drop the older half of the records."""
         data = self._read()[: self._num_bytes]
         ends = [end for _, end in frames_in(data)]
         starts = [0, *ends[:-1]]

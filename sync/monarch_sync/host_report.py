@@ -30,7 +30,7 @@ class HostReport:
     num_folders: int = 0
 
     def add(self, other: HostReport) -> None:
-        """Count what was brought to another folder of the same host, too."""
+        """Add the counts of another folder on the same host to this report."""
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.kept += other.kept

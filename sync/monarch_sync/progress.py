@@ -61,13 +61,13 @@ _current: ContextVar[Progress | None] = ContextVar("monarch_sync_progress", defa
 
 
 def progress() -> Progress:
-    """The one to write to: of the follower of this push, else one that has no reader."""
+    """Return the `Progress` that this push writes to; a fresh one if nobody follows the push."""
     return _current.get() or Progress()
 
 
 @contextmanager
 def followed_by(follower: Progress) -> Iterator[None]:
-    """The pushes of this block, in this thread, write to ``follower``."""
+    """Have the pushes of this block, in this thread, write their progress to ``follower``."""
     token = _current.set(follower)
     try:
         yield

@@ -99,7 +99,7 @@ def mini():
 
 
 def test():
-    """Even smaller."""
+    """Return a config with an even smaller model: 2 layers of width 64."""
     return config("test", dim=64, n_layers=2)
 
 

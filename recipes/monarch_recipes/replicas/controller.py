@@ -235,7 +235,8 @@ class Controller(Actor):
         ended.append(outcome)
 
     async def unless_stopped(self, work: Awaitable[None]) -> bool:
-        """Whether it came to its end; it is cancelled where the run is asked to stop."""
+        """Do the work, and cancel it if the run is asked to stop; return whether it was
+        finished."""
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self.stop_wanted.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)

@@ -43,7 +43,7 @@ class EventLog:
         self.fingerprints = FingerprintBook()
 
     def tell(self, kind: str, text: str, **data: Any) -> None:
-        """An event of the run."""
+        """Write an event of the run to the log."""
         self.news.send(RunEvent(kind, text, data))
 
     def tell_of_copies(self, texts: Iterable[str]) -> None:
@@ -55,7 +55,7 @@ class EventLog:
                 self.tell("copies", text)
 
     async def written(self) -> None:
-        """Wait until all that was told is written down."""
+        """Wait until all events so far are written."""
         port, answer = Channel[None].open(once=True)
         self.news.send(FlushRequest(port))
         await answer.recv()

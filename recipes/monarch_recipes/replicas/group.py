@@ -138,7 +138,7 @@ class Group:
         )  # fmt: skip
 
     def hosts_of(self, hosts: HostMesh) -> HostMesh:
-        """Those of all hosts that this group is on."""
+        """Return the part of ``hosts`` that this group is on."""
         place = self.place
         return hosts.slice(hosts=slice(place.first_host, place.first_host + place.num_hosts))
 

@@ -46,12 +46,12 @@ class Crew:
         return CrewCall(self, number, method, args)
 
     def close(self) -> None:
-        """End all processes."""
+        """End the processes of all members."""
         for procs in self._procs:
             self._end(procs)
 
     def replace(self, number: int, why: str) -> None:
-        """A new process in the place of a member's. Raises RunFailed where they die one after the
+        """Start a new process for a member. Raises RunFailed where its processes die one after the
         other."""
         self._num_deaths[number] += 1
         who = f"{self.name} {number}"

@@ -125,12 +125,12 @@ class Pipeline:
         self.buffer = Crew(hosts, "buffer", 1, buffer, record, preload=preload)
 
     def close(self) -> None:
-        """End all processes."""
+        """End the processes of the generators, the reward actors and the buffer."""
         for crew in (self.generators, self.rewards, self.buffer):
             crew.close()
 
     def begin_anew(self, state: dict[str, Any] | None) -> None:
-        """Go on with the buffer of a checkpoint; what is being generated counts no more."""
+        """Load the buffer of a checkpoint, and drop the samples that are being generated."""
         self._pending.clear()
         self.buffer.ask(0, "load", state).get()
 
@@ -193,13 +193,16 @@ class Pipeline:
         })  # fmt: skip
 
     def keep(self, batch: JudgedBatch) -> dict[str, float]:
-        """Put what can be learned from into the buffer."""
+        """Put the groups that are informative into the buffer; return how many there were.
+
+        Also returns how many groups the buffer dropped for want of room.
+        """
         groups = [group for group in batch.groups if group.is_informative]
         num_dropped = self.buffer.ask(0, "add", batch.number, groups).get()
         return {"informative_groups": len(groups), "overflowed_groups": num_dropped}
 
     def take(self, step: int, version: int, config: PipelineConfig) -> Taken:
-        """What a step learns from."""
+        """Take the groups for a step out of the buffer."""
         taken: Taken = self.buffer.ask(
             0, "take", step, version, config.problems_per_step, config.max_staleness
         ).get()

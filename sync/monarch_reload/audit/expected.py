@@ -113,7 +113,7 @@ def _are_generated(fresh: Any, live: Any, paths: Collection[str]) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a number, a text or a tuple of such: two of them may be compared."""
+    """Return whether a value can be compared safely: a number, a text or a tuple of these."""
     return type(value) in _PLAIN or (type(value) is tuple and all(map(is_plain, value)))
 
 

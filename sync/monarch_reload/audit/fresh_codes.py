@@ -26,7 +26,10 @@ class FreshCodes:
 
     @cached_property
     def _compiled(self) -> Mapping[str, Sequence[CodeType]]:
-        """The same by a compilation of the whole file: `codes` leaves out what shares a place."""
+        """The same code objects, from a compilation of the whole file.
+
+        `codes` leaves out code objects that share a name and a line.
+        """
         code = compile(self._source.text, self._source.path, "exec", dont_inherit=True)
         return _by_name([code])
 
@@ -36,7 +39,7 @@ class FreshCodes:
         return literal_defaults(self._source.text)
 
     def has(self, code: CodeType) -> bool:
-        """Whether it is the code of a function of the source, lines included."""
+        """Return whether a function of the source has exactly this code, line numbers included."""
         name = code.co_name
         return code in self._by_name.get(name, ()) or code in self._compiled.get(name, ())
 

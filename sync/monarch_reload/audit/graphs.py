@@ -36,7 +36,7 @@ class SourceOutline:
 
     @cached_property
     def functions(self) -> Mapping[str, ast.FunctionDef | ast.AsyncFunctionDef]:
-        """Those of the module and of its classes, by qualified name."""
+        """The functions and methods of the module, by qualified name."""
         return {f"{before}{one.name}": one for before, one in self._statements if _is_function(one)}
 
     @cached_property

@@ -18,7 +18,10 @@ Defaults = Mapping[str, Any]  # by parameter
 
 
 def literal_defaults(text: bytes) -> Mapping[Place, Defaults]:
-    """Those of a whole file. Of two functions at one place nothing is said."""
+    """Return the literal defaults of all functions in a file, by name and line.
+
+    Leaves out two functions that share a name and a line.
+    """
     found: dict[Place, Defaults] = {}
     twice: set[Place] = set()
     try:

@@ -37,7 +37,7 @@ def _with_old_code(processes: Collection[Any], what: str, until: str) -> AuditFi
 
 
 def _loads_data(process: Any) -> bool:
-    """Whether it is a worker of torch's DataLoader, which the kernel knows by that name."""
+    """Return whether a process is a worker of torch's DataLoader, by its name in ``/proc``."""
     try:
         with open(f"/proc/{process.pid}/comm", encoding="ascii") as file:
             return file.read().strip() == "pt_data_worker"

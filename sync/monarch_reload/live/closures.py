@@ -110,7 +110,7 @@ class _CodeNode:
 
 
 def _is_scope(code: CodeType) -> bool:
-    """Whether it only holds the type parameters of a definition, as of Python 3.12."""
+    """Return whether a code object only holds type parameters, which Python 3.12 introduced."""
     return code.co_name.startswith("<generic parameters of")
 
 
@@ -503,7 +503,10 @@ def _inside(code: CodeType) -> Iterator[CodeType]:
 
 
 def _moved(code: CodeType, distance: int, path: str) -> CodeType:
-    """The same so many lines further down: all lines of a code object count from its first."""
+    """Return the code with its lines shifted by ``distance``, nested code objects included.
+
+    All lines of a code object count from its first line.
+    """
     if not distance and code.co_filename == path:
         return code
     if code.co_firstlineno + distance < 1:

@@ -301,7 +301,10 @@ def _is_opaque(graph: Any) -> bool:
 
 
 def _is_known(thing: Any) -> bool:
-    """Whether it is no code of the user's: an operator that Python defines is."""
+    """Return whether a function is part of a known library and not the user's own code.
+
+    An operator that the user defines in Python is the user's own.
+    """
     module = str(getattr(thing, "__module__", None) or "")
     if module.startswith("torch._ops."):
         library = sys.modules.get("torch._library.custom_ops")

@@ -62,7 +62,7 @@ def is_compiled(value: Any) -> bool:
 
 
 def _wraps_function(value: Any) -> bool:
-    """Whether it is what a decorator made of a function, and says so."""
+    """Return whether a value names the function that it wraps, in ``__wrapped__``."""
     try:
         own = object.__getattribute__(value, "__dict__")
     except AttributeError:

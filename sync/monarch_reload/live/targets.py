@@ -66,7 +66,7 @@ class Target:
 
     @property
     def place(self) -> Hashable:
-        """The same for targets that are one."""
+        """A key that is equal for two targets that are the same attribute or item."""
         key = self._key if _has_hash(self._key) else repr(self._key)
         return id(self._owner), self._is_item, key
 

@@ -63,7 +63,7 @@ def _imports(body: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
 
 
 def _expects(handler: ast.ExceptHandler) -> bool:
-    """Whether it is for an import that fails."""
+    """Return whether an `except` clause catches a failed import."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return any(kind is None or dotted(kind) in _EXPECTED for kind in kinds)
 

@@ -68,7 +68,7 @@ def _users(body: Sequence[Statement], changed: Collection[str], owner: str = "")
 
 
 def are_operators(members: Collection[str]) -> bool:
-    """Whether one of them is used without being named, as `__add__` and `__call__` are."""
+    """Return whether Python calls a member without naming it, as `__add__` and `__call__`."""
     return any(
         name.startswith("__") and name.endswith("__") and name not in _RAN_ONCE for name in members
     )

@@ -84,7 +84,10 @@ def _says_its_line(code: CodeType) -> bool:
 
 
 def moved_code(code: CodeType, distance: int) -> CodeType:
-    """The same so many lines further down: all lines of a code object count from its first."""
+    """Return the code with its lines shifted by ``distance``, nested code objects included.
+
+    All lines of a code object count from its first line.
+    """
     constants = tuple(
         moved_code(one, distance) if isinstance(one, CodeType) else one for one in code.co_consts
     )

@@ -42,7 +42,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         return names_of(self.node, {one.node: one.names.deferred for one in functions})
 
     def moved(self, distance: int, lines: Sequence[str]) -> Statement:
-        """The same in another version of the file, so many lines further down."""
+        """Return the same statement in another version of the file, ``distance`` lines further
+        down."""
         moved = Statement(
             node=self.node,
             text=self.text,
@@ -127,7 +128,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_future(self) -> bool:
-        """Whether it may stand at the head of a file only."""
+        """Whether this is a `from __future__` import, which only the head of a file may have."""
         return isinstance(self.node, ast.ImportFrom) and self.node.module == "__future__"
 
     @cached_property
@@ -147,7 +148,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_star(self) -> bool:
-        """Whether it is `from m import *`, or brings one of the names of that."""
+        """Whether this is `from m import *`, or binds a name that such an import brought."""
         return self.is_import and (self.brought is not None or "*" in self.names.binds)
 
     @cached_property
@@ -156,12 +157,12 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_opaque(self) -> bool:
-        """Whether it may bind names that are not to be seen in it."""
+        """Whether this may bind names that its source does not show, as `exec` does."""
         return any(name in _BIND_UNSEEN for name, _ in self.names.eager)
 
     @cached_property
     def reads_whole(self) -> bool:
-        """Whether it may look at every name that its module has by then."""
+        """Whether this may read every name that its module has at that time."""
         return any(name == WHOLE for name, _ in self.names.eager)
 
     @cached_property
@@ -171,7 +172,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_harmless(self) -> bool:
-        """Whether it only defines, imports or writes down: nothing is called."""
+        """Whether this only defines, imports or assigns, and calls nothing."""
         if self.is_definition or self.is_import or self.is_docstring:
             return True
         if isinstance(self.node, ast.Pass):
@@ -182,7 +183,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_inert(self) -> bool:
-        """Whether it cannot change any object that is there already."""
+        """Whether this cannot change an object that exists already."""
         if isinstance(self.node, FunctionNode):
             return not self.node.decorator_list and not any(
                 isinstance(part, ast.Call) for part in ast.walk(self.node.args)
@@ -195,7 +196,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_computed_whole(self) -> bool:
-        """Whether what it binds is all computed at once: `[f(x) for x in xs]`, `sorted(...)`."""
+        """Whether the bound value is computed at once: `[f(x) for x in xs]`, `sorted(...)`."""
         if not isinstance(self.node, (ast.Assign, ast.AnnAssign)):
             return False
         value = self.node.value
@@ -205,7 +206,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_holder(self) -> bool:
-        """Whether what it binds is what it reads, in a tuple, a `partial` or a decorator."""
+        """Whether the bound value holds what is read: a tuple, a `partial` or a decorated
+        function."""
         if not isinstance(self.node, (ast.Assign, ast.AnnAssign)) or not self.names.eager:
             return False
         value = self.node.value

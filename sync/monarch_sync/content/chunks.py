@@ -27,7 +27,8 @@ _ANCHOR = 32
 
 
 class ContentChunk(NamedTuple):
-    """`anchor`: the first bytes, by which it is found again where it has shifted."""
+    """One piece of a content. `anchor`: its first bytes, which `cut` searches for where the piece
+    has shifted."""
 
     size: int
     digest: bytes
@@ -35,7 +36,8 @@ class ContentChunk(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """All pieces of one content, in order. ``blocks``: to look at the file again by."""
+    """All pieces of one content, in order. ``blocks`` tell which parts of the file changed when it
+    is read again."""
 
     chunks: list[ContentChunk]
     blocks: QuickBlocks = QuickBlocks()
@@ -53,7 +55,7 @@ class Chunks(NamedTuple):
 
 
 class _Tape:
-    """A stream with some of it in memory: what is not yet consumed, up to a window."""
+    """A stream with a buffer: it keeps bytes that were read and not yet consumed."""
 
     def __init__(self, stream: BinaryIO, before: QuickBlocks) -> None:
         self._stream = stream
@@ -63,7 +65,7 @@ class _Tape:
         self.size = 0
 
     def ahead(self, size: int) -> memoryview:
-        """The next `size` bytes, fewer at the end; they are not consumed."""
+        """Return the next `size` bytes without consuming them; fewer at the end of the stream."""
         missing = size - (len(self._held) - self._at)
         if missing > 0:
             more = self._stream.read(max(missing, 1 << 20))
@@ -74,7 +76,7 @@ class _Tape:
         return memoryview(self._held)[self._at : self._at + size]
 
     def find(self, anchor: bytes) -> int:
-        """How far ahead `anchor` stands, within the window; -1 if nowhere."""
+        """Return the distance in bytes to `anchor`, within the window; -1 if it is not there."""
         self.ahead(_WINDOW)
         found = self._held.find(anchor, self._at, self._at + _WINDOW)
         return found - self._at if found >= 0 else -1
@@ -83,13 +85,13 @@ class _Tape:
         self._at += size
 
     def blocks_ahead(self) -> bytearray:
-        """The digests of the blocks that come next, as far as they are held; none in the middle
-        of one."""
+        """Return the digests of the next blocks that are in the buffer; empty if the position is
+        inside a block."""
         index, inside = divmod(self.size - len(self._held) + self._at, BLOCK_BYTES)
         return bytearray() if inside else self._hasher.blocks[index * DIGEST_BYTES :]
 
     def digest_of(self, ahead: memoryview) -> bytes:
-        """The digest of what comes next; a block of the content has it already."""
+        """Return the digest of the next bytes, ``ahead``; a whole block has its digest already."""
         if len(ahead) == BLOCK_BYTES and (blocks := self.blocks_ahead()):
             return bytes(blocks[:DIGEST_BYTES])
         return digest_bytes(ahead)
@@ -142,8 +144,10 @@ def _follow(tape: _Tape, old: list[ContentChunk]) -> Iterator[ContentChunk]:
 
 
 def _skip_same(tape: _Tape, blocks: bytes, at: int) -> int:
-    """Consume what stands as the blocks from the ``at``-th on, as far as it is held; how many
-    they are."""
+    """Consume the next blocks that equal ``blocks`` from index ``at`` on; return how many they are.
+
+    Looks only at blocks that are in the buffer.
+    """
     held, start = tape.blocks_ahead(), at * DIGEST_BYTES
     size = min(len(held), len(blocks) - start)
     while size > 0 and held[:size] != blocks[start : start + size]:
@@ -154,7 +158,7 @@ def _skip_same(tape: _Tape, blocks: bytes, at: int) -> int:
 
 
 def _next_if(tape: _Tape, chunk: ContentChunk) -> ContentChunk | None:
-    """The chunk, consumed, if it comes next."""
+    """Consume and return ``chunk`` if the stream continues with it; else return None."""
     ahead = tape.ahead(chunk.size)
     if len(ahead) < chunk.size or tape.digest_of(ahead) != chunk.digest:
         return None
@@ -163,13 +167,16 @@ def _next_if(tape: _Tape, chunk: ContentChunk) -> ContentChunk | None:
 
 
 def _is_overwritten(tape: _Tape, chunk: ContentChunk, following: ContentChunk) -> bool:
-    """Whether only this chunk changed: the one after it stands in its place."""
+    """Return whether only this chunk changed: ``following`` is still at its old offset."""
     ahead = tape.ahead(chunk.size + following.size)[chunk.size :]
     return len(ahead) == following.size and digest_bytes(ahead) == following.digest
 
 
 def _find_again(tape: _Tape, old: list[ContentChunk], at: int) -> tuple[int, int]:
-    """(how far ahead, which): the nearest place where one of the next old chunks stands."""
+    """Return (distance in bytes, index) of the nearest old chunk that the stream still contains.
+
+    Tries a few of the chunks after ``at``. The distance is -1 if none is found.
+    """
     best = (-1, at)
     for index in (at + step for step in _STEPS if at + step < len(old)):
         distance = tape.find(old[index].anchor)

@@ -51,7 +51,7 @@ def unpatch(frame: Content, old: bytes, size: int) -> bytes:
 
 
 def compress(content: Content) -> bytes:
-    """Content as a frame that stands for itself."""
+    """Return the content as a zstd frame that can be read without another content."""
     return zstd.compress(content, _BULK_LEVEL)
 
 
@@ -110,7 +110,7 @@ def decode(data: bytes | bytearray | memoryview, old_size: int, new_size: int) -
 
 
 def apply(pieces: Iterable[Piece], old: bytes | memoryview) -> bytes:
-    """The new content."""
+    """Return the new content that ``pieces`` make of ``old``."""
     view = memoryview(old)
     return b"".join(p if isinstance(p, bytes) else view[p[0] : p[0] + p[1]] for p in pieces)
 
@@ -137,7 +137,7 @@ def between_chunks(old: Chunks, new: Chunks, read: Reader) -> list[Piece]:
 
 
 def _same_ends(old: Chunks, new: Chunks) -> tuple[int, int]:
-    """How many chunks at the start, and at the end, are the very ones of the old content."""
+    """Count the chunks at the start, and at the end, that equal those of the old content."""
     num_shared = min(len(old.chunks), len(new.chunks))
     first = last = 0
     while first < num_shared and old.chunks[first] is new.chunks[first]:
@@ -148,7 +148,7 @@ def _same_ends(old: Chunks, new: Chunks) -> tuple[int, int]:
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """Neighbours in one; an empty piece is none."""
+    """Join neighbouring pieces, and drop empty ones."""
     joined: list[Piece] = []
     literal: list[bytes] = []
     for piece in pieces:

@@ -44,13 +44,13 @@ def blocks_of(content: bytes | bytearray | memoryview) -> bytes:
 
 
 def digest_of_blocks(blocks: bytes | bytearray) -> bytes:
-    """The digest of a large content whose blocks have these."""
+    """Return the digest of a large content from the digests of its blocks."""
     # The other half: or a small content of these very bytes would have the same digest.
     return sha256(blocks).digest()[DIGEST_BYTES:]
 
 
 class QuickBlocks(NamedTuple):
-    """The blocks of a large content: of each a quick hash, and its digest."""
+    """The quick hash and the digest of each block of a large content."""
 
     quick: bytes = b""
     digests: bytes = b""
@@ -126,7 +126,7 @@ class ContentHasher:
                 self.blocks += blocks_of(view[start : start + BLOCK_BYTES])
 
     def digest(self) -> bytes:
-        """The digest of all bytes so far; none may come after it."""
+        """Return the digest of all bytes so far. No bytes may be added after this call."""
         if self.size < LARGE_BYTES:
             return digest_bytes(b"".join(self._held))
         if self._rest:

@@ -77,7 +77,7 @@ class Disk:
     def overwrite(
         self, path: AnyPath, writes: Iterable[tuple[int, bytes]], size: int, mtime: int
     ) -> None:
-        """Write (offset, bytes) into a file that stands there, and have it end at `size`."""
+        """Write (offset, bytes) into an existing file, and make `size` bytes its length."""
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
         try:
             for offset, data in writes:
@@ -92,7 +92,7 @@ class Disk:
             os.close(fd)
 
     def append(self, path: Path, offset: int, content: bytes) -> None:
-        """Write at `offset`, and nothing stands behind it any more."""
+        """Write `content` at `offset`, and cut the file off behind it."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             if os.fstat(fd).st_size > offset:  # to truncate costs 50 us, even where nothing goes
@@ -208,7 +208,7 @@ _NAMES = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()  # as `os.
 
 
 def _exchange(one: AnyPath, other: AnyPath) -> bool:
-    """Exchange two files; False where that is not to be had."""
+    """Exchange two files in one step; return False where the file system cannot do that."""
     if _renameat2 is None:
         return False
     raw_one, raw_other = os.fspath(one).encode(*_NAMES), os.fspath(other).encode(*_NAMES)

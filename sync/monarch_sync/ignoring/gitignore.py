@@ -45,7 +45,7 @@ class _IgnoreRule:
 
     @property
     def is_end(self) -> bool:
-        """Whether it says only how a name ends."""
+        """Return whether the pattern only says how a name ends."""
         return self.by_name and self.text[:1] == "*" and not _WILD.search(self.text[1:])
 
     @property
@@ -199,7 +199,7 @@ def _trimmed(line: str) -> str:
 
 
 def _num_stars(pattern: str) -> int:
-    """How many groups of them there are, at most."""
+    """Count the groups of stars in a pattern; the count may be too high."""
     return len(_STARS.findall(pattern))
 
 

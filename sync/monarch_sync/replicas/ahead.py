@@ -28,7 +28,7 @@ class Ahead:
         self.forget()
 
     def forget(self) -> None:
-        """The content that came is not there any more, or has become part of a stage."""
+        """Forget the content that came: it is gone, or a stage uses it now."""
         self.generation = 0
         self._entries: dict[str, Entry] = {}
         self._rows: list[Row] = []

@@ -55,8 +55,10 @@ class Committer:
         self.lost: list[str] = []  # paths whose staged content is gone, so not as planned
 
     def carry_out(self, plan: SyncPlan, new: Manifest) -> list[str]:
-        """Do it, so that `new` is what is here; the names of files that were changed on the host
-        and are kept under them."""
+        """Carry out the plan, so that the folder holds `new`.
+
+        Returns the new names of files that were changed on the host and are kept.
+        """
         for before, after in plan.folders_moved:
             self._move_folder(before, after)
         for entry in plan.removes:
@@ -101,8 +103,10 @@ class Committer:
         return [*opened, *(e.path for e in new if e.is_dir and e.mode & 0o300 != 0o300)]
 
     def settle(self) -> None:
-        """Work that can wait until the commit has been answered: what was replaced goes to the
-        store. May be asked for again, if it fails."""
+        """Move the replaced files to the store. This can wait until the commit has been answered.
+
+        The caller may call it again if it fails.
+        """
         while self._swapped:
             swap = self._swapped.pop()
             if swap.is_stored:
@@ -198,7 +202,7 @@ class Committer:
                 raise
 
     def _drop_bytecode(self, path: str) -> None:
-        """Python's compiled form of a file of ours goes with it."""
+        """Delete the bytecode that Python compiled from a file of ours."""
         folder, _, name = path.rpartition("/")
         stem, extension = os.path.splitext(name)
         if extension != ".py":

@@ -46,7 +46,7 @@ class ConflictCopies:
             self.keep(name, None, self._disk.move)
 
     def clear(self, name: str, status: os.stat_result) -> None:
-        """Make room: what stands here goes, and is saved."""
+        """Save the entry at a path and move it away, so that the path is free."""
         if stat.S_ISREG(status.st_mode):
             digest = self._stamps.digest_of(f"{self._root}/{name}", status)
             self._set_aside(name, status, digest)
@@ -56,7 +56,7 @@ class ConflictCopies:
             self.keep(name, None, self._disk.move)
 
     def keep(self, name: str, digest: bytes | None, how: _Rename) -> None:
-        """Give what stands here another name."""
+        """Give the entry at a path another name."""
         kept = kept_name(self._root, name, short(digest) if digest else NO_DIGEST)
         how(f"{self._root}/{name}", f"{self._root}/{kept}")
         self.kept.append(kept)

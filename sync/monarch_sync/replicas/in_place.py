@@ -31,14 +31,17 @@ class InPlace:
         self._noted = {}
 
     def salvage(self, path: str) -> bool:
-        """Whether a file left by a commit that was cut short is the note of a patch."""
+        """Take over the file at ``path`` if it is the note of a patch; return whether it is.
+
+        For files that an interrupted commit left behind.
+        """
         patch = Patch.read(path) if path.endswith(NOTE) else None
         if patch is not None:
             self._noted[patch.digest] = path, patch
         return patch is not None
 
     def return_old(self) -> None:
-        """After that commit: what leads back goes to the store, as it would have."""
+        """After an interrupted commit: keep the undo patches of changed files in the store."""
         for path, patch in self._noted.values():
             if lstat(path) is not None:
                 self._store.take_patch(path, patch)
@@ -47,9 +50,11 @@ class InPlace:
         self, entry: Entry, ours: Entry | None, before: os.stat_result, base: bytes,
         writes: list[Write], new_place: Callable[[], str],
     ) -> ReadyContent | None:  # fmt: skip
-        """Get ready what makes of the file that stands there (``before``, with the content
-        ``base``) what ``entry`` says; None if that may not be: it has to be ``ours``, as we left
-        it, without another name."""
+        """Get the patch ready that turns the existing file into ``entry``.
+
+        ``before`` is the status of the file, ``base`` the digest of its content. Returns None if
+        the file may not be patched: it has to be ``ours``, unchanged, with one name only.
+        """
         if ours is None or ours.digest != base or before.st_nlink > 1:
             return None
         path = f"{self._root}/{entry.path}"

@@ -25,7 +25,7 @@ class ParentFolders:
         self.opened: list[str] = []
 
     def make_sound(self, folder: str) -> None:
-        """See that ``folder`` and all above it are real folders inside the root."""
+        """Make sure that ``folder`` and all above it are real folders inside the root."""
         if folder in self.sound:
             return
         self.make_sound(parent_of(folder))
@@ -41,7 +41,7 @@ class ParentFolders:
         self.sound.add(folder)
 
     def open(self, folder: str) -> None:
-        """See that we may write to a folder that is there."""
+        """Make sure that we may write to an existing folder."""
         if folder in self.sound or folder in self._writable:
             return
         path = f"{self._root}/{folder}"

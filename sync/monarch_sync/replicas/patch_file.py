@@ -66,7 +66,7 @@ class Patch(msgspec.Struct, array_like=True, frozen=True):
         )
 
     def then(self, other: Patch) -> Patch:
-        """Both, one after the other."""
+        """Return one patch that does the same as this patch and then ``other``."""
         return Patch(
             base=self.base,
             base_size=self.base_size,

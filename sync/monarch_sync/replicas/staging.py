@@ -177,8 +177,11 @@ class Staging:
         return None if found is None else found[0]
 
     def _fetch(self, entry: Entry, source: str | None, *, is_going: bool) -> bool:
-        """See that a content is to be had that did not come: it is on this host, in the store or at
-        `source`. A file that `is_going` from its place only gets a second name."""
+        """Get the content of an entry from this host: from its folder, the store or `source`.
+
+        For a content that the push left out. Returns False if the host does not have it. A file
+        that `is_going` from its place only gets a second name.
+        """
         above = self.folders.get(parent_of(entry.path))
         if above is not None and source is None and not self._has(entry.digest):
             return False
@@ -229,7 +232,7 @@ class Staging:
         return True
 
     def gather(self, plan: SyncPlan, new: Manifest) -> list[bytes]:
-        """See that every content of a plan is to be had; the digests of those that are not."""
+        """Get every content of a plan ready; return the digests of contents that are missing."""
         missing: dict[bytes, None] = {}
         moved = plan.moved
         ready = self.ready
@@ -268,7 +271,8 @@ class Staging:
         return status.st_mtime_ns
 
     def line_up(self, files: Iterable[Entry]) -> None:
-        """All is ready: work out ahead what the commit can do without a thought."""
+        """Work out the simple swaps ahead, once all content is ready, so that the commit is
+        short."""
         for entry in files:
             path = entry.path
             place, before, digest, is_stored, is_linked, patch, mtime_ns = self.ready[path]
@@ -289,8 +293,10 @@ class Staging:
                 )
 
     def salvage(self, plan: SyncPlan, old: Manifest) -> None:
-        """After a commit that was cut short: what is here is known by what it holds, whatever it
-        was to be; some of it may have changed places already with what it replaces."""
+        """After an interrupted commit: find the staged content that is still here, by its digest.
+
+        Some staged files may have changed places already with the files that they replace.
+        """
         self.forget()
         self.begin(SyncPlan(files=plan.files, removes=plan.removes, before=plan.before), old)
         self._disk.finish_exchanges(self.folder)
@@ -307,7 +313,7 @@ class Staging:
         self._store.mend(self._expected)
 
     def return_old(self) -> None:
-        """After that: what was replaced goes to the store, as it would have."""
+        """After an interrupted commit: move the replaced contents to the store."""
         for digest, path in self._salvaged.items():
             if digest in self._replaced and (status := lstat(path)) is not None:
                 self._store.take(path, digest, status)
@@ -318,7 +324,7 @@ class Staging:
             yield from (f"{folder}/{name}" for name in names)
 
     def forget(self) -> None:
-        """Begin anew; the content here stays for now."""
+        """Forget the preparations. The files in the staging folder stay."""
         self._expected, self._salvaged, self._replaced = {}, {}, set()
         self._in_place.forget()
         self._on_disk.forget()
@@ -326,7 +332,7 @@ class Staging:
         self.ready, self.swaps, self.tops, self.folders = {}, {}, {}, _NOBODY
 
     def drop(self) -> None:
-        """Throw all of it away."""
+        """Forget the preparations, and delete all files in the staging folder."""
         self.forget()
         with os.scandir(self.folder) as found:
             for entry in found:

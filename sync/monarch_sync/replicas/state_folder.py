@@ -23,7 +23,7 @@ _MODE = 0o700  # its files may have been in a folder that is not open to all
 
 
 def find_state_folder(root: str | os.PathLike[str]) -> Path | None:
-    """The one of a replica's folder; None if it is no replica's."""
+    """Return the state folder of a replica; None if ``root`` is not the folder of a replica."""
     inside, beside = _places(root)
     if inside.is_dir() and not inside.is_symlink():
         return inside
@@ -31,9 +31,9 @@ def find_state_folder(root: str | os.PathLike[str]) -> Path | None:
 
 
 def make_state_folder(root: str | os.PathLike[str]) -> Path:
-    """The same, made where it is not there; and the replica's folder with it.
+    """Return the state folder of a replica. Makes it, and the replica's folder, if missing.
 
-    Notes on a folder that is gone are of no use any more: they go, too.
+    If the replica's folder is gone, its old state folder is deleted first.
     """
     inside, beside = _places(root)
     if not inside.parent.exists() and _is_ours(beside):
@@ -88,7 +88,7 @@ def _check_parts(folder: Path) -> None:
 
 
 def _keep_private(folder: Path) -> None:
-    """One that an earlier version has made is open to all."""
+    """Close the state folder to other users: an earlier version made it open to all."""
     if stat.S_IMODE(folder.stat().st_mode) != _MODE:
         with contextlib.suppress(PermissionError):  # It may be another user's, and open to us.
             folder.chmod(_MODE)
@@ -100,7 +100,7 @@ def _places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a folder that no other user has put there."""
+    """Return whether this is a folder that belongs to our user."""
     try:
         status = os.lstat(folder)
     except OSError:
@@ -109,7 +109,10 @@ def _is_ours(folder: Path) -> bool:
 
 
 class FolderLock:
-    """Held from here until `release`, or until the process ends. Raises ``ReplicaBusy``."""
+    """A lock on a state folder, from here until `release` or the end of the process.
+
+    Raises ``ReplicaBusy`` if another process has it.
+    """
 
     def __init__(self, state: Path) -> None:
         self._file = open(state / "lock", "w")  # noqa: SIM115  held as long as we live

@@ -104,23 +104,23 @@ class StateLog:
         self._load()
 
     def begin(self, journal: Journal) -> None:
-        """Note what a commit will do; from here on it is carried to its end."""
+        """Write the journal of a commit. From here on the commit can only be completed."""
         self._append(journal)
         self.interrupted = journal
 
     def reach(self, manifest: Manifest) -> None:
-        """The commit that was begun is complete, and led to `manifest`; `end` notes it."""
+        """Take `manifest` as the current state: the commit is complete. `end` writes that down."""
         journal = self.interrupted
         assert journal is not None
         self.interrupted = None
         self.state = LoggedState(journal.generation, journal.author, manifest, journal.boot)
 
     def end(self, lost: list[str]) -> None:
-        """Note that, before anything else is noted."""
+        """Write down that the commit is complete. Call it before anything else is noted."""
         self._append(_Done(self.state.generation, encode_paths(lost)))
 
     def forget(self, paths: list[str]) -> None:
-        """Claim no more what is at these paths."""
+        """Note that this replica no longer owns these paths."""
         self._append(_Forgotten(self.state.generation, encode_paths(paths)))
         self.state = self.state._replace(manifest=self.state.manifest.replace(removed=paths))
 
@@ -130,7 +130,7 @@ class StateLog:
             self.rewrite(self.state)
 
     def rewrite(self, state: LoggedState) -> None:
-        """Note a whole state anew."""
+        """Write `state` as the new `current` file, and empty the log."""
         current = _CurrentState(state.generation, state.author, state.manifest.encode(), state.boot)
         data = msgspec.msgpack.encode(current)
         self._disk.write(self._current, data)

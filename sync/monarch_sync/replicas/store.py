@@ -69,7 +69,7 @@ class ContentStore:
         return name in self._sizes or f"{name}{_PATCH}" in self._sizes
 
     def take(self, path: str, digest: bytes, status: os.stat_result) -> None:
-        """Move a file in that had this content when it had this status."""
+        """Move a file into the store. It had this content when it had this status."""
         size = status.st_size
         if size > self._max_bytes:
             self._disk.unlink(path)  # all else would have to go for it, and then it would, too
@@ -90,7 +90,7 @@ class ContentStore:
             self._stamps.note(now, digest, status.st_mtime_ns)
 
     def take_patch(self, path: str, patch: Patch) -> None:
-        """Keep what leads back from a file that was patched."""
+        """Keep the undo of a patch, which restores the file as it was before."""
         name = f"{patch.base.hex()}{_PATCH}"
         size = sum(len(data) for _, data in (*patch.writes, *patch.undo))
         self._disk.rename(path, f"{self._folder}/{name}")
@@ -114,12 +114,15 @@ class ContentStore:
         return None
 
     def gone(self, digest: bytes) -> None:
-        """The content found here has left, to be shown."""
+        """Note that a content was moved out of the store."""
         self._num_bytes -= self._sizes.pop(digest.hex(), 0)
 
     def mend(self, digests: Iterable[bytes]) -> None:
-        """After a commit that was cut short: a file that should have left may have changed places
-        already with the one that it replaces. It gets the name of what it is."""
+        """After an interrupted commit: fix the names of stored files that hold another content.
+
+        A commit exchanges a stored file with the file that it replaces, so a stored file may hold
+        the replaced content by now.
+        """
         self._disk.finish_exchanges(self._folder)
         for digest in digests:
             name = digest.hex()
@@ -134,7 +137,10 @@ class ContentStore:
                 self.take(path, found, status)
 
     def trim(self, max_bytes: int | None = None) -> None:
-        """Drop the least recently used until the bound is kept, its own or another."""
+        """Drop the least recently used contents until at most ``max_bytes`` are left.
+
+        Without ``max_bytes``, the store's own bound counts.
+        """
         bound = self._max_bytes if max_bytes is None else max_bytes
         while self._num_bytes > bound and self._sizes:
             name, size = self._sizes.popitem(last=False)

@@ -46,8 +46,10 @@ class WholeFolders:
         return self.is_free(folder) and self.holds(folder, old.folder(folder))
 
     def is_free(self, folder: str) -> bool:
-        """Whether the file system lets a folder have another name. The one of a container keeps
-        those where they are that came with the image."""
+        """Return whether the file system can rename a folder.
+
+        In a container, folders that came with the image cannot be renamed.
+        """
         try:
             # Nothing can take the place of a folder that is not empty: this only asks.
             os.rename(f"{self._root}/{folder}", self._full)

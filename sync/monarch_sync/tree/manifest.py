@@ -121,7 +121,7 @@ class Manifest:
         return self.paths_of([digest]).get(digest)
 
     def paths_of(self, digests: Iterable[bytes]) -> dict[bytes, str]:
-        """The same for many: those that there are."""
+        """Return a path for each of these contents; contents that no file has are left out."""
         return paths_of(self.root, digests)
 
     def children(self, folder: str) -> list[str]:
@@ -139,7 +139,8 @@ class Manifest:
         )
 
     def files_below(self, path: str) -> Iterator[str]:
-        """The same of files alone; for a caller that wants the first of many."""
+        """Yield the files inside a folder, at any depth; for a caller that needs only the first
+        few."""
         children = self.folder(path).children
         # A folder's name sorts as its content does.
         names = [name if child.node is None else f"{name}/" for name, child in children.items()]

@@ -26,9 +26,9 @@ class GitLocks:
         self._old: dict[str, tuple[int, int]] = {}  # waited for in vain
 
     def wait(self, look: Callable[[], int] = lambda: 0) -> bool:
-        """Until git has done what it is doing; whether there was anything to wait for.
+        """Wait until git has finished its work; return whether there was anything to wait for.
 
-        As long as ``look`` gives more each time, a large tree is being checked out.
+        As long as ``look`` returns more each time, a large tree is being checked out.
         """
         has_waited = False
         for lock in self._find() if self._known is None else self._known:

@@ -80,11 +80,12 @@ class Inotify:
         return self._checked(added, path)
 
     def unwatch(self, number: int) -> None:
-        """No more of this folder; of one that is gone already, nothing happens."""
+        """Stop watching a folder; nothing happens if the folder is gone already."""
         self._libc.inotify_rm_watch(self._fd, number)
 
     def wait(self, seconds: float | None, waker: int = -1) -> bool:
-        """Until there are events; whether there are. A byte in ``waker`` ends it early."""
+        """Wait until there are events; return whether there are. A byte in ``waker`` ends it
+        early."""
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         if waker >= 0:

@@ -60,7 +60,8 @@ class LiveWatch:
             os.close(cookie)
 
     def wait(self, seconds: float | None, waker: int = -1) -> bool:
-        """Until there are events; whether there are. A byte in ``waker`` ends it early."""
+        """Wait until there are events; return whether there are. A byte in ``waker`` ends it
+        early."""
         return self._queue.wait(seconds, waker)
 
     def read(self) -> None:

@@ -211,7 +211,7 @@ class Watcher:
                 live.read()
 
     def _settle(self, live: LiveWatch, waked: int) -> None:
-        """Until what happens now has happened."""
+        """Wait until the present burst of changes is over."""
         folders, began = live.folders, time.monotonic()
         while not self._is_closed.is_set() and not folders.is_lost:
             num_touched = len(folders.touched)
@@ -268,7 +268,7 @@ class Watcher:
         return all(folder.local.is_dir() for folder in self._workspace.folders)
 
     def _start_when_there(self) -> None:
-        """Begin to watch, as soon as all folders are there."""
+        """Begin to watch as soon as all folders exist."""
         deadline = time.monotonic() + _GONE_SECONDS
         while not self._is_closed.is_set():
             try:

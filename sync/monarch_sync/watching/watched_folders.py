@@ -73,10 +73,10 @@ class WatchedFolders:
             self._roots[number] = (path, node)
 
     def add(self, root: str, relative: str) -> bool:
-        """Watch a folder inside a root; whether that is new.
+        """Watch a folder inside a root; return whether it was not watched before.
 
-        One that is gone, or has become something else, or may not be read, is passed over.
-        Raises ``OSError`` where the system has no watches left.
+        A folder that is gone, unreadable, or no folder any more is skipped. Raises ``OSError``
+        where the system has no watches left.
         """
         above, _, name = relative.rpartition("/")
         parent = self._find(root, above)
@@ -98,8 +98,7 @@ class WatchedFolders:
         return True
 
     def take_fresh(self) -> set[str]:
-        """The paths of folders that have appeared since the last call, as far as they still
-        stand."""
+        """Return the paths of folders that appeared since the last call and still exist."""
         fresh, self._fresh = self._fresh, set()
         paths = [(self._path(parent), name) for parent, name in fresh]
         return {f"{above}/{name}" for above, name in paths if above is not None}
