@@ -24,7 +24,7 @@ class Sink(Protocol):
     """Takes the answers that arrive at one port."""
 
     def receive(self, rank: int, answer: Any) -> bool:
-        """Take an answer; true when no more are wanted."""
+        """Take an answer. Returns true when no more answers are wanted."""
         ...
 
     def down(self, uid: str, failure: MeshFailure) -> bool:
@@ -78,7 +78,7 @@ class CallTable:
             mark(taken)
 
     def next_port(self) -> int:
-        """A number above those of all ports so far."""
+        """Return a new port number, larger than all before."""
         return next(self._numbers)
 
     def down(self, uid: str, failure: MeshFailure, before: int | None = None) -> None:

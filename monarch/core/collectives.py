@@ -19,7 +19,8 @@ _UNEVEN = ("gather", "scatter", "alltoall", "all_to_all", "allgather_v", "barrie
 
 
 class Collective(NamedTuple):
-    """One that a rank has begun; ``sizes`` are those of its inputs, ``place`` the user's line."""
+    """A collective that a rank has begun. ``sizes`` are the sizes of its inputs; ``place`` is the
+    user's line."""
 
     group: str
     seq: int
@@ -52,7 +53,7 @@ class CollectiveMismatch:
 
     @property
     def text(self) -> str:
-        """In a sentence."""
+        """Describe the mismatch in one sentence."""
         parts = []
         for kind, ranks in self.by_kind.items():
             at = f" at {self.places[kind]}" if self.places.get(kind) else ""

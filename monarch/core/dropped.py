@@ -41,7 +41,7 @@ class DroppedMeshes:
         self._meshes.pop(mesh, None)
 
     def due(self, now: float) -> list[str]:
-        """The meshes that are to be looked at now."""
+        """Return the meshes that are due for a check at ``now`` (seconds)."""
         return [uid for uid, mesh in self._meshes.items() if mesh.due <= now]
 
     def unclear(self, mesh: str, now: float) -> None:
@@ -57,8 +57,12 @@ class DroppedMeshes:
             known.due = now + known.wait
 
     def unused(self, mesh: str, done: Hashable, now: float) -> bool:
-        """Nothing refers to it, and nothing runs in it; whether it is to be ended. ``done`` is what
-        has run in it so far."""
+        """Note that nothing refers to a mesh and nothing runs in it. Returns whether to end the
+        mesh now.
+
+        ``done`` is a count of what has run in it so far; the mesh ends if the count did not change
+        since the last check.
+        """
         known = self._meshes.get(mesh)
         if known is None:
             return False

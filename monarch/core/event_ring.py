@@ -64,7 +64,7 @@ class EventRing:
         return [*self._lives.copy(), *self._calls.copy()]
 
     def take(self) -> list[tuple[Any, ...]]:
-        """As `rows`, which are then no longer here."""
+        """Return the rows as `rows` does, and remove them."""
         taken = []
         for kept in (self._lives, self._calls):
             for _ in range(len(kept)):
@@ -115,7 +115,7 @@ class CallsInHand:
             self._open[key] = (method, sender, port, now, now - arrived if arrived else 0)
 
     def ends(self, key: int, generation: int, *, is_ok: bool) -> None:
-        """A call has returned or raised; nothing for one that is over already."""
+        """Record that a call has returned or raised. Does nothing if the call is over already."""
         call = self._take(key, None)
         if call is None:
             return

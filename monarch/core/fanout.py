@@ -63,7 +63,7 @@ def place_of(uid: Uid) -> tuple[Uid, int] | None:
 
 
 class Branch(NamedTuple):
-    """A range of hosts, whose first one gets the message for all."""
+    """A range of hosts. The first host gets the message and forwards it to the others."""
 
     start: int
     stop: int
@@ -87,7 +87,7 @@ def branches(start: int, stop: int, degree: int, dead: Sequence[int] = ()) -> li
 def heads_above(
     host: int, num_hosts: int, degree: int, dead: Sequence[int] = (), first_degree: int = 0
 ) -> list[int]:
-    """The hosts that hand on what is for ``host``, in their order from the sender."""
+    """Return the hosts that forward messages to ``host``, in order from the sender."""
     above: list[int] = []
     start, stop = 0, num_hosts
     while True:
@@ -110,7 +110,7 @@ def depth(num_hosts: int, degree: int) -> int:
 
 
 class Members:
-    """Places in a mesh, one for each rank of what is addressed."""
+    """The places of the addressed members in a mesh: ``parts`` in the order of the ranks."""
 
     __slots__ = ("parts", "size")
 
@@ -146,7 +146,7 @@ class Members:
         )
 
     def within(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The (place, rank) of those in a range, which is short, in order of their places."""
+        """Return (place, rank) of the members in a short range, in order of their places."""
         found = []
         for place in range(start, stop):
             base = 0
@@ -159,9 +159,9 @@ class Members:
 
 
 class TreePlace:
-    """Where the members of an actor mesh, or of a slice of it, are in a tree.
+    """The places of the members of an actor mesh, or of a slice of it, in a tree.
 
-    ``whole`` are those of the actor mesh itself, for what concerns all of them.
+    ``whole`` holds the members of the whole actor mesh, for messages that concern all of them.
     """
 
     __slots__ = ("members", "tree", "whole")

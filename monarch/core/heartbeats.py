@@ -92,5 +92,5 @@ class Hangs:
         return late
 
     def silence(self, uid: str, now: float) -> float:
-        """For how long a peer has been too silent; 0 for one that is not."""
+        """Return how many seconds a peer has been too silent; 0 if it is not."""
         return now - self._asked[uid] if uid in self._told else 0.0

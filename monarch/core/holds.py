@@ -32,7 +32,7 @@ class HeldTime:
         return self._since is not None
 
     def seconds(self, now: float) -> float:
-        """All of it until now."""
+        """Return the seconds until ``now`` during which calls were held."""
         return self._before + (0.0 if self._since is None else now - self._since)
 
 

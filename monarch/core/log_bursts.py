@@ -64,8 +64,7 @@ class SharedLines(NamedTuple):
 
 
 class Burst:
-    """Lines that wait a little for what others print beside them. Times are seconds on any
-    clock."""
+    """Lines that wait briefly for similar lines of other ranks. Times are seconds on any clock."""
 
     def __init__(self) -> None:
         self._lines: list[PrintedLine] = []
@@ -73,8 +72,8 @@ class Burst:
         """When they are to be shown."""
 
     def wants(self, source: LineSource, stream: int) -> bool:
-        """Whether lines go into it: all of stderr, and those of stdout that come after some of the
-        same rank."""
+        """Whether lines of a stream go into the burst: all of stderr, and stdout after other lines
+        of the same rank."""
         return stream == 2 or any(line.source == source for line in self._lines)
 
     def add(self, source: LineSource, lines: Sequence[str], now: float, stream: int = 2) -> None:
@@ -88,7 +87,7 @@ class Burst:
             self.deadline = now
 
     def take(self) -> list[SharedLines]:
-        """What they come to; nothing waits any more."""
+        """Return the condensed lines, and empty the burst."""
         lines, self._lines, self.deadline = self._lines, [], None
         return condensed(lines)
 
@@ -104,7 +103,7 @@ def without_actor(text: str) -> str:
 
 
 def condensed(lines: Iterable[PrintedLine]) -> list[SharedLines]:
-    """What these lines come to."""
+    """Merge equal or similar lines into shared lines."""
     entries: dict[tuple[object, ...], _Condensed] = {}
     seen: Counter[tuple[LineSource, str]] = Counter()
     for entry in _without_runs(lines):

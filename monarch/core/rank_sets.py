@@ -21,7 +21,7 @@ RanksType = int | list[int] | range | dict[str, range | list[int] | int]
 
 
 class BadRanks(ValueError):
-    """A text that names no set of ranks; the message says what was expected."""
+    """A text is not a set of ranks. The message says what was expected."""
 
 
 _RANGE = re.compile(r"(\d*)\s*:\s*(\d*)\s*(?::\s*(\d*))?")
@@ -143,7 +143,7 @@ def is_in(
 
 
 def coordinates(rank: int, labels: Sequence[str], sizes: Sequence[int]) -> dict[str, int]:
-    """Where a rank stands in a mesh whose last dimension counts fastest."""
+    """Return the coordinates of a rank in a mesh; the last dimension counts fastest."""
     found = {}
     for label, size in zip(reversed(labels), reversed(sizes), strict=True):
         rank, found[label] = divmod(rank, size)
@@ -151,7 +151,7 @@ def coordinates(rank: int, labels: Sequence[str], sizes: Sequence[int]) -> dict[
 
 
 def in_ranges(ranks: Iterable[int]) -> str:
-    """``0-3,7``; the inverse of what people write."""
+    """Format ranks as text such as ``0-3,7``, the form that people write."""
     return ",".join(ranges_of(ranks))
 
 

@@ -84,7 +84,8 @@ class Waits:
         return known.number
 
     def due(self, actor: Uid, wait: object | None, now: float) -> int:
-        """Whether it is to be followed now: the attempt, counted from 1, or 0."""
+        """Return the attempt, counted from 1, if the wait of ``actor`` should be followed now;
+        otherwise 0."""
         if not self.number(actor, wait, now):
             return 0
         known = self._known[actor]
@@ -110,9 +111,11 @@ class Waits:
 
 
 def follow(path: Path, asked: Asked, found: Waiter) -> tuple[Path, bool]:
-    """The last of ``path`` waits for ``found``: the path from here on, and whether it is a ring.
+    """Extend ``path``, whose last member waits for ``found``. Returns the new path, and whether it
+    is a ring.
 
-    It is empty where it need not be followed: a ring without the first is found by its own.
+    The path is empty where it need not be followed: members of a ring without the first member find
+    the ring themselves.
     """
     *before, last = path
     path = (*before, _asking(last, asked.method))
@@ -168,7 +171,7 @@ def _remember(where: dict[object, T], key: object, value: T, most: int) -> None:
 
 
 def in_words(path: Sequence[Waiter]) -> str:
-    """The text for people: which actors wait for which, and what to do."""
+    """Describe a ring for people: which actors wait for which, and what to do."""
     # The same words, whichever process has found it.
     first = min(range(len(path)), key=lambda i: (path[i].name, path[i].rank, path[i].key))
     path = [*path[first:], *path[:first]]

@@ -32,7 +32,8 @@ ROOT = "root"
 
 
 class Supervise(NamedTuple):
-    """Ask the actor ``owner`` what it makes of a failure; answer with ``supervised``."""
+    """Call ``__supervise__`` of the actor ``owner`` with a failure; report the result to
+    ``supervised``."""
 
     owner: str
     failure: MeshFailure
@@ -79,8 +80,7 @@ class _Mesh(msgspec.Struct, dict=True):
 
     @cached_property
     def _ranks(self) -> dict[str, list[int]]:
-        """Ranks by proc: where many procs end one by one, each is not to cost a look at all
-        ranks."""
+        """Return the ranks by proc, so that the end of one proc does not search all ranks."""
         ranks: dict[str, list[int]] = {}
         for rank, proc in enumerate(self.procs):
             ranks.setdefault(proc, []).append(rank)
@@ -120,7 +120,7 @@ class Supervision:
         self._meshes[mesh] = _Mesh(owner, name, kind, procs, member or (lambda rank: name))
 
     def stopped(self, mesh: str) -> None:
-        """A mesh was ended on purpose; nothing of it is a failure any more."""
+        """Forget a mesh that was ended on purpose; its members no longer count as failures."""
         self._meshes.pop(mesh, None)
 
     def members_stopped(self, mesh: str, procs: Sequence[str]) -> bool:
@@ -156,7 +156,7 @@ class Supervision:
         return [uid for uid, mesh in self._meshes.items() if mesh.owner == owner]
 
     def procs_down(self, deaths: Mapping[str, MeshFailure], origin: str = "") -> list[Effect]:
-        """Processes have died of one cause, by uid, without having been asked to."""
+        """Note that processes, by uid, have died of one cause without being asked to end."""
         origin = origin or min(deaths, default="")
         hit = [mesh for mesh in self._meshes.values() if mesh.living_in(deaths)]
         owners = dict.fromkeys(mesh.owner for mesh in hit)
@@ -223,7 +223,7 @@ class Supervision:
     def _about(
         self, mesh: _Mesh, ranks: Sequence[int], deaths: Mapping[str, MeshFailure], origin: str
     ) -> MeshFailure:
-        """Deaths of one cause, told about this mesh."""
+        """Describe deaths of one cause as a failure of this mesh."""
         members = tuple(mesh.member(rank) for rank in ranks)
         first = deaths[mesh.procs[ranks[0]]]
         told = (deaths[mesh.procs[rank]].last_output for rank in ranks)
@@ -255,10 +255,10 @@ class Supervision:
 
 
 def _worth_telling(meshes: Sequence[_Mesh], deaths: Collection[str]) -> list[_Mesh]:
-    """The meshes of one owner to tell of: those of procs; of actors only where no other names a
-    proc.
+    """Return the meshes to name to one owner: proc meshes, and actor meshes only where no other
+    mesh covers the dead procs.
 
-    Meshes with the most dead come first, so that few are needed.
+    Proc meshes come first, then meshes with the most dead.
     """
     lost = {id(mesh): {mesh.procs[rank] for rank in mesh.living_in(deaths)} for mesh in meshes}
     told = sorted(meshes, key=lambda mesh: (mesh.kind != "proc", -len(lost[id(mesh)])))

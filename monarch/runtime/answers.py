@@ -21,7 +21,7 @@ K = TypeVar("K")
 
 
 class RawReply:
-    """An answer as it arrived: unpickled on the thread that wants it."""
+    """An answer as it arrived, still pickled. The thread that wants it unpickles it."""
 
     __slots__ = ("buffers", "failed", "generation", "payload", "refused", "sender", "via")
 
@@ -58,11 +58,11 @@ class Response(Generic[A]):
 
     @property
     def answer(self) -> A:
-        """What was answered. Only where there is no error, or beside one that brings an answer."""
+        """The answer. Read it only if there is no error, or if an answer came beside the error."""
         return cast(A, self._answer)
 
     def or_else(self, answer: A) -> A:
-        """What was answered; ``answer`` where an error came alone."""
+        """Return the answer, or ``answer`` where an error came alone."""
         return answer if self._answer is None else self._answer
 
 
@@ -92,7 +92,7 @@ class AnswerSink(Generic[A]):
 
 
 class Answers:
-    """Puts what arrives into the port that it is for."""
+    """Passes each answer that arrives to the port that waits for it."""
 
     def __init__(self, node: Network, detector: FailureDetector) -> None:
         self._node = node
@@ -103,7 +103,7 @@ class Answers:
         node.handle(PortMark, self.on_port_mark)
 
     def on_reply(self, envelope: Envelope[Reply]) -> None:
-        """One answer of one actor."""
+        """Pass one answer of one actor to its port."""
         reply = envelope.message
         raw = RawReply(
             envelope.payload,
@@ -116,7 +116,7 @@ class Answers:
         self._node.calls.receive(reply.port, reply.rank, raw)
 
     def on_replies(self, envelope: Envelope[Replies]) -> None:
-        """Answers of several ranks, gathered on the way."""
+        """Pass the answers of several ranks, which came in one message, to their port."""
         replies = envelope.message
         frames, start = envelope.buffers, 0
         for item in replies.items:
@@ -134,13 +134,13 @@ class Answers:
             self._node.calls.receive(replies.port, item.rank, raw)
 
     def on_answer(self, envelope: Envelope[Answer]) -> None:
-        """The answer to a control request; it is a sign of life, too."""
+        """Pass the answer to a control request to its port. It also counts as a heartbeat."""
         answer = envelope.message
         self._detector.heard(answer.sender)
         self._node.calls.receive(answer.port, 0, answer)
 
     def on_port_mark(self, envelope: Envelope[PortMark]) -> None:
-        """A sender into a port asks to be told when everything so far has been taken."""
+        """Answer a sender into a port once the port has taken everything sent so far."""
         mark = envelope.message
         node = self._node
 
@@ -153,8 +153,11 @@ class Answers:
 def collect(
     asked: Mapping[K, Promise[Response[A]]], seconds: float, late: str = "it does not answer"
 ) -> dict[K, Response[A]]:
-    """What was answered to a question to many, by whom; ``late`` is the error of those that have
-    not answered within ``seconds``. However many are silent, it takes no longer."""
+    """Wait up to ``seconds`` for the answers to one question to many, and return them by key.
+
+    ``late`` is the error of each process that has not answered in time. The wait takes ``seconds``
+    at most, however many are silent.
+    """
     wait_for(asked.values(), seconds)
     return {
         who: answer.value if answer.is_set else Response(None, late)
@@ -163,7 +166,7 @@ def collect(
 
 
 def wait_for(asked: Iterable[Promise[Response[A]]], seconds: float) -> None:
-    """Wait until all of them have answered, and no longer than so many seconds."""
+    """Wait until all have answered, for ``seconds`` at most in all."""
     deadline = time.monotonic() + seconds
     for answer in asked:
         answer.wait(max(0.0, deadline - time.monotonic()))

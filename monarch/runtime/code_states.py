@@ -30,15 +30,15 @@ _NOTHING: tuple[int, Mapping[Uid, HostCode]] = (0, {})
 
 
 class Laggards(NamedTuple):
-    """Hosts that are behind others which they belong to, and what those run."""
+    """The hosts of a mesh that run older code, and the state that the other hosts of their family
+    run."""
 
     hosts: Mapping[Uid, CodeState]
     wanted: CodeState
 
 
 class CodePush(NamedTuple):
-    """A push: the hosts that it ``covers`` run it then, and ``others`` of their family go on with
-    what they have."""
+    """A push to the hosts ``covers``. The other hosts of ``family`` keep their code."""
 
     generation: int
     digest: str
@@ -81,7 +81,7 @@ class CodeStates:
         return tuple(self._divided.values())
 
     def brought(self, host: Uid, digest: str) -> None:
-        """A host that nothing ran on has come to what others have."""
+        """Record that a host on which nothing ran has got the code that other hosts have."""
         for code in self._known.values():
             if code.digest == digest and code.host != host:
                 now = HostCode(host, code.generation, digest, code.family)
@@ -89,8 +89,11 @@ class CodeStates:
                 return
 
     def left_by(self, family: str, hosts: Sequence[Uid]) -> list[HostCode]:
-        """The hosts that belong to these, or were given the workspace ``family`` before, and are
-        not among them: a push to these leaves them with what they run."""
+        """Return the hosts that a push to ``hosts`` leaves with older code.
+
+        They share a family with one of ``hosts``, or were given the workspace ``family`` before,
+        and are not in ``hosts``.
+        """
         families = {self._known[host].family for host in hosts if host in self._known}
         families.add(family)
         reached = set(hosts)
@@ -117,7 +120,8 @@ class CodeStates:
         self._look()
 
     def switched(self, change: CodePush) -> dict[Uid, HostCode]:
-        """Hosts run this from now on. Gives what `go_back` needs."""
+        """Record that hosts run the pushed code from now on. Returns the states before, for
+        `go_back`."""
         before = self._known
         self._use(self._with(change))
         return before
@@ -201,8 +205,8 @@ class WorkspaceStates:
         self._order = 0
 
     def found(self, host: Uid, generation: int, digest: str) -> None:
-        """A host says what it has. A state that was pushed to it stays the one that it should
-        have."""
+        """Record the state that a host reports. A state that was pushed to the host stays its
+        wanted state."""
         known = self._by_host.get(host)
         if generation and (known is None or not known.order):
             self._by_host[host] = WorkspaceState(0, generation, digest)
@@ -214,7 +218,8 @@ class WorkspaceStates:
         self._by_host.update(dict.fromkeys(hosts, state))
 
     def wanted(self, hosts: Iterable[Uid]) -> WorkspaceState:
-        """The state that all processes on these hosts are to run; no digest if nothing is known."""
+        """Return the state that all processes on ``hosts`` should run; its digest is empty if none
+        is known."""
         known = [self._by_host[uid] for uid in hosts if uid in self._by_host]
         return max(known, default=WorkspaceState(0, 0, ""))
 

@@ -90,7 +90,8 @@ class MeshCollector(KeepsAll):
             threading.Thread(target=self.look, name="monarch-collect", daemon=True).start()
 
     def note_dropped(self) -> list[Uid]:
-        """Take in which owning objects have gone; the meshes that are to be looked at."""
+        """Note the meshes whose owning objects were garbage collected. Returns the meshes that are
+        due for a check."""
         now = self._clock()
         while self._gone:
             uid = self._gone.popleft()
@@ -135,8 +136,8 @@ class MeshCollector(KeepsAll):
         return ended
 
     def _see(self, asked: frozenset[Uid]) -> Sighting | None:
-        """What all processes do, and which of ``asked`` they refer to; ``None`` where one does not
-        say."""
+        """Ask all processes what runs in them, and which procs of ``asked`` they refer to. Returns
+        ``None`` where a process does not answer."""
         links = [link for link in self._agent.links.values() if not link.is_lost]
         hosts = [self._agent.node.address, *(link.address for link in links)]
         looks = self._ask(hosts, LookAtHost())
@@ -157,7 +158,7 @@ class MeshCollector(KeepsAll):
         return Sighting(procs, answers)
 
     def _ask(self, to: Iterable[ProcAddress], request: Request[A]) -> dict[ProcAddress, A]:
-        """The answers of those that give one in time."""
+        """Send ``request`` to each address. Returns the answers that come in time without error."""
         asked = {address: self._agent.node.ask(address, request) for address in to}
         responses = collect(asked, _ANSWER_SECONDS, "no answer in time")
         return {address: one.answer for address, one in responses.items() if not one.error}
@@ -173,8 +174,11 @@ class Sighting(NamedTuple):
     answers: Mapping[Uid, HeldProcs]
 
     def use_of(self, mesh: frozenset[Uid]) -> Hashable:
-        """How much has run in a mesh so far, if nothing does now and nobody refers to it;
-        ``IN_USE`` otherwise, and ``None`` where that cannot be said."""
+        """Return a count of what has run in a mesh so far, if nothing runs in it and nobody refers
+        to it.
+
+        Returns ``IN_USE`` if it is used, and ``None`` if that cannot be known now.
+        """
         for uid, proc in self.procs.items():
             if uid not in mesh:
                 if not mesh.isdisjoint(self.answers[uid].held):

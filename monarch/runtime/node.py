@@ -63,7 +63,7 @@ Handler = Callable[[Envelope[Any]], None]
 
 
 class Node:
-    """The end of the network in this process.
+    """The network node of this process: its address, connections and ports.
 
     A simulation passes a ``loop`` with a clock of its own, ``transport``, which makes one for a
     loop and a receiver, and the name of a ``machine`` whose pids mean nothing here. ``life`` counts
@@ -150,12 +150,12 @@ class Node:
         return bound
 
     def use_keys(self, keys: JobKeys) -> None:
-        """Speak with these keys over TCP from here on."""
+        """Use these keys over TCP from now on."""
         self.keys = keys
         self._transport.use_keys(keys)
 
     def allow_insecure(self) -> None:
-        """Listen beyond loopback without keys from here on, on the user's own word."""
+        """Allow listening beyond loopback without keys from now on, as the user asked."""
         self.is_insecure = True
         self._transport.allow_insecure()
 
@@ -165,8 +165,8 @@ class Node:
         self._transport.reach_at(url, here)
 
     def use_gateway(self, gateway: Gateway) -> None:
-        """Reach other machines through a gateway from here on: what many of them are to get
-        crosses to it once."""
+        """Reach other machines through a gateway from now on. A message to many of them crosses the
+        gateway once."""
         assert isinstance(self._transport, Transports)
         self.gateway = gateway
         self.trees.first_degree = 1
@@ -261,7 +261,7 @@ class Node:
         self.peer_down.left(uid)
 
     def failure_of(self, uid: Uid) -> MeshFailure | None:
-        """Why a process is gone; ``None`` for one that is not known to be."""
+        """Return why a process is gone, or ``None`` if it is not known to be gone."""
         return self.address_book.failure_of(uid)
 
     def address_of(self, uid: Uid) -> ProcAddress:
@@ -334,8 +334,7 @@ class Node:
             self._try(envelope)
 
     def _try(self, envelope: Envelope[Message]) -> None:
-        """Handle a message; one that fails is logged, and answered with the error where an answer
-        is waited for."""
+        """Handle a message. An error is logged, and sent back if the message is a request."""
         try:
             self.dispatch(envelope)
         except Exception as error:

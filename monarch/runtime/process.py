@@ -52,7 +52,7 @@ def install(agent: ProcAgent) -> None:
 
 
 def uninstall() -> None:
-    """The client has left the network; the next use makes a new one."""
+    """Forget the client, which has left the network. The next use makes a new client."""
     global _current
     _current = None
     set_current_node(None)
@@ -91,7 +91,9 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def on_first_use(make: Callable[[bool], ProcAgent]) -> None:
-    """How to make a client agent when a program first needs one; it is told whether that is to
-    spawn procs on this machine."""
+    """Register ``make``, which makes the client agent when a program first needs it.
+
+    Its argument says whether the program will spawn procs on this machine.
+    """
     global _make_client
     _make_client = make
