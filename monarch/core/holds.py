@@ -62,8 +62,8 @@ def gone_on(seconds: float) -> str:
 
 
 def all_stand(holds: Iterable[HoldNote]) -> bool:
-    """Whether these are all ranks of their actors' meshes, so that no other can come to stand
-    beside them."""
+    """Whether these are all ranks of their actors' meshes, so that no other rank can be held beside
+    them."""
     ranks: dict[tuple[str, str], set[int]] = {}
     sizes: dict[tuple[str, str], int] = {}
     for hold in holds:

@@ -77,7 +77,7 @@ class HeldPdb(pdb.Pdb):
         return stack[begin:], index - begin
 
     def lookupmodule(self, filename: str) -> str | None:
-        """The file of a breakpoint, also of one that only the client has."""
+        """Return the file of a breakpoint, even if only the client has the file."""
         found = super().lookupmodule(filename)
         if found is not None:
             return found
@@ -111,7 +111,7 @@ class HeldPdb(pdb.Pdb):
             super().user_call(frame, argument_list)
 
     def stand_at_error(self, error: BaseException) -> bool:
-        """Ask for lines at the place where ``error`` was raised. Whether the call is to be run
+        """Read commands at the place where ``error`` was raised. Returns whether to run the call
         again."""
         self.reset()
         if sys.version_info >= (3, 13):

@@ -74,11 +74,11 @@ class ProcHolds:
         return not call.pdb.goes_on
 
     def at_start(self, reason: str) -> None:
-        """The call that is about to run is to stand at its beginning."""
+        """Hold the call that is about to run at its first line."""
         self._begin(reason).stand_next(reason)
 
     def at_error(self, error: BaseException) -> bool:
-        """The call that runs here has raised. Whether it is to be run again."""
+        """Hold the running call, which has raised ``error``. Returns whether to run it again."""
         return self._begin("error").stand_at_error(error)
 
     def has_call(self) -> bool:
@@ -206,7 +206,7 @@ class ProcHolds:
             self._node.loop.call_soon(self._answer_asked)
 
     def close(self) -> None:
-        """The process is to end: held calls go on with an error."""
+        """Let held calls go on with an error, because the process ends."""
         with self._lock:
             calls = list(self._calls.values())
         for call in calls:

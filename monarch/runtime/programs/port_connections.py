@@ -42,11 +42,11 @@ class StreamedSocket:
         self._sink = ByteSink(loop, fd, self._taken, self._finish)
 
     def start(self) -> None:
-        """Pass on what comes."""
+        """Start sending the socket's data to the other end."""
         self._source.start()
 
     def put(self, data: bytes) -> None:
-        """For the socket."""
+        """Write data to the socket."""
         if self._num_open:
             self._sink.put(data)
             if self._sink.is_broken:

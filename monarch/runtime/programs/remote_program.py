@@ -154,8 +154,10 @@ class RemoteProgram:
         is_kept: bool = False,
         title: str = "",
     ) -> None:
-        """Have it started; ``started`` gets the host's answer. ``size``: rows and columns of the
-        terminal that it is to have."""
+        """Ask the host to start the program; ``started`` gets the answer.
+
+        ``size`` is the rows and columns of its terminal.
+        """
         node = self._node
         self._ask(
             RunProgram(
@@ -176,7 +178,7 @@ class RemoteProgram:
         )
 
     def view(self, size: tuple[int, int]) -> None:
-        """Show one that is kept; ``started`` gets the host's answer."""
+        """Ask the host to show a kept program; ``started`` gets the answer."""
         node, (rows, columns) = self._node, size
         self._ask(
             ViewProgram(
@@ -221,7 +223,7 @@ class RemoteProgram:
             self._node.send(self.host, room)
 
     def write(self, data: bytes) -> None:
-        """For its standard input; waits for room there."""
+        """Write data to the program's standard input; block until there is room."""
         for start in range(0, len(data), CHUNK_BYTES):
             chunk = data[start : start + CHUNK_BYTES]
             with self._has_room:
@@ -236,14 +238,14 @@ class RemoteProgram:
         self._node.send(self.host, StreamEnd(self.uid, 0))
 
     def signal(self, number: int) -> None:
-        """For the program and what it has started; 9 ends all of it."""
+        """Send a signal to the program and all processes that it started; 9 kills all of them."""
         self._node.send(self.host, SignalProgram(self.uid, number))
 
     def resize(self, size: tuple[int, int]) -> None:
         self._node.send(self.host, ResizeTerminal(self.uid, *size))
 
     def leave(self) -> None:
-        """See a kept one no more; end any other."""
+        """Stop viewing a kept program; end a program that is not kept."""
         streams_of(self._node).remove(self.uid)
         if not self.ended.is_set:
             self._node.send(self.host, LeaveProgram(self.uid, self._node.uid))

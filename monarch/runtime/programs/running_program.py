@@ -156,7 +156,7 @@ class RunningProgram:
         self._sources[stream].taken(len(data))
 
     def view(self, viewer: ProcAddress, rows: int, columns: int) -> None:
-        """Show it to one more, from what it wrote last on."""
+        """Show the program to another viewer, beginning with its last output."""
         self._viewers[viewer.uid], self._lags[viewer.uid] = viewer, 0
         start = self._last.find(b"\n") + 1 if len(self._last) == _KEPT_BYTES else 0
         if start < len(self._last):
@@ -177,7 +177,7 @@ class RunningProgram:
         return viewer in self._viewers
 
     def put(self, data: bytes) -> None:
-        """For its standard input."""
+        """Write data to the program's standard input."""
         if self.status is None:
             self._sink.put(data)
 
